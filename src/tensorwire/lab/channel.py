@@ -1,0 +1,99 @@
+"""Messages between a process and a task that it started: one JSON object a line, over pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import IO, Any
+
+from tensorwire.errors import TensorwireError
+
+Message = dict[str, Any]
+
+
+class ChannelClosed(TensorwireError):
+    """The other end is gone. The task's log knows why."""
+
+
+class Channel:
+    """The starter's end. Messages go one at a time and are answered one by one."""
+
+    def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """`process` has pipes as its standard input and output; `name` is for error messages."""
+        self._process = process
+        self._name = name
+        self._buffer = b""
+
+    def send(self, message: Message) -> None:
+        """Raises ChannelClosed when the task is gone."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(json.dumps(message).encode() + b"\n")
+            stdin.flush()
+        except OSError as error:
+            raise ChannelClosed(f"{self._name} is gone: {error}") from error
+
+    def receive(self, timeout_s: float) -> Message:
+        """The next message.
+
+        Raises:
+            ChannelClosed: the task is gone, or sent something that is no message.
+            TensorwireError: nothing came within `timeout_s`, or the task reported an error
+                (a message {"error": text}).
+        """
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            self._read_some(deadline, timeout_s)
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise ChannelClosed(f"{self._name} sent no message but {line[:80]!r}")
+        if "error" in message:
+            raise TensorwireError(f"{self._name}: {message['error']}")
+        return message
+
+    def _read_some(self, deadline: float, timeout_s: float) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            raise TensorwireError(f"{self._name} did not answer within {timeout_s:g} s")
+        data = os.read(stdout.fileno(), 65536)
+        if not data:
+            raise ChannelClosed(f"{self._name} is gone")
+        self._buffer += data
+
+    def request(self, message: Message, timeout_s: float) -> Message:
+        """`send`, then `receive`."""
+        self.send(message)
+        return self.receive(timeout_s)
+
+
+class TaskEnd:
+    """The task's end. Make it first thing: whatever prints afterwards prints to the log."""
+
+    def __init__(self) -> None:
+        self._input: IO[bytes] = os.fdopen(os.dup(0), "rb")
+        self._output: IO[bytes] = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+
+    def receive(self) -> Message | None:
+        """The next message, or None when the starter has closed its end."""
+        line = self._input.readline()
+        if not line:
+            return None
+        message: Message = json.loads(line)
+        return message
+
+    def send(self, message: Message) -> None:
+        self._output.write(json.dumps(message).encode() + b"\n")
+        self._output.flush()

@@ -1,0 +1,67 @@
+"""Kills what a cluster left behind when the process that owned it is gone.
+
+Run as a script, alone: `guard.py TOKEN DIRECTORY`, with a pipe as standard input whose other end only
+the owner holds. A byte on the pipe means that the owner has cleaned up by itself. The end of the
+pipe without one means that the owner died, however it died, and the guard does the work.
+
+A parent-death signal would not do: it reaches only direct children, fires when the *thread* that
+started them ends, and has to be set between fork and exec. A token in the environment reaches every
+descendant, one that moved to a session of its own too.
+
+Only the standard library, and little of it: this starts beside every cluster.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+
+TOKEN_VARIABLE = "TENSORWIRE_LAB"
+_SWEEP_DEADLINE_S = 5.0
+
+
+def processes_with(token: str) -> list[int]:
+    """Process ids of this user whose environment carries `token` in TENSORWIRE_LAB."""
+    wanted = token.encode()
+    variable = TOKEN_VARIABLE.encode() + b"="
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environment = file.read().split(b"\0")
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if any(entry.startswith(variable) and wanted in entry for entry in environment):
+            found.append(int(name))
+    return found
+
+
+def kill_all(token: str) -> None:
+    """Kills until no process carries `token`, for at most five seconds."""
+    deadline = time.monotonic() + _SWEEP_DEADLINE_S
+    while (pids := processes_with(token)) and time.monotonic() < deadline:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.02)
+
+
+def main(token: str, directory: str) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    if os.read(0, 1):
+        return
+    kill_all(token)
+    # The owner may have died between fork and exec, when a child does not carry the token yet.
+    time.sleep(0.2)
+    kill_all(token)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,369 @@
+"""The tasks of a cluster as processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from tensorwire.errors import TensorwireError
+from tensorwire.lab import guard
+from tensorwire.lab.channel import Channel
+from tensorwire.lab.ports import PortLease
+
+_LOGGER = logging.getLogger(__name__)
+_POLL_S = 0.05
+_TERMINATION_GRACE_S = 3.0
+_TAIL_LINES = 15
+_TAIL_BYTES = 16384
+
+
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    with contextlib.suppress(ValueError):
+        return f"signal {signal.Signals(-code).name}"
+    return f"signal {-code}"
+
+
+class Task:
+    """One task of a LocalCluster: a process, its log, and the address that it should serve.
+
+    `LocalCluster.start` makes it.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        index: int,
+        address: str,
+        log: Path,
+        process: subprocess.Popen[bytes],
+        channel: Channel | None,
+    ) -> None:
+        self.job = job
+        self.index = index
+        self.address = address
+        self.log = log
+        self.process = process
+        self._channel = channel
+        self._stopped_on_purpose = False
+
+    @property
+    def name(self) -> str:
+        """As TensorFlow writes it: "worker:0"."""
+        return f"{self.job}:{self.index}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def channel(self) -> Channel:
+        """The task's line of JSON messages; only where it was started with `channel=True`."""
+        if self._channel is None:
+            raise RuntimeError(f"{self.name} was started without a channel")
+        return self._channel
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal's number, or None while the task runs."""
+        return self.process.poll()
+
+    def has_failed(self) -> bool:
+        """Whether the task ended with an error that nobody asked for by `stop`."""
+        return not self._stopped_on_purpose and self.poll() not in (None, 0)
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """The last lines of the task's log that are not empty."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+    def stop(self, signal_number: int = signal.SIGKILL, timeout_s: float = 10.0) -> None:
+        """Ends the task and its process group, and waits until it has ended.
+
+        It does not count as failed afterwards; the same job and index may be started again.
+
+        Raises:
+            TensorwireError: the task did not end within `timeout_s` seconds.
+        """
+        self._stopped_on_purpose = True
+        self.signal(signal_number)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TensorwireError(
+                f"{self.name} (process {self.pid}) is still running {timeout_s:g} s after "
+                f"{signal.Signals(signal_number).name}"
+            ) from None
+
+    def signal(self, signal_number: int) -> None:
+        """Sends a signal to the task's process group; nothing happens when it has ended."""
+        # A process that was polled and has ended is reaped: its id may be another's by now.
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal_number)
+
+
+class LocalCluster:
+    """Tasks of named jobs on 127.0.0.1, each a process in a session of its own.
+
+    A context manager. When it is left, however it is left, every process that was started in it is
+    ended, children of tasks too; when this process is killed outright, a guard process does the
+    same. Logs live in a temporary directory that is removed at the end, unless a task failed or
+    the block raised: then it stays, and its name is in the error or in the log.
+
+    Every wait has a deadline.
+    """
+
+    def __init__(self, jobs: Mapping[str, int]) -> None:
+        """Picks an address for each task.
+
+        Args:
+            jobs: the number of tasks of each job, {"ps": 1, "worker": 2}.
+
+        Raises:
+            TensorwireError: this machine has not enough free ports.
+        """
+        self._lease = PortLease()
+        try:
+            self.spec: dict[str, list[str]] = {
+                job: [f"127.0.0.1:{self._lease.take()}" for _ in range(count)]
+                for job, count in jobs.items()
+            }
+        except BaseException:
+            self._lease.release()
+            raise
+        self._token = uuid.uuid4().hex
+        self._tasks: list[Task] = []
+        self._directory: Path | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LocalCluster:
+        self._directory = Path(tempfile.mkdtemp(prefix="tensorwire-"))
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, self._token, str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Looked at before the tasks are ended: what is ended now has not failed.
+        failed = bool(self.failed()) or isinstance(exception, Exception)
+        self._end_tasks()
+        directory = self.directory
+        if failed and any(task.log.exists() for task in self._tasks):
+            if str(directory) not in str(exception):
+                _LOGGER.warning("logs of the tasks: %s", directory)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        self._dismiss_guard()
+        self._lease.release()
+
+    @property
+    def directory(self) -> Path:
+        """Where the logs are, and where tasks may put what shall go with the cluster."""
+        if self._directory is None:
+            raise RuntimeError("LocalCluster is a context manager: use it in a with statement")
+        return self._directory
+
+    def start(
+        self,
+        job: str,
+        index: int,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stdout: Path | None = None,
+        *,
+        channel: bool = False,
+        cwd: Path | None = None,
+    ) -> Task:
+        """Starts a task.
+
+        Args:
+            job, index: which task of `spec` this is.
+            argv: the command line, the program first.
+            env: variables on top of this process's own. TensorFlow logs only its errors unless
+                TF_CPP_MIN_LOG_LEVEL is set here or in this process.
+            stdout: a file for the standard output; without one it goes to the log, where the
+                standard error always goes.
+            channel: connect standard input and output to `Task.channel`.
+            cwd: the working directory; without one, this process's own.
+
+        Raises:
+            TensorwireError: the program cannot be started.
+        """
+        if channel and stdout is not None:
+            raise ValueError("a task with a channel uses its standard output for it")
+        address = self.spec[job][index]
+        if any((t.job, t.index) == (job, index) and t.poll() is None for t in self._tasks):
+            raise ValueError(f"{job}:{index} is running")
+        log = self._new_log(job, index)
+        with contextlib.ExitStack() as files:
+            log_file: IO[bytes] = files.enter_context(log.open("wb"))
+            output: IO[bytes] | int = log_file
+            if channel:
+                output = subprocess.PIPE
+            elif stdout is not None:
+                output = files.enter_context(stdout.open("wb"))
+            try:
+                process = subprocess.Popen(
+                    list(argv),
+                    stdin=subprocess.PIPE if channel else subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=log_file,
+                    env=self._environment(env or {}),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise TensorwireError(f"cannot start {job}:{index}: {error}") from error
+        task = Task(
+            job,
+            index,
+            address,
+            log,
+            process,
+            Channel(process, f"{job}:{index}") if channel else None,
+        )
+        self._tasks.append(task)
+        return task
+
+    def _new_log(self, job: str, index: int) -> Path:
+        attempts = sum((task.job, task.index) == (job, index) for task in self._tasks)
+        suffix = f".{attempts}" if attempts else ""
+        return self.directory / f"{job}-{index}{suffix}.log"
+
+    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "PYTHONUNBUFFERED": "1",  # a killed task's last words are in its log
+            "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC obeys http_proxy even for loopback
+            **os.environ,
+            **extra,
+        }
+        outer = os.environ.get(guard.TOKEN_VARIABLE)  # a cluster within a task of another
+        environment[guard.TOKEN_VARIABLE] = f"{outer}:{self._token}" if outer else self._token
+        return environment
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task that was started, in that order."""
+        return tuple(self._tasks)
+
+    def failed(self) -> list[Task]:
+        """The tasks that ended with an error by themselves."""
+        return [task for task in self._tasks if task.has_failed()]
+
+    def check(self) -> None:
+        """Raises TensorwireError when a task has failed: which, how, and its last log lines."""
+        failed = self.failed()
+        if failed:
+            raise self.error_of(failed[0])
+
+    def error_of(self, task: Task) -> TensorwireError:
+        """What to raise for a task that ended, or closed its channel, when it should not have."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            task.process.wait(1.0)
+        code = task.poll()
+        what = "does not answer" if code is None else f"ended with {_exit_words(code)}"
+        tail = task.tail()
+        words = f"; its log ({task.log}) ends:\n{tail}" if tail else f" (empty log: {task.log})"
+        return TensorwireError(f"{task.name} {what}{words}")
+
+    def wait(self, tasks: Iterable[Task], timeout_s: float) -> None:
+        """Waits until every task of `tasks` has ended well, watching all tasks of the cluster.
+
+        Raises:
+            TensorwireError: a task of the cluster failed, or the time was up.
+        """
+        waited = list(tasks)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.check()
+            unfinished = [task for task in waited if task.poll() is None]
+            if not unfinished:
+                self.check()
+                return
+            if time.monotonic() > deadline:
+                names = ", ".join(task.name for task in unfinished)
+                tail = unfinished[0].tail()
+                raise TensorwireError(
+                    f"{names} not done within {timeout_s:g} s; "
+                    f"the log of the first ({unfinished[0].log}) ends:\n{tail}"
+                )
+            time.sleep(_POLL_S)
+
+    def wait_listening(self, tasks: Iterable[Task], timeout_s: float) -> None:
+        """Waits until each task of `tasks` accepts connections at its address.
+
+        Raises:
+            TensorwireError: a task of the cluster failed, or the time was up.
+        """
+        deadline = time.monotonic() + timeout_s
+        for task in tasks:
+            host, _, port = task.address.rpartition(":")
+            while True:
+                self.check()
+                try:
+                    socket.create_connection((host, int(port)), timeout=1.0).close()
+                    break
+                except OSError:
+                    pass
+                if time.monotonic() > deadline:
+                    raise TensorwireError(
+                        f"{task.name} does not listen on {task.address} after {timeout_s:g} s; "
+                        f"its log ({task.log}) ends:\n{task.tail()}"
+                    )
+                time.sleep(_POLL_S)
+
+    def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _TERMINATION_GRACE_S
+        for task in self._tasks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                task.process.wait(max(0.0, deadline - time.monotonic()))
+        for task in self._tasks:
+            task.signal(signal.SIGKILL)
+        guard.kill_all(self._token)  # children of tasks, in whatever group or session
+        for task in self._tasks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                task.process.wait(_TERMINATION_GRACE_S)
+            for stream in (task.process.stdin, task.process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is None or self._guard.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            self._guard.stdin.write(b".")
+            self._guard.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(_TERMINATION_GRACE_S)
+        self._guard = None

@@ -1,0 +1,66 @@
+"""Ports for the tasks of a cluster on this machine."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tensorwire.cluster import data_port
+from tensorwire.errors import TensorwireError
+
+# With data_port's rule these keep both ports below Linux's default range of ephemeral ports
+# (32768 up), where an outgoing connection could take one between the check and its use.
+_CANDIDATES: Sequence[int] = range(5000, 12768)
+
+
+def _is_free(port: int) -> bool:
+    """Whether a server could listen on `port` on every address of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass
+class PortLease:
+    """Ports that no other lease, in this process or another of this machine, will hand out.
+
+    A claim is a Unix socket with an abstract name: the kernel drops it with the process, it leaves
+    no file, and it belongs to the network namespace as the port does.
+    """
+
+    _claims: list[socket.socket] = field(default_factory=list)
+
+    def take(self) -> int:
+        """A port p such that p and data_port(p) are free.
+
+        Raises:
+            TensorwireError: no such pair is left.
+        """
+        for port in random.SystemRandom().sample(_CANDIDATES, len(_CANDIDATES)):
+            if self._claim(port):
+                if _is_free(port) and _is_free(data_port(port)):
+                    return port
+                self._claims.pop().close()
+        raise TensorwireError(
+            f"no free pair of ports between {_CANDIDATES[0]} and {_CANDIDATES[-1]}; "
+            "end other clusters on this machine"
+        )
+
+    def _claim(self, port: int) -> bool:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0tensorwire-port-{port}")
+        except OSError:
+            claim.close()
+            return False
+        self._claims.append(claim)
+        return True
+
+    def release(self) -> None:
+        while self._claims:
+            self._claims.pop().close()
