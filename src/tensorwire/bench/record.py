@@ -1,0 +1,186 @@
+"""What a benchmark found, as plain data, and the JSON that scripts read.
+
+The JSON is an interface: fields are added, never renamed. Sizes are in MB and GB of 10^6 and 10^9
+bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorwire
+from tensorwire.errors import TensorwireError
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that measured."""
+
+    cpu: str
+    cores: int
+    """Cores that this process may use."""
+    kernel: str
+
+    @staticmethod
+    def here() -> Host:
+        cpu = platform.machine()
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                cpu = value.strip()
+                break
+        return Host(cpu=cpu, cores=len(os.sched_getaffinity(0)), kernel=platform.release())
+
+
+@dataclass(frozen=True)
+class StepMs:
+    """How long a step took, in milliseconds, over every measured step."""
+
+    p50: float
+    p90: float
+    min: float
+
+
+@dataclass(frozen=True)
+class TransferResult:
+    """`bench transfer`: one protocol assigning one large tensor from worker to ps."""
+
+    protocol: str
+    tensor_fuse: bool
+    data_mb: float
+    tensors: int
+    iters: int
+    """Measured steps."""
+    mb_per_s: float
+    """data_mb over the median time of a step."""
+    step_ms: StepMs
+    cpu_s_per_gb: float | None
+    """CPU seconds of ps and worker for each GB moved; None where one of them is on another host."""
+
+
+@dataclass(frozen=True)
+class StepsResult:
+    """`bench steps`: one protocol, one case of small tensors."""
+
+    protocol: str
+    tensor_fuse: bool
+    case: str
+    """"tiny" or "many"."""
+    data_mb: float
+    tensors: int
+    iters: int
+    step_ms: StepMs
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """`bench train` and `demo`: one protocol training one model."""
+
+    protocol: str
+    tensor_fuse: bool
+    model: str
+    steps: int
+    steps_per_s: float
+    examples_per_s: float
+    auc: float
+    rpcs_per_step: float | None
+    wire_mb_per_step: float | None
+
+
+Result = TransferResult | StepsResult | TrainResult
+
+_RESULT_TYPES: dict[str, type[TransferResult] | type[StepsResult] | type[TrainResult]] = {
+    "bench transfer": TransferResult,
+    "bench steps": StepsResult,
+    "bench train": TrainResult,
+    "demo": TrainResult,
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One call of a measuring command.
+
+    `ratios` has a key "a/b" for each comparison; above 1 always means that a is faster.
+    """
+
+    command: str
+    tensorflow: str
+    results: list[Result]
+    ratios: dict[str, float]
+    version: str = field(default_factory=lambda: tensorwire.__version__)
+    host: Host = field(default_factory=Host.here)
+
+    def to_json(self) -> str:
+        """The record as JSON, in the order in which people read it."""
+        document: dict[str, Any] = {
+            "command": self.command,
+            "version": self.version,
+            "tensorflow": self.tensorflow,
+            "host": dataclasses.asdict(self.host),
+            "results": [dataclasses.asdict(result) for result in self.results],
+            "ratios": self.ratios,
+        }
+        return json.dumps(_rounded(document), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Record:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            TensorwireError: the text is no such record.
+        """
+        try:
+            document = json.loads(text)
+            result_type = _RESULT_TYPES[document["command"]]
+            return Record(
+                command=document["command"],
+                version=document["version"],
+                tensorflow=document["tensorflow"],
+                host=Host(**document["host"]),
+                results=[_result(result_type, entry) for entry in document["results"]],
+                ratios={name: float(ratio) for name, ratio in document["ratios"].items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TensorwireError(f"this is no record of a benchmark: {error!r}") from error
+
+    def write(self, path: Path) -> None:
+        """Writes the JSON to `path`, whole or not at all.
+
+        Raises:
+            TensorwireError: the file cannot be written.
+        """
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            temporary.write_text(self.to_json())
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _result(
+    result_type: type[TransferResult] | type[StepsResult] | type[TrainResult],
+    entry: dict[str, Any],
+) -> Result:
+    values = dict(entry)
+    if "step_ms" in values:
+        values["step_ms"] = StepMs(**values["step_ms"])
+    return result_type(**values)
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with six significant digits: more would be noise."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    return value
