@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensorwire/wire/export.h"
+#include "tensorwire/wire/message.h"
+#include "tensorwire/wire/options.h"
+#include "tensorwire/wire/stats.h"
+#include "tensorwire/wire/status.h"
+
+// The engine in four nouns: an Engine owns the reactors; a Channel is a client's way to one peer,
+// through which it starts Calls; a Handler is a server's answer to the Requests that come in.
+//
+// Threads: methods whose name ends in FromReactor run on a reactor and must neither block nor take
+// long. Everything else may be called from any thread.
+
+namespace tensorwire::wire {
+
+class Connection;
+
+// A request in flight, as its asker sees it. The engine owns it from Channel::Start to Done.
+class Call {
+ public:
+  virtual ~Call() = default;
+
+  // The reply's head is here. Names the memory that its payload is to be read into: buffers that
+  // add up to `payload_bytes` and stay valid until Done. An error status drops the payload and
+  // ends the call with that status.
+  virtual Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
+                                    std::vector<MutableBuffer>* into) = 0;
+
+  // Exactly once: with the reply complete, or with the reason why there is none. The engine
+  // deletes the call afterwards.
+  virtual void Done(const Status& status) = 0;
+};
+
+struct CallOptions {
+  int64_t deadline_ms = 0;  // from now; 0: none of its own (a lost connection still ends it)
+  // Done is short and never blocks: run it on the reactor, and save a change of threads.
+  bool done_on_reactor = false;
+};
+
+class TENSORWIRE_API Channel {
+ public:
+  virtual ~Channel() = default;
+
+  // Sends a request. Connects first where that is needed. Returns the id by which the call can be
+  // cancelled.
+  virtual uint64_t Start(Message request, std::unique_ptr<Call> call,
+                         const CallOptions& options) = 0;
+
+  // Sends a request to which there is no reply. `lazy`: it may wait some milliseconds for another
+  // frame to travel with. Dropped when the peer cannot be reached.
+  virtual void Notify(Message request, bool lazy) = 0;
+
+  // Ends the call with kCancelled and tells the peer, unless its reply is already arriving.
+  virtual void Cancel(uint64_t call_id) = 0;
+};
+
+// A request that came in. Answer it with exactly one of Reply and Fail, from any thread, now or
+// later; an answer to a peer that has gone is dropped.
+class TENSORWIRE_API Request {
+ public:
+  uint16_t method = 0;
+  bool one_way = false;
+  uint64_t id = 0;
+  std::string metadata;
+  std::string payload;
+
+  void Reply(Message reply) const;
+  void Fail(const Status& status) const;
+
+  // Tells the connections of this server apart, for OnCancel and OnDisconnect.
+  uint64_t connection_id() const;
+  const std::string& peer() const;
+
+  std::shared_ptr<Connection> connection;
+};
+
+class Handler {
+ public:
+  virtual ~Handler() = default;
+
+  // Whether requests of this method are so short, and so sure not to block, that the reactor
+  // serves them itself.
+  virtual bool ServesFromReactor(uint16_t method) const = 0;
+
+  virtual void Handle(Request request) = 0;
+
+  // The peer no longer wants the answer to this request. On the executor.
+  virtual void OnCancel(uint64_t connection_id, uint64_t request_id) = 0;
+
+  // A connection is gone, and its requests with it. On the executor.
+  virtual void OnDisconnect(uint64_t connection_id) = 0;
+};
+
+class TENSORWIRE_API Engine {
+ public:
+  // Starts the reactors.
+  static Status Create(EngineOptions options, std::unique_ptr<Engine>* out);
+
+  // Stops, if that has not been done.
+  virtual ~Engine() = default;
+
+  // Listens on `host`:`port` ("" for all interfaces; port 0 picks one). The handler must outlive
+  // the engine's Stop. Fails with a message that names address and reason.
+  virtual Status Listen(const std::string& host, int port, std::shared_ptr<Handler> handler,
+                        int* bound_port) = 0;
+
+  // A way to the task `peer_name` at `address` ("host:port"); it connects when first used, and
+  // again, with backoff, whenever the connection is lost.
+  virtual std::shared_ptr<Channel> Connect(const std::string& address,
+                                           const std::string& peer_name) = 0;
+
+  virtual EngineStats stats() const = 0;
+
+  // Ends every call with kCancelled, closes every connection and joins the reactors.
+  virtual void Stop() = 0;
+};
+
+// While one lives, what this thread sends is gathered, and goes out when it ends: one system call
+// for a connection instead of one for a frame.
+class TENSORWIRE_API SendBatch {
+ public:
+  SendBatch();
+  ~SendBatch();
+  SendBatch(const SendBatch&) = delete;
+  SendBatch& operator=(const SendBatch&) = delete;
+
+ private:
+  friend class Connection;
+  SendBatch* outer_;
+  std::vector<std::shared_ptr<Connection>> to_write_;
+};
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensorwire/wire/export.h"
+#include "tensorwire/wire/status.h"
+
+namespace tensorwire::wire {
+
+// What travels on a connection is a sequence of frames: a header of kHeaderBytes, then
+// `metadata_bytes` of metadata, then `payload_bytes` of payload. All integers are little-endian:
+//
+//   offset  0  u32  magic            "TWIR"
+//           4  u8   version          kWireVersion; both ends must agree
+//           5  u8   kind             FrameKind
+//           6  u16  flags            FrameFlags
+//           8  u64  request_id       chosen by the side that asks; a reply repeats it
+//          16  u32  metadata_bytes
+//          20  u16  method           of a request; of kError: the status code
+//          22  u16  reserved         zero
+//          24  u64  payload_bytes
+//
+// The client opens a connection with kHello and waits for kHelloAck; see connection.h for what
+// follows.
+
+inline constexpr size_t kHeaderBytes = 32;
+inline constexpr uint32_t kMagic = 0x52495754;  // "TWIR", read as a little-endian u32
+inline constexpr uint8_t kWireVersion = 1;
+
+enum class FrameKind : uint8_t {
+  kHello = 1,     // client to server: who I am, whom I want; metadata in hello.h's form
+  kHelloAck = 2,  // server to client: who I am
+  kRequest = 3,
+  kReply = 4,    // a request's success
+  kError = 5,    // a request's failure: method is the code, metadata the message
+  kCancel = 6,   // the asker no longer wants request_id
+  kPing = 7,     // answered by kPong, whatever else goes on
+  kPong = 8,
+  kGoodbye = 9,  // the sender closes now; metadata says why
+};
+
+enum FrameFlags : uint16_t {
+  kOneWay = 1,  // of a request: no reply is wanted
+};
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::kPing;
+  uint16_t flags = 0;
+  uint16_t method = 0;
+  uint64_t request_id = 0;
+  uint32_t metadata_bytes = 0;
+  uint64_t payload_bytes = 0;
+};
+
+// Lengths beyond these are an attack or a defect; they are refused before anything is allocated.
+struct FrameLimits {
+  uint32_t metadata_bytes = 128u << 10;
+  uint64_t payload_bytes = 1ull << 40;
+};
+
+TENSORWIRE_API void EncodeHeader(const FrameHeader& header, void* out);
+
+// Reads a header from the kHeaderBytes at `bytes`. A pure function, total over all inputs. Fails
+// with kInvalidArgument, in words that name what was expected, when the bytes are not ours, are of
+// another version or break a limit.
+TENSORWIRE_API Status ParseHeader(const void* bytes, const FrameLimits& limits, FrameHeader* out);
+
+}  // namespace tensorwire::wire

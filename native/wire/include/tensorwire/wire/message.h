@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tensorwire/wire/frame.h"
+
+namespace tensorwire::wire {
+
+struct ConstBuffer {
+  const void* data = nullptr;
+  size_t size = 0;
+};
+
+struct MutableBuffer {
+  void* data = nullptr;
+  size_t size = 0;
+};
+
+// A request or reply on its way out: metadata, which is copied, and payload, which is not: the
+// buffers go into the socket from where they are, and `KeepAlive` holds them until they have.
+class Message {
+ public:
+  explicit Message(uint16_t method = 0) : method_(method), head_(kHeaderBytes, '\0') {}
+
+  void AppendMetadata(std::string_view bytes) { head_.append(bytes); }
+
+  // A little-endian number into the metadata.
+  template <typename T>
+  void Put(T value) {
+    static_assert(std::is_integral_v<T> || std::is_enum_v<T>);
+    char bytes[sizeof(T)];
+    std::memcpy(bytes, &value, sizeof(T));
+    head_.append(bytes, sizeof(T));
+  }
+
+  void AddPayload(const void* data, size_t size) {
+    if (size > 0) payload_.push_back({data, size});
+  }
+  void KeepAlive(std::shared_ptr<const void> owner) { owner_ = std::move(owner); }
+
+  // Payload that the message owns itself.
+  void SetOwnedPayload(std::string bytes) {
+    auto owned = std::make_shared<const std::string>(std::move(bytes));
+    payload_.assign(1, ConstBuffer{owned->data(), owned->size()});
+    if (owned->empty()) payload_.clear();
+    owner_ = std::move(owned);
+  }
+
+  uint16_t method() const { return method_; }
+
+ private:
+  friend struct OutFrame;
+  uint16_t method_;
+  std::string head_;  // room for the header, then the metadata: one buffer for the gathering write
+  std::vector<ConstBuffer> payload_;
+  std::shared_ptr<const void> owner_;
+};
+
+// Reads numbers that Message::Put wrote; every read is checked.
+class MetadataReader {
+ public:
+  explicit MetadataReader(std::string_view bytes) : rest_(bytes) {}
+
+  template <typename T>
+  bool Get(T* value) {
+    static_assert(std::is_integral_v<T> || std::is_enum_v<T>);
+    if (rest_.size() < sizeof(T)) return false;
+    std::memcpy(value, rest_.data(), sizeof(T));
+    rest_.remove_prefix(sizeof(T));
+    return true;
+  }
+  bool GetBytes(size_t size, std::string_view* out) {
+    if (rest_.size() < size) return false;
+    *out = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return true;
+  }
+  std::string_view rest() const { return rest_; }
+
+ private:
+  std::string_view rest_;
+};
+
+}  // namespace tensorwire::wire

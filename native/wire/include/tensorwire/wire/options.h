@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tensorwire/wire/export.h"
+#include "tensorwire/wire/frame.h"
+#include "tensorwire/wire/status.h"
+
+namespace tensorwire::wire {
+
+enum class LogLevel { kInfo, kWarning, kError };
+
+struct EngineOptions {
+  // Who this process is to its peers, e.g. "/job:ps/replica:0/task:0". Shown in messages, and
+  // checked: a client names the peer it wants, and a server with another name refuses it.
+  std::string name;
+
+  int reactors = 1;      // threads that move bytes
+  bool polling = false;  // spin instead of sleeping: a core per reactor for some microseconds
+  bool pin = false;      // bind each reactor to a core of its own
+
+  FrameLimits limits;
+  int connect_timeout_ms = 5000;     // how long a call waits for its connection to come up
+  int handshake_timeout_ms = 10000;  // how long a new connection may take to say who it is
+  int ping_after_ms = 10000;         // silence after which a peer is asked for a sign of life
+  int silent_timeout_ms = 30000;     // silence after which it counts as lost
+
+  // Runs a closure off the reactor. Everything the engine calls back that may take time goes
+  // through here, many completions to a closure. Must not run it in the calling thread.
+  std::function<void(std::function<void()>)> executor;
+
+  // A line for a person. Called from any thread.
+  std::function<void(LogLevel, const std::string&)> log;
+};
+
+// Sets reactors, polling and pin from GRPC++'s six variables: {PS,WORKER}_ENABLE_POLLING,
+// NETWORK_{PS,WORKER}_CORE_NUMBER, {PS,WORKER}_DISABLE_PIN_CORES, those of PS when `job` is "ps"
+// and those of WORKER otherwise. Where a number of cores is not given it is min(8, connections)
+// for a ps, min(2, connections) for others, and never more than the cores this process may use.
+// `connections` is how many peers the task has. Fails with kInvalidArgument naming the variable
+// when a value cannot be read.
+TENSORWIRE_API Status ReadEnvironment(const std::string& job, int connections,
+                                      EngineOptions* options);
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tensorwire::wire {
+
+// What went between this task and one peer since the engine started. Connections that were lost
+// and came back count into the same figures.
+struct PeerStats {
+  std::string peer;  // the peer's name; its address while it has not said its name
+  uint64_t tx_bytes = 0;
+  uint64_t rx_bytes = 0;
+  uint64_t tx_frames = 0;
+  uint64_t rx_frames = 0;
+  uint64_t tx_syscalls = 0;
+  uint64_t rx_syscalls = 0;
+  uint64_t connects = 0;
+};
+
+struct EngineStats {
+  std::vector<PeerStats> peers;
+};
+
+}  // namespace tensorwire::wire

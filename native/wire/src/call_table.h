@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::wire {
+
+// The calls of a channel that wait for their reply. Whoever takes a call out ends it, so that each
+// ends once: its reply, its error, its deadline, its cancellation, or the loss of the connection.
+// An id is never used again while a stale frame could carry it. Not synchronised.
+class CallTable {
+ public:
+  struct Entry {
+    std::unique_ptr<Call> call;
+    bool done_on_reactor = false;
+  };
+
+  uint64_t Insert(std::unique_ptr<Call> call, bool done_on_reactor) {
+    uint32_t index;
+    if (free_.empty()) {
+      index = static_cast<uint32_t>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    Slot& slot = slots_[index];
+    slot.entry = {std::move(call), done_on_reactor};
+    ++size_;
+    return static_cast<uint64_t>(slot.generation) << 32 | index;
+  }
+
+  // The entry's call is null when there is no such call any more.
+  Entry Take(uint64_t id) {
+    const auto index = static_cast<uint32_t>(id);
+    if (index >= slots_.size()) return {};
+    Slot& slot = slots_[index];
+    if (slot.generation != id >> 32 || slot.entry.call == nullptr) return {};
+    Entry entry = std::move(slot.entry);
+    slot.entry.call = nullptr;
+    ++slot.generation;
+    free_.push_back(index);
+    --size_;
+    return entry;
+  }
+
+  std::vector<Entry> TakeAll() {
+    std::vector<Entry> all;
+    for (uint32_t index = 0; index < slots_.size(); ++index) {
+      const uint64_t id = static_cast<uint64_t>(slots_[index].generation) << 32 | index;
+      if (Entry entry = Take(id); entry.call != nullptr) all.push_back(std::move(entry));
+    }
+    return all;
+  }
+
+  size_t size() const { return size_; }
+
+ private:
+  struct Slot {
+    uint32_t generation = 1;
+    Entry entry;
+  };
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+  size_t size_ = 0;
+};
+
+}  // namespace tensorwire::wire

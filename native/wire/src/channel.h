@@ -1,0 +1,66 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "call_table.h"
+#include "connection.h"
+#include "context.h"
+#include "socket.h"
+
+namespace tensorwire::wire {
+
+// A client's way to one peer. It has at most one connection at a time, made when a call needs one.
+// A call waits `connect_timeout_ms` for it at most; while it waits, attempts are repeated with
+// growing pauses. When a connection is lost, the calls on it end with kUnavailable: whether the
+// peer had begun to serve them nobody knows, so sending them again is the asker's decision.
+class ChannelImpl : public Channel,
+                    public FrameReceiver,
+                    public std::enable_shared_from_this<ChannelImpl> {
+ public:
+  ChannelImpl(std::shared_ptr<Context> context, std::string address, std::string peer_name);
+
+  uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;
+  void Notify(Message request, bool lazy) override;
+  void Cancel(uint64_t call_id) override;
+
+  // The engine stops: ends all calls, and every later one at once.
+  void Stop();
+
+ private:
+  // FrameReceiver.
+  Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
+  Status OnFrameFromReactor(InFrame frame) override;
+  void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
+
+  void ConnectSoon();
+  void ResolveFromReactor();
+  void AttemptFromReactor(std::vector<SocketAddress> addresses);
+  void RetryOrFailFromReactor(const Status& why);
+  void EndCall(uint64_t call_id, const Status& why);
+  void FailAllFromReactor(const Status& why);
+  void Finish(CallTable::Entry entry, const Status& status);
+  Status Describe(Code code, const std::string& what) const;
+
+  const std::shared_ptr<Context> context_;  // keeps reactor_ too
+  Reactor* const reactor_;
+  const std::string address_;
+  const std::string peer_name_;
+
+  std::mutex mutex_;  // between the threads that start calls and this channel's reactor
+  CallTable calls_;
+  std::shared_ptr<Connection> ready_;  // after the handshake only
+  std::vector<std::unique_ptr<OutFrame>> waiting_;  // for ready_
+  bool connecting_ = false;
+  bool stopped_ = false;
+
+  // The reactor's.
+  std::shared_ptr<Connection> opening_;
+  std::vector<SocketAddress> addresses_left_;
+  int64_t give_up_ms_ = 0;
+  int64_t pause_ms_ = 0;
+};
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,527 @@
+#include "connection.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "socket.h"
+
+namespace tensorwire::wire {
+namespace {
+
+// A frame up to this size goes ahead of larger ones, and may leave in the thread that sends it.
+constexpr uint64_t kSmallBytes = 64u << 10;
+// After an inline write, frames that follow within this time are taken for a burst and left to the
+// reactor, which writes them together.
+constexpr int64_t kBurstUs = 40;
+// How much one connection may read or write before others have their turn.
+constexpr uint64_t kTurnBytes = 8u << 20;
+constexpr int kMaxIov = 512;
+constexpr uint64_t kGatherBytes = 4u << 20;  // enough for one system call
+constexpr int kTickMs = 1000;
+constexpr int kGoodbyeMs = 1000;
+
+thread_local SendBatch* current_batch = nullptr;
+std::atomic<uint64_t> next_connection_id{1};
+
+int64_t NowUs() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+SendBatch::SendBatch() : outer_(current_batch) { current_batch = this; }
+
+SendBatch::~SendBatch() {
+  current_batch = outer_;
+  for (const auto& connection : to_write_) connection->Write();
+}
+
+OutFrame::OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message message)
+    : head(std::move(message.head_)),
+      payload(std::move(message.payload_)),
+      owner(std::move(message.owner_)) {
+  FrameHeader header;
+  header.kind = kind;
+  header.flags = flags;
+  header.method = message.method_;
+  header.request_id = request_id;
+  header.metadata_bytes = static_cast<uint32_t>(head.size() - kHeaderBytes);
+  for (const ConstBuffer& buffer : payload) header.payload_bytes += buffer.size;
+  EncodeHeader(header, head.data());
+  total_bytes = head.size() + header.payload_bytes;
+}
+
+Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::string address)
+    : context_(std::move(context)),
+      reactor_(reactor),
+      fd_(std::move(fd)),
+      id_(next_connection_id.fetch_add(1, std::memory_order_relaxed)),
+      address_(std::move(address)),
+      peer_(address_),
+      counters_(std::make_shared<PeerCounters>()) {}
+
+Connection::~Connection() {
+  while (MpscNode* node = outbox_.Pop()) delete static_cast<OutFrame*>(node);
+}
+
+// --- sending ---------------------------------------------------------------------------------
+
+void Connection::Send(std::unique_ptr<OutFrame> frame) {
+  if (closed_.load(std::memory_order_acquire)) return;
+  const uint64_t bytes = frame->total_bytes;
+  outbox_.Push(frame.release());
+  if (queued_.fetch_add(1, std::memory_order_acq_rel) != 0) return;  // there is a writer already
+
+  if (current_batch != nullptr) {
+    current_batch->to_write_.push_back(shared_from_this());
+    return;
+  }
+  const int64_t now = NowUs();
+  const int64_t last = inline_write_us_.exchange(now, std::memory_order_relaxed);
+  if (bytes > kSmallBytes || now - last < kBurstUs) {
+    ResumeOnReactor();
+    return;
+  }
+  Write();
+}
+
+void Connection::SendLazily(std::unique_ptr<OutFrame> frame) {
+  if (closed_.load(std::memory_order_acquire)) return;
+  {
+    std::lock_guard lock(lazy_mutex_);
+    lazy_.push_back(std::move(frame));
+  }
+  if (has_lazy_.exchange(true, std::memory_order_acq_rel)) return;
+  reactor_->PostLazily([self = shared_from_this()] {
+    std::vector<std::unique_ptr<OutFrame>> frames;
+    {
+      std::lock_guard lock(self->lazy_mutex_);
+      self->has_lazy_.store(false, std::memory_order_release);
+      frames.swap(self->lazy_);
+    }
+    for (auto& frame : frames) self->Send(std::move(frame));
+  });
+}
+
+void Connection::ResumeOnReactor() {
+  reactor_->Post([self = shared_from_this()] { self->Write(); });
+}
+
+void Connection::Write() {
+  const bool on_reactor = reactor_->IsCurrentThread();
+  uint64_t turn_bytes = 0;
+  for (;;) {
+    if (closed_.load(std::memory_order_acquire)) return;  // the destructor frees what is left
+    TakeQueuedAsWriter();
+    size_t finished = 0;
+    const uint64_t before = counters_->tx_bytes.load(std::memory_order_relaxed);
+    switch (WriteOnceAsWriter(&finished)) {
+      case Written::kSome:
+        break;
+      case Written::kFull:
+        if (finished > 0) queued_.fetch_sub(finished, std::memory_order_acq_rel);
+        // Not down to zero: what did not fit is still counted, so the role is still ours to pass.
+        if (on_reactor) {
+          wants_write_ = true;
+          UpdateEventsFromReactor();
+        } else {
+          ResumeOnReactor();
+        }
+        return;
+      case Written::kBroken: {
+        const Status why(Code::kUnavailable, "sending failed: " + ErrorText(errno));
+        reactor_->Post([self = shared_from_this(), why] { self->CloseFromReactor(why); });
+        return;
+      }
+    }
+    if (finished > 0 && queued_.fetch_sub(finished, std::memory_order_acq_rel) == finished) return;
+    turn_bytes += counters_->tx_bytes.load(std::memory_order_relaxed) - before;
+    if (turn_bytes > (on_reactor ? kTurnBytes : kSmallBytes)) {
+      ResumeOnReactor();
+      return;
+    }
+  }
+}
+
+void Connection::TakeQueuedAsWriter() {
+  if (has_lazy_.load(std::memory_order_acquire)) {
+    std::vector<std::unique_ptr<OutFrame>> frames;
+    {
+      std::lock_guard lock(lazy_mutex_);
+      frames.swap(lazy_);
+    }
+    queued_.fetch_add(frames.size(), std::memory_order_acq_rel);
+    for (auto& frame : frames) small_.push_back(std::move(frame));
+  }
+  while (MpscNode* node = outbox_.Pop()) {
+    std::unique_ptr<OutFrame> frame(static_cast<OutFrame*>(node));
+    (frame->total_bytes <= kSmallBytes ? small_ : large_).push_back(std::move(frame));
+  }
+}
+
+Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
+  std::array<iovec, kMaxIov> iov;
+  int parts = 0;
+  uint64_t gathered = 0;
+  auto gather = [&](const OutFrame& frame) {
+    for (size_t part = frame.part; part <= frame.payload.size(); ++part) {
+      if (parts == kMaxIov) return;
+      const ConstBuffer whole = part == 0 ? ConstBuffer{frame.head.data(), frame.head.size()}
+                                          : frame.payload[part - 1];
+      const size_t skip = part == frame.part ? frame.part_offset : 0;
+      iov[parts++] = {const_cast<char*>(static_cast<const char*>(whole.data)) + skip,
+                      whole.size - skip};
+      gathered += whole.size - skip;
+    }
+  };
+  size_t frames = 0;
+  if (current_ != nullptr) gather(*current_);
+  for (auto* queue : {&small_, &large_}) {
+    for (const auto& frame : *queue) {
+      if (parts == kMaxIov || gathered > kGatherBytes) break;
+      gather(*frame);
+      ++frames;
+    }
+  }
+  if (parts == 0) {
+    // Whoever counted a frame in has not finished pushing it: that takes some instructions.
+    std::this_thread::yield();
+    return Written::kSome;
+  }
+
+  msghdr message{};
+  message.msg_iov = iov.data();
+  message.msg_iovlen = static_cast<size_t>(parts);
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) {
+    return errno == EAGAIN || errno == EWOULDBLOCK ? Written::kFull : Written::kBroken;
+  }
+  Count(counters_->tx_bytes, static_cast<uint64_t>(sent));
+  Count(counters_->tx_syscalls);
+
+  // Account for what left, frame by frame, in the order in which they were gathered.
+  uint64_t left = static_cast<uint64_t>(sent);
+  auto advance = [&](OutFrame* frame) {  // true: all of it has left
+    while (frame->part <= frame->payload.size()) {
+      const size_t size =
+          frame->part == 0 ? frame->head.size() : frame->payload[frame->part - 1].size;
+      const uint64_t rest = size - frame->part_offset;
+      if (left < rest) {
+        frame->part_offset += left;
+        left = 0;
+        return false;
+      }
+      left -= rest;
+      ++frame->part;
+      frame->part_offset = 0;
+    }
+    return true;
+  };
+  if (current_ != nullptr && advance(current_.get())) {
+    current_.reset();
+    ++*finished;
+  }
+  while (current_ == nullptr && frames > 0) {
+    auto& queue = !small_.empty() ? small_ : large_;
+    if (left == 0 && queue.front()->total_bytes > 0) break;
+    std::unique_ptr<OutFrame> frame = std::move(queue.front());
+    queue.pop_front();
+    --frames;
+    if (advance(frame.get())) {
+      ++*finished;
+    } else {
+      current_ = std::move(frame);
+    }
+  }
+  Count(counters_->tx_frames, *finished);
+  return static_cast<uint64_t>(sent) < gathered ? Written::kFull : Written::kSome;
+}
+
+// --- opening and closing -----------------------------------------------------------------------
+
+Status Connection::OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting) {
+  receiver_ = std::move(receiver);
+  connecting_ = connecting;
+  last_read_ms_ = NowMs();
+  TuneStream(fd_.get(), context_->options.silent_timeout_ms);
+  const uint32_t events = connecting ? EPOLLOUT : EPOLLIN;
+  if (Status s = reactor_->WatchFromReactor(fd_.get(), events, shared_from_this()); !s.ok()) {
+    closed_.store(true, std::memory_order_release);
+    receiver_.reset();
+    return s;
+  }
+  TickFromReactor();
+  return Status();
+}
+
+void Connection::SetPeerFromReactor(const std::string& name) {
+  peer_ = name + " (" + address_ + ")";
+  counters_ = context_->CountersFor(name);
+  Count(counters_->connects);
+}
+
+void Connection::SayGoodbyeFromReactor(const std::string& why) {
+  if (draining_ || closed_.load(std::memory_order_acquire)) return;
+  draining_ = true;
+  Message message;
+  message.AppendMetadata(std::string_view(why).substr(0, 1000));
+  Send(std::make_unique<OutFrame>(FrameKind::kGoodbye, 0, 0, std::move(message)));
+  reactor_->AtFromReactor(NowMs() + kGoodbyeMs, [weak = weak_from_this(), why] {
+    if (auto self = weak.lock()) {
+      static_cast<Connection*>(self.get())->CloseFromReactor(Status(Code::kUnavailable, why));
+    }
+  });
+}
+
+void Connection::CloseFromReactor(const Status& why) {
+  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  // A writer in another thread gets EPIPE from now on; the descriptor itself lives as long as this
+  // object, so that nobody writes into a stranger's.
+  ::shutdown(fd_.get(), SHUT_RDWR);
+  reactor_->UnwatchFromReactor(fd_.get(), this);
+  if (auto receiver = std::move(receiver_)) {
+    receiver->OnClosedFromReactor(why, in_payload_ ? &frame_ : nullptr);
+  }
+  in_payload_ = false;
+}
+
+void Connection::OnStopFromReactor() {
+  CloseFromReactor(Status(Code::kCancelled, "the engine was stopped"));
+}
+
+void Connection::TickFromReactor() {
+  if (closed_.load(std::memory_order_acquire)) return;
+  const auto& options = context_->options;
+  const int64_t now = NowMs();
+  const int64_t silent_ms = now - last_read_ms_;
+  if (silent_ms >= options.silent_timeout_ms) {
+    CloseFromReactor(Status(Code::kUnavailable, peer_ + " has been silent for " +
+                                                    std::to_string(silent_ms / 1000) + " s"));
+    return;
+  }
+  if (!connecting_ && silent_ms >= options.ping_after_ms &&
+      now - pinged_ms_ >= options.ping_after_ms) {
+    pinged_ms_ = now;
+    Send(std::make_unique<OutFrame>(FrameKind::kPing, 0, 0, Message()));
+  }
+  const int next_ms = std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms});
+  reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) static_cast<Connection*>(self.get())->TickFromReactor();
+  });
+}
+
+// --- events ------------------------------------------------------------------------------------
+
+void Connection::UpdateEventsFromReactor() {
+  reactor_->ModifyFromReactor(fd_.get(), EPOLLIN | (wants_write_ ? EPOLLOUT : 0u), this);
+}
+
+void Connection::OnEventsFromReactor(uint32_t epoll_events) {
+  if (connecting_) {
+    FinishConnectFromReactor();
+    return;
+  }
+  if ((epoll_events & EPOLLOUT) != 0 && wants_write_) {
+    wants_write_ = false;
+    Write();
+    if (!wants_write_ && !closed_.load(std::memory_order_acquire)) UpdateEventsFromReactor();
+  }
+  if ((epoll_events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) ReadFromReactor();
+}
+
+void Connection::FinishConnectFromReactor() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) {
+    CloseFromReactor(Status(Code::kUnavailable, ErrorText(error)));
+    return;
+  }
+  connecting_ = false;
+  UpdateEventsFromReactor();
+}
+
+// --- reading -----------------------------------------------------------------------------------
+
+void Connection::ReadFromReactor() {
+  uint64_t turn_bytes = 0;
+  while (turn_bytes < kTurnBytes && !closed_.load(std::memory_order_acquire)) {
+    std::array<iovec, 64> iov;
+    int parts = 0;
+    size_t direct_bytes = 0;
+    if (in_payload_ && frame_.payload == InFrame::Payload::kInto) {
+      // Straight into the memory of the tensor to be.
+      for (size_t i = into_index_; i < frame_.into.size() && parts < 63; ++i) {
+        const size_t skip = i == into_index_ ? into_offset_ : 0;
+        iov[parts++] = {static_cast<char*>(frame_.into[i].data) + skip, frame_.into[i].size - skip};
+        direct_bytes += frame_.into[i].size - skip;
+      }
+    }
+    // What follows goes to the scratch buffer, behind the piece of a frame left from last time.
+    char* scratch = reactor_->scratch();
+    const bool all_direct = direct_bytes < frame_.header.payload_bytes - payload_got_ && in_payload_ &&
+                            frame_.payload == InFrame::Payload::kInto;
+    const size_t stashed = stash_.size();
+    if (!all_direct) {
+      if (stashed > 0) std::memcpy(scratch, stash_.data(), stashed);
+      iov[parts++] = {scratch + stashed, Reactor::kScratchBytes - stashed};
+    }
+    const size_t capacity = direct_bytes + (all_direct ? 0 : Reactor::kScratchBytes - stashed);
+
+    const ssize_t got = ::readv(fd_.get(), iov.data(), parts);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      CloseFromReactor(Status(Code::kUnavailable,
+                              "the connection to " + peer_ + " was lost: " + ErrorText(errno)));
+      return;
+    }
+    if (got == 0) {
+      CloseFromReactor(Status(Code::kUnavailable, peer_ + " closed the connection"));
+      return;
+    }
+    last_read_ms_ = NowMs();
+    Count(counters_->rx_bytes, static_cast<uint64_t>(got));
+    Count(counters_->rx_syscalls);
+    turn_bytes += static_cast<uint64_t>(got);
+    if (draining_) continue;
+
+    size_t rest = static_cast<size_t>(got);
+    const size_t direct = std::min(rest, direct_bytes);
+    if (direct > 0) {
+      payload_got_ += direct;
+      size_t skip = direct;
+      while (skip > 0) {
+        const size_t room = frame_.into[into_index_].size - into_offset_;
+        const size_t step = std::min(room, skip);
+        into_offset_ += step;
+        skip -= step;
+        if (into_offset_ == frame_.into[into_index_].size) {
+          ++into_index_;
+          into_offset_ = 0;
+        }
+      }
+      rest -= direct;
+    }
+    Status s;
+    if (in_payload_ && payload_got_ == frame_.header.payload_bytes) s = FinishFrameFromReactor();
+    if (s.ok() && rest > 0) {
+      stash_.clear();
+      s = ParseFromReactor(scratch, stashed + rest);
+    }
+    if (!s.ok()) {
+      context_->WarnAboutPeer(address_, "closed the connection with " + peer_ + ": " + s.message());
+      SayGoodbyeFromReactor(s.message());
+      return;
+    }
+    if (static_cast<size_t>(got) < capacity) return;  // the socket is empty, or nearly
+  }
+}
+
+Status Connection::ParseFromReactor(const char* bytes, size_t size) {
+  while (size > 0 && !draining_ && !closed_.load(std::memory_order_acquire)) {
+    if (in_payload_) {
+      if (Status s = TakePayloadFromReactor(&bytes, &size); !s.ok()) return s;
+      continue;
+    }
+    bool complete = false;
+    if (Status s = ParseHeadFromReactor(&bytes, &size, &complete); !s.ok()) return s;
+    if (!complete) {
+      stash_.assign(bytes, size);
+      break;
+    }
+  }
+  return Status();
+}
+
+Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* complete) {
+  if (*size < kHeaderBytes) return Status();
+  FrameHeader header;
+  if (Status s = ParseHeader(*bytes, context_->options.limits, &header); !s.ok()) return s;
+  if (*size < kHeaderBytes + header.metadata_bytes) return Status();
+  *complete = true;
+  const std::string_view metadata(*bytes + kHeaderBytes, header.metadata_bytes);
+  *bytes += kHeaderBytes + header.metadata_bytes;
+  *size -= kHeaderBytes + header.metadata_bytes;
+
+  frame_ = InFrame();
+  frame_.header = header;
+  payload_got_ = 0;
+  into_index_ = 0;
+  into_offset_ = 0;
+  Count(counters_->rx_frames);
+  switch (header.kind) {
+    case FrameKind::kPing:
+      Send(std::make_unique<OutFrame>(FrameKind::kPong, 0, 0, Message()));
+      break;
+    case FrameKind::kPong:
+      break;
+    case FrameKind::kGoodbye:
+      draining_ = true;
+      CloseFromReactor(Status(Code::kFailedPrecondition, peer_ + " refused: " + std::string(metadata)));
+      return Status();
+    default:
+      if (Status s = receiver_->OnHeadFromReactor(metadata, &frame_); !s.ok()) return s;
+      if (closed_.load(std::memory_order_acquire)) return Status();
+  }
+  in_payload_ = true;
+  // Empty buffers would never be passed by reading into them.
+  auto& into = frame_.into;
+  into.erase(std::remove_if(into.begin(), into.end(), [](const auto& b) { return b.size == 0; }),
+             into.end());
+  return header.payload_bytes == 0 ? FinishFrameFromReactor() : Status();
+}
+
+Status Connection::TakePayloadFromReactor(const char** bytes, size_t* size) {
+  const uint64_t missing = frame_.header.payload_bytes - payload_got_;
+  size_t take = static_cast<size_t>(std::min<uint64_t>(missing, *size));
+  switch (frame_.payload) {
+    case InFrame::Payload::kDiscard:
+      break;
+    case InFrame::Payload::kBytes:
+      frame_.bytes.append(*bytes, take);
+      break;
+    case InFrame::Payload::kInto: {
+      const MutableBuffer& buffer = frame_.into[into_index_];
+      take = std::min(take, buffer.size - into_offset_);
+      std::memcpy(static_cast<char*>(buffer.data) + into_offset_, *bytes, take);
+      into_offset_ += take;
+      if (into_offset_ == buffer.size) {
+        ++into_index_;
+        into_offset_ = 0;
+      }
+      break;
+    }
+  }
+  *bytes += take;
+  *size -= take;
+  payload_got_ += take;
+  return payload_got_ == frame_.header.payload_bytes ? FinishFrameFromReactor() : Status();
+}
+
+Status Connection::FinishFrameFromReactor() {
+  in_payload_ = false;
+  switch (frame_.header.kind) {
+    case FrameKind::kPing:
+    case FrameKind::kPong:
+      return Status();
+    default:
+      return receiver_->OnFrameFromReactor(std::move(frame_));
+  }
+}
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "context.h"
+#include "fd.h"
+#include "mpsc_queue.h"
+#include "reactor.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::wire {
+
+// A frame on its way out.
+struct OutFrame : MpscNode {
+  // Fills in the header before `message`'s metadata.
+  OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message message);
+
+  std::string head;  // header and metadata
+  std::vector<ConstBuffer> payload;
+  std::shared_ptr<const void> owner;
+  uint64_t total_bytes = 0;
+
+  // How far it has been written: part 0 is the head, part i + 1 is payload[i].
+  size_t part = 0;
+  size_t part_offset = 0;
+  bool started() const { return part > 0 || part_offset > 0; }
+};
+
+// A frame on its way in: its head is here, its payload is arriving.
+struct InFrame {
+  FrameHeader header;
+  enum class Payload { kDiscard, kInto, kBytes } payload = Payload::kDiscard;
+  std::vector<MutableBuffer> into;  // kInto: adds up to header.payload_bytes
+  std::string bytes;                // kBytes: grows as they arrive, never ahead of them
+  std::string metadata;             // kept where the receiver needs it at the end
+
+  // Of a reply: the call it ends and how.
+  std::unique_ptr<Call> call;
+  bool done_on_reactor = false;
+  Status status;
+};
+
+// What stands behind a connection: a channel, or a server's session. All on the reactor.
+class FrameReceiver {
+ public:
+  virtual ~FrameReceiver() = default;
+  // The head of a frame: says where its payload goes. `metadata` is valid during the call only.
+  // An error closes the connection.
+  virtual Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) = 0;
+  // All of it is here.
+  virtual Status OnFrameFromReactor(InFrame frame) = 0;
+  // Once; nothing comes after it.
+  virtual void OnClosedFromReactor(const Status& why, InFrame* unfinished) = 0;
+};
+
+// One TCP stream of frames, and the reactor it belongs to for its whole life.
+//
+// Reading happens on the reactor. Writing happens wherever a frame is sent, without a lock: frames
+// go into `outbox_`, and whoever raises `queued_` from zero is the *writer* until it brings it back
+// to zero. A writer that finds the socket full, or that has written enough for a thread with other
+// duties, passes the role to the reactor. So a lone small frame leaves in the thread that sent it,
+// without a change of threads, while frames that come in a burst pile up behind a writer and leave
+// together.
+class Connection : public EventTarget, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::string address);
+  ~Connection() override;
+
+  // --- any thread ---
+  void Send(std::unique_ptr<OutFrame> frame);
+  // Leaves with the next frame that is sent, or a little later on its own.
+  void SendLazily(std::unique_ptr<OutFrame> frame);
+
+  uint64_t id() const { return id_; }
+  // "host:port" of the other end.
+  const std::string& address() const { return address_; }
+  // The other end as a person knows it: its task's name once it has said it, and its address.
+  const std::string& peer() const { return peer_; }
+
+  // --- on the reactor ---
+  // Begins to read. `connecting`: the socket is not connected yet.
+  Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
+  void SetPeerFromReactor(const std::string& name);
+  // Tells the peer why, and closes once it has been told or a moment has passed.
+  void SayGoodbyeFromReactor(const std::string& why);
+  void CloseFromReactor(const Status& why);
+  void OnEventsFromReactor(uint32_t epoll_events) override;
+  void OnStopFromReactor() override;
+  Reactor* reactor() const { return reactor_; }
+
+ private:
+  friend class SendBatch;
+
+  // Writing; by the writer only.
+  void Write();
+  void TakeQueuedAsWriter();
+  enum class Written { kSome, kFull, kBroken };
+  Written WriteOnceAsWriter(size_t* finished);
+  void ResumeOnReactor();
+
+  // Reading.
+  void ReadFromReactor();
+  Status ParseFromReactor(const char* bytes, size_t size);
+  Status ParseHeadFromReactor(const char** bytes, size_t* size, bool* complete);
+  Status TakePayloadFromReactor(const char** bytes, size_t* size);
+  Status FinishFrameFromReactor();
+
+  void TickFromReactor();
+  void FinishConnectFromReactor();
+  void UpdateEventsFromReactor();
+
+  const std::shared_ptr<Context> context_;  // keeps reactor_ too
+  Reactor* const reactor_;
+  const Fd fd_;
+  const uint64_t id_;
+  const std::string address_;
+  std::string peer_;
+  std::shared_ptr<PeerCounters> counters_;
+  std::atomic<bool> closed_{false};
+
+  MpscQueue outbox_;
+  std::atomic<size_t> queued_{0};  // frames in outbox_, small_, large_ and current_
+  std::atomic<int64_t> inline_write_us_{0};
+  // The writer's.
+  std::unique_ptr<OutFrame> current_;               // partly written
+  std::deque<std::unique_ptr<OutFrame>> small_;     // go first: they are what somebody waits for
+  std::deque<std::unique_ptr<OutFrame>> large_;
+
+  std::mutex lazy_mutex_;
+  std::vector<std::unique_ptr<OutFrame>> lazy_;
+  std::atomic<bool> has_lazy_{false};
+
+  // The reactor's.
+  std::shared_ptr<FrameReceiver> receiver_;
+  bool connecting_ = false;
+  bool wants_write_ = false;
+  bool draining_ = false;  // said goodbye; what still comes in is ignored
+  std::string stash_;      // the beginning of a frame whose head is not complete
+  bool in_payload_ = false;
+  InFrame frame_;
+  uint64_t payload_got_ = 0;
+  size_t into_index_ = 0;
+  size_t into_offset_ = 0;
+  int64_t last_read_ms_ = 0;
+  int64_t pinged_ms_ = 0;
+};
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,46 @@
+#include "context.h"
+
+namespace tensorwire::wire {
+
+std::shared_ptr<PeerCounters> Context::CountersFor(const std::string& peer) {
+  std::lock_guard lock(mutex_);
+  auto& counters = counters_[peer];
+  if (!counters) counters = std::make_shared<PeerCounters>();
+  return counters;
+}
+
+EngineStats Context::Stats() const {
+  std::lock_guard lock(mutex_);
+  EngineStats stats;
+  for (const auto& [peer, live] : counters_) {
+    PeerStats figures;
+    figures.peer = peer;
+    figures.tx_bytes = live->tx_bytes.load(std::memory_order_relaxed);
+    figures.rx_bytes = live->rx_bytes.load(std::memory_order_relaxed);
+    figures.tx_frames = live->tx_frames.load(std::memory_order_relaxed);
+    figures.rx_frames = live->rx_frames.load(std::memory_order_relaxed);
+    figures.tx_syscalls = live->tx_syscalls.load(std::memory_order_relaxed);
+    figures.rx_syscalls = live->rx_syscalls.load(std::memory_order_relaxed);
+    figures.connects = live->connects.load(std::memory_order_relaxed);
+    stats.peers.push_back(std::move(figures));
+  }
+  return stats;
+}
+
+void Context::WarnAboutPeer(const std::string& peer, const std::string& line) {
+  constexpr int64_t kQuietMs = 60'000;
+  constexpr size_t kRemembered = 1024;
+  {
+    std::lock_guard lock(mutex_);
+    const int64_t now = NowMs();
+    const auto [at, fresh] = warned_at_ms_.emplace(peer.substr(0, peer.rfind(':')), now);
+    if (!fresh) {
+      if (now - at->second < kQuietMs) return;
+      at->second = now;
+    }
+    if (warned_at_ms_.size() > kRemembered) warned_at_ms_.clear();
+  }
+  Log(LogLevel::kWarning, line);
+}
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "reactor.h"
+#include "tensorwire/wire/options.h"
+#include "tensorwire/wire/stats.h"
+
+namespace tensorwire::wire {
+
+// The live form of PeerStats; counted with relaxed atomics by whoever moves the bytes.
+struct PeerCounters {
+  std::atomic<uint64_t> tx_bytes{0};
+  std::atomic<uint64_t> rx_bytes{0};
+  std::atomic<uint64_t> tx_frames{0};
+  std::atomic<uint64_t> rx_frames{0};
+  std::atomic<uint64_t> tx_syscalls{0};
+  std::atomic<uint64_t> rx_syscalls{0};
+  std::atomic<uint64_t> connects{0};
+};
+
+inline void Count(std::atomic<uint64_t>& counter, uint64_t by = 1) {
+  counter.fetch_add(by, std::memory_order_relaxed);
+}
+
+// What all parts of one engine have in common.
+class Context {
+ public:
+  explicit Context(EngineOptions options) : options(std::move(options)) {}
+
+  const EngineOptions options;
+  std::vector<std::unique_ptr<Reactor>> reactors;
+
+  // The reactor for the next connection: they take turns.
+  Reactor* NextReactor() {
+    return reactors[next_reactor_.fetch_add(1, std::memory_order_relaxed) % reactors.size()].get();
+  }
+
+  std::shared_ptr<PeerCounters> CountersFor(const std::string& peer);
+  EngineStats Stats() const;
+
+  void Log(LogLevel level, const std::string& line) const {
+    if (options.log) options.log(level, line);
+  }
+  // A warning about what `peer` did: one line a peer and minute, for a peer can do it again and
+  // again. `peer` is "host:port"; the host counts.
+  void WarnAboutPeer(const std::string& peer, const std::string& line);
+
+ private:
+  std::atomic<size_t> next_reactor_{0};
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<PeerCounters>> counters_;
+  std::map<std::string, int64_t> warned_at_ms_;
+};
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,88 @@
+#include "tensorwire/wire/engine.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "channel.h"
+#include "context.h"
+#include "server.h"
+#include "socket.h"
+
+namespace tensorwire::wire {
+namespace {
+
+class EngineImpl : public Engine {
+ public:
+  explicit EngineImpl(EngineOptions options)
+      : context_(std::make_shared<Context>(std::move(options))) {}
+  ~EngineImpl() override { Stop(); }
+
+  Status Start() {
+    if (!context_->options.executor) {
+      return Status(Code::kInvalidArgument, "an engine needs an executor");
+    }
+    for (int i = 0; i < context_->options.reactors; ++i) {
+      context_->reactors.push_back(std::make_unique<Reactor>(i, context_->options));
+      if (Status s = context_->reactors.back()->Start(); !s.ok()) return s;
+    }
+    if (context_->reactors.empty()) return Status(Code::kInvalidArgument, "an engine needs reactors");
+    return Status();
+  }
+
+  Status Listen(const std::string& host, int port, std::shared_ptr<Handler> handler,
+                int* bound_port) override {
+    Fd fd;
+    if (Status s = ListenOn(host, port, &fd, bound_port); !s.ok()) return s;
+    Reactor* reactor = context_->NextReactor();
+    auto listener =
+        std::make_shared<Listener>(context_, reactor, std::move(fd), std::move(handler));
+    reactor->Post([listener] { listener->StartFromReactor(); });
+    return Status();
+  }
+
+  std::shared_ptr<Channel> Connect(const std::string& address,
+                                   const std::string& peer_name) override {
+    auto channel = std::make_shared<ChannelImpl>(context_, address, peer_name);
+    std::lock_guard lock(mutex_);
+    if (stopped_) {
+      channel->Stop();
+    } else {
+      channels_.push_back(channel);
+    }
+    return channel;
+  }
+
+  EngineStats stats() const override { return context_->Stats(); }
+
+  void Stop() override {
+    std::vector<std::weak_ptr<ChannelImpl>> channels;
+    {
+      std::lock_guard lock(mutex_);
+      if (stopped_) return;
+      stopped_ = true;
+      channels.swap(channels_);
+    }
+    for (const auto& reactor : context_->reactors) reactor->Stop();
+    for (const auto& weak : channels) {
+      if (auto channel = weak.lock()) channel->Stop();
+    }
+  }
+
+ private:
+  const std::shared_ptr<Context> context_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<ChannelImpl>> channels_;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+Status Engine::Create(EngineOptions options, std::unique_ptr<Engine>* out) {
+  auto engine = std::make_unique<EngineImpl>(std::move(options));
+  if (Status s = engine->Start(); !s.ok()) return s;
+  *out = std::move(engine);
+  return Status();
+}
+
+}  // namespace tensorwire::wire

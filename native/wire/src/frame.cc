@@ -1,0 +1,82 @@
+#include "tensorwire/wire/frame.h"
+
+#include <cstring>
+#include <string>
+
+namespace tensorwire::wire {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian");
+
+template <typename T>
+T Load(const void* bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(bytes) + offset, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void Store(void* bytes, size_t offset, T value) {
+  std::memcpy(static_cast<char*>(bytes) + offset, &value, sizeof(T));
+}
+
+Status Bad(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+// What the first bytes of a foreign protocol look like, to people who mixed up two ports.
+std::string DescribeForeign(const void* bytes) {
+  const char* text = static_cast<const char*>(bytes);
+  if (std::memcmp(text, "PRI * HTTP/2", 12) == 0) {
+    return "it speaks HTTP/2: a gRPC client on the data port";
+  }
+  if (std::memcmp(text, "GET ", 4) == 0 || std::memcmp(text, "POST", 4) == 0) {
+    return "it speaks HTTP";
+  }
+  // An HTTP/2 server greets with a SETTINGS frame: 24 bits of length, then type 4.
+  if (text[0] == 0 && text[3] == 4) return "it speaks HTTP/2: this looks like a gRPC port";
+  return "its first bytes are not tensorwire's";
+}
+
+}  // namespace
+
+void EncodeHeader(const FrameHeader& header, void* out) {
+  Store<uint32_t>(out, 0, kMagic);
+  Store<uint8_t>(out, 4, kWireVersion);
+  Store<uint8_t>(out, 5, static_cast<uint8_t>(header.kind));
+  Store<uint16_t>(out, 6, header.flags);
+  Store<uint64_t>(out, 8, header.request_id);
+  Store<uint32_t>(out, 16, header.metadata_bytes);
+  Store<uint16_t>(out, 20, header.method);
+  Store<uint16_t>(out, 22, 0);
+  Store<uint64_t>(out, 24, header.payload_bytes);
+}
+
+Status ParseHeader(const void* bytes, const FrameLimits& limits, FrameHeader* out) {
+  if (Load<uint32_t>(bytes, 0) != kMagic) return Bad(DescribeForeign(bytes));
+  const uint8_t version = Load<uint8_t>(bytes, 4);
+  if (version != kWireVersion) {
+    return Bad("it speaks version " + std::to_string(version) + " of tensorwire's wire format, this is version " +
+               std::to_string(kWireVersion) + ": install the same tensorwire on both");
+  }
+  const uint8_t kind = Load<uint8_t>(bytes, 5);
+  if (kind < static_cast<uint8_t>(FrameKind::kHello) ||
+      kind > static_cast<uint8_t>(FrameKind::kGoodbye)) {
+    return Bad("a frame of unknown kind " + std::to_string(kind));
+  }
+  out->kind = static_cast<FrameKind>(kind);
+  out->flags = Load<uint16_t>(bytes, 6);
+  out->request_id = Load<uint64_t>(bytes, 8);
+  out->metadata_bytes = Load<uint32_t>(bytes, 16);
+  out->method = Load<uint16_t>(bytes, 20);
+  out->payload_bytes = Load<uint64_t>(bytes, 24);
+  if (out->metadata_bytes > limits.metadata_bytes) {
+    return Bad("a frame that announces " + std::to_string(out->metadata_bytes) +
+               " bytes of metadata; the limit is " + std::to_string(limits.metadata_bytes));
+  }
+  if (out->payload_bytes > limits.payload_bytes) {
+    return Bad("a frame that announces " + std::to_string(out->payload_bytes) +
+               " bytes of payload; the limit is " + std::to_string(limits.payload_bytes));
+  }
+  return Status();
+}
+
+}  // namespace tensorwire::wire

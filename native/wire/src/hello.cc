@@ -1,0 +1,26 @@
+#include "hello.h"
+
+namespace tensorwire::wire {
+
+Message Hello::Encode() const {
+  Message message;
+  message.AppendMetadata("task=" + task + "\npeer=" + peer + "\n");
+  return message;
+}
+
+Hello Hello::Decode(std::string_view metadata) {
+  Hello hello;
+  while (!metadata.empty()) {
+    const auto newline = metadata.find('\n');
+    const std::string_view line = metadata.substr(0, newline);
+    metadata.remove_prefix(newline == std::string_view::npos ? metadata.size() : newline + 1);
+    const auto equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string value(line.substr(equals + 1));
+    if (line.substr(0, equals) == "task") hello.task = value;
+    if (line.substr(0, equals) == "peer") hello.peer = value;
+  }
+  return hello;
+}
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,67 @@
+#include "tensorwire/wire/options.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace tensorwire::wire {
+namespace {
+
+Status ReadBool(const std::string& name, bool* value) {
+  const char* text = std::getenv(name.c_str());
+  if (text == nullptr || *text == '\0') return Status();
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (lower == "1" || lower == "true") {
+    *value = true;
+  } else if (lower == "0" || lower == "false") {
+    *value = false;
+  } else {
+    return Status(Code::kInvalidArgument,
+                  "environment variable " + name + "=" + text + ": expected True or False");
+  }
+  return Status();
+}
+
+Status ReadCount(const std::string& name, int* value) {
+  const char* text = std::getenv(name.c_str());
+  if (text == nullptr || *text == '\0') return Status();
+  const std::string_view digits(text);
+  int parsed = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed);
+  if (error != std::errc() || end != digits.data() + digits.size() || parsed < 1 || parsed > 256) {
+    return Status(Code::kInvalidArgument, "environment variable " + name + "=" + text +
+                                              ": expected a number of threads from 1 to 256");
+  }
+  *value = parsed;
+  return Status();
+}
+
+// The cores that this process may run on: a container's CPU set can be smaller than the machine.
+int UsableCores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace
+
+Status ReadEnvironment(const std::string& job, int connections, EngineOptions* options) {
+  const std::string prefix = job == "ps" ? "PS" : "WORKER";
+  const int wanted = std::min(job == "ps" ? 8 : 2, std::max(1, connections));
+  options->reactors = std::min(wanted, UsableCores());
+  if (Status s = ReadCount("NETWORK_" + prefix + "_CORE_NUMBER", &options->reactors); !s.ok()) {
+    return s;
+  }
+  if (Status s = ReadBool(prefix + "_ENABLE_POLLING", &options->polling); !s.ok()) return s;
+  bool unpinned = true;
+  if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;
+  options->pin = !unpinned;
+  return Status();
+}
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,258 @@
+#include "reactor.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string>
+
+#include "socket.h"
+
+namespace tensorwire::wire {
+namespace {
+
+// Binds the calling thread to the `index`-th core of those the process may use.
+void PinToCore(int index) {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return;
+  int left = index % std::max(1, CPU_COUNT(&usable));
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &usable) || left-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
+    return;
+  }
+}
+
+}  // namespace
+
+int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Reactor::Reactor(int index, const EngineOptions& options)
+    : index_(index), options_(options), scratch_(new char[kScratchBytes]) {}
+
+Reactor::~Reactor() {
+  Stop();
+  DropPosted();
+}
+
+void Reactor::DropPosted() {
+  // What was posted after the end never runs; it may hold references that lead back here.
+  for (MpscQueue* queue : {&inbox_, &lazy_inbox_}) {
+    while (MpscNode* node = queue->Pop()) delete static_cast<Task*>(node);
+  }
+}
+
+Status Reactor::Start() {
+  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  lazy_timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!epoll_.valid() || !wake_.valid() || !lazy_timer_.valid()) {
+    return Status(Code::kResourceExhausted, "no descriptors for a reactor: " + ErrorText(errno));
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = 0;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
+  event.data.u64 = 1;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, lazy_timer_.get(), &event);
+  thread_ = std::thread([this] { Loop(); });
+  return Status();
+}
+
+void Reactor::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_release);
+  Post([] {});
+  thread_.join();
+  ended_.store(true, std::memory_order_release);
+  targets_.clear();
+  unwatched_.clear();
+  timers_.clear();
+  DropPosted();
+}
+
+void Reactor::Post(std::function<void()> task) {
+  if (ended_.load(std::memory_order_acquire)) return;
+  auto* node = new Task;
+  node->run = std::move(task);
+  inbox_.Push(node);
+  // Read-modify-write on both sides: either the reactor sees the task before it sleeps, or we see
+  // that it sleeps.
+  if (sleeping_.exchange(false, std::memory_order_acq_rel)) {
+    const uint64_t one = 1;
+    [[maybe_unused]] ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
+  }
+}
+
+void Reactor::PostLazily(std::function<void()> task) {
+  if (ended_.load(std::memory_order_acquire)) return;
+  auto* node = new Task;
+  node->run = std::move(task);
+  lazy_inbox_.Push(node);
+  if (!lazy_armed_.exchange(true, std::memory_order_acq_rel)) {
+    itimerspec when{};
+    when.it_value.tv_nsec = kLazyMs * 1'000'000;
+    timerfd_settime(lazy_timer_.get(), 0, &when, nullptr);
+  }
+}
+
+Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
+                                 std::shared_ptr<EventTarget> target) {
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.ptr = target.get();
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
+  }
+  targets_.emplace(target.get(), target);
+  return Status();
+}
+
+void Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target) {
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.ptr = target;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
+  const auto at = targets_.find(target);
+  if (at == targets_.end()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  unwatched_.push_back(std::move(at->second));
+  targets_.erase(at);
+}
+
+void Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
+  timers_.emplace(time_ms, std::move(task));
+}
+
+void Reactor::CompleteFromReactor(std::unique_ptr<Call> call, Status status, bool on_reactor) {
+  if (on_reactor) {
+    call->Done(status);
+    return;
+  }
+  completions_.push_back({std::move(call), std::move(status)});
+}
+
+void Reactor::DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request) {
+  if (handler->ServesFromReactor(request.method)) {
+    handler->Handle(std::move(request));
+    return;
+  }
+  requests_.emplace_back(handler, std::move(request));
+}
+
+void Reactor::RunOnExecutorFromReactor(std::function<void()> closure) {
+  options_.executor(std::move(closure));
+}
+
+bool Reactor::Drain(MpscQueue* queue) {
+  bool any = false;
+  while (MpscNode* node = queue->Pop()) {
+    std::unique_ptr<Task> task(static_cast<Task*>(node));
+    task->run();
+    any = true;
+  }
+  return any;
+}
+
+void Reactor::RunTimersFromReactor() {
+  if (timers_.empty()) return;
+  const int64_t now = NowMs();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    auto task = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    task();
+  }
+}
+
+void Reactor::FlushToExecutorFromReactor() {
+  for (size_t begin = 0; begin < completions_.size(); begin += kCompletionsPerClosure) {
+    const size_t end = std::min(begin + kCompletionsPerClosure, completions_.size());
+    auto batch = std::make_shared<std::vector<Completion>>(
+        std::make_move_iterator(completions_.begin() + static_cast<ptrdiff_t>(begin)),
+        std::make_move_iterator(completions_.begin() + static_cast<ptrdiff_t>(end)));
+    options_.executor([batch] {
+      for (Completion& completion : *batch) {
+        completion.call->Done(completion.status);
+        completion.call.reset();
+      }
+    });
+  }
+  completions_.clear();
+  if (!requests_.empty()) {
+    auto batch = std::make_shared<decltype(requests_)>(std::move(requests_));
+    requests_.clear();
+    options_.executor([batch] {
+      for (auto& [handler, request] : *batch) handler->Handle(std::move(request));
+    });
+  }
+}
+
+int Reactor::SleepMsFromReactor() const {
+  if (timers_.empty()) return -1;
+  const int64_t wait = timers_.begin()->first - NowMs();
+  return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
+}
+
+void Reactor::Loop() {
+  pthread_setname_np(pthread_self(), ("wire-" + std::to_string(index_)).c_str());
+  if (options_.pin) PinToCore(index_);
+  constexpr int kMaxEvents = 128;
+  epoll_event events[kMaxEvents];
+
+  while (!stopping_.load(std::memory_order_acquire)) {
+    int sleep_ms = 0;
+    if (!options_.polling) {
+      sleep_ms = SleepMsFromReactor();
+      sleeping_.exchange(true, std::memory_order_acq_rel);
+      SendBatch batch;
+      if (Drain(&inbox_)) {
+        FlushToExecutorFromReactor();
+        sleep_ms = 0;
+      }
+    }
+    const int count = epoll_wait(epoll_.get(), events, kMaxEvents, sleep_ms);
+    sleeping_.exchange(false, std::memory_order_acq_rel);
+
+    SendBatch batch;
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 <= 1) {
+        const bool lazy = events[i].data.u64 == 1;
+        uint64_t ignored_count;
+        [[maybe_unused]] ssize_t ignored =
+            ::read(lazy ? lazy_timer_.get() : wake_.get(), &ignored_count, sizeof(ignored_count));
+        if (lazy) {
+          lazy_armed_.exchange(false, std::memory_order_acq_rel);
+          Drain(&lazy_inbox_);
+        }
+        continue;
+      }
+      auto* target = static_cast<EventTarget*>(events[i].data.ptr);
+      if (targets_.count(target) != 0) target->OnEventsFromReactor(events[i].events);
+    }
+    Drain(&inbox_);
+    RunTimersFromReactor();
+    FlushToExecutorFromReactor();
+    unwatched_.clear();
+  }
+  Drain(&inbox_);
+  const auto targets = targets_;  // stopping one unwatches it
+  for (const auto& [key, target] : targets) target->OnStopFromReactor();
+  FlushToExecutorFromReactor();
+}
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "fd.h"
+#include "mpsc_queue.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::wire {
+
+int64_t NowMs();  // of the steady clock
+
+// Something with a descriptor that a reactor watches.
+class EventTarget {
+ public:
+  virtual ~EventTarget() = default;
+  virtual void OnEventsFromReactor(uint32_t epoll_events) = 0;
+  // The engine stops: let go of everything.
+  virtual void OnStopFromReactor() = 0;
+};
+
+// One thread, one epoll instance, and the descriptors that belong to it. Reactors share nothing;
+// other threads hand one work with Post. An iteration of its loop reads all that is ready, gathers
+// what that completes into closures for the executor, and gathers what it sends into one write a
+// connection.
+class Reactor {
+ public:
+  Reactor(int index, const EngineOptions& options);
+  ~Reactor();
+  Reactor(const Reactor&) = delete;
+  Reactor& operator=(const Reactor&) = delete;
+
+  Status Start();
+  void Stop();  // joins; drops what is posted afterwards
+
+  // --- any thread ---
+  void Post(std::function<void()> task);
+  void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
+  bool IsCurrentThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+  // --- on the reactor ---
+  Status WatchFromReactor(int fd, uint32_t epoll_events, std::shared_ptr<EventTarget> target);
+  void ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
+  void UnwatchFromReactor(int fd, EventTarget* target);
+  void AtFromReactor(int64_t time_ms, std::function<void()> task);
+  // Done is called on the executor, or at once where the call asked for that.
+  void CompleteFromReactor(std::unique_ptr<Call> call, Status status, bool on_reactor);
+  void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request);
+  void RunOnExecutorFromReactor(std::function<void()> closure);
+
+  // Where a connection's next bytes are read to; empty again after each event.
+  static constexpr size_t kScratchBytes = 256u << 10;
+  char* scratch() { return scratch_.get(); }
+
+ private:
+  static constexpr int kLazyMs = 2;
+  static constexpr size_t kCompletionsPerClosure = 64;
+
+  struct Task : MpscNode {
+    std::function<void()> run;
+  };
+  struct Completion {
+    std::unique_ptr<Call> call;
+    Status status;
+  };
+
+  void Loop();
+  void DropPosted();
+  static bool Drain(MpscQueue* queue);
+  void RunTimersFromReactor();
+  void FlushToExecutorFromReactor();
+  int SleepMsFromReactor() const;
+
+  const int index_;
+  const EngineOptions& options_;
+  Fd epoll_;
+  Fd wake_;
+  Fd lazy_timer_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> ended_{false};
+
+  MpscQueue inbox_;
+  MpscQueue lazy_inbox_;  // looked at only when the lazy timer fires
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> lazy_armed_{false};
+
+  // Touched by the reactor's thread only.
+  std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
+  std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be at hand
+  std::multimap<int64_t, std::function<void()>> timers_;
+  std::vector<Completion> completions_;
+  std::vector<std::pair<std::shared_ptr<Handler>, Request>> requests_;
+  std::unique_ptr<char[]> scratch_;
+};
+
+}  // namespace tensorwire::wire

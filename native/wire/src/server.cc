@@ -1,0 +1,144 @@
+#include "server.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "hello.h"
+#include "socket.h"
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr int kNoDescriptorsPauseMs = 100;
+// A request carries at most one protobuf, and that is what those can be.
+constexpr uint64_t kRequestPayloadBytes = 1ull << 31;
+
+}  // namespace
+
+void Listener::StartFromReactor() {
+  reactor_->WatchFromReactor(fd_.get(), EPOLLIN, shared_from_this());
+}
+
+void Listener::OnStopFromReactor() { reactor_->UnwatchFromReactor(fd_.get(), this); }
+
+void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
+  for (;;) {
+    Fd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        // The socket stays readable: look away for a while, or the reactor spins.
+        context_->WarnAboutPeer("accept:", "cannot accept a connection: " + ErrorText(errno));
+        reactor_->UnwatchFromReactor(fd_.get(), this);
+        reactor_->AtFromReactor(NowMs() + kNoDescriptorsPauseMs, [weak = weak_from_this()] {
+          if (auto self = weak.lock()) self->StartFromReactor();
+        });
+      }
+      return;
+    }
+    const std::string address = PeerAddress(fd.get());
+    Reactor* reactor = context_->NextReactor();
+    auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
+    reactor->Post([context = context_, connection, handler = handler_] {
+      auto session = std::make_shared<Session>(context, connection, handler);
+      if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
+      connection->reactor()->AtFromReactor(
+          NowMs() + context->options.handshake_timeout_ms,
+          [weak = std::weak_ptr(connection), session = std::weak_ptr(session)] {
+            auto connection = weak.lock();
+            auto greeting = session.lock();
+            if (connection == nullptr || greeting == nullptr || greeting->greeted()) return;
+            connection->CloseFromReactor(Status(Code::kUnavailable, "it never said who it is"));
+          });
+    });
+  }
+}
+
+Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
+  auto connection = connection_.lock();
+  if (connection == nullptr) return Status();
+  if (!greeted_) {
+    if (frame->header.kind != FrameKind::kHello || frame->header.payload_bytes > 0) {
+      return Status(Code::kInvalidArgument, "a request before the greeting");
+    }
+    const Hello hello = Hello::Decode(metadata);
+    const std::string& me = context_->options.name;
+    if (!hello.peer.empty() && !me.empty() && hello.peer != me) {
+      return Status(Code::kFailedPrecondition,
+                    hello.task + " wants " + hello.peer + ", and this is " + me +
+                        ": the .endpoint_map or the cluster spec of one of the two is wrong");
+    }
+    greeted_ = true;
+    connection_id_ = connection->id();
+    connection->SetPeerFromReactor(hello.task.empty() ? connection->address() : hello.task);
+    connection->Send(
+        std::make_unique<OutFrame>(FrameKind::kHelloAck, 0, 0, Hello{me, hello.task}.Encode()));
+    return Status();
+  }
+  switch (frame->header.kind) {
+    case FrameKind::kRequest:
+      if (frame->header.payload_bytes > kRequestPayloadBytes) {
+        return Status(Code::kInvalidArgument, "a request with a payload of " +
+                                                  std::to_string(frame->header.payload_bytes) +
+                                                  " bytes");
+      }
+      frame->payload = InFrame::Payload::kBytes;
+      frame->metadata = metadata;
+      return Status();
+    case FrameKind::kCancel:
+      return Status();
+    default:
+      return Status(Code::kInvalidArgument, "a frame that a client does not send");
+  }
+}
+
+Status Session::OnFrameFromReactor(InFrame frame) {
+  auto connection = connection_.lock();
+  if (connection == nullptr) return Status();
+  if (frame.header.kind == FrameKind::kRequest) {
+    Request request;
+    request.method = frame.header.method;
+    request.one_way = (frame.header.flags & kOneWay) != 0;
+    request.id = frame.header.request_id;
+    request.metadata = std::move(frame.metadata);
+    request.payload = std::move(frame.bytes);
+    Reactor* reactor = connection->reactor();
+    request.connection = std::move(connection);
+    reactor->DispatchFromReactor(handler_, std::move(request));
+  } else if (frame.header.kind == FrameKind::kCancel) {
+    connection->reactor()->RunOnExecutorFromReactor(
+        [handler = handler_, id = connection_id_, request = frame.header.request_id] {
+          handler->OnCancel(id, request);
+        });
+  }
+  return Status();
+}
+
+void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/) {
+  if (!greeted_) return;
+  context_->options.executor(
+      [handler = handler_, id = connection_id_] { handler->OnDisconnect(id); });
+}
+
+// --- Request -----------------------------------------------------------------------------------
+
+void Request::Reply(Message reply) const {
+  if (one_way) return;
+  connection->Send(std::make_unique<OutFrame>(FrameKind::kReply, 0, id, std::move(reply)));
+}
+
+void Request::Fail(const Status& status) const {
+  if (one_way) return;
+  Message message(static_cast<uint16_t>(status.code()));
+  message.AppendMetadata(std::string_view(status.message()).substr(0, 64 << 10));
+  connection->Send(std::make_unique<OutFrame>(FrameKind::kError, 0, id, std::move(message)));
+}
+
+uint64_t Request::connection_id() const { return connection->id(); }
+
+const std::string& Request::peer() const { return connection->peer(); }
+
+}  // namespace tensorwire::wire

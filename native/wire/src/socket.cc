@@ -1,0 +1,122 @@
+#include "socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace tensorwire::wire {
+
+std::string ErrorText(int error) {
+  char buffer[128];
+  return strerror_r(error, buffer, sizeof(buffer));  // the GNU form: returns the text
+}
+
+std::string ToString(const SocketAddress& address) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.length, host,
+                  sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  const bool bracketed = address.family() == AF_INET6;
+  return (bracketed ? "[" : "") + std::string(host) + (bracketed ? "]:" : ":") + port;
+}
+
+Status Resolve(const std::string& host, int port, bool passive, std::vector<SocketAddress>* out) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* list = nullptr;
+  const int failure =
+      getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (failure != 0) {
+    return Status(Code::kUnavailable,
+                  "cannot resolve \"" + host + "\": " + std::string(gai_strerror(failure)));
+  }
+  std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  out->clear();
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.length = entry->ai_addrlen;
+    out->push_back(address);
+  }
+  return Status();
+}
+
+Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
+  std::vector<SocketAddress> addresses;
+  if (Status s = Resolve(host, port, /*passive=*/true, &addresses); !s.ok()) return s;
+  // The IPv6 wildcard takes IPv4 too; a machine without IPv6 has only the other.
+  int error = EADDRNOTAVAIL;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const SocketAddress& address : addresses) {
+      if (host.empty() && (address.family() == AF_INET6) != (pass == 0)) continue;
+      if (!host.empty() && pass == 1) continue;
+      Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      if (!fd.valid()) {
+        error = errno;
+        continue;
+      }
+      const int on = 1;
+      const int off = 0;
+      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      if (address.family() == AF_INET6 && host.empty()) {
+        setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+      }
+      if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) !=
+              0 ||
+          ::listen(fd.get(), 1024) != 0) {
+        error = errno;
+        if (error == EADDRINUSE) pass = 2;  // the port is taken: no other family will save it
+        continue;
+      }
+      SocketAddress bound;
+      bound.length = sizeof(bound.storage);
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length);
+      *bound_port = ntohs(bound.family() == AF_INET6
+                              ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
+                              : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
+      *out = std::move(fd);
+      return Status();
+    }
+  }
+  return Status(error == EADDRINUSE ? Code::kFailedPrecondition : Code::kUnavailable,
+                "cannot listen on " + (host.empty() ? std::string("port ") : host + ":") +
+                    std::to_string(port) + ": " + ErrorText(error));
+}
+
+Status BeginConnect(const SocketAddress& address, Fd* out) {
+  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Status(Code::kUnavailable, "no socket: " + ErrorText(errno));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) !=
+          0 &&
+      errno != EINPROGRESS) {
+    return Status(Code::kUnavailable, ErrorText(errno));
+  }
+  *out = std::move(fd);
+  return Status();
+}
+
+void TuneStream(int fd, int unacknowledged_timeout_ms) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  const unsigned timeout = static_cast<unsigned>(unacknowledged_timeout_ms);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
+}
+
+std::string PeerAddress(int fd) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
+    return "an unknown address";
+  }
+  return ToString(address);
+}
+
+}  // namespace tensorwire::wire
