@@ -1,0 +1,289 @@
+"""Steps and examples a second of a real model, trained by ps and workers on this machine.
+
+Each protocol has a cluster of its own, and all clusters live at once, but only one trains at a time,
+in turns of a few seconds: what else the machine does meets all protocols alike, and a ratio holds
+on a noisy machine. The first turn of each is a warm-up and is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorwire.bench import traffic
+from tensorwire.bench.models import flights
+from tensorwire.bench.record import TrainResult
+from tensorwire.bench.stats import Ratio, speedup, typical_s
+from tensorwire.cluster import data_port
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab.channel import ChannelClosed, Message
+from tensorwire.lab.local import LocalCluster, Task
+
+_START_TIMEOUT_S = 180.0
+_REPLY_TIMEOUT_S = 120.0
+_REPORTS_A_TURN = 8
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to train on; ``steps`` counts the steps of all workers together, per protocol."""
+
+    protocols: tuple[str, ...] = ("grpc", "grpc++")
+    ps: int = 2
+    workers: int = 2
+    steps: int = 1400
+    batch_size: int = 512
+    rounds: int = 6
+    tensor_fuse: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.protocols:
+            raise UsageError("name at least one protocol: grpc, grpc++")
+        if len(set(self.protocols)) != len(self.protocols):
+            raise UsageError("each protocol can be named only once")
+        for name in ("ps", "workers", "batch_size", "rounds"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+        if self.steps < 2 * self.workers:
+            raise UsageError(
+                f"--steps must be at least {2 * self.workers}: "
+                "a step of warm-up and a measured one for each worker"
+            )
+
+    def turns(self) -> list[int]:
+        """Steps that each worker takes in each turn, the warm-up first."""
+        per_worker = self.steps // self.workers
+        rounds = min(self.rounds, per_worker - 1)
+        turn = per_worker // (rounds + 1)
+        return [per_worker - rounds * turn, *[turn] * rounds]
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """How far one protocol's training is."""
+
+    protocol: str
+    phase: str
+    """"start", "warm-up", "train" or "evaluate"."""
+    step: int
+    steps: int
+    steps_per_s: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What training found, in the order of the options' protocols.
+
+    ``wire_mb_per_step`` of a result is the TCP payload between the tasks, both directions;
+    ``rpcs_per_step`` the calls from one task to another, each a request with its reply.
+    """
+
+    results: tuple[TrainResult, ...]
+    ratios: dict[str, Ratio]
+    """"b/a" of steps_per_s for the first protocol a and every other one, b."""
+
+
+def train(
+    options: TrainOptions, on_progress: Callable[[TrainProgress], None] = lambda progress: None
+) -> TrainReport:
+    """Trains Wide & Deep on the flights, once per protocol, in turns.
+
+    Raises TensorwireError when the data is missing or a task fails, and leaves no process behind,
+    however it ends.
+    """
+    with contextlib.ExitStack() as stack:
+        clusters = [
+            stack.enter_context(LocalCluster({"ps": options.ps, "worker": options.workers}))
+            for _ in options.protocols
+        ]
+        # In a cluster's directory the data goes when the cluster goes, even if we are killed.
+        data_directory = clusters[0].directory / "data"
+        data_directory.mkdir()
+        stack.callback(shutil.rmtree, data_directory, ignore_errors=True)
+        files = flights.prepare(data_directory, options.workers)
+        runs = [
+            _Training(protocol, options, cluster, files, on_progress)
+            for protocol, cluster in zip(options.protocols, clusters, strict=True)
+        ]
+        for run in runs:
+            run.start()
+        for run in runs:
+            run.open()
+        for number, steps in enumerate(options.turns()):
+            # A B, B A, A B, …: a machine that grows slower or faster favours nobody.
+            for run in runs if number % 2 == 0 else reversed(runs):
+                run.take_turn(steps, warm_up=number == 0)
+        results = tuple(run.finish() for run in runs)
+    return TrainReport(
+        results,
+        {
+            f"{run.protocol}/{runs[0].protocol}": speedup(run.rounds, runs[0].rounds)
+            for run in runs[1:]
+        },
+    )
+
+
+class _Training:
+    """One protocol's cluster while it trains.
+
+    ``rounds`` has, for each measured turn, the seconds of a step, workers together, as its one
+    element.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        options: TrainOptions,
+        cluster: LocalCluster,
+        files: flights.FlightsFiles,
+        on_progress: Callable[[TrainProgress], None],
+    ) -> None:
+        self.protocol = protocol
+        self._options = options
+        self._cluster = cluster
+        self._files = files
+        self._on_progress = on_progress
+        self._ps: list[Task] = []
+        self._workers: list[Task] = []
+        self._steps_done = 0
+        self.rounds: list[list[float]] = []
+        self._measured_steps = 0
+        self._wire_bytes: int | None = 0
+        self._loss = float("nan")
+        ports = [int(a.rpartition(":")[2]) for tasks in cluster.spec.values() for a in tasks]
+        self._ports = [*ports, *map(data_port, ports)]
+
+    def start(self) -> None:
+        """Starts the tasks' processes, and does not wait for them."""
+        self._report("start")
+        self._ps = [self._start("ps", i) for i in range(self._options.ps)]
+        self._workers = [self._start("worker", i) for i in range(self._options.workers)]
+
+    def _start(self, job: str, index: int) -> Task:
+        config = {
+            "job": job,
+            "index": index,
+            "spec": self._cluster.spec,
+            "protocol": self.protocol,
+            "tensor_fuse": self._options.tensor_fuse,
+            "batch_size": self._options.batch_size,
+            "train_file": str(self._files.train[index]) if job == "worker" else "",
+            "held_out_file": str(self._files.held_out),
+            "checkpoint_directory": str(self._cluster.directory / "checkpoint"),
+        }
+        argv = [sys.executable, "-m", "tensorwire.bench.train_task", json.dumps(config)]
+        return self._cluster.start(job, index, argv, channel=True)
+
+    def open(self) -> None:
+        """Waits for the tasks and opens their sessions, the chief's first: it initialises."""
+        for task in (*self._ps, *self._workers):
+            self._receive(task, _START_TIMEOUT_S)
+        for task in self._workers:
+            self._request(task, "open")
+
+    def take_turn(self, steps: int, warm_up: bool) -> None:
+        """Has every worker take ``steps`` steps."""
+        report_every = max(1, steps // _REPORTS_A_TURN)
+        bytes_before = self._received_bytes()
+        for task in self._workers:
+            self._send(task, "run", steps=steps, report_every=report_every)
+        last: dict[str, Message] = {}
+        unfinished = list(self._workers)
+        while unfinished:
+            for task in tuple(unfinished):
+                report = self._receive(task)
+                last[task.name] = report
+                if report["steps"] == steps:
+                    unfinished.remove(task)
+            self._loss = statistics.fmean(r["loss"] for r in last.values())
+            self._report(
+                "warm-up" if warm_up else "train",
+                taken=sum(r["steps"] for r in last.values()),
+                steps_per_s=_rate(last),
+            )
+        taken = steps * len(self._workers)
+        self._steps_done += taken
+        if warm_up:
+            return
+        self._measured_steps += taken
+        self.rounds.append([1.0 / _rate(last)])
+        bytes_after = self._received_bytes()
+        if self._wire_bytes is not None and bytes_before is not None and bytes_after is not None:
+            self._wire_bytes += bytes_after - bytes_before
+        else:
+            self._wire_bytes = None
+
+    def finish(self) -> TrainResult:
+        """Scores the held-out flights, writes the last checkpoint and ends the tasks."""
+        self._report("evaluate")
+        chief = self._workers[0]
+        rpcs = self._request(chief, "trace")["rpcs"]
+        auc = self._request(chief, "evaluate")["auc"]
+        for task in self._workers:
+            self._request(task, "close")
+        for task in (*self._workers, *self._ps):
+            task.stop()
+        steps_per_s = 1.0 / typical_s(self.rounds)
+        return TrainResult(
+            protocol=self.protocol,
+            tensor_fuse=self._options.tensor_fuse,
+            model="flights",
+            steps=self._steps_done,
+            steps_per_s=steps_per_s,
+            examples_per_s=steps_per_s * self._options.batch_size,
+            auc=auc,
+            rpcs_per_step=float(rpcs),
+            wire_mb_per_step=(
+                None if self._wire_bytes is None else self._wire_bytes / self._measured_steps / 1e6
+            ),
+        )
+
+    def _received_bytes(self) -> int | None:
+        try:
+            return traffic.received_bytes(self._ports)
+        except traffic.TrafficUnavailable:
+            return None
+
+    def _report(self, phase: str, taken: int = 0, steps_per_s: float | None = None) -> None:
+        options = self._options
+        self._on_progress(
+            TrainProgress(
+                protocol=self.protocol,
+                phase=phase,
+                step=self._steps_done + taken,
+                steps=sum(options.turns()) * options.workers,
+                steps_per_s=steps_per_s,
+                loss=self._loss,
+            )
+        )
+
+    def _send(self, task: Task, command: str, **arguments: Any) -> None:
+        try:
+            task.channel.send({"command": command, **arguments})
+        except ChannelClosed:
+            raise self._cluster.error_of(task) from None
+
+    def _receive(self, task: Task, timeout_s: float = _REPLY_TIMEOUT_S) -> Message:
+        try:
+            return task.channel.receive(timeout_s)
+        except ChannelClosed:
+            raise self._cluster.error_of(task) from None
+
+    def _request(self, task: Task, command: str) -> Message:
+        self._send(task, command)
+        return self._receive(task)
+
+
+def _rate(last: dict[str, Message]) -> float:
+    """Steps a second of all workers together."""
+    return sum(report["steps"] / report["elapsed_s"] for report in last.values())

@@ -1,0 +1,220 @@
+"""One task of a training benchmark: a TensorFlow server, and on a worker the training loop.
+
+Run by :mod:`tensorwire.bench.train` as ``python -m tensorwire.bench.train_task JSON``, the JSON
+object being a :class:`TaskConfig`. Obeys commands from its channel, each with one reply unless it
+says otherwise:
+
+- ps: ``stats``.
+- worker: ``open`` (opens the session), ``run`` (takes steps; a reply after every ``report_every``
+  steps, the last with ``steps`` reached), ``trace``, ``stats``, ``evaluate`` (chief) and ``close``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorwire.bench.models import flights
+from tensorwire.lab.channel import Message, TaskEnd
+
+_EVALUATION_BATCH = 8192
+_START_DEADLINE_S = 60
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What a task is told when it starts."""
+
+    job: str
+    index: int
+    spec: Mapping[str, list[str]]
+    protocol: str
+    tensor_fuse: bool
+    batch_size: int
+    train_file: str
+    held_out_file: str
+    checkpoint_directory: str
+
+
+class Worker:
+    """A training session and its model."""
+
+    def __init__(self, tf: Any, config: TaskConfig, server: Any, channel: TaskEnd) -> None:
+        v1 = tf.compat.v1
+        self._tf = tf
+        self._config = config
+        self._channel = channel
+        self._target: str = server.target
+        self._session: Any = None
+        # Workers draw their batches in different orders, the same ones on every protocol.
+        v1.set_random_seed(2013 + config.index)
+        with v1.device(
+            v1.train.replica_device_setter(
+                worker_device=f"/job:worker/task:{config.index}",
+                cluster=tf.train.ClusterSpec(dict(config.spec)),
+            )
+        ):
+            self._model = flights.build(tf, Path(config.train_file), config.batch_size)
+
+    def open(self) -> Message:
+        v1 = self._tf.compat.v1
+        config = self._config
+        filters = ["/job:ps", f"/job:worker/task:{config.index}"]
+        if config.tensor_fuse:
+            import tensorwire.tf
+
+            session_config = tensorwire.tf.ConfigProto(tensor_fuse=True, device_filters=filters)
+        else:
+            session_config = v1.ConfigProto(device_filters=filters)
+        self._session = v1.train.MonitoredTrainingSession(
+            master=self._target,
+            is_chief=config.index == 0,
+            checkpoint_dir=config.checkpoint_directory,
+            config=session_config,
+            save_summaries_steps=None,
+            save_summaries_secs=None,
+            log_step_count_steps=None,
+            max_wait_secs=_START_DEADLINE_S,
+        )
+        return {"global_step": int(self._session.run(self._model.global_step))}
+
+    def run(self, steps: int, report_every: int) -> Message:
+        """Takes steps. The reply to the last one is returned, those before it are sent."""
+        fetches = [self._model.train, self._model.loss]
+        started = time.perf_counter()
+        for step in range(1, steps + 1):
+            _, loss = self._session.run(fetches)
+            report = {
+                "steps": step,
+                "loss": float(loss),
+                "elapsed_s": time.perf_counter() - started,
+            }
+            if step % report_every == 0 and step < steps:
+                self._channel.send(report)
+        return report
+
+    def trace(self) -> Message:
+        """Counts the calls of one step in the graphs that it ran, partition by partition.
+
+        gRPC does not count its calls. It makes one RecvTensor for each ``_Recv`` node whose sender
+        is another task, and a RunGraph and a CleanupGraph for each remote partition.
+        """
+        v1 = self._tf.compat.v1
+        metadata = v1.RunMetadata()
+        self._session.run(
+            [self._model.train, self._model.loss],
+            options=v1.RunOptions(output_partition_graphs=True),
+            run_metadata=metadata,
+        )
+        here = f"/job:worker/replica:0/task:{self._config.index}"
+        received = 0
+        remote: set[str] = set()
+        for graph in metadata.partition_graphs:
+            remote.update(_task_of(node.device) for node in graph.node if node.device)
+            for node in graph.node:
+                if node.op in ("_Recv", "_HostRecv") and not node.attr["client_terminated"].b:
+                    sender = node.attr["send_device"].s.decode()
+                    receiver = node.attr["recv_device"].s.decode()
+                    received += _task_of(sender) != _task_of(receiver)
+        remote.discard(here)
+        return {"recv_tensors": received, "rpcs": received + 2 * len(remote)}
+
+    def evaluate(self) -> Message:
+        """The AUC on the held-out flights with the variables that the ps have now."""
+        held_out = flights.read(Path(self._config.held_out_file))
+
+        def score(step_context: Any) -> list[Any]:
+            # The step context's session runs no hooks: scoring is no training step.
+            return [
+                step_context.session.run(
+                    self._model.logits,
+                    {self._model.ids: held_out.ids[begin : begin + _EVALUATION_BATCH]},
+                )
+                for begin in range(0, len(held_out.ids), _EVALUATION_BATCH)
+            ]
+
+        scores = np.concatenate(self._session.run_step_fn(score))
+        return {"auc": flights.auc(scores, held_out.late), "examples": len(held_out.late)}
+
+    def close(self) -> Message:
+        """Ends the session; the chief's writes the last checkpoint."""
+        self._session.close()
+        latest = self._tf.train.latest_checkpoint(self._config.checkpoint_directory)
+        return {"checkpoint": latest}
+
+
+def _task_of(device: str) -> str:
+    """"/job:ps/replica:0/task:1/device:CPU:0" -> "/job:ps/replica:0/task:1"."""
+    return device.split("/device:")[0]
+
+
+def _stats(config: TaskConfig) -> Message:
+    if config.protocol == "grpc":
+        return {}
+    import tensorwire.tf
+
+    return dict(tensorwire.tf.stats())
+
+
+def _serve_stats(config: TaskConfig, channel: TaskEnd) -> None:
+    """Answers until the benchmark is gone, and then ends this process, which `join` would not."""
+    while (message := channel.receive()) is not None:
+        assert message["command"] == "stats", message
+        channel.send(_stats(config))
+    os._exit(0)
+
+
+def _work(worker: Worker, config: TaskConfig, channel: TaskEnd) -> None:
+    commands: dict[str, Callable[..., Message]] = {
+        "open": worker.open,
+        "run": worker.run,
+        "trace": worker.trace,
+        "stats": lambda: _stats(config),
+        "evaluate": worker.evaluate,
+        "close": worker.close,
+    }
+    while (message := channel.receive()) is not None:
+        channel.send(commands[message.pop("command")](**message))
+
+
+def main(config: TaskConfig, channel: TaskEnd) -> None:
+    import tensorflow as tf
+
+    if config.protocol != "grpc" or config.tensor_fuse:
+        import tensorwire.tf
+    server = tf.compat.v1.train.Server(
+        tf.train.ClusterSpec(dict(config.spec)),
+        job_name=config.job,
+        task_index=config.index,
+        protocol=config.protocol,
+    )
+    if config.job == "ps":
+        channel.send({"ready": True})
+        threading.Thread(target=_serve_stats, args=(config, channel), daemon=True).start()
+        server.join()
+        return
+    with tf.Graph().as_default():
+        worker = Worker(tf, config, server, channel)
+        channel.send({"ready": True})
+        _work(worker, config, channel)
+
+
+if __name__ == "__main__":
+    task_end = TaskEnd()
+    try:
+        main(TaskConfig(**json.loads(sys.argv[1])), task_end)
+    except Exception as failure:
+        traceback.print_exc()
+        lines = str(failure).strip().splitlines() or [""]
+        task_end.send({"error": f"{type(failure).__name__}: {lines[0]}"})
+        sys.exit(1)
