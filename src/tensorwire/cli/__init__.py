@@ -1,0 +1,1 @@
+"""The commands: a module a command, thin (parse, call, show)."""

@@ -1,0 +1,103 @@
+"""The entry point ``tensorwire``: finds the command, and shows errors as one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from tensorwire import __version__
+from tensorwire.errors import TensorwireError
+
+# A command loads its own module and nobody else's: `tensorwire --help` stays quick, and a command
+# works where the libraries of another are missing. Name -> (module:attribute, line of help).
+COMMANDS = {
+    "demo": ("tensorwire.cli.demo:demo", "Train Wide & Deep on real flights, on grpc and on grpc++."),
+    "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
+    "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
+    "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
+}
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: tensorwire demo",
+)
+@click.version_option(__version__, prog_name="tensorwire")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Parameter-server training at wire speed on a stock TensorFlow."""
+    ctx.obj = {"debug": debug}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and ends the process with the command's status.
+
+    0 done, 1 the work failed, 2 wrong usage, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Looked for here and not in the parsed options: the parsing itself may be what fails.
+    debug = "--debug" in arguments[: _command_position(arguments)]
+    try:
+        status = cli.main(args=arguments, prog_name="tensorwire", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except TensorwireError as error:
+        _fail(str(error), error.exit_code, debug)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        where = getattr(error, "ctx", None)
+        hint = f" (see `{where.command_path} --help`)" if where is not None else ""
+        _fail(error.format_message().replace("\n", " ") + hint, error.exit_code, debug)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", INTERRUPTED, debug)
+    except BrokenPipeError:
+        # The reader has gone (`tensorwire … | head`): nobody is left to be told, and the
+        # interpreter's own flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _command_position(arguments: Sequence[str]) -> int:
+    """Where the command's name stands; what is after it belongs to the command."""
+    return next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
+
+
+def _fail(message: str, exit_code: int, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    prefix = "tensorwire: " if exit_code == INTERRUPTED else "tensorwire: error: "
+    click.echo(prefix + message, err=True)
+    sys.exit(exit_code)
+
+
+if __name__ == "__main__":
+    main()
