@@ -35,9 +35,9 @@ class TrafficUnavailable(Exception):
 def received_bytes(ports: Collection[int]) -> int:
     """Payload bytes received so far, at both ends, on this machine's established connections.
 
-    Counts a connection when either of its ports is in ``ports``. With both ends on this machine that
-    is every byte that went through it, once. Connections that were closed are no longer counted,
-    so take differences only between moments with no connection closed in between.
+    Counts a connection when either of its ports is in ``ports``. With both ends on this machine
+    that is every byte that went through it, once. Connections that were closed are no longer
+    counted, so take differences only between moments with no connection closed in between.
 
     Raises TrafficUnavailable.
     """

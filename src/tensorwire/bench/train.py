@@ -1,55 +1,55 @@
 """Steps and examples a second of a real model, trained by ps and workers on this machine.
 
-Each protocol has a cluster of its own, and all clusters live at once, but only one trains at a time,
-in turns of a few seconds: what else the machine does meets all protocols alike, and a ratio holds
-on a noisy machine. The first turn of each is a warm-up and is not counted.
+Each protocol has a cluster of its own, and all clusters live at once, but only one trains at a
+time, in turns of a few seconds: what else the machine does meets all protocols alike, and a ratio
+holds on a noisy machine. The first turn of each is a warm-up and is not counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import shutil
 import statistics
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from tensorwire.bench import traffic
 from tensorwire.bench.models import flights
-from tensorwire.bench.record import TrainResult
-from tensorwire.bench.stats import Ratio, speedup, typical_s
+from tensorwire.bench.record import Record, TrainResult
+from tensorwire.bench.sides import (
+    DEFAULT_SETTING,
+    PROTOCOLS,
+    Setting,
+    answer,
+    ask,
+    compare,
+    task_argv,
+)
+from tensorwire.bench.stats import Ratio, typical_s
 from tensorwire.cluster import data_port
-from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab.channel import ChannelClosed, Message
+from tensorwire.errors import UsageError
+from tensorwire.lab.channel import Message
 from tensorwire.lab.local import LocalCluster, Task
 
-_START_TIMEOUT_S = 180.0
-_REPLY_TIMEOUT_S = 120.0
+# The first task may have to compile the plug-in.
+_START_TIMEOUT_S = 600.0
 _REPORTS_A_TURN = 8
+_REPORT_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """What to train on; ``steps`` counts the steps of all workers together, per protocol."""
+class TrainPlan:
+    """What to train on; ``steps`` counts the steps of all workers together, for each protocol."""
 
-    protocols: tuple[str, ...] = ("grpc", "grpc++")
+    protocols: tuple[str, ...] = PROTOCOLS
     ps: int = 2
     workers: int = 2
-    steps: int = 1400
+    steps: int = 2400
     batch_size: int = 512
-    rounds: int = 6
-    tensor_fuse: bool = False
+    rounds: int = 8
+    setting: Setting = DEFAULT_SETTING
 
     def __post_init__(self) -> None:
-        if not self.protocols:
-            raise UsageError("name at least one protocol: grpc, grpc++")
-        if len(set(self.protocols)) != len(self.protocols):
-            raise UsageError("each protocol can be named only once")
         for name in ("ps", "workers", "batch_size", "rounds"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
@@ -81,55 +81,63 @@ class TrainProgress:
 
 
 @dataclass(frozen=True)
-class TrainReport:
-    """What training found, in the order of the options' protocols.
+class TrainOutcome:
+    """The record for scripts, and what only a person wants to see.
 
-    ``wire_mb_per_step`` of a result is the TCP payload between the tasks, both directions;
+    ``wire_mb_per_step`` of a result is the payload that went between the tasks, both directions;
     ``rpcs_per_step`` the calls from one task to another, each a request with its reply.
     """
 
-    results: tuple[TrainResult, ...]
+    record: Record
+    train_results: list[TrainResult]
+    """The record's."""
     ratios: dict[str, Ratio]
-    """"b/a" of steps_per_s for the first protocol a and every other one, b."""
+    """Of steps_per_s."""
 
 
-def train(
-    options: TrainOptions, on_progress: Callable[[TrainProgress], None] = lambda progress: None
-) -> TrainReport:
-    """Trains Wide & Deep on the flights, once per protocol, in turns.
+def run(
+    command: str,
+    plan: TrainPlan,
+    on_progress: Callable[[TrainProgress], None] = lambda progress: None,
+) -> TrainOutcome:
+    """Trains Wide & Deep on the flights, once per protocol, in turns, as ``command``.
 
     Raises TensorwireError when the data is missing or a task fails, and leaves no process behind,
     however it ends.
     """
     with contextlib.ExitStack() as stack:
         clusters = [
-            stack.enter_context(LocalCluster({"ps": options.ps, "worker": options.workers}))
-            for _ in options.protocols
+            stack.enter_context(LocalCluster({"ps": plan.ps, "worker": plan.workers}))
+            for _ in plan.protocols
         ]
         # In a cluster's directory the data goes when the cluster goes, even if we are killed.
         data_directory = clusters[0].directory / "data"
         data_directory.mkdir()
         stack.callback(shutil.rmtree, data_directory, ignore_errors=True)
-        files = flights.prepare(data_directory, options.workers)
-        runs = [
-            _Training(protocol, options, cluster, files, on_progress)
-            for protocol, cluster in zip(options.protocols, clusters, strict=True)
+        files = flights.prepare(data_directory, plan.workers)
+        sides = [
+            _Training(protocol, plan, cluster, files, on_progress)
+            for protocol, cluster in zip(plan.protocols, clusters, strict=True)
         ]
-        for run in runs:
-            run.start()
-        for run in runs:
-            run.open()
-        for number, steps in enumerate(options.turns()):
+        for side in sides:
+            side.start()
+        for side in sides:
+            side.open()
+        for number, steps in enumerate(plan.turns()):
             # A B, B A, A B, …: a machine that grows slower or faster favours nobody.
-            for run in runs if number % 2 == 0 else reversed(runs):
-                run.take_turn(steps, warm_up=number == 0)
-        results = tuple(run.finish() for run in runs)
-    return TrainReport(
-        results,
-        {
-            f"{run.protocol}/{runs[0].protocol}": speedup(run.rounds, runs[0].rounds)
-            for run in runs[1:]
-        },
+            for side in sides if number % 2 == 0 else reversed(sides):
+                side.take_turn(steps, warm_up=number == 0)
+        results = [side.finish() for side in sides]
+    ratios = compare({side.protocol: side.rounds for side in sides}, [("grpc++", "grpc")])
+    return TrainOutcome(
+        record=Record(
+            command=command,
+            tensorflow=sides[0].tensorflow,
+            results=list(results),
+            ratios={name: ratio.value for name, ratio in ratios.items()},
+        ),
+        train_results=results,
+        ratios=ratios,
     )
 
 
@@ -143,31 +151,32 @@ class _Training:
     def __init__(
         self,
         protocol: str,
-        options: TrainOptions,
+        plan: TrainPlan,
         cluster: LocalCluster,
         files: flights.FlightsFiles,
         on_progress: Callable[[TrainProgress], None],
     ) -> None:
         self.protocol = protocol
-        self._options = options
+        self._plan = plan
         self._cluster = cluster
         self._files = files
         self._on_progress = on_progress
+        self.tensorflow = ""
         self._ps: list[Task] = []
         self._workers: list[Task] = []
         self._steps_done = 0
         self.rounds: list[list[float]] = []
         self._measured_steps = 0
         self._wire_bytes: int | None = 0
-        self._loss = float("nan")
+        self._loss: float | None = None
         ports = [int(a.rpartition(":")[2]) for tasks in cluster.spec.values() for a in tasks]
         self._ports = [*ports, *map(data_port, ports)]
 
     def start(self) -> None:
         """Starts the tasks' processes, and does not wait for them."""
         self._report("start")
-        self._ps = [self._start("ps", i) for i in range(self._options.ps)]
-        self._workers = [self._start("worker", i) for i in range(self._options.workers)]
+        self._ps = [self._start("ps", i) for i in range(self._plan.ps)]
+        self._workers = [self._start("worker", i) for i in range(self._plan.workers)]
 
     def _start(self, job: str, index: int) -> Task:
         config = {
@@ -175,33 +184,41 @@ class _Training:
             "index": index,
             "spec": self._cluster.spec,
             "protocol": self.protocol,
-            "tensor_fuse": self._options.tensor_fuse,
-            "batch_size": self._options.batch_size,
+            "tensor_fuse": self._plan.setting.tensor_fuse,
+            "batch_size": self._plan.batch_size,
             "train_file": str(self._files.train[index]) if job == "worker" else "",
             "held_out_file": str(self._files.held_out),
             "checkpoint_directory": str(self._cluster.directory / "checkpoint"),
         }
-        argv = [sys.executable, "-m", "tensorwire.bench.train_task", json.dumps(config)]
-        return self._cluster.start(job, index, argv, channel=True)
+        task = self._cluster.start(
+            job,
+            index,
+            task_argv("train_task"),
+            env=self._plan.setting.task_environment(),
+            channel=True,
+        )
+        task.channel.send(config)
+        return task
 
     def open(self) -> None:
         """Waits for the tasks and opens their sessions, the chief's first: it initialises."""
         for task in (*self._ps, *self._workers):
-            self._receive(task, _START_TIMEOUT_S)
+            ready = answer(self._cluster, task, _START_TIMEOUT_S)
+            self.tensorflow = str(ready["tensorflow"])
         for task in self._workers:
-            self._request(task, "open")
+            self._ask(task, "open")
 
     def take_turn(self, steps: int, warm_up: bool) -> None:
         """Has every worker take ``steps`` steps."""
         report_every = max(1, steps // _REPORTS_A_TURN)
         bytes_before = self._received_bytes()
         for task in self._workers:
-            self._send(task, "run", steps=steps, report_every=report_every)
+            task.channel.send({"do": "run", "steps": steps, "report_every": report_every})
         last: dict[str, Message] = {}
         unfinished = list(self._workers)
         while unfinished:
             for task in tuple(unfinished):
-                report = self._receive(task)
+                report = answer(self._cluster, task, _REPORT_TIMEOUT_S)
                 last[task.name] = report
                 if report["steps"] == steps:
                     unfinished.remove(task)
@@ -227,20 +244,20 @@ class _Training:
         """Scores the held-out flights, writes the last checkpoint and ends the tasks."""
         self._report("evaluate")
         chief = self._workers[0]
-        rpcs = self._request(chief, "trace")["rpcs"]
-        auc = self._request(chief, "evaluate")["auc"]
+        rpcs = self._ask(chief, "trace")["rpcs"]
+        auc = self._ask(chief, "evaluate")["auc"]
         for task in self._workers:
-            self._request(task, "close")
+            self._ask(task, "close")
         for task in (*self._workers, *self._ps):
             task.stop()
         steps_per_s = 1.0 / typical_s(self.rounds)
         return TrainResult(
             protocol=self.protocol,
-            tensor_fuse=self._options.tensor_fuse,
+            tensor_fuse=self._plan.setting.tensor_fuse,
             model="flights",
             steps=self._steps_done,
             steps_per_s=steps_per_s,
-            examples_per_s=steps_per_s * self._options.batch_size,
+            examples_per_s=steps_per_s * self._plan.batch_size,
             auc=auc,
             rpcs_per_step=float(rpcs),
             wire_mb_per_step=(
@@ -255,35 +272,22 @@ class _Training:
             return None
 
     def _report(self, phase: str, taken: int = 0, steps_per_s: float | None = None) -> None:
-        options = self._options
+        plan = self._plan
         self._on_progress(
             TrainProgress(
                 protocol=self.protocol,
                 phase=phase,
                 step=self._steps_done + taken,
-                steps=sum(options.turns()) * options.workers,
+                steps=sum(plan.turns()) * plan.workers,
                 steps_per_s=steps_per_s,
                 loss=self._loss,
             )
         )
 
-    def _send(self, task: Task, command: str, **arguments: Any) -> None:
-        try:
-            task.channel.send({"command": command, **arguments})
-        except ChannelClosed:
-            raise self._cluster.error_of(task) from None
-
-    def _receive(self, task: Task, timeout_s: float = _REPLY_TIMEOUT_S) -> Message:
-        try:
-            return task.channel.receive(timeout_s)
-        except ChannelClosed:
-            raise self._cluster.error_of(task) from None
-
-    def _request(self, task: Task, command: str) -> Message:
-        self._send(task, command)
-        return self._receive(task)
+    def _ask(self, task: Task, command: str) -> Message:
+        return ask(self._cluster, task, {"do": command})
 
 
 def _rate(last: dict[str, Message]) -> float:
     """Steps a second of all workers together."""
-    return sum(report["steps"] / report["elapsed_s"] for report in last.values())
+    return sum(float(report["steps"] / report["elapsed_s"]) for report in last.values())

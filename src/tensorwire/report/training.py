@@ -1,0 +1,117 @@
+"""Training on several protocols: live progress, the table, and what it means in a sentence."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from tensorwire.bench.record import TrainResult
+from tensorwire.bench.stats import Ratio
+from tensorwire.bench.train import TrainProgress
+from tensorwire.report.tables import number
+
+_LINE_EVERY_S = 5.0
+
+
+class TrainingDisplay:
+    """Progress on standard error: a bar a protocol for a person, a line now and then for a log.
+
+    A context manager; call it with each TrainProgress.
+    """
+
+    def __init__(self, protocols: Sequence[str]) -> None:
+        self._last_line = 0.0
+        self._last_phase: tuple[str, str] | None = None
+        self._bars: Progress | None = None
+        self._bar_of: dict[str, TaskID] = {}
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description:8}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]:>16}"),
+                TextColumn("{task.fields[loss]:>11}"),
+                TextColumn("{task.fields[phase]}"),
+                console=console,
+            )
+            for protocol in protocols:
+                self._bar_of[protocol] = self._bars.add_task(
+                    protocol, total=None, rate="", loss="", phase="waits"
+                )
+
+    def __enter__(self) -> TrainingDisplay:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, progress: TrainProgress) -> None:
+        rate = "" if progress.steps_per_s is None else f"{number(progress.steps_per_s)} steps/s"
+        loss = "" if progress.loss is None else f"loss {progress.loss:.4f}"
+        if self._bars is None:
+            self._line(progress, rate, loss)
+            return
+        bar = self._bar_of[progress.protocol]
+        self._bars.update(
+            bar, total=progress.steps, completed=progress.step, loss=loss, phase=progress.phase
+        )
+        if rate:
+            self._bars.update(bar, rate=rate)
+
+    def _line(self, progress: TrainProgress, rate: str, loss: str) -> None:
+        phase = (progress.protocol, progress.phase)
+        now = time.monotonic()
+        if phase == self._last_phase and now - self._last_line < _LINE_EVERY_S:
+            return
+        self._last_phase = phase
+        self._last_line = now
+        words = [f"step {progress.step} of {progress.steps}" if rate else "", rate, loss]
+        text = ", ".join([f"{progress.protocol}: {progress.phase}", *filter(None, words)])
+        print(text, file=sys.stderr, flush=True)
+
+
+def train_table(results: Sequence[TrainResult], title: str) -> Table:
+    """A row a protocol."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("protocol", no_wrap=True)
+    for heading in ("steps/s", "examples/s", "MB/step", "messages/step", "AUC"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            result.protocol + (" fused" if result.tensor_fuse else ""),
+            number(result.steps_per_s),
+            f"{result.examples_per_s:.0f}",
+            "-" if result.wire_mb_per_step is None else number(result.wire_mb_per_step),
+            "-" if result.rpcs_per_step is None else number(result.rpcs_per_step),
+            f"{result.auc:.4f}",
+        )
+    return table
+
+
+def verdict(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> str:
+    """The comparison in one sentence; empty where there is nothing to compare."""
+    if not ratios:
+        return ""
+    name, ratio = next(iter(ratios.items()))
+    first, second = name.split("/")
+    auc = {result.protocol: result.auc for result in results}
+    return (
+        f"{first} trains {ratio.value:.2f} times as fast as {second} "
+        f"({ratio.low:.2f} to {ratio.high:.2f} in the middle half of the rounds), "
+        f"to an AUC of {auc[first]:.4f} against {auc[second]:.4f}."
+    )
