@@ -1,0 +1,42 @@
+"""One long-lived cluster for each protocol, shared by all tests: TensorFlow is slow to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .support import PROTOCOLS, TensorFlowCluster
+
+JOBS = {"ps": 1, "worker": 2}
+
+
+@pytest.fixture(scope="session")
+def grpc_cluster() -> Iterator[TensorFlowCluster]:
+    """The reference."""
+    with TensorFlowCluster("grpc", JOBS) as cluster:
+        cluster.start_all()
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def wire_cluster() -> Iterator[TensorFlowCluster]:
+    """The same on grpc++."""
+    with TensorFlowCluster("grpc++", JOBS) as cluster:
+        cluster.start_all()
+        yield cluster
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
+    """ps:0, worker:0 and worker:1 of the protocol. Tests leave no session and no resource in it
+    that another test would see: names of shared resources are their own."""
+    fixture = "grpc_cluster" if protocol == "grpc" else "wire_cluster"
+    shared: TensorFlowCluster = request.getfixturevalue(fixture)
+    return shared

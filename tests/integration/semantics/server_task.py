@@ -1,0 +1,38 @@
+"""A task that serves one address of a cluster and answers questions about itself.
+
+Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "index",
+"protocol"}. It says {"ready": true} when it serves, and ends when the channel is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tensorwire.lab.channel import TaskEnd
+
+
+def main() -> None:
+    end = TaskEnd()
+    arguments = json.loads(sys.argv[1])
+    import tensorflow as tf
+
+    protocol = arguments["protocol"]
+    if protocol == "grpc++":
+        import tensorwire.tf
+    server = tf.compat.v1.train.Server(
+        arguments["spec"],
+        job_name=arguments["job"],
+        task_index=arguments["index"],
+        protocol=protocol,
+    )
+    end.send({"ready": True, "target": server.target})
+    while (question := end.receive()) is not None:
+        if question["ask"] == "stats":
+            end.send({"stats": tensorwire.tf.stats() if protocol == "grpc++" else None})
+        else:
+            end.send({"error": f"unknown question {question['ask']!r}"})
+
+
+if __name__ == "__main__":
+    main()

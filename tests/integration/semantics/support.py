@@ -1,0 +1,160 @@
+"""What the integration tests share: clusters of TensorFlow servers, and sessions on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tensorwire.lab import LocalCluster, Task
+
+tf1 = tf.compat.v1
+
+PROTOCOLS = ("grpc", "grpc++")
+START_TIMEOUT_S = 120.0
+# No step of these tests takes longer on the busiest machine; a step that hangs is an error.
+STEP_TIMEOUT_MS = 60_000
+_SERVER_TASK = Path(__file__).with_name("server_task.py")
+
+
+def task_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Two intra-op threads a task are enough here, and rounding must not depend on the machine."""
+    return {
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "TF_NUM_INTRAOP_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        **(extra or {}),
+    }
+
+
+class TensorFlowCluster:
+    """A LocalCluster whose tasks are TensorFlow servers of one protocol.
+
+    The test is the client: it opens sessions on a worker's gRPC address, as a notebook would.
+    """
+
+    def __init__(self, protocol: str, jobs: Mapping[str, int]) -> None:
+        self.protocol = protocol
+        self.local = LocalCluster(jobs)
+        self.tasks: dict[str, Task] = {}
+
+    @property
+    def spec(self) -> dict[str, list[str]]:
+        return self.local.spec
+
+    def __enter__(self) -> TensorFlowCluster:
+        self.local.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.local.__exit__(*exception)
+
+    def begin(
+        self,
+        job: str,
+        index: int,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        spec: Mapping[str, list[str]] | None = None,
+    ) -> Task:
+        """Starts a server without waiting for it."""
+        arguments = {
+            "spec": dict(spec or self.spec),
+            "job": job,
+            "index": index,
+            "protocol": self.protocol,
+        }
+        task = self.local.start(
+            job,
+            index,
+            [sys.executable, str(_SERVER_TASK), json.dumps(arguments)],
+            env=task_environment(env),
+            channel=True,
+            cwd=cwd,
+        )
+        self.tasks[f"{job}:{index}"] = task
+        return task
+
+    def ready(self, *tasks: Task) -> None:
+        """Waits until each of the tasks serves."""
+        for task in tasks:
+            task.channel.receive(START_TIMEOUT_S)
+
+    def start_all(self, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+        tasks = [
+            self.begin(job, index, env, cwd)
+            for job, addresses in self.spec.items()
+            for index in range(len(addresses))
+        ]
+        self.ready(*tasks)
+
+    def target(self, name: str = "worker:0") -> str:
+        """The address of a master session. The client speaks gRPC in both protocols."""
+        job, index = name.split(":")
+        return f"grpc://{self.spec[job][int(index)]}"
+
+    @contextlib.contextmanager
+    def session(
+        self,
+        graph: tf.Graph,
+        master: str = "worker:0",
+        step_timeout_ms: int = STEP_TIMEOUT_MS,
+    ) -> Iterator[Any]:
+        with tf1.Session(self.target(master), graph, session_config(step_timeout_ms)) as session:
+            yield session
+
+    def run(
+        self,
+        build: Callable[[], Any],
+        feed: Mapping[str, Any] | None = None,
+        master: str = "worker:0",
+    ) -> Any:
+        """Builds a graph, runs what `build` returns for one step in a session of its own.
+
+        Args:
+            build: called with the new graph as default; returns the fetches.
+            feed: values by the names of placeholders, without ":0".
+        """
+        with tf.Graph().as_default() as graph:
+            fetches = build()
+            with self.session(graph, master) as session:
+                return session.run(fetches, {f"{k}:0": v for k, v in (feed or {}).items()})
+
+    def stats(self, name: str) -> dict[str, int]:
+        """The counters of a task's plug-in; only on grpc++."""
+        reply = self.tasks[name].channel.request({"ask": "stats"}, 30)
+        stats: dict[str, int] = reply["stats"]
+        return stats
+
+    def log_sizes(self) -> dict[str, int]:
+        return {name: task.log.stat().st_size for name, task in self.tasks.items()}
+
+    def logged_since(self, sizes: Mapping[str, int]) -> str:
+        """What all tasks wrote to their logs since `log_sizes` returned `sizes`."""
+        parts = []
+        for name, task in self.tasks.items():
+            with task.log.open("rb") as file:
+                file.seek(sizes.get(name, 0))
+                parts.append(file.read().decode(errors="replace"))
+        return "".join(parts)
+
+
+def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS) -> Any:
+    """No rewriting of the graph: what a test puts on a task stays there, and crosses the wire."""
+    config = tf1.ConfigProto(operation_timeout_in_ms=step_timeout_ms)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    return config
+
+
+def outcome(act: Callable[[], Any]) -> tuple[str, Any]:
+    """What came of `act`: ("value", it) or the error's class and the first line of its message."""
+    try:
+        return "value", act()
+    except tf.errors.OpError as error:
+        return type(error).__name__, error.message.splitlines()[0]
