@@ -23,6 +23,12 @@ from tensorwire.lab.channel import ChannelClosed
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
 
+@pytest.fixture(autouse=True)
+def logs_in_the_tests_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
 def script(text: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(text)]
 
@@ -144,7 +150,7 @@ def test_wait_ends_at_its_deadline() -> None:
     with LocalCluster({"worker": 1}) as cluster:
         task = cluster.start("worker", 0, SLEEPER)
         begin = time.monotonic()
-        with pytest.raises(TensorwireError, match="worker:0 not done within 0.3 s"):
+        with pytest.raises(TensorwireError, match=r"worker:0 not done within 0.3 s"):
             cluster.wait([task], 0.3)
         assert time.monotonic() - begin < 5
     assert not wait_gone([task.pid])
@@ -163,7 +169,7 @@ def test_wait_listening_waits_for_the_address_and_has_a_deadline() -> None:
         listening = cluster.start("ps", 0, [*script(listen), cluster.spec["ps"][0]])
         cluster.wait_listening([listening], 20)
         mute = cluster.start("ps", 1, SLEEPER)
-        with pytest.raises(TensorwireError, match="ps:1 does not listen on 127.0.0.1:"):
+        with pytest.raises(TensorwireError, match=r"ps:1 does not listen on 127.0.0.1:"):
             cluster.wait_listening([mute], 0.3)
 
 
@@ -183,7 +189,7 @@ def test_a_stopped_task_has_not_failed_and_may_start_again() -> None:
 
 def test_a_program_that_does_not_exist_is_one_clear_error() -> None:
     with (
-        pytest.raises(TensorwireError, match="cannot start worker:0.*no-such-program"),
+        pytest.raises(TensorwireError, match=r"cannot start worker:0.*no-such-program"),
         LocalCluster({"worker": 1}) as cluster,
     ):
         cluster.start("worker", 0, ["no-such-program"])
@@ -253,7 +259,7 @@ def test_a_channel_carries_messages_both_ways_and_prints_go_to_the_log() -> None
 def test_a_channel_has_a_deadline() -> None:
     with LocalCluster({"worker": 1}) as cluster:
         task = cluster.start("worker", 0, SLEEPER, channel=True)
-        with pytest.raises(TensorwireError, match="worker:0 did not answer within 0.2 s"):
+        with pytest.raises(TensorwireError, match=r"worker:0 did not answer within 0.2 s"):
             task.channel.receive(0.2)
 
 

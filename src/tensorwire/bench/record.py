@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ class Record:
 
     command: str
     tensorflow: str
-    results: list[Result]
+    results: Sequence[Result]
     ratios: dict[str, float]
     version: str = field(default_factory=lambda: tensorwire.__version__)
     host: Host = field(default_factory=Host.here)

@@ -1,8 +1,8 @@
 """Kills what a cluster left behind when the process that owned it is gone.
 
-Run as a script, alone: `guard.py TOKEN DIRECTORY`, with a pipe as standard input whose other end only
-the owner holds. A byte on the pipe means that the owner has cleaned up by itself. The end of the
-pipe without one means that the owner died, however it died, and the guard does the work.
+Run as a script, alone: `guard.py TOKEN DIRECTORY`, with a pipe as standard input whose other end
+only the owner holds. A byte on the pipe means that the owner has cleaned up by itself. The end of
+the pipe without one means that the owner died, however it died, and the guard does the work.
 
 A parent-death signal would not do: it reaches only direct children, fires when the *thread* that
 started them ends, and has to be set between fork and exec. A token in the environment reaches every
@@ -11,11 +11,13 @@ descendant, one that moved to a session of its own too.
 Only the standard library, and little of it: this starts beside every cluster.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 TOKEN_VARIABLE = "TENSORWIRE_LAB"
 _SWEEP_DEADLINE_S = 5.0
@@ -26,16 +28,13 @@ def processes_with(token: str) -> list[int]:
     wanted = token.encode()
     variable = TOKEN_VARIABLE.encode() + b"="
     found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                environment = file.read().split(b"\0")
-        except OSError:  # ended meanwhile, or another user's
-            continue
-        if any(entry.startswith(variable) and wanted in entry for entry in environment):
-            found.append(int(name))
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            environment = (process / "environ").read_bytes().split(b"\0")
+            if any(entry.startswith(variable) and wanted in entry for entry in environment):
+                found.append(int(process.name))
     return found
 
 
@@ -44,10 +43,8 @@ def kill_all(token: str) -> None:
     deadline = time.monotonic() + _SWEEP_DEADLINE_S
     while (pids := processes_with(token)) and time.monotonic() < deadline:
         for pid in pids:
-            try:
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
         time.sleep(0.02)
 
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -38,28 +39,20 @@ def _exit_words(code: int) -> str:
     return f"signal {-code}"
 
 
+@dataclass(eq=False)
 class Task:
     """One task of a LocalCluster: a process, its log, and the address that it should serve.
 
     `LocalCluster.start` makes it.
     """
 
-    def __init__(
-        self,
-        job: str,
-        index: int,
-        address: str,
-        log: Path,
-        process: subprocess.Popen[bytes],
-        channel: Channel | None,
-    ) -> None:
-        self.job = job
-        self.index = index
-        self.address = address
-        self.log = log
-        self.process = process
-        self._channel = channel
-        self._stopped_on_purpose = False
+    job: str
+    index: int
+    address: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    _channel: Channel | None = None
+    _stopped_on_purpose: bool = False
 
     @property
     def name(self) -> str:
@@ -126,8 +119,8 @@ class LocalCluster:
 
     A context manager. When it is left, however it is left, every process that was started in it is
     ended, children of tasks too; when this process is killed outright, a guard process does the
-    same. Logs live in a temporary directory that is removed at the end, unless a task failed or
-    the block raised: then it stays, and its name is in the error or in the log.
+    same. Logs live in a temporary directory that is removed at the end, unless they are needed:
+    when an error names one of them, and when the block raised something unforeseen.
 
     Every wait has a deadline.
     """
@@ -171,15 +164,18 @@ class LocalCluster:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Looked at before the tasks are ended: what is ended now has not failed.
-        failed = bool(self.failed()) or isinstance(exception, Exception)
+        # Looked at before the tasks are ended: what is ended now has not failed by itself.
+        keep_logs = bool(self.failed())
+        if isinstance(exception, TensorwireError):
+            keep_logs = str(self.directory) in str(exception)
+        elif isinstance(exception, Exception):
+            keep_logs = True
         self._end_tasks()
-        directory = self.directory
-        if failed and any(task.log.exists() for task in self._tasks):
-            if str(directory) not in str(exception):
-                _LOGGER.warning("logs of the tasks: %s", directory)
+        if keep_logs and self._tasks:
+            if str(self.directory) not in str(exception):
+                _LOGGER.warning("the tasks' logs are in %s", self.directory)
         else:
-            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
         self._dismiss_guard()
         self._lease.release()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +43,7 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def transfer_table(results: Sequence[TransferResult], ceilings: dict[str, float]) -> Table:
+def transfer_table(results: Sequence[TransferResult], ceilings: Mapping[str, float]) -> Table:
     """A row a protocol, then a row a ceiling.
 
     Args:
@@ -82,17 +82,20 @@ def steps_table(results: Sequence[StepsResult]) -> Table:
     return table
 
 
-def ratio_table(ratios: dict[str, Ratio]) -> Table:
-    """A row a comparison, with the middle half of the rounds."""
+def ratio_tables(ratios: Mapping[str, Ratio]) -> list[Table]:
+    """A row a comparison, with the middle half of the rounds; no table without a comparison."""
+    if not ratios:
+        return []
     table = _table(
-        "How many times as fast (above 1: the first is faster)", ["ratio", "median", "rounds"]
+        "How many times as fast",
+        ["above 1: the first is faster", "median", "middle half of the rounds"],
     )
     for name, ratio in ratios.items():
         table.add_row(name, f"{ratio.value:.2f}", f"{ratio.low:.2f} - {ratio.high:.2f}")
-    return table
+    return [table]
 
 
-def spread_notes(ratios: dict[str, Ratio]) -> list[str]:
+def spread_notes(ratios: Mapping[str, Ratio]) -> list[str]:
     """A warning for each ratio about which the rounds disagree."""
     return [
         f"{name} varied from {ratio.low:.2f} to {ratio.high:.2f} in the middle half of the rounds: "

@@ -1,0 +1,259 @@
+"""The sides of a comparison: processes that stay for a whole call and take turns.
+
+Each side answers `block(iters)` by the seconds of its steps. Starting them all first and asking
+them in turns is what makes a ratio hold on a machine that does something else too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from tensorwire.bench import stats
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab.channel import ChannelClosed, Message
+
+PROTOCOLS = ("grpc", "grpc++")
+TRANSPORTS = ("auto", "tcp", "memory")
+# The first task may have to compile the plug-in.
+_START_TIMEOUT_S = 600.0
+_REQUEST_TIMEOUT_S = 120.0
+_SLOWEST_MB_PER_S = 20.0
+_SLOWEST_STEP_S = 1.0
+
+
+class Watcher(Protocol):
+    """Who wants to know how far a measurement is."""
+
+    def activity(self, text: str) -> None:
+        """What happens from now on."""
+
+    def advance(self, count: int = 1) -> None:
+        """`count` rounds are done."""
+
+
+def parse_protocols(text: str) -> tuple[str, ...]:
+    """The protocols of "grpc,grpc++", in that order.
+
+    Raises:
+        UsageError: one is unknown, named twice, or there is none.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in PROTOCOLS:
+            raise UsageError(f"unknown protocol {name!r}: --protocols takes grpc, grpc++ or both")
+    if not names:
+        raise UsageError("--protocols names no protocol: give grpc, grpc++ or grpc,grpc++")
+    if len(set(names)) != len(names):
+        raise UsageError(f"--protocols {text} names a protocol twice")
+    return names
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What one step moves: `count` vectors of `floats` float32 each."""
+
+    name: str
+    count: int
+    floats: int
+
+    @property
+    def data_mb(self) -> float:
+        """MB (10^6 bytes) of a step."""
+        return self.count * self.floats * 4 / 1e6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the tasks of a protocol are set up.
+
+    `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT.
+    """
+
+    tensor_fuse: bool = False
+    transport: str = "auto"
+
+    def task_environment(self) -> dict[str, str]:
+        # Benchmarks of the way between tasks leave accelerators alone.
+        return {"TENSORWIRE_TRANSPORT": self.transport, "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def request_timeout_s(tensors: Tensors, iters: int) -> float:
+    """A deadline that only a task which hangs misses, for `iters` steps."""
+    return _REQUEST_TIMEOUT_S + iters * (_SLOWEST_STEP_S + tensors.data_mb / _SLOWEST_MB_PER_S)
+
+
+def task_argv(module: str) -> list[str]:
+    """The command line of a task that is a module of this package."""
+    return [sys.executable, "-m", f"tensorwire.bench.{module}"]
+
+
+def answer(cluster: LocalCluster, task: Task, timeout_s: float) -> Message:
+    """The task's next message, or an error that has its last words."""
+    try:
+        return task.channel.receive(timeout_s)
+    except ChannelClosed:
+        raise cluster.error_of(task) from None
+
+
+def ask(
+    cluster: LocalCluster, task: Task, message: Message, timeout_s: float = _REQUEST_TIMEOUT_S
+) -> Message:
+    """A request to a task and its answer."""
+    try:
+        task.channel.send(message)
+    except ChannelClosed:
+        raise cluster.error_of(task) from None
+    return answer(cluster, task, timeout_s)
+
+
+DEFAULT_SETTING = Setting()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps that one side ran without another's in between."""
+
+    step_s: list[float]
+    cpu_s: float
+
+
+class ProtocolSide:
+    """One ps and one worker of a protocol on this machine. A context manager."""
+
+    def __init__(self, protocol: str, setting: Setting) -> None:
+        self.protocol = protocol
+        self._setting = setting
+        self._cluster = LocalCluster({"ps": 1, "worker": 1})
+        self._tasks: dict[str, Task] = {}
+        self.tensorflow = ""
+
+    def __enter__(self) -> ProtocolSide:
+        self._cluster.__enter__()
+        for job in ("ps", "worker"):
+            self._tasks[job] = self._cluster.start(
+                job,
+                0,
+                task_argv("tensor_task"),
+                env=self._setting.task_environment(),
+                channel=True,
+            )
+            self._tasks[job].channel.send(
+                {
+                    "protocol": self.protocol,
+                    "spec": self._cluster.spec,
+                    "job": job,
+                    "index": 0,
+                    "tensor_fuse": self._setting.tensor_fuse,
+                }
+            )
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._cluster.__exit__(exception_type, exception, traceback)
+
+    def wait_started(self) -> None:
+        """Returns when both servers run. Start all sides first: they start side by side."""
+        for task in self._tasks.values():
+            self.tensorflow = str(answer(self._cluster, task, _START_TIMEOUT_S)["tensorflow"])
+
+    def _ask(self, job: str, message: Message, timeout_s: float = _REQUEST_TIMEOUT_S) -> Message:
+        return ask(self._cluster, self._tasks[job], message, timeout_s)
+
+    def build(self, tensors: Tensors) -> None:
+        """Makes the variables and the op of `tensors`."""
+        self._ask(
+            "worker",
+            {
+                "do": "build",
+                "case": tensors.name,
+                "tensors": tensors.count,
+                "floats": tensors.floats,
+            },
+            request_timeout_s(tensors, 4),
+        )
+
+    def block(self, tensors: Tensors, iters: int, warm_up: int = 1) -> Block:
+        """Runs `warm_up` steps that do not count, then `iters` that do."""
+        timeout_s = request_timeout_s(tensors, max(iters, warm_up))
+        run = {"do": "run", "case": tensors.name}
+        self._ask("worker", {**run, "iters": warm_up}, timeout_s)
+        ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"]
+        measured = self._ask("worker", {**run, "iters": iters}, timeout_s)
+        ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"] - ps_cpu_s
+        return Block(measured["step_s"], measured["cpu_s"] + ps_cpu_s)
+
+    def verify(self, tensors: Tensors) -> None:
+        """Raises TensorwireError unless the ps holds what the worker sent."""
+        reply = self._ask(
+            "worker", {"do": "verify", "case": tensors.name}, request_timeout_s(tensors, 4)
+        )
+        if not reply["equal"]:
+            raise TensorwireError(
+                f"the ps does not hold what the worker sent over {self.protocol}: "
+                "its figures mean nothing"
+            )
+
+    def wire_bytes(self) -> int:
+        """Bytes that the ps's plug-in has received so far; 0 under grpc."""
+        return int(self._ask("ps", {"do": "wire"}).get("rx_bytes", 0))
+
+
+class CeilingSide:
+    """One raw TCP stream between two processes, and memcpy in one of them. A context manager."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._cluster = LocalCluster({"raw": 2})
+        self._tasks: list[Task] = []
+
+    def __enter__(self) -> CeilingSide:
+        self._cluster.__enter__()
+        for index in range(2):
+            self._tasks.append(
+                self._cluster.start("raw", index, task_argv("raw_task"), channel=True)
+            )
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._cluster.__exit__(exception_type, exception, traceback)
+
+    def wait_started(self) -> None:
+        """Returns when the stream stands and both have touched their buffers."""
+        receiver, sender = self._tasks
+        size = {"bytes": self._size_bytes}
+        port = ask(self._cluster, receiver, {"do": "receive", **size})["port"]
+        ask(self._cluster, sender, {"do": "connect", "port": port, **size})
+
+    def block(self, kind: str, iters: int, warm_up: int = 1) -> list[float]:
+        """Seconds of each of `iters` steps of `kind`, "tcp" or "memcpy"."""
+        sender = self._tasks[1]
+        for count in (warm_up, iters):
+            reply = ask(self._cluster, sender, {"do": kind, "iters": count})
+        times: list[float] = reply["step_s"]
+        return times
+
+
+def compare(
+    rounds: Mapping[str, stats.Rounds], pairs: Sequence[tuple[str, str]]
+) -> dict[str, stats.Ratio]:
+    """ "a/b" for each pair of `pairs` that was measured."""
+    return {
+        f"{first}/{second}": stats.speedup(rounds[first], rounds[second])
+        for first, second in pairs
+        if first in rounds and second in rounds
+    }

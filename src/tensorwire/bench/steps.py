@@ -1,0 +1,113 @@
+"""`bench steps`: how long a step takes that moves little, where latency and not bandwidth counts.
+
+"tiny" assigns one tensor of 4 KB, so the time is that of the step's messages themselves; "many"
+assigns 200 tensors of 4 KB, as a model with hundreds of feature columns does in each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tensorwire.bench import stats
+from tensorwire.bench.record import Record, StepsResult
+from tensorwire.bench.sides import (
+    DEFAULT_SETTING,
+    PROTOCOLS,
+    ProtocolSide,
+    Setting,
+    Tensors,
+    Watcher,
+    compare,
+)
+
+_FLOATS_OF_4_KB = 1024
+CASES: Mapping[str, Tensors] = MappingProxyType(
+    {
+        "tiny": Tensors("tiny", 1, _FLOATS_OF_4_KB),
+        "many": Tensors("many", 200, _FLOATS_OF_4_KB),
+    }
+)
+_WARM_UP_STEPS = 20
+_WARM_UP_STEPS_OF_A_BLOCK = 3
+
+
+@dataclass(frozen=True)
+class StepsPlan:
+    """One call of `bench steps`; `iters` steps for each case and protocol, over all rounds."""
+
+    cases: tuple[str, ...] = tuple(CASES)
+    iters: int = 300
+    rounds: int = 10
+    protocols: tuple[str, ...] = PROTOCOLS
+    setting: Setting = DEFAULT_SETTING
+
+
+@dataclass(frozen=True)
+class StepsOutcome:
+    """The record for scripts, and the ratios with their spread for a person."""
+
+    record: Record
+    results: list[StepsResult]
+    ratios: dict[str, stats.Ratio]
+
+
+def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
+    """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
+
+    With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
+
+    Raises:
+        TensorwireError: a task failed or did not answer in time.
+    """
+    rounds: dict[str, dict[str, list[list[float]]]] = {
+        case: {name: [] for name in plan.protocols} for case in plan.cases
+    }
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the tasks")
+        sides = [stack.enter_context(ProtocolSide(name, plan.setting)) for name in plan.protocols]
+        for side in sides:
+            side.wait_started()
+        watcher.activity("warming up")
+        for case in plan.cases:
+            for side in sides:
+                side.build(CASES[case])
+                side.block(CASES[case], iters=1, warm_up=_WARM_UP_STEPS)
+        watcher.activity("measuring")
+        for iters in stats.split(plan.iters, plan.rounds):
+            for case in plan.cases:
+                for side in sides:
+                    block = side.block(CASES[case], iters, _WARM_UP_STEPS_OF_A_BLOCK)
+                    rounds[case][side.protocol].append(block.step_s)
+            watcher.advance()
+        for case in plan.cases:
+            for side in sides:
+                side.verify(CASES[case])
+        tensorflow = sides[0].tensorflow
+    ratios: dict[str, stats.Ratio] = {}
+    for case in plan.cases:
+        suffix = f" {case}" if len(plan.cases) > 1 else ""
+        for name, ratio in compare(rounds[case], [("grpc++", "grpc")]).items():
+            ratios[name + suffix] = ratio
+    results = [
+        StepsResult(
+            protocol=name,
+            tensor_fuse=plan.setting.tensor_fuse,
+            case=case,
+            data_mb=CASES[case].data_mb,
+            tensors=CASES[case].count,
+            iters=plan.iters,
+            step_ms=stats.step_ms(rounds[case][name]),
+        )
+        for case in plan.cases
+        for name in plan.protocols
+    ]
+    record = Record(
+        command="bench steps",
+        tensorflow=tensorflow,
+        results=results,
+        ratios={name: ratio.value for name, ratio in ratios.items()},
+    )
+    return StepsOutcome(record, results, ratios)

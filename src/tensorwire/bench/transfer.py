@@ -1,0 +1,177 @@
+"""`bench transfer`: how fast one large tensor goes from worker to ps.
+
+After a test of TensorFlow's distributed runtime of 2017-18: one ps, one worker, a variable of the
+same size on each, and the worker's is assigned to the ps's over and over. Here every protocol has a
+ps and a worker of its own that stay for the whole call, and the protocols take turns, together with
+one raw TCP stream and one memcpy of a buffer of the same size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorwire.bench import stats
+from tensorwire.bench.record import Record, TransferResult
+from tensorwire.bench.sides import (
+    DEFAULT_SETTING,
+    PROTOCOLS,
+    CeilingSide,
+    ProtocolSide,
+    Setting,
+    Tensors,
+    Watcher,
+    compare,
+)
+from tensorwire.errors import TensorwireError, UsageError
+
+_CEILINGS = ("tcp", "memcpy")
+_PAIRS = tuple((a, b) for a in ("grpc++", "grpc") for b in ("grpc", *_CEILINGS) if a != b)
+# Above this a buffer is in DRAM wholly, and the rate of a larger one is the same.
+_CEILING_BUFFER_MB = 1000.0
+# A variable on each task, and the received tensor beside the one that it replaces.
+_COPIES_PER_PROTOCOL = 3
+_CEILING_COPIES = 3
+GRPC_LIMIT_MB = 2**31 / 1e6
+"""A message of protobuf, and so a tensor on grpc, is smaller."""
+
+
+@dataclass(frozen=True)
+class TransferPlan:
+    """One call of `bench transfer` on this machine. Sizes in MB of 10^6 bytes.
+
+    `iters` steps are measured for each protocol, over all rounds.
+    """
+
+    data_mb: float = 100.0
+    iters: int = 30
+    rounds: int = 10
+    protocols: tuple[str, ...] = PROTOCOLS
+    setting: Setting = DEFAULT_SETTING
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what cannot be measured."""
+        check_data_mb(self.data_mb)
+        check_grpc_limit(self.data_mb, self.protocols)
+
+    @property
+    def tensors(self) -> Tensors:
+        return large_tensor(self.data_mb)
+
+
+@dataclass(frozen=True)
+class TransferOutcome:
+    """The record for scripts, and what only a person wants to see."""
+
+    record: Record
+    results: list[TransferResult]
+    ratios: dict[str, stats.Ratio]
+    ceilings: dict[str, float]
+    """MB/s of "tcp" and "memcpy"."""
+
+
+def check_data_mb(data_mb: float) -> None:
+    """Raises UsageError unless a tensor can be `data_mb` MB large."""
+    if not (math.isfinite(data_mb) and data_mb * 1e6 >= 4):
+        raise UsageError(f"--data-mb {data_mb:g}: a tensor has at least one float, 0.000004 MB")
+
+
+def check_grpc_limit(data_mb: float, protocols: Sequence[str]) -> None:
+    """Raises UsageError when one of `protocols` cannot carry a tensor of `data_mb` MB."""
+    if "grpc" in protocols and data_mb >= GRPC_LIMIT_MB:
+        raise UsageError(
+            f"grpc cannot carry {data_mb:g} MB: its messages end at 2 GB; use --protocols grpc++"
+        )
+
+
+def large_tensor(data_mb: float) -> Tensors:
+    """One float32 tensor of `data_mb` MB."""
+    return Tensors("transfer", 1, round(data_mb * 1e6 / 4))
+
+
+def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
+    """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
+
+    Raises:
+        TensorwireError: a task failed, did not answer in time, or this machine has not the memory.
+    """
+    tensors = plan.tensors
+    ceiling_bytes = round(min(plan.data_mb, _CEILING_BUFFER_MB) * 1e6)
+    _check_memory(plan, ceiling_bytes)
+    blocks = stats.split(plan.iters, plan.rounds)
+    rounds: dict[str, list[list[float]]] = {name: [] for name in (*plan.protocols, *_CEILINGS)}
+    cpu_s = dict.fromkeys(plan.protocols, 0.0)
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the tasks")
+        sides = [stack.enter_context(ProtocolSide(name, plan.setting)) for name in plan.protocols]
+        ceiling = stack.enter_context(CeilingSide(ceiling_bytes))
+        for side in sides:
+            side.wait_started()
+        ceiling.wait_started()
+        watcher.activity("warming up")
+        for side in sides:
+            side.build(tensors)
+            side.block(tensors, iters=1, warm_up=2)
+        watcher.activity("measuring")
+        for iters in blocks:
+            for side in sides:
+                block = side.block(tensors, iters)
+                rounds[side.protocol].append(block.step_s)
+                cpu_s[side.protocol] += block.cpu_s
+            for kind in _CEILINGS:
+                scale = plan.data_mb * 1e6 / ceiling_bytes
+                rounds[kind].append([time_s * scale for time_s in ceiling.block(kind, iters)])
+            watcher.advance()
+        for side in sides:
+            side.verify(tensors)
+        tensorflow = sides[0].tensorflow
+    results = [
+        TransferResult(
+            protocol=name,
+            tensor_fuse=plan.setting.tensor_fuse,
+            data_mb=plan.data_mb,
+            tensors=1,
+            iters=plan.iters,
+            mb_per_s=plan.data_mb / stats.typical_s(rounds[name]),
+            step_ms=stats.step_ms(rounds[name]),
+            cpu_s_per_gb=cpu_s[name] / (plan.iters * plan.data_mb / 1e3),
+        )
+        for name in plan.protocols
+    ]
+    pairs = [pair for pair in _PAIRS if pair[0] == "grpc++" or "grpc++" not in plan.protocols]
+    ratios = compare(rounds, pairs)
+    return TransferOutcome(
+        record=Record(
+            command="bench transfer",
+            tensorflow=tensorflow,
+            results=results,
+            ratios={name: ratio.value for name, ratio in ratios.items()},
+        ),
+        results=results,
+        ratios=ratios,
+        ceilings={kind: plan.data_mb / stats.typical_s(rounds[kind]) for kind in _CEILINGS},
+    )
+
+
+def _check_memory(plan: TransferPlan, ceiling_bytes: int) -> None:
+    tensor_bytes = plan.data_mb * 1e6
+    needed = len(plan.protocols) * _COPIES_PER_PROTOCOL * tensor_bytes
+    needed += _CEILING_COPIES * ceiling_bytes
+    available = _available_bytes()
+    if needed > available:
+        raise TensorwireError(
+            f"{plan.data_mb:g} MB on {len(plan.protocols)} protocol(s) takes about "
+            f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: "
+            "use a smaller --data-mb or one protocol"
+        )
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    raise TensorwireError("/proc/meminfo does not say how much memory is available")

@@ -1,0 +1,266 @@
+"""`tensorwire bench`: the experiments, each measured with all protocols in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensorwire.bench.two_hosts import Hosts
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_MB = "MB are 10^6 bytes."
+
+
+@click.group()
+def bench() -> None:
+    """Measure the layers below a training step, on this machine or between two hosts."""
+
+
+def comparison_options(default_rounds: int) -> Callable[[Command], Command]:
+    """The options that every experiment has."""
+    options = [
+        click.option(
+            "--protocols",
+            metavar="LIST",
+            help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
+        ),
+        click.option(
+            "--rounds",
+            type=click.IntRange(min=1),
+            default=default_rounds,
+            show_default=True,
+            help="Turns that the protocols take (A B A B …).",
+        ),
+        click.option("--tensor-fuse", is_flag=True, help="Send tensors of one step together."),
+        click.option(
+            "--transport",
+            type=click.Choice(TRANSPORTS),
+            default="auto",
+            show_default=True,
+            help="How grpc++ moves payloads between tasks of one host.",
+        ),
+        click.option(
+            "--json",
+            "json_path",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            help="Write the record to this file.",
+        ),
+    ]
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  tensorwire bench transfer --data-mb 100
+  tensorwire bench transfer --ps-hosts host1:12222 --worker-hosts host2:12222 --job ps --task 0
+  tensorwire bench transfer --ps-hosts host1:12222 --worker-hosts host2:12222 \\
+      --job worker --task 0 --data-mb 100 --iters 100"""
+)
+@click.option(
+    "--data-mb", type=float, default=100.0, show_default=True, help=f"Size of the tensor. {_MB}"
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(min=1),
+    help="Measured steps of each protocol.  [default: 30, and up to 300 for a small tensor]",
+)
+@comparison_options(default_rounds=10)
+@click.option("--ps-hosts", metavar="HOST:PORT", help="Two hosts: where the ps listens.")
+@click.option("--worker-hosts", metavar="HOST:PORT", help="Two hosts: where the worker listens.")
+@click.option("--job", type=click.Choice(["ps", "worker"]), help="Two hosts: this one's part.")
+@click.option("--task", type=int, default=0, show_default=True, help="Two hosts: the task's index.")
+@click.option(
+    "--peer-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Two hosts: seconds to wait for the other.",
+)
+def transfer(
+    *,
+    data_mb: float,
+    iters: int | None,
+    protocols: str | None,
+    rounds: int,
+    tensor_fuse: bool,
+    transport: str,
+    json_path: Path | None,
+    ps_hosts: str | None,
+    worker_hosts: str | None,
+    job: str | None,
+    task: int,
+    peer_timeout: float,
+) -> None:
+    """Move one tensor from worker to ps, over and over.
+
+    Measured beside it: one raw TCP stream with buffers of the same size, and one memcpy of such a
+    buffer. On two hosts the worker ends with the line `transfer rate: … MB/s`; MB are 10^6 bytes.
+    """
+    from tensorwire.bench.transfer import check_data_mb
+    from tensorwire.bench.two_hosts import Hosts
+
+    check_data_mb(data_mb)
+    if iters is None:
+        iters = max(30, min(300, round(3000 / data_mb)))
+    setting = Setting(tensor_fuse=tensor_fuse, transport=transport)
+    if ps_hosts or worker_hosts or job:
+        if not (ps_hosts and worker_hosts and job):
+            raise UsageError("two hosts need --ps-hosts, --worker-hosts and --job (ps or worker)")
+        _check_one_task(ps_hosts, worker_hosts, task)
+        protocol = parse_protocols(protocols or "grpc++")
+        if len(protocol) > 1:
+            raise UsageError(
+                "two hosts measure one protocol a call: give the same --protocols grpc or "
+                "--protocols grpc++ on both"
+            )
+        _transfer_between_hosts(
+            hosts=Hosts(ps_hosts, worker_hosts, protocol[0], setting, peer_timeout),
+            job=job,
+            data_mb=data_mb,
+            iters=iters,
+            json_path=json_path,
+        )
+        return
+    _transfer_here(
+        data_mb=data_mb,
+        iters=iters,
+        rounds=rounds,
+        protocols=protocols,
+        setting=setting,
+        json_path=json_path,
+    )
+
+
+def _transfer_here(
+    *,
+    data_mb: float,
+    iters: int,
+    rounds: int,
+    protocols: str | None,
+    setting: Setting,
+    json_path: Path | None,
+) -> None:
+    from tensorwire.bench import stats
+    from tensorwire.bench.transfer import GRPC_LIMIT_MB, TransferPlan, run
+    from tensorwire.report import tables
+    from tensorwire.report.progress import ProgressDisplay
+
+    notes = []
+    chosen = parse_protocols(protocols) if protocols is not None else PROTOCOLS
+    if protocols is None and data_mb >= GRPC_LIMIT_MB:
+        chosen = ("grpc++",)
+        notes.append("grpc is left out: its messages end at 2 GB")
+    plan = TransferPlan(data_mb, iters, rounds, chosen, setting)
+    with ProgressDisplay("bench transfer", len(stats.split(iters, rounds))) as progress:
+        outcome = run(plan, progress)
+    if json_path is not None:
+        outcome.record.write(json_path)
+    tables.show(
+        tables.transfer_table(outcome.results, outcome.ceilings),
+        *tables.ratio_tables(outcome.ratios),
+        notes=[*notes, *tables.spread_notes(outcome.ratios)],
+    )
+
+
+def _transfer_between_hosts(
+    *,
+    hosts: Hosts,
+    job: str,
+    data_mb: float,
+    iters: int,
+    json_path: Path | None,
+) -> None:
+    from tensorwire.bench import two_hosts
+    from tensorwire.bench.transfer import check_grpc_limit, large_tensor
+    from tensorwire.report import tables
+    from tensorwire.report.progress import ProgressDisplay
+
+    check_grpc_limit(data_mb, (hosts.protocol,))
+    with ProgressDisplay("starting the task", iters) as progress:
+        if job == "ps":
+            two_hosts.serve(hosts, progress)
+            return
+        outcome = two_hosts.measure(hosts, large_tensor(data_mb), iters, progress)
+    if json_path is not None:
+        outcome.record.write(json_path)
+    tables.show(tables.transfer_table(outcome.results, outcome.ceilings))
+    click.echo(f"transfer rate: {outcome.results[0].mb_per_s:.6f} MB/s")
+
+
+def _check_one_task(ps_hosts: str, worker_hosts: str, task: int) -> None:
+    from tensorwire.cluster import split_address
+
+    for flag, hosts in (("--ps-hosts", ps_hosts), ("--worker-hosts", worker_hosts)):
+        if "," in hosts:
+            raise UsageError(f"{flag} {hosts}: bench transfer uses one ps and one worker")
+        split_address(hosts)
+    if task != 0:
+        raise UsageError(f"--task {task}: there is one ps and one worker, each --task 0")
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  tensorwire bench steps
+  tensorwire bench steps --case many --tensor-fuse --json steps.json"""
+)
+@click.option(
+    "--case",
+    type=click.Choice(["tiny", "many"]),
+    help="tiny: one tensor of 4 KB; many: 200 tensors of 4 KB.  [default: both]",
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    help="Measured steps of each case and protocol.",
+)
+@comparison_options(default_rounds=10)
+def steps(
+    *,
+    case: str | None,
+    iters: int,
+    protocols: str | None,
+    rounds: int,
+    tensor_fuse: bool,
+    transport: str,
+    json_path: Path | None,
+) -> None:
+    """Time steps that move little: one tiny tensor, and many small ones."""
+    from tensorwire.bench import stats
+    from tensorwire.bench.steps import CASES, StepsPlan, run
+    from tensorwire.report import tables
+    from tensorwire.report.progress import ProgressDisplay
+
+    plan = StepsPlan(
+        cases=(case,) if case is not None else tuple(CASES),
+        iters=iters,
+        rounds=rounds,
+        protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
+        setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
+    )
+    with ProgressDisplay("bench steps", len(stats.split(iters, rounds))) as progress:
+        outcome = run(plan, progress)
+    if json_path is not None:
+        outcome.record.write(json_path)
+    tables.show(
+        tables.steps_table(outcome.results),
+        *tables.ratio_tables(outcome.ratios),
+        notes=tables.spread_notes(outcome.ratios),
+    )

@@ -1,0 +1,87 @@
+"""`tensorwire bench steps` with a real TensorFlow, and what Ctrl-C leaves of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.lab import guard
+
+pytestmark = pytest.mark.tensorflow
+
+COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "steps"]
+RESULT_FIELDS = ["protocol", "tensor_fuse", "case", "data_mb", "tensors", "iters", "step_ms"]
+
+
+def bench(path: Path, *arguments: str) -> Any:
+    done = subprocess.run(
+        [*COMMAND, "--json", str(path), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text())
+
+
+def check_result(result: dict[str, Any], iters: int) -> None:
+    assert list(result) == RESULT_FIELDS
+    assert result["iters"] == iters
+    assert (result["case"], result["tensors"]) in {("tiny", 1), ("many", 200)}
+    assert result["data_mb"] == pytest.approx(result["tensors"] * 0.004096)
+    step = result["step_ms"]
+    assert 0 < step["min"] <= step["p50"] <= step["p90"]
+
+
+def test_one_case_has_the_plain_ratio(tmp_path: Path) -> None:
+    arguments = ["--case", "tiny", "--iters", "20", "--rounds", "2"]
+    record = bench(tmp_path / "r.json", *arguments, "--protocols", "grpc,grpc++")
+    assert list(record) == ["command", "version", "tensorflow", "host", "results", "ratios"]
+    assert record["command"] == "bench steps"
+    assert [(r["protocol"], r["case"]) for r in record["results"]] == [
+        ("grpc", "tiny"),
+        ("grpc++", "tiny"),
+    ]
+    for result in record["results"]:
+        check_result(result, iters=20)
+    assert set(record["ratios"]) == {"grpc++/grpc"}
+
+
+def test_both_cases_are_the_default(tmp_path: Path) -> None:
+    record = bench(tmp_path / "r.json", "--iters", "6", "--rounds", "2", "--protocols", "grpc")
+    assert [result["case"] for result in record["results"]] == ["tiny", "many"]
+    for result in record["results"]:
+        check_result(result, iters=6)
+    assert record["ratios"] == {}
+
+
+def test_ctrl_c_ends_every_task_and_says_so_in_one_line() -> None:
+    token = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    with subprocess.Popen(
+        [*COMMAND, "--protocols", "grpc", "--iters", "1000000"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, guard.TOKEN_VARIABLE: token},
+        text=True,
+        start_new_session=True,
+    ) as command:
+        assert command.stderr is not None
+        for line in command.stderr:
+            if "measuring" in line:
+                break
+        assert len(guard.processes_with(token)) >= 3  # the command, ps and worker
+        command.send_signal(signal.SIGINT)
+        rest = command.stderr.read()
+        command.wait(30)
+    assert command.returncode == 130
+    assert rest.strip() == "tensorwire: interrupted"
+    assert guard.processes_with(token) == []

@@ -1,0 +1,89 @@
+"""Wrong usage of `tensorwire bench`: status 2, one line, and no task is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tensorwire.cli.main import main
+
+TWO_HOSTS = ["--ps-hosts", "127.0.0.1:12222", "--worker-hosts", "127.0.0.1:12223"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *arguments])
+    return int(stop.value.code or 0), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["transfer", "--data-mb", "0"], "at least one float"),
+        (["transfer", "--data-mb", "-1"], "at least one float"),
+        (["transfer", "--data-mb", "nan"], "at least one float"),
+        (["transfer", "--data-mb", "inf"], "at least one float"),
+        (["transfer", "--data-mb", "2500", "--protocols", "grpc"], "use --protocols grpc++"),
+        (["transfer", "--data-mb", "2500", "--protocols", "grpc,grpc++"], "messages end at 2 GB"),
+        (["transfer", "--protocols", "http"], "unknown protocol 'http'"),
+        (["transfer", "--protocols", ","], "names no protocol"),
+        (["transfer", "--protocols", "grpc,grpc"], "names a protocol twice"),
+        (["transfer", "--transport", "pigeon"], "'pigeon' is not one of"),
+        (["transfer", "--iters", "0"], "--iters"),
+        (["transfer", "--rounds", "0"], "--rounds"),
+        (["transfer", "--job", "ps"], "--ps-hosts, --worker-hosts and --job"),
+        (["transfer", *TWO_HOSTS], "--ps-hosts, --worker-hosts and --job"),
+        (["transfer", *TWO_HOSTS, "--job", "ps", "--task", "1"], "--task 1"),
+        (["transfer", *TWO_HOSTS, "--job", "ps", "--protocols", "grpc,grpc++"], "one protocol"),
+        (["transfer", *TWO_HOSTS[:2], "--worker-hosts", "a:1,b:2", "--job", "ps"], "one worker"),
+        (["transfer", *TWO_HOSTS[:2], "--worker-hosts", "nowhere", "--job", "ps"], "nowhere"),
+        (["steps", "--case", "huge"], "'huge' is not one of"),
+        (["steps", "--protocols", "grpc+"], "unknown protocol 'grpc+'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    says: str,
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    status, err = run(capsys, *arguments)
+    assert status == 2
+    assert says in err
+    assert err.startswith("tensorwire: error: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["transfer", "steps"])
+def test_help_has_an_example_and_says_what_a_mb_is(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", command, "--help"])
+    assert not stop.value.code
+    out = capsys.readouterr().out
+    assert f"tensorwire bench {command}" in out.split("Example")[1]
+    assert command == "steps" or "10^6 bytes" in out
+
+
+def test_more_memory_than_there_is_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, err = run(capsys, "transfer", "--protocols", "grpc++", "--data-mb", "10000000")
+    assert status == 1
+    assert "GB of memory" in err.splitlines()[-1]
+
+
+def test_the_command_itself_loads_neither_tensorflow_nor_the_plug_in() -> None:
+    code = (
+        "import sys, tensorwire.cli.bench, tensorwire.bench.transfer, tensorwire.bench.steps\n"
+        "import tensorwire.bench.two_hosts, tensorwire.bench.tensor_task\n"
+        "assert not {'tensorflow', 'tensorwire.tf'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

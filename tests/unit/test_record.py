@@ -1,0 +1,128 @@
+"""The record of a benchmark: its JSON is an interface for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import tensorwire
+from tensorwire.bench.record import (
+    Host,
+    Record,
+    Result,
+    StepMs,
+    StepsResult,
+    TrainResult,
+    TransferResult,
+)
+from tensorwire.errors import TensorwireError
+
+TRANSFER = TransferResult(
+    protocol="grpc",
+    tensor_fuse=False,
+    data_mb=100.0,
+    tensors=1,
+    iters=30,
+    mb_per_s=1200.0,
+    step_ms=StepMs(p50=82.1, p90=90.0, min=80.2),
+    cpu_s_per_gb=1.9,
+)
+STEPS = StepsResult(
+    protocol="grpc++",
+    tensor_fuse=True,
+    case="many",
+    data_mb=0.8192,
+    tensors=200,
+    iters=300,
+    step_ms=StepMs(p50=2.0, p90=3.0, min=1.0),
+)
+TRAIN = TrainResult("grpc++", False, "flights", 600, 40.0, 20480.0, 0.71, None, 3.5)
+
+
+def record(command: str, result: Result) -> Record:
+    return Record(
+        command=command,
+        tensorflow="2.21.0",
+        results=[result],
+        ratios={"grpc++/grpc": 2.5},
+        version="0.1.0",
+        host=Host(cpu="EPYC", cores=2, kernel="6.1"),
+    )
+
+
+def test_the_transfer_record_is_to_the_letter() -> None:
+    assert json.loads(record("bench transfer", TRANSFER).to_json()) == {
+        "command": "bench transfer",
+        "version": "0.1.0",
+        "tensorflow": "2.21.0",
+        "host": {"cpu": "EPYC", "cores": 2, "kernel": "6.1"},
+        "results": [
+            {
+                "protocol": "grpc",
+                "tensor_fuse": False,
+                "data_mb": 100.0,
+                "tensors": 1,
+                "iters": 30,
+                "mb_per_s": 1200.0,
+                "step_ms": {"p50": 82.1, "p90": 90.0, "min": 80.2},
+                "cpu_s_per_gb": 1.9,
+            }
+        ],
+        "ratios": {"grpc++/grpc": 2.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        ("bench transfer", TRANSFER),
+        ("bench steps", STEPS),
+        ("bench train", TRAIN),
+        ("demo", TRAIN),
+    ],
+)
+def test_a_record_survives_its_json(command: str, result: Result) -> None:
+    original = record(command, result)
+    assert Record.from_json(original.to_json()) == original
+
+
+def test_floats_have_six_digits() -> None:
+    text = record("bench steps", STEPS).to_json()
+    original = Record.from_json(text)
+    noisy = Record("bench steps", "2.21.0", [STEPS], {"grpc++/grpc": 2.123456789}, "0.1.0")
+    assert '"grpc++/grpc": 2.12346' in noisy.to_json()
+    assert original.to_json() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"command": "bench nothing"}', '{"command": "bench transfer", "results": 1}'],
+)
+def test_what_is_no_record_is_one_clear_error(text: str) -> None:
+    with pytest.raises(TensorwireError, match="no record of a benchmark"):
+        Record.from_json(text)
+
+
+def test_host_and_version_are_this_machines() -> None:
+    here = Record("demo", "2.21.0", [], {})
+    assert here.version == tensorwire.__version__
+    assert here.host.cores == len(os.sched_getaffinity(0))
+    assert here.host.kernel == os.uname().release
+    assert here.host.cpu
+
+
+def test_write_leaves_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("old")
+    record("bench transfer", TRANSFER).write(path)
+    assert Record.from_json(path.read_text()).results == [TRANSFER]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "record.json"
+    with pytest.raises(TensorwireError, match=r"cannot write .*record\.json: No such file"):
+        record("bench transfer", TRANSFER).write(path)

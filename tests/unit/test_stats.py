@@ -1,0 +1,63 @@
+"""Medians, percentiles and ratios: their values, and which way round they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorwire.bench import stats
+
+
+def test_step_ms_is_over_all_steps_of_all_rounds_and_in_milliseconds() -> None:
+    step = stats.step_ms([[0.001, 0.002], [0.003, 0.004, 0.005]])
+    assert step.p50 == pytest.approx(3.0)
+    assert step.p90 == pytest.approx(4.6)
+    assert step.min == pytest.approx(1.0)
+
+
+def test_step_ms_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no step"):
+        stats.step_ms([[]])
+
+
+def test_typical_time_is_the_median_of_the_rounds_medians() -> None:
+    assert stats.typical_s([[1.0, 2.0, 3.0], [10.0], [4.0, 6.0]]) == 5.0
+
+
+def test_one_slow_round_does_not_move_the_typical_time() -> None:
+    assert stats.typical_s([[1.0] * 9, [1.0] * 9, [100.0] * 9]) == 1.0
+
+
+def test_speedup_is_above_one_when_the_first_is_faster() -> None:
+    fast, slow = [[1.0], [1.0]], [[2.5], [2.5]]
+    assert stats.speedup(fast, slow).value == 2.5
+    assert stats.speedup(slow, fast).value == 0.4
+
+
+def test_speedup_pairs_the_rounds_for_its_spread() -> None:
+    # The machine is twice as slow in the second half, for both: the ratio does not notice.
+    first = [[1.0], [1.0], [2.0], [2.0]]
+    second = [[2.0], [2.0], [4.0], [4.0]]
+    ratio = stats.speedup(first, second)
+    assert (ratio.low, ratio.value, ratio.high) == (2.0, 2.0, 2.0)
+    assert not ratio.is_wide
+
+
+def test_a_ratio_whose_rounds_disagree_is_wide() -> None:
+    ratio = stats.speedup([[1.0]] * 4, [[1.0], [1.2], [2.0], [3.0]])
+    assert ratio.is_wide
+
+
+def test_speedup_of_unequal_numbers_of_rounds_is_an_error() -> None:
+    with pytest.raises(ValueError, match="2 rounds cannot be compared with 1"):
+        stats.speedup([[1.0], [1.0]], [[1.0]])
+
+
+@given(st.integers(1, 10_000), st.integers(1, 100))
+def test_split_gives_every_step_to_a_round_and_no_round_is_empty(iters: int, rounds: int) -> None:
+    parts = stats.split(iters, rounds)
+    assert sum(parts) == iters
+    assert len(parts) == min(iters, rounds)
+    assert min(parts) >= 1
+    assert max(parts) - min(parts) <= 1
