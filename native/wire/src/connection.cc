@@ -80,8 +80,11 @@ Connection::~Connection() {
 void Connection::Send(std::unique_ptr<OutFrame> frame) {
   if (closed_.load(std::memory_order_acquire)) return;
   const uint64_t bytes = frame->total_bytes;
+  // Counted before it can be found: a writer that took an uncounted frame would bring the count
+  // below the truth, and two threads would be the writer.
+  const bool writer = queued_.fetch_add(1, std::memory_order_acq_rel) == 0;
   outbox_.Push(frame.release());
-  if (queued_.fetch_add(1, std::memory_order_acq_rel) != 0) return;  // there is a writer already
+  if (!writer) return;  // there is one already
 
   if (current_batch != nullptr) {
     current_batch->to_write_.push_back(shared_from_this());
