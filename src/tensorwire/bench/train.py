@@ -33,6 +33,8 @@ from tensorwire.lab.local import LocalCluster, Task
 
 # The first task may have to compile the plug-in.
 _START_TIMEOUT_S = 600.0
+# A report is due well within its timeout even where a step takes seconds.
+_STEPS_A_REPORT = 20
 _REPORTS_A_TURN = 8
 _REPORT_TIMEOUT_S = 300.0
 
@@ -210,7 +212,7 @@ class _Training:
 
     def take_turn(self, steps: int, warm_up: bool) -> None:
         """Has every worker take ``steps`` steps."""
-        report_every = max(1, steps // _REPORTS_A_TURN)
+        report_every = max(1, min(_STEPS_A_REPORT, steps // _REPORTS_A_TURN))
         bytes_before = self._received_bytes()
         for task in self._workers:
             task.channel.send({"do": "run", "steps": steps, "report_every": report_every})

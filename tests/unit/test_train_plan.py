@@ -1,0 +1,61 @@
+"""How training is cut into turns, and what its outcome reads like."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorwire.bench.record import TrainResult
+from tensorwire.bench.stats import Ratio
+from tensorwire.bench.train import TrainPlan
+from tensorwire.errors import UsageError
+from tensorwire.report.training import train_table, verdict
+
+
+@pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])
+def test_turns_take_all_steps_that_workers_can_share(steps: int, workers: int, rounds: int) -> None:
+    turns = TrainPlan(steps=steps, workers=workers, rounds=rounds).turns()
+
+    assert sum(turns) == steps // workers
+    assert 2 <= len(turns) <= rounds + 1
+    assert min(turns) >= 1
+    assert len(set(turns[1:])) == 1  # measured turns are equally long
+    assert turns[0] >= turns[1]  # and what is left over is warm-up
+
+
+def test_too_few_steps_for_a_measured_turn_are_refused() -> None:
+    with pytest.raises(UsageError, match="--steps must be at least 6"):
+        TrainPlan(steps=5, workers=3)
+
+
+def result(protocol: str, steps_per_s: float, auc: float) -> TrainResult:
+    return TrainResult(
+        protocol=protocol,
+        tensor_fuse=False,
+        model="flights",
+        steps=100,
+        steps_per_s=steps_per_s,
+        examples_per_s=steps_per_s * 512,
+        auc=auc,
+        rpcs_per_step=None,
+        wire_mb_per_step=None,
+    )
+
+
+def test_verdict_says_how_many_times_as_fast_and_both_aucs() -> None:
+    results = [result("grpc", 40.0, 0.6604), result("grpc++", 90.0, 0.6611)]
+
+    sentence = verdict(results, {"grpc++/grpc": Ratio(2.25, 2.1, 2.4)})
+
+    assert sentence.startswith("grpc++ trains 2.25 times as fast as grpc (2.10 to 2.40")
+    assert sentence.endswith("AUC of 0.6611 against 0.6604.")
+
+
+def test_one_protocol_has_no_verdict() -> None:
+    assert verdict([result("grpc", 40.0, 0.66)], {}) == ""
+
+
+def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:
+    table = train_table([result("grpc", 40.0, 0.66), result("grpc++", 90.0, 0.66)], "title")
+
+    assert table.row_count == 2
+    assert list(table.columns[3].cells) == ["-", "-"]
