@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string>
+#include <system_error>
 
 #include "socket.h"
 
@@ -48,7 +49,9 @@ Reactor::~Reactor() {
 }
 
 void Reactor::DropPosted() {
-  // What was posted after the end never runs; it may hold references that lead back here.
+  // What was posted after the end never runs; it may hold references that lead back here. One
+  // thread at a time may pop: this is the reactor that stops, or whoever posts to it too late.
+  std::lock_guard lock(drop_mutex_);
   for (MpscQueue* queue : {&inbox_, &lazy_inbox_}) {
     while (MpscNode* node = queue->Pop()) delete static_cast<Task*>(node);
   }
@@ -67,7 +70,12 @@ Status Reactor::Start() {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
   event.data.u64 = 1;
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, lazy_timer_.get(), &event);
-  thread_ = std::thread([this] { Loop(); });
+  try {
+    thread_ = std::thread([this] { Loop(); });
+  } catch (const std::system_error& error) {
+    return Status(Code::kResourceExhausted,
+                  std::string("cannot start a thread for a reactor: ") + error.what());
+  }
   return Status();
 }
 
@@ -77,6 +85,9 @@ void Reactor::Stop() {
   Post([] {});
   thread_.join();
   ended_.store(true, std::memory_order_release);
+  // As in Post: either what is dropped below includes a task, or its poster sees that we ended.
+  sleeping_.exchange(false, std::memory_order_acq_rel);
+  lazy_armed_.exchange(true, std::memory_order_acq_rel);
   targets_.clear();
   unwatched_.clear();
   timers_.clear();
@@ -94,6 +105,7 @@ void Reactor::Post(std::function<void()> task) {
     const uint64_t one = 1;
     [[maybe_unused]] ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
   }
+  if (ended_.load(std::memory_order_acquire)) DropPosted();  // it ended meanwhile
 }
 
 void Reactor::PostLazily(std::function<void()> task) {
@@ -106,6 +118,7 @@ void Reactor::PostLazily(std::function<void()> task) {
     when.it_value.tv_nsec = kLazyMs * 1'000'000;
     timerfd_settime(lazy_timer_.get(), 0, &when, nullptr);
   }
+  if (ended_.load(std::memory_order_acquire)) DropPosted();
 }
 
 Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
@@ -159,14 +172,13 @@ void Reactor::RunOnExecutorFromReactor(std::function<void()> closure) {
   options_.executor(std::move(closure));
 }
 
-bool Reactor::Drain(MpscQueue* queue) {
-  bool any = false;
-  while (MpscNode* node = queue->Pop()) {
-    std::unique_ptr<Task> task(static_cast<Task*>(node));
-    task->run();
-    any = true;
-  }
-  return any;
+bool Reactor::DrainFromReactor(MpscQueue* queue) {
+  // What these tasks post themselves has its turn after the next look at the sockets: a connection
+  // that keeps on writing must not keep the others waiting.
+  std::vector<std::unique_ptr<Task>> tasks;
+  while (MpscNode* node = queue->Pop()) tasks.emplace_back(static_cast<Task*>(node));
+  for (const auto& task : tasks) task->run();
+  return !tasks.empty();
 }
 
 void Reactor::RunTimersFromReactor() {
@@ -220,7 +232,7 @@ void Reactor::Loop() {
       sleep_ms = SleepMsFromReactor();
       sleeping_.exchange(true, std::memory_order_acq_rel);
       SendBatch batch;
-      if (Drain(&inbox_)) {
+      if (DrainFromReactor(&inbox_)) {
         FlushToExecutorFromReactor();
         sleep_ms = 0;
       }
@@ -237,19 +249,19 @@ void Reactor::Loop() {
             ::read(lazy ? lazy_timer_.get() : wake_.get(), &ignored_count, sizeof(ignored_count));
         if (lazy) {
           lazy_armed_.exchange(false, std::memory_order_acq_rel);
-          Drain(&lazy_inbox_);
+          DrainFromReactor(&lazy_inbox_);
         }
         continue;
       }
       auto* target = static_cast<EventTarget*>(events[i].data.ptr);
       if (targets_.count(target) != 0) target->OnEventsFromReactor(events[i].events);
     }
-    Drain(&inbox_);
+    DrainFromReactor(&inbox_);
     RunTimersFromReactor();
     FlushToExecutorFromReactor();
     unwatched_.clear();
   }
-  Drain(&inbox_);
+  DrainFromReactor(&inbox_);
   const auto targets = targets_;  // stopping one unwatches it
   for (const auto& [key, target] : targets) target->OnStopFromReactor();
   FlushToExecutorFromReactor();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -73,7 +74,7 @@ class Reactor {
 
   void Loop();
   void DropPosted();
-  static bool Drain(MpscQueue* queue);
+  static bool DrainFromReactor(MpscQueue* queue);  // true: there was something
   void RunTimersFromReactor();
   void FlushToExecutorFromReactor();
   int SleepMsFromReactor() const;
@@ -91,6 +92,7 @@ class Reactor {
   MpscQueue lazy_inbox_;  // looked at only when the lazy timer fires
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> lazy_armed_{false};
+  std::mutex drop_mutex_;
 
   // Touched by the reactor's thread only.
   std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
