@@ -17,7 +17,10 @@ from tensorwire.errors import TensorwireError
 # A command loads its own module and nobody else's: `tensorwire --help` stays quick, and a command
 # works where the libraries of another are missing. Name -> (module:attribute, line of help).
 COMMANDS = {
-    "demo": ("tensorwire.cli.demo:demo", "Train Wide & Deep on real flights, on grpc and on grpc++."),
+    "demo": (
+        "tensorwire.cli.demo:demo",
+        "Train Wide & Deep on real flights, on grpc and on grpc++.",
+    ),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
     "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),

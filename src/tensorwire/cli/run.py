@@ -1,0 +1,52 @@
+"""``tensorwire run``: a training script unchanged, with the plug-in loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from tensorwire.errors import UsageError
+from tensorwire.plugin import runner
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Example: tensorwire run --protocol grpc++ train.py --job_name worker --task_index 0",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["grpc++", "grpc"]),
+    help="Used whatever the script says. Default: what the script says.",
+)
+@click.option("--tensor-fuse", is_flag=True, help="No effect yet: says so, and trains without.")
+@click.option(
+    "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
+)
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    ctx: click.Context,
+    protocol: str | None,
+    tensor_fuse: bool,
+    as_module: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a training SCRIPT unchanged, with the plug-in loaded.
+
+    The script runs as `python SCRIPT ARGUMENTS` would run it, and so do the Python processes that
+    it starts. Its exit status is the command's.
+    """
+    if not as_module and not Path(script).exists():
+        raise UsageError(f"there is no script {script}")
+    if tensor_fuse:
+        click.echo("tensorwire: --tensor-fuse has no effect yet; tensors are sent singly", err=True)
+    target = ["-m", script] if as_module else [script]
+    environment = runner.environment(protocol, debug=bool(ctx.obj and ctx.obj["debug"]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *target, *arguments], environment)

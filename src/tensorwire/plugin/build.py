@@ -1,0 +1,271 @@
+"""Compiles the plug-in for the installed TensorFlow, once, into a cache.
+
+A finished build is a folder that appears by one rename, so that whoever finds it finds all of it.
+Its name carries a digest of everything that the result depends on: another TensorFlow, another
+compiler or a changed source is another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from tensorwire import __version__
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin import compiler, paths
+from tensorwire.plugin.tensorflow_install import LIBRARIES, TensorFlowInstall, find_tensorflow
+
+PLUGIN_NAME = "tensorwire_plugin.so"
+WAIT_FOR_OTHER_BUILD_S = 1200.0
+
+# NDEBUG: the wheels are built with it, and without it some of TensorFlow's classes have another
+# layout. Symbols stay visible, as in every library of custom operations: what TensorFlow's inline
+# functions keep in static variables must be one thing for TensorFlow and for the plug-in.
+_FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-pthread", "-w")
+_SECONDS_PER_SOURCE = 12
+
+
+@dataclass(frozen=True)
+class PluginSource:
+    """What is compiled, and against which headers and engine of ours."""
+
+    folder: Path
+    include: Path
+    engine: Path
+
+    def units(self) -> list[Path]:
+        """The files to compile."""
+        return sorted(self.folder.glob("*.cc"))
+
+    def files(self) -> list[Path]:
+        """Every file whose change asks for another build."""
+        headers = (*self.folder.rglob("*.h"), *self.include.rglob("*.h"))
+        return self.units() + sorted(headers)
+
+
+def packaged_source() -> PluginSource:
+    """The source that came with this package."""
+    native = paths.native_folder()
+    return PluginSource(native / "plugin", native / "include", paths.engine_library())
+
+
+def ensure_built(
+    tensorflow: TensorFlowInstall | None = None,
+    source: PluginSource | None = None,
+    rebuild: bool = False,
+) -> Path:
+    """The library of the plug-in for `tensorflow` (the installed one), built first if need be.
+
+    Any number of processes may call this at once: one builds, the others wait for it. Where there
+    is no compiler, what another one built from the same source is as good.
+    Raises TensorwireError that says what to do; nothing half-built is left.
+    """
+    tensorflow = tensorflow or find_tensorflow()
+    source = source or packaged_source()
+    if not source.units():
+        raise TensorwireError(f"no plug-in source in {source.folder}: install tensorwire again")
+    cache = paths.cache_folder()
+    name = f"tf-{tensorflow.version}-{_source_digest(tensorflow, source)}"
+    try:
+        cxx = compiler.find_compiler()
+    except TensorwireError:
+        for library in sorted(cache.glob(f"{name}-*/{PLUGIN_NAME}")):
+            return library
+        raise
+    finished = cache / f"{name}-{_digest(cxx.version)}"
+    library = finished / PLUGIN_NAME
+    if library.exists() and not rebuild:
+        return library
+    with _writing_to(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / f"{finished.name}.lock"):
+            if not library.exists() or rebuild:  # another process may have built it meanwhile
+                _build(tensorflow, source, cxx, finished)
+    return library
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()[:16]
+
+
+def _source_digest(tensorflow: TensorFlowInstall, source: PluginSource) -> str:
+    """Of all that a build depends on but the compiler."""
+    parts: list[str | bytes] = [__version__, tensorflow.fingerprint, *_FLAGS]
+    parts += tensorflow.compile_flags
+    for file in source.files():
+        parts += [file.name, file.read_bytes()]
+    return _digest(*parts)
+
+
+@contextmanager
+def _writing_to(cache: Path) -> Iterator[None]:
+    """Turns what the file system refuses into an error that names the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise TensorwireError(
+            f"cannot write the plug-in's cache {cache} ({error.strerror or error}); "
+            f"let {paths.CACHE_VARIABLE} name a folder that can be written"
+        ) from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock that ends with the process that holds it, however that ends."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        _say("tensorwire: another process is building the grpc++ plug-in; waiting for it\n")
+        try:
+            lock.acquire(timeout=WAIT_FOR_OTHER_BUILD_S)
+        except filelock.Timeout:
+            raise TensorwireError(
+                f"another process has held {path} for {WAIT_FOR_OTHER_BUILD_S:.0f} s; "
+                "end it and try again"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _build(
+    tensorflow: TensorFlowInstall, source: PluginSource, cxx: compiler.Compiler, finished: Path
+) -> None:
+    """Builds into `finished`, which appears whole or not at all. The caller holds the lock."""
+    work = finished.with_name(f".{finished.name}.building")
+    log = finished.with_name(f"{finished.name}.log")
+    shutil.rmtree(work, ignore_errors=True)  # of a build that was killed
+    work.mkdir()
+    began = time.monotonic()
+    _say(
+        f"tensorwire: building the grpc++ plug-in for TensorFlow {tensorflow.version} "
+        f"(once, about {_estimate_s(len(source.units()))} s) … "
+    )
+    try:
+        objects = [f"{unit.stem}.o" for unit in source.units()]
+        compiler.run_all(
+            [
+                _compile_command(tensorflow, source, cxx, unit, name)
+                for unit, name in zip(source.units(), objects, strict=True)
+            ],
+            work,
+        )
+        compiler.run_all([_link_command(tensorflow, source, cxx, objects)], work)
+        for name in objects:
+            (work / name).unlink()
+        _write_record(work / "build.json", tensorflow, cxx)
+        shutil.rmtree(finished, ignore_errors=True)
+        work.rename(finished)
+    except compiler.CompileError as error:
+        _say("failed\n")
+        log.write_text(f"{shlex.join(error.command)}\n{error.output}", encoding="utf-8")
+        raise TensorwireError(
+            f"the grpc++ plug-in does not compile for TensorFlow {tensorflow.version} "
+            f"with {cxx.version}: {error.first_error()} (all of it: {log})"
+        ) from None
+    except BaseException:
+        _say("stopped\n")
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    log.unlink(missing_ok=True)
+    _say(f"done in {time.monotonic() - began:.0f} s\n")
+
+
+def _estimate_s(units: int) -> int:
+    """Seconds that a build will take, roughly; a compilation takes 8 to 17."""
+    rounds = math.ceil(units / compiler.parallel_jobs())
+    return max(10, rounds * _SECONDS_PER_SOURCE)
+
+
+def _compile_command(
+    tensorflow: TensorFlowInstall,
+    source: PluginSource,
+    cxx: compiler.Compiler,
+    unit: Path,
+    output: str,
+) -> list[str]:
+    ours = [source.include, source.folder]
+    return [
+        *cxx.command,
+        *_standard_first(tensorflow.compile_flags),
+        *_FLAGS,
+        *(f"-I{folder}" for folder in ours),
+        *(part for folder in include_folders(tensorflow) for part in ("-isystem", str(folder))),
+        "-c",
+        str(unit),
+        "-o",
+        output,
+    ]
+
+
+def _standard_first(flags: tuple[str, ...]) -> list[str]:
+    """TensorFlow's flags, with C++17 where they name no standard."""
+    named = any(flag.lstrip("-").startswith("std=") for flag in flags)
+    return [*flags] if named else ["-std=c++17", *flags]
+
+
+def include_folders(tensorflow: TensorFlowInstall) -> list[Path]:
+    """The wheel's headers. Those of its dependencies expect to be included from their own roots."""
+    external = tensorflow.include / "external"
+    candidates = [tensorflow.include]
+    for folder in sorted(external.iterdir()) if external.is_dir() else []:
+        candidates += [folder, folder / "include"]
+    candidates.append(external / "farmhash_archive" / "src")
+    return [folder for folder in candidates if folder.is_dir()]
+
+
+def _link_command(
+    tensorflow: TensorFlowInstall,
+    source: PluginSource,
+    cxx: compiler.Compiler,
+    objects: list[str],
+) -> list[str]:
+    # No rpath: whoever loads the plug-in has loaded the engine and TensorFlow before, and the
+    # dynamic linker finds both by their SONAME.
+    return [
+        *cxx.command,
+        "-shared",
+        "-pthread",
+        *objects,
+        f"-L{tensorflow.library_folder}",
+        *(f"-l:{name}" for name in LIBRARIES),
+        f"-L{source.engine.parent}",
+        f"-l:{source.engine.name}",
+        "-o",
+        PLUGIN_NAME,
+    ]
+
+
+def _write_record(path: Path, tensorflow: TensorFlowInstall, cxx: compiler.Compiler) -> None:
+    record = {
+        "tensorwire": __version__,
+        "tensorflow": tensorflow.version,
+        "compiler": cxx.version,
+        "flags": [*tensorflow.compile_flags, *_FLAGS],
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _say(text: str) -> None:
+    """Progress goes to stderr, so that it never mixes with what a script prints."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

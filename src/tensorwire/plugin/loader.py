@@ -1,0 +1,71 @@
+"""Loads the engine and the plug-in into this process, and reads the plug-in's counters."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin import patches, paths
+from tensorwire.plugin.build import ensure_built
+
+
+@dataclass(frozen=True)
+class LoadedPlugin:
+    """The plug-in in this process; it stays until the process ends."""
+
+    path: Path
+    library: ctypes.CDLL
+
+
+_lock = threading.Lock()
+_loaded: LoadedPlugin | None = None
+
+
+def load() -> Path:
+    """Registers the protocol "grpc++" with TensorFlow; twice is once. Returns the library's path.
+
+    Compiles the plug-in where that has not been done. Raises TensorwireError that says what to do.
+    """
+    global _loaded  # noqa: PLW0603 - a library is loaded once a process
+    with _lock:
+        if _loaded is None:
+            _loaded = _load(ensure_built())
+            patches.let_estimators_name_our_protocol()
+        return _loaded.path
+
+
+def _load(path: Path) -> LoadedPlugin:
+    import tensorflow as tf
+
+    engine = paths.engine_library()
+    try:
+        # First, so that the plug-in finds it by its SONAME and needs no rpath.
+        ctypes.CDLL(str(engine))
+        tf.load_library(str(path))
+        library = ctypes.CDLL(str(path))
+    except (OSError, tf.errors.OpError) as error:
+        what = getattr(error, "message", None) or error
+        raise TensorwireError(
+            f"the grpc++ plug-in {path} does not load ({what}); "
+            "build it again: tensorwire build --force"
+        ) from None
+    library.tensorwire_stats_json.restype = ctypes.c_char_p
+    library.tensorwire_stats_json.argtypes = []
+    return LoadedPlugin(path, library)
+
+
+def stats() -> dict[str, Any]:
+    """This process's totals on grpc++ since it began: bytes, frames, tensors, requests.
+
+    Raises TensorwireError where the plug-in is not loaded.
+    """
+    if _loaded is None:
+        raise TensorwireError("the grpc++ plug-in is not loaded: import tensorwire.tf first")
+    found = json.loads(_loaded.library.tensorwire_stats_json())
+    assert isinstance(found, dict)
+    return found

@@ -1,0 +1,81 @@
+"""The few places where TensorFlow's Python decides on a protocol.
+
+Every server that a script makes (tf.compat.v1.train.Server, tf.distribute.Server, an estimator's, a
+distribution strategy's) takes its definition from ``server_lib._make_server_def``; every strategy
+that runs remote functions gives its definition to the eager context. The session's target stays
+"grpc://", because the master session is on gRPC under either protocol.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tensorwire.plugin.imports import after_import
+
+PROTOCOL = "grpc++"
+
+
+def replace_protocol(protocol: str) -> None:
+    """From now on every server and every cluster of this process uses `protocol`.
+
+    TensorFlow must have been imported. Calling it again replaces the protocol of the first call.
+    """
+    from tensorflow.python.eager import context
+    from tensorflow.python.training import server_lib
+
+    make = _original(server_lib._make_server_def)
+
+    @functools.wraps(make)
+    def make_server_def(*args: Any, **kwargs: Any) -> Any:
+        server_def = make(*args, **kwargs)
+        server_def.protocol = protocol
+        return server_def
+
+    server_lib._make_server_def = make_server_def
+
+    for name in ("set_server_def", "update_server_def"):
+        setattr(context.Context, name, _with_protocol(getattr(context.Context, name), protocol))
+
+
+def _with_protocol(method: Any, protocol: str) -> Any:
+    inner = _original(method)
+
+    @functools.wraps(inner)
+    def with_protocol(self: Any, server_def: Any, *args: Any, **kwargs: Any) -> Any:
+        if server_def is not None and server_def.protocol != protocol:
+            changed = type(server_def)()
+            changed.CopyFrom(server_def)  # the caller's own stays as it was
+            changed.protocol = protocol
+            server_def = changed
+        return inner(self, server_def, *args, **kwargs)
+
+    return with_protocol
+
+
+def _original(function: Any) -> Any:
+    """What an earlier replacement stands for, or the function itself."""
+    return getattr(function, "__wrapped__", function)
+
+
+def let_estimators_name_our_protocol() -> None:
+    """Estimators (TensorFlow up to 2.15) accept "grpc++", which their own check does not know."""
+    after_import("tensorflow_estimator.python.estimator.run_config", _widen_run_config_check)
+
+
+def _widen_run_config_check() -> None:
+    from tensorflow_estimator.python.estimator import run_config
+
+    check = _original(run_config._validate_properties)
+
+    @functools.wraps(check)
+    def validate_properties(config: Any) -> None:
+        named = config._protocol
+        if named == PROTOCOL:
+            config._protocol = "grpc"
+        try:
+            check(config)
+        finally:
+            config._protocol = named
+
+    run_config._validate_properties = validate_properties

@@ -1,0 +1,60 @@
+"""Running a script that knows nothing of us, with the plug-in in it.
+
+The script gets an interpreter of its own, exactly as ``python SCRIPT`` would give it one: its
+tracebacks, its exit status, its ``__main__`` and what it does before it imports TensorFlow are
+untouched. A folder in front of PYTHONPATH holds a ``sitecustomize`` that waits for TensorFlow to be
+imported. Both pass to the Python processes that the script starts, so its tasks run on the
+protocol too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin.imports import after_import
+
+PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
+DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"
+
+_SITE = Path(__file__).parent / "site"
+
+
+def environment(
+    protocol: str | None, debug: bool, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
+
+    With a `protocol`, they use it whatever the script says.
+    """
+    env = dict(os.environ if inherited is None else inherited)
+    others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
+    env["PYTHONPATH"] = os.pathsep.join([str(_SITE), *others])
+    env[PROTOCOL_VARIABLE] = protocol or ""
+    env[DEBUG_VARIABLE] = "1" if debug else ""
+    return env
+
+
+def wait_for_tensorflow() -> None:
+    """Called in each new interpreter: hooks the import of TensorFlow."""
+    after_import("tensorflow", _on_tensorflow)
+
+
+def _on_tensorflow() -> None:
+    from tensorwire.plugin import loader, patches
+
+    try:
+        loader.load()
+    except TensorwireError as error:
+        # The script is not at fault and cannot go on: our line, and no traceback through it.
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        sys.stderr.write(f"tensorwire: error: {error}\n")
+        sys.exit(error.exit_code)
+    protocol = os.environ.get(PROTOCOL_VARIABLE)
+    if protocol:
+        patches.replace_protocol(protocol)

@@ -1,0 +1,87 @@
+"""The TensorFlow that is installed here: its version, headers and libraries."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorwire.errors import TensorwireError
+
+OLDEST = (2, 15)
+NEWEST_TESTED = (2, 21)
+
+# In this order: TensorFlow 2.15 defines ServerFactory::Register in both libraries, and its server
+# looks in the framework's registry.
+LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+
+
+@dataclass(frozen=True)
+class TensorFlowInstall:
+    """What a compiler must know. ``compile_flags`` are TensorFlow's own, include paths left out."""
+
+    version: str
+    include: Path
+    library_folder: Path
+    compile_flags: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells apart builds that share a version number, such as a vendor's and PyPI's."""
+        sizes = ((self.library_folder / name).stat().st_size for name in LIBRARIES)
+        return f"{self.version}/" + "/".join(map(str, sizes))
+
+
+def find_tensorflow() -> TensorFlowInstall:
+    """Imports TensorFlow and asks it.
+
+    Raises TensorwireError where there is none, or one that the plug-in cannot be built for.
+    """
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise TensorwireError(
+            f"TensorFlow is not installed for {sys.executable}; "
+            "install it first: pip install tensorflow"
+        ) from None
+    check_version(tf.__version__)
+    install = TensorFlowInstall(
+        version=tf.__version__,
+        include=Path(tf.sysconfig.get_include()),
+        library_folder=Path(tf.sysconfig.get_lib()),
+        compile_flags=tuple(
+            flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")
+        ),
+    )
+    for needed in (*(install.library_folder / name for name in LIBRARIES), install.include):
+        if not needed.exists():
+            raise TensorwireError(
+                f"this TensorFlow {install.version} has no {needed}, which the plug-in is built "
+                "against; the wheels tensorflow and tensorflow-cpu from PyPI have it"
+            )
+    return install
+
+
+def check_version(version: str) -> None:
+    """TensorwireError for a TensorFlow that is too old, a warning for one that is untested."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    if number < OLDEST:
+        raise TensorwireError(
+            f"TensorFlow {version} is too old for grpc++, which needs {_text(OLDEST)} or newer: "
+            f"pip install 'tensorflow>={_text(OLDEST)}'"
+        )
+    if number > NEWEST_TESTED:
+        warnings.warn(
+            f"TensorFlow {version} is newer than {_text(NEWEST_TESTED)}, the newest that this "
+            "version of tensorwire was tested with; trying it",
+            stacklevel=2,
+        )
+
+
+def _text(number: tuple[int, int]) -> str:
+    return ".".join(map(str, number))
