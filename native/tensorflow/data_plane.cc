@@ -1,0 +1,178 @@
+#include "data_plane.h"
+
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "status.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+constexpr const char* kMapVariable = "TENSORWIRE_ENDPOINT_MAP";
+constexpr const char* kMapFile = ".endpoint_map";
+constexpr const char* kMapFormat =
+    "; a line a task: grpc_host:port=data_host:port, as in 127.0.0.1:3333=127.0.0.1:5555";
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+void Log(wire::LogLevel level, const std::string& line) {
+  switch (level) {
+    case wire::LogLevel::kInfo:
+      LOG(INFO) << "grpc++: " << line;
+      break;
+    case wire::LogLevel::kWarning:
+      LOG(WARNING) << "grpc++: " << line;
+      break;
+    case wire::LogLevel::kError:
+      LOG(ERROR) << "grpc++: " << line;
+      break;
+  }
+}
+
+int CountTasks(const tensorflow::ClusterDef& cluster) {
+  int tasks = 0;
+  for (const auto& job : cluster.job()) tasks += static_cast<int>(job.tasks().size());
+  return tasks;
+}
+
+}  // namespace
+
+std::string TaskName(const std::string& job, int index) {
+  return "/job:" + job + "/replica:0/task:" + std::to_string(index);
+}
+
+absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
+                               std::function<void(std::function<void()>)> executor,
+                               std::unique_ptr<DataPlane>* out) {
+  std::unique_ptr<DataPlane> plane(new DataPlane);
+  plane->name_ = TaskName(server_def.job_name(), server_def.task_index());
+  for (const auto& job : server_def.cluster().job()) {
+    if (job.name() != server_def.job_name()) continue;
+    const auto own = job.tasks().find(server_def.task_index());
+    if (own != job.tasks().end()) plane->own_address_ = own->second;
+  }
+  if (absl::Status s = plane->ReadEndpointMap(server_def); !s.ok()) return s;
+
+  wire::EngineOptions options;
+  options.name = plane->name_;
+  options.executor = std::move(executor);
+  options.log = Log;
+  const int connections = CountTasks(server_def.cluster()) - 1;
+  if (wire::Status s = wire::ReadEnvironment(server_def.job_name(), connections, &options);
+      !s.ok()) {
+    return FromWire(s);
+  }
+  if (wire::Status s = wire::Engine::Create(std::move(options), &plane->engine_); !s.ok()) {
+    return FromWire(s);
+  }
+  *out = std::move(plane);
+  return absl::OkStatus();
+}
+
+DataPlane::~DataPlane() = default;
+
+absl::Status DataPlane::ReadEndpointMap(const tensorflow::ServerDef& server_def) {
+  const char* named = std::getenv(kMapVariable);
+  const bool required = named != nullptr && *named != '\0';
+  const std::string path = required ? named : kMapFile;
+  std::ifstream file(path);
+  if (!file) {
+    if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();  // the rule serves
+    return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + path +
+                                      (required ? std::string(", which ") + kMapVariable + " names" : ""));
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  wire::EndpointMap map;
+  if (wire::Status s = wire::ParseEndpointMap(text.str(), path, &map); !s.ok()) return FromWire(s);
+
+  std::set<std::string> grpc_addresses;
+  for (const auto& job : server_def.cluster().job()) {
+    for (const auto& [index, address] : job.tasks()) grpc_addresses.insert(address);
+  }
+  for (const auto& [grpc, data] : map) {
+    if (grpc_addresses.count(grpc) == 0) {
+      return absl::InvalidArgumentError("grpc++: " + path + " has a line for " + grpc +
+                                        ", which is no task of the cluster" + kMapFormat);
+    }
+    data_address_[grpc] = data;
+  }
+  for (const auto& job : server_def.cluster().job()) {
+    for (const auto& [index, address] : job.tasks()) {
+      if (data_address_.count(address) == 0) {
+        return absl::InvalidArgumentError("grpc++: " + path + " has no line for " + address + " (" +
+                                          TaskName(job.name(), index) + ")" + kMapFormat);
+      }
+    }
+  }
+  map_file_ = path;
+  return absl::OkStatus();
+}
+
+absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string* out) const {
+  if (const auto mapped = data_address_.find(grpc_address); mapped != data_address_.end()) {
+    *out = mapped->second;
+    return absl::OkStatus();
+  }
+  std::string host;
+  int port = 0;
+  if (!wire::SplitAddress(grpc_address, &host, &port)) {
+    return absl::InvalidArgumentError("grpc++: \"" + grpc_address +
+                                      "\" in the cluster spec is not host:port");
+  }
+  const bool v6 = host.find(':') != std::string::npos;
+  *out = (v6 ? "[" + host + "]" : host) + ":" + std::to_string(wire::DataPort(port));
+  return absl::OkStatus();
+}
+
+absl::Status DataPlane::Listen(int grpc_port, std::shared_ptr<wire::Handler> handler) {
+  std::string grpc_address = own_address_;
+  const auto colon = grpc_address.rfind(':');
+  if (data_address_.count(grpc_address) == 0 && colon != std::string::npos) {
+    grpc_address = grpc_address.substr(0, colon + 1) + std::to_string(grpc_port);
+    if (colon == 0) grpc_address = "localhost" + grpc_address;
+  }
+  std::string data_address;
+  if (absl::Status s = DataAddress(grpc_address, &data_address); !s.ok()) return s;
+  std::string host;
+  int port = 0;
+  wire::SplitAddress(data_address, &host, &port);
+  int bound = 0;
+  // A name in a cluster spec need not be an address of this host (a Kubernetes Service is not), so
+  // only one that is surely local narrows the interfaces down; gRPC itself takes them all.
+  const wire::Status status =
+      engine_->Listen(IsLoopback(host) ? host : "", port, std::move(handler), &bound);
+  if (!status.ok()) {
+    return absl::Status(
+        static_cast<absl::StatusCode>(status.code()),
+        "grpc++: " + status.message() + ". It is the data port of " + name_ +
+            (map_file_.empty()
+                 ? ", 20000 above its gRPC port; free it, or name another in a file .endpoint_map" +
+                       std::string(kMapFormat)
+                 : ", named in " + map_file_ + "; free it, or name another there"));
+  }
+  LOG(INFO) << "grpc++: " << name_ << " has its data port at " << data_address;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<wire::Channel> DataPlane::ChannelTo(const std::string& task_name,
+                                                    const std::string& grpc_address) {
+  std::string address;
+  // A malformed address was refused by gRPC before it got here; the channel would say so too.
+  if (!DataAddress(grpc_address, &address).ok()) address = grpc_address;
+  std::lock_guard lock(mutex_);
+  auto& channel = channels_[task_name + "@" + address];
+  if (channel == nullptr) channel = engine_->Connect(address, task_name);
+  return channel;
+}
+
+}  // namespace tensorwire::plugin

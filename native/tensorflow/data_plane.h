@@ -1,0 +1,59 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/protobuf/cluster.pb.h"
+#include "tensorflow/core/protobuf/tensorflow_server.pb.h"
+#include "tensorwire/wire/endpoint_map.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::plugin {
+
+// A task's name in TensorFlow's form: "/job:ps/replica:0/task:1".
+std::string TaskName(const std::string& job, int index);
+
+// One task's end of the data plane: the engine, the port it listens on, and a channel to every
+// other task of the cluster. Where the data ports are is told by a file `.endpoint_map` in the
+// working directory, or the file that TENSORWIRE_ENDPOINT_MAP names; without one they follow from
+// the gRPC ports (wire::DataPort).
+class DataPlane {
+ public:
+  // Reads the environment and the endpoint map, checks that it fits the cluster, starts the
+  // engine. `executor` as in wire::EngineOptions.
+  static absl::Status Create(const tensorflow::ServerDef& server_def,
+                             std::function<void(std::function<void()>)> executor,
+                             std::unique_ptr<DataPlane>* out);
+  ~DataPlane();
+
+  // Opens the data port that belongs to the gRPC address of this task. `grpc_port` replaces a 0
+  // there.
+  absl::Status Listen(int grpc_port, std::shared_ptr<wire::Handler> handler);
+
+  // The way to the task that has this gRPC address.
+  std::shared_ptr<wire::Channel> ChannelTo(const std::string& task_name,
+                                           const std::string& grpc_address);
+
+  wire::EngineStats stats() const { return engine_->stats(); }
+  const std::string& name() const { return name_; }
+
+ private:
+  DataPlane() = default;
+  absl::Status ReadEndpointMap(const tensorflow::ServerDef& server_def);
+  absl::Status DataAddress(const std::string& grpc_address, std::string* out) const;
+
+  std::string name_;
+  std::string own_address_;  // of gRPC, as the cluster spec has it
+  std::string map_file_;     // "" where there is none
+  std::map<std::string, std::string> data_address_;
+  std::unique_ptr<wire::Engine> engine_;
+
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<wire::Channel>> channels_;  // by task and data address
+};
+
+}  // namespace tensorwire::plugin

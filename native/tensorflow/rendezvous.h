@@ -1,0 +1,18 @@
+#pragma once
+
+#include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
+
+namespace tensorwire::plugin {
+
+// Hands out rendezvous that fetch tensors of other tasks over the data plane.
+class RendezvousMgr : public tensorflow::BaseRendezvousMgr {
+ public:
+  explicit RendezvousMgr(const tensorflow::WorkerEnv* env) : BaseRendezvousMgr(env) {}
+
+ protected:
+  tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> Create(
+      int64_t step_id, const tensorflow::WorkerEnv* env) override;
+};
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,212 @@
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "counters.h"
+#include "data_plane.h"
+#include "rendezvous.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
+#include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "worker_cache.h"
+#include "worker_service.h"
+
+// protocol="grpc++": TensorFlow's gRPC server with a data plane beside it. This file is where the
+// plug-in joins TensorFlow: a ServerFactory that is registered when the library is loaded.
+
+namespace tensorwire::plugin {
+namespace {
+
+// The data planes of this process, for its figures.
+class Planes {
+ public:
+  void Add(const DataPlane* plane) {
+    std::lock_guard lock(mutex_);
+    planes_.insert(plane);
+  }
+  void Remove(const DataPlane* plane) {
+    std::lock_guard lock(mutex_);
+    planes_.erase(plane);
+  }
+  std::string ToJson() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<const DataPlane*> planes_;
+};
+
+Planes& AllPlanes() {
+  static Planes* planes = new Planes;  // threads may outlive static destruction
+  return *planes;
+}
+
+class Server : public tensorflow::GrpcServer {
+ public:
+  Server(const tensorflow::ServerDef& server_def, tensorflow::Env* env)
+      : GrpcServer(server_def, env) {}
+  ~Server() override {
+    if (plane_ != nullptr) AllPlanes().Remove(plane_.get());
+    // The engine calls into what ~GrpcServer takes down; so it goes first.
+    plane_.reset();
+  }
+
+  absl::Status Init(tensorflow::DeviceMgr* local_device_mgr) {
+    auto execute = [this](std::function<void()> closure) {
+      if (auto* pool = pool_.load(std::memory_order_acquire); pool != nullptr) {
+        pool->Schedule(std::move(closure));
+      } else {
+        tensorflow::Env::Default()->SchedClosure(std::move(closure));
+      }
+    };
+    if (absl::Status s = DataPlane::Create(server_def(), execute, &plane_); !s.ok()) return s;
+
+    // The data port opens before the gRPC port: who has seen this task on gRPC finds both.
+    std::string host;
+    int grpc_port = 0;
+    if (absl::Status s = GetHostAndPort(server_def(), &host, &grpc_port); !s.ok()) return s;
+    if (grpc_port != 0) {
+      if (absl::Status s = plane_->Listen(grpc_port, service_); !s.ok()) return s;
+    }
+    tensorflow::GrpcServerOptions options;
+    options.local_device_mgr = local_device_mgr;
+    options.rendezvous_mgr_func = [](const tensorflow::WorkerEnv* env) {
+      return static_cast<tensorflow::RendezvousMgrInterface*>(new RendezvousMgr(env));
+    };
+    if (absl::Status s = GrpcServer::Init(options); !s.ok()) return s;
+    if (grpc_port == 0) {
+      if (absl::Status s = plane_->Listen(bound_port(), service_); !s.ok()) return s;
+    }
+    pool_.store(worker_env()->compute_pool, std::memory_order_release);
+    service_->Begin(worker_env(), worker_impl());
+    AllPlanes().Add(plane_.get());
+    return absl::OkStatus();
+  }
+
+ protected:
+  absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
+                                  tensorflow::WorkerCacheInterface** out) override {
+    tensorflow::WorkerCacheInterface* grpc = nullptr;
+    if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;
+    std::map<std::string, std::string> addresses;
+    for (const auto& job : ClusterOf(options).job()) {
+      for (const auto& [index, address] : job.tasks()) {
+        addresses[TaskName(job.name(), index)] = address;
+      }
+    }
+    addresses.erase(TaskName(JobOf(options), options.task_index));
+    *out = new WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface>(grpc), plane_.get(),
+                           std::move(addresses));
+    return absl::OkStatus();
+  }
+
+ private:
+  // Some releases hold these by pointer, some by value.
+  template <typename T>
+  static const T& Deref(const T* pointer) {
+    return *pointer;
+  }
+  template <typename T>
+  static const T& Deref(const T& value) {
+    return value;
+  }
+  template <typename Options>
+  static const tensorflow::ClusterDef& ClusterOf(const Options& options) {
+    return Deref(options.cluster_def);
+  }
+  template <typename Options>
+  static const std::string& JobOf(const Options& options) {
+    return Deref(options.job_name);
+  }
+
+  std::atomic<tensorflow::thread::ThreadPool*> pool_{nullptr};
+  const std::shared_ptr<WorkerService> service_ = std::make_shared<WorkerService>();
+  std::unique_ptr<DataPlane> plane_;
+};
+
+class Factory : public tensorflow::ServerFactory {
+ public:
+  bool AcceptsOptions(const tensorflow::ServerDef& server_def) override {
+    return server_def.protocol() == "grpc++";
+  }
+  absl::Status NewServer(const tensorflow::ServerDef& server_def, const Options& options,
+                         std::unique_ptr<tensorflow::ServerInterface>* out) override {
+    auto server = std::make_unique<Server>(server_def, tensorflow::Env::Default());
+    if (absl::Status s = server->Init(options.local_device_mgr); !s.ok()) return s;
+    *out = std::move(server);
+    return absl::OkStatus();
+  }
+};
+
+const bool registered = [] {
+  tensorflow::ServerFactory::Register("TENSORWIRE_SERVER", new Factory);
+  return true;
+}();
+
+std::string Quote(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string Planes::ToJson() const {
+  wire::PeerStats total;
+  std::string peers;
+  std::lock_guard lock(mutex_);
+  for (const DataPlane* plane : planes_) {
+    for (const wire::PeerStats& peer : plane->stats().peers) {
+      total.tx_bytes += peer.tx_bytes;
+      total.rx_bytes += peer.rx_bytes;
+      total.tx_frames += peer.tx_frames;
+      total.rx_frames += peer.rx_frames;
+      total.tx_syscalls += peer.tx_syscalls;
+      total.rx_syscalls += peer.rx_syscalls;
+      total.connects += peer.connects;
+      peers += (peers.empty() ? "" : ", ") + ("{\"task\": " + Quote(plane->name())) +
+               ", \"peer\": " + Quote(peer.peer) +
+               ", \"tx_bytes\": " + std::to_string(peer.tx_bytes) +
+               ", \"rx_bytes\": " + std::to_string(peer.rx_bytes) +
+               ", \"tx_frames\": " + std::to_string(peer.tx_frames) +
+               ", \"rx_frames\": " + std::to_string(peer.rx_frames) +
+               ", \"tx_syscalls\": " + std::to_string(peer.tx_syscalls) +
+               ", \"rx_syscalls\": " + std::to_string(peer.rx_syscalls) +
+               ", \"connects\": " + std::to_string(peer.connects) + "}";
+    }
+  }
+  const PluginCounters& counters = Counters();
+  return "{\"tx_bytes\": " + std::to_string(total.tx_bytes) +
+         ", \"rx_bytes\": " + std::to_string(total.rx_bytes) +
+         ", \"tx_frames\": " + std::to_string(total.tx_frames) +
+         ", \"rx_frames\": " + std::to_string(total.rx_frames) +
+         ", \"tx_syscalls\": " + std::to_string(total.tx_syscalls) +
+         ", \"rx_syscalls\": " + std::to_string(total.rx_syscalls) +
+         ", \"connects\": " + std::to_string(total.connects) +
+         ", \"recv_tensors\": " + std::to_string(counters.recv_tensors.load()) +
+         ", \"served_tensors\": " + std::to_string(counters.served_tensors.load()) +
+         ", \"run_graphs\": " + std::to_string(counters.run_graphs.load()) + ", \"peers\": [" +
+         peers + "]}";
+}
+
+}  // namespace
+
+PluginCounters& Counters() {
+  static PluginCounters* counters = new PluginCounters;
+  return *counters;
+}
+
+}  // namespace tensorwire::plugin
+
+extern "C" const char* tensorwire_stats_json() {
+  thread_local std::string json;
+  json = tensorwire::plugin::AllPlanes().ToJson();
+  return json.c_str();
+}

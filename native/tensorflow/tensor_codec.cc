@@ -1,0 +1,87 @@
+#include "tensor_codec.h"
+
+#include <memory>
+
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tensorwire::plugin {
+
+using tensorflow::DataType;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+bool TravelsAsMemory(const Tensor& tensor) {
+  return !tensor.IsInitialized() || tensor.NumElements() == 0 ||
+         tensorflow::DataTypeCanUseMemcpy(tensor.dtype());
+}
+
+void EncodeTensor(const Tensor& tensor, bool is_dead, uint32_t waited_us, wire::Message* message) {
+  // A dead tensor may be uninitialised: it has a type and a shape, and nothing in it.
+  const bool empty = !tensor.IsInitialized() || tensor.NumElements() == 0;
+  const bool as_proto = !empty && !TravelsAsMemory(tensor);
+  const TensorShape& shape = tensor.shape();
+  message->Put<uint8_t>(static_cast<uint8_t>((is_dead ? kDead : 0) | (as_proto ? kAsProto : 0)));
+  message->Put<uint8_t>(static_cast<uint8_t>(shape.dims()));
+  message->Put<uint16_t>(static_cast<uint16_t>(tensor.dtype()));
+  message->Put<uint32_t>(waited_us);
+  for (int i = 0; i < shape.dims(); ++i) message->Put<int64_t>(shape.dim_size(i));
+  if (empty) return;
+  if (as_proto) {
+    tensorflow::TensorProto proto;
+    tensor.AsProtoTensorContent(&proto);
+    message->SetOwnedPayload(proto.SerializeAsString());
+    return;
+  }
+  const auto bytes = tensor.tensor_data();
+  message->AddPayload(bytes.data(), bytes.size());
+  message->KeepAlive(std::make_shared<Tensor>(tensor));
+}
+
+absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload_bytes,
+                                     tensorflow::Allocator* allocator,
+                                     std::vector<wire::MutableBuffer>* into) {
+  wire::MetadataReader reader(metadata);
+  uint8_t rank = 0;
+  uint16_t dtype_number = 0;
+  TensorShape shape;
+  bool well_formed = reader.Get(&flags_) && reader.Get(&rank) && reader.Get(&dtype_number) &&
+                     reader.Get(&waited_us_) && rank <= TensorShape::MaxDimensions() &&
+                     tensorflow::DataType_IsValid(dtype_number);
+  for (int i = 0; well_formed && i < rank; ++i) {
+    int64_t size = 0;
+    well_formed = reader.Get(&size) && shape.AddDimWithStatus(size).ok();
+  }
+  if (!well_formed) return absl::InternalError("grpc++: a tensor with malformed metadata arrived");
+  const auto dtype = static_cast<DataType>(dtype_number);
+
+  if (as_proto()) {
+    proto_bytes_.resize(payload_bytes);
+    into->push_back({proto_bytes_.data(), proto_bytes_.size()});
+    return absl::OkStatus();
+  }
+  if (payload_bytes == 0 && (is_dead() || shape.num_elements() > 0)) {
+    tensor_ = Tensor(dtype == tensorflow::DT_INVALID ? tensorflow::DT_FLOAT : dtype);
+    return absl::OkStatus();  // dead: nobody looks into it
+  }
+  if (!tensorflow::DataTypeCanUseMemcpy(dtype) && shape.num_elements() > 0) {
+    return absl::InternalError("grpc++: a tensor of a type that cannot travel as memory arrived");
+  }
+  const int64_t element_bytes = tensorflow::DataTypeSize(dtype);
+  if (static_cast<uint64_t>(shape.num_elements()) * static_cast<uint64_t>(element_bytes) !=
+      payload_bytes) {
+    return absl::InternalError("grpc++: a tensor arrived whose payload is not of its shape's size");
+  }
+  tensor_ = Tensor(allocator, dtype, shape);
+  if (!tensor_.IsInitialized() && payload_bytes > 0) {
+    return absl::ResourceExhaustedError("grpc++: no memory for an arriving tensor of shape " +
+                                        shape.DebugString());
+  }
+  if (payload_bytes > 0) {
+    into->push_back({const_cast<char*>(tensor_.tensor_data().data()), payload_bytes});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tensorwire::plugin

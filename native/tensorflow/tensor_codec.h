@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorwire/wire/message.h"
+
+namespace tensorwire::plugin {
+
+// How a tensor travels: metadata
+//
+//   u8   flags        TensorFlags
+//   u8   rank
+//   u16  dtype        DataType
+//   u32  waited_us    how long the producer kept the request waiting
+//   i64  dimensions   `rank` of them
+//
+// and as payload its memory as it is or, where that has no meaning outside the process (strings,
+// variants, resources), a serialised TensorProto.
+enum TensorFlags : uint8_t {
+  kDead = 1,
+  kAsProto = 2,
+};
+
+// Whether the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
+bool TravelsAsMemory(const tensorflow::Tensor& tensor);
+
+// Adds `tensor`, which is in host memory, to the message; keeps it alive until it has been sent.
+void EncodeTensor(const tensorflow::Tensor& tensor, bool is_dead, uint32_t waited_us,
+                  wire::Message* message);
+
+// A tensor that arrives.
+class IncomingTensor {
+ public:
+  // Reads the metadata, checks it against the payload's size, and makes room for the payload, for
+  // tensors in host memory from `allocator`.
+  absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
+                       tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
+
+  // After the payload has arrived. Null when the tensor is already in place; otherwise what is to
+  // be decoded into it.
+  bool as_proto() const { return (flags_ & kAsProto) != 0; }
+  const std::string& proto_bytes() const { return proto_bytes_; }
+
+  bool is_dead() const { return (flags_ & kDead) != 0; }
+  uint32_t waited_us() const { return waited_us_; }
+  const tensorflow::Tensor& tensor() const { return tensor_; }
+
+ private:
+  uint8_t flags_ = 0;
+  uint32_t waited_us_ = 0;
+  tensorflow::Tensor tensor_;
+  std::string proto_bytes_;
+};
+
+}  // namespace tensorwire::plugin

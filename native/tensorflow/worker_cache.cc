@@ -1,0 +1,27 @@
+#include "worker_cache.h"
+
+namespace tensorwire::plugin {
+
+tensorflow::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
+  const auto address = addresses_.find(target);
+  if (address == addresses_.end()) return grpc_->GetOrCreateWorker(target);
+  std::lock_guard lock(mutex_);
+  auto& worker = workers_[target];
+  if (worker == nullptr) {
+    tensorflow::WorkerInterface* grpc = grpc_->GetOrCreateWorker(target);
+    if (grpc == nullptr) {
+      workers_.erase(target);
+      return nullptr;
+    }
+    worker = std::make_unique<RemoteWorker>(grpc_.get(), target, grpc,
+                                            plane_->ChannelTo(target, address->second));
+  }
+  return worker.get();
+}
+
+void WorkerCache::ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) {
+  if (addresses_.count(target) != 0) return;
+  grpc_->ReleaseWorker(target, worker);
+}
+
+}  // namespace tensorwire::plugin

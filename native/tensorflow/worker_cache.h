@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "data_plane.h"
+#include "remote_worker.h"
+#include "tensorflow/core/distributed_runtime/worker_cache_wrapper.h"
+
+namespace tensorwire::plugin {
+
+// gRPC's worker cache, but for remote tasks it hands out RemoteWorkers. They belong to it.
+class WorkerCache : public tensorflow::WorkerCacheWrapper {
+ public:
+  // `addresses`: task name to gRPC address, of all tasks but this one.
+  WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> grpc, DataPlane* plane,
+              std::map<std::string, std::string> addresses)
+      : WorkerCacheWrapper(grpc.get()),
+        grpc_(std::move(grpc)),
+        plane_(plane),
+        addresses_(std::move(addresses)) {}
+
+  tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
+  void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
+
+ private:
+  const std::unique_ptr<tensorflow::WorkerCacheInterface> grpc_;
+  DataPlane* const plane_;
+  const std::map<std::string, std::string> addresses_;
+
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<RemoteWorker>> workers_;
+};
+
+}  // namespace tensorwire::plugin

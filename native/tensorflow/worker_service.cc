@@ -1,0 +1,214 @@
+#include "worker_service.h"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "counters.h"
+#include "methods.h"
+#include "status.h"
+#include "tensor_codec.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/message_wrappers.h"
+#include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/protobuf/worker.pb.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::Device;
+using tensorflow::Rendezvous;
+using tensorflow::Tensor;
+
+int64_t NowUs() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Finds the device that `parsed` says the tensor is made on, and makes sure that it is still the
+// one the asker knows: a task that was restarted has none of the old one's tensors.
+absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey& parsed,
+                        Device** device) {
+  const std::string local_name = tensorflow::DeviceNameUtils::LocalName(parsed.src_device);
+  if (absl::Status s = env->device_mgr->LookupDevice(local_name, device); !s.ok()) return s;
+  const uint64_t incarnation = (*device)->attributes().incarnation();
+  if (incarnation == parsed.src_incarnation) return absl::OkStatus();
+  return absl::AbortedError("RecvTensor expects another incarnation of " +
+                            std::string(parsed.src_device) + ": " +
+                            std::to_string(parsed.src_incarnation) + " instead of " +
+                            std::to_string(incarnation) +
+                            ". The task was probably restarted; its log may say why.");
+}
+
+void ReplyTensor(const wire::Request& request, const Tensor& tensor, bool is_dead,
+                 uint32_t waited_us) {
+  wire::Message reply;
+  EncodeTensor(tensor, is_dead, waited_us, &reply);
+  request.Reply(std::move(reply));
+}
+
+}  // namespace
+
+struct WorkerService::RunGraphState {
+  tensorflow::CallOptions options;
+  tensorflow::RunGraphRequest request;
+  tensorflow::RunGraphResponse response;
+  tensorflow::ProtoRunGraphRequest wrapped_request{&request};
+  tensorflow::NonOwnedProtoRunGraphResponse wrapped_response{&response};
+};
+
+void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker) {
+  env_ = env;
+  worker_ = worker;
+  ready_.store(true, std::memory_order_release);
+}
+
+bool WorkerService::ServesFromReactor(uint16_t method) const {
+  // Looking a tensor up takes a microsecond or two, and forgetting a step little more; whoever
+  // makes a tensor later answers in a thread of its own.
+  return method == kRecvTensor || method == kCleanupGraph;
+}
+
+void WorkerService::Handle(wire::Request request) {
+  if (!ready_.load(std::memory_order_acquire)) {
+    request.Fail(ToWire(absl::UnavailableError("grpc++: this task is still starting")));
+    return;
+  }
+  switch (request.method) {
+    case kRecvTensor:
+      return RecvTensor(std::move(request));
+    case kRunGraph:
+      return RunGraph(std::move(request));
+    case kCleanupGraph:
+      return CleanupGraph(request);
+    default:
+      request.Fail(ToWire(absl::UnimplementedError("grpc++: no method " +
+                                                   std::to_string(request.method))));
+  }
+}
+
+void WorkerService::RecvTensor(wire::Request request) {
+  wire::MetadataReader reader(request.metadata);
+  int64_t step_id = 0;
+  Rendezvous::ParsedKey parsed;
+  Device* device = nullptr;
+  absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
+  if (reader.Get(&step_id)) {
+    status = Rendezvous::ParseKey({reader.rest().data(), reader.rest().size()}, &parsed);
+  }
+  if (status.ok()) status = FindSource(env_, parsed, &device);
+  if (!status.ok()) {
+    request.Fail(ToWire(status));
+    return;
+  }
+  Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
+  const int64_t asked_us = NowUs();
+  env_->rendezvous_mgr->RecvLocalAsync(
+      step_id, parsed,
+      [env = env_, device, asked_us, request = std::move(request)](
+          const absl::Status& status, const Rendezvous::Args& send_args,
+          const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
+        if (!status.ok()) {
+          request.Fail(ToWire(status));
+          return;
+        }
+        const auto waited_us = static_cast<uint32_t>(
+            std::min<int64_t>(NowUs() - asked_us, std::numeric_limits<uint32_t>::max()));
+        const bool on_device = device->tensorflow_accelerator_device_info() != nullptr &&
+                               !send_args.alloc_attrs.on_host();
+        if (on_device && !is_dead && value.IsInitialized() && value.NumElements() > 0) {
+          tensorflow::AllocatorAttributes attributes;
+          attributes.set_on_host(true);
+          attributes.set_gpu_compatible(true);
+          auto copy = std::make_shared<Tensor>(device->GetAllocator(attributes), value.dtype(),
+                                               value.shape());
+          auto source = std::make_shared<Tensor>(value);
+          send_args.device_context->CopyDeviceTensorToCPU(
+              source.get(), "RecvTensor", device, copy.get(),
+              [request, copy, source, waited_us](const absl::Status& copied) {
+                if (copied.ok()) {
+                  ReplyTensor(request, *copy, /*is_dead=*/false, waited_us);
+                } else {
+                  request.Fail(ToWire(copied));
+                }
+              });
+          return;
+        }
+        if (TravelsAsMemory(value)) {
+          ReplyTensor(request, value, is_dead, waited_us);
+          return;
+        }
+        // Encoding takes time in proportion to the tensor; this may be a reactor.
+        env->compute_pool->Schedule([request, value, is_dead, waited_us] {
+          ReplyTensor(request, value, is_dead, waited_us);
+        });
+      });
+}
+
+void WorkerService::RunGraph(wire::Request request) {
+  Counters().run_graphs.fetch_add(1, std::memory_order_relaxed);
+  auto state = std::make_shared<RunGraphState>();
+  if (!state->request.ParseFromString(request.payload)) {
+    request.Fail(ToWire(absl::InvalidArgumentError("grpc++: a malformed RunGraph request")));
+    return;
+  }
+  const RequestKey key{request.connection_id(), request.id};
+  {
+    std::lock_guard lock(mutex_);
+    running_[key] = state;
+  }
+  worker_->RunGraphAsync(&state->options, &state->wrapped_request, &state->wrapped_response,
+                         [this, key, state, request = std::move(request)](
+                             const absl::Status& status) {
+                           {
+                             std::lock_guard lock(mutex_);
+                             running_.erase(key);
+                           }
+                           if (!status.ok()) {
+                             request.Fail(ToWire(status));
+                             return;
+                           }
+                           wire::Message reply;
+                           reply.SetOwnedPayload(state->response.SerializeAsString());
+                           request.Reply(std::move(reply));
+                         });
+}
+
+void WorkerService::CleanupGraph(const wire::Request& request) {
+  wire::MetadataReader reader(request.metadata);
+  tensorflow::CleanupGraphRequest cleanup;
+  int64_t step_id = 0;
+  if (!reader.Get(&step_id)) return;
+  cleanup.set_step_id(step_id);
+  tensorflow::CleanupGraphResponse response;
+  worker_->CleanupGraphAsync(&cleanup, &response, [](const absl::Status&) {});
+}
+
+void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
+  std::shared_ptr<RunGraphState> state;
+  {
+    std::lock_guard lock(mutex_);
+    const auto at = running_.find({connection_id, request_id});
+    if (at != running_.end()) state = at->second;
+  }
+  if (state != nullptr) state->options.StartCancel();
+}
+
+void WorkerService::OnDisconnect(uint64_t connection_id) {
+  std::vector<std::shared_ptr<RunGraphState>> states;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto at = running_.lower_bound({connection_id, 0});
+         at != running_.end() && at->first.first == connection_id; ++at) {
+      states.push_back(at->second);
+    }
+  }
+  for (const auto& state : states) state->options.StartCancel();
+}
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/distributed_runtime/worker.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::plugin {
+
+// What a task does for others: looks tensors up in its rendezvous, runs its part of a graph.
+class WorkerService : public wire::Handler {
+ public:
+  // The task can be found before it can work; until then it answers kUnavailable.
+  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker);
+
+  bool ServesFromReactor(uint16_t method) const override;
+  void Handle(wire::Request request) override;
+  void OnCancel(uint64_t connection_id, uint64_t request_id) override;
+  void OnDisconnect(uint64_t connection_id) override;
+
+ private:
+  struct RunGraphState;
+  using RequestKey = std::pair<uint64_t, uint64_t>;  // connection, request
+
+  void RecvTensor(wire::Request request);
+  void RunGraph(wire::Request request);
+  void CleanupGraph(const wire::Request& request);
+
+  std::atomic<bool> ready_{false};
+  tensorflow::WorkerEnv* env_ = nullptr;
+  tensorflow::Worker* worker_ = nullptr;
+
+  std::mutex mutex_;
+  std::map<RequestKey, std::shared_ptr<RunGraphState>> running_;
+};
+
+}  // namespace tensorwire::plugin
