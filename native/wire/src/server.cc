@@ -13,19 +13,29 @@ namespace tensorwire::wire {
 namespace {
 
 constexpr int kNoDescriptorsPauseMs = 100;
+constexpr int kAcceptsPerTurn = 64;  // then the connections of this reactor have theirs
 // A request carries at most one protobuf, and that is what those can be.
 constexpr uint64_t kRequestPayloadBytes = 1ull << 31;
 
 }  // namespace
 
 void Listener::StartFromReactor() {
-  reactor_->WatchFromReactor(fd_.get(), EPOLLIN, shared_from_this());
+  const Status s = reactor_->WatchFromReactor(fd_.get(), EPOLLIN, shared_from_this());
+  if (s.ok()) return;
+  context_->WarnAboutPeer("accept:", "cannot accept connections: " + s.message());
+  StartLaterFromReactor();
+}
+
+void Listener::StartLaterFromReactor() {
+  // The timer owns this meanwhile: nobody else does.
+  reactor_->AtFromReactor(NowMs() + kNoDescriptorsPauseMs,
+                          [self = shared_from_this()] { self->StartFromReactor(); });
 }
 
 void Listener::OnStopFromReactor() { reactor_->UnwatchFromReactor(fd_.get(), this); }
 
 void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
-  for (;;) {
+  for (int accepts = 0; accepts < kAcceptsPerTurn; ++accepts) {
     Fd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -33,9 +43,7 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
         // The socket stays readable: look away for a while, or the reactor spins.
         context_->WarnAboutPeer("accept:", "cannot accept a connection: " + ErrorText(errno));
         reactor_->UnwatchFromReactor(fd_.get(), this);
-        reactor_->AtFromReactor(NowMs() + kNoDescriptorsPauseMs, [weak = weak_from_this()] {
-          if (auto self = weak.lock()) self->StartFromReactor();
-        });
+        StartLaterFromReactor();
       }
       return;
     }
@@ -107,6 +115,7 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     request.payload = std::move(frame.bytes);
     Reactor* reactor = connection->reactor();
     request.connection = std::move(connection);
+    handler_->ExpectFromReactor(request);
     reactor->DispatchFromReactor(handler_, std::move(request));
   } else if (frame.header.kind == FrameKind::kCancel) {
     connection->reactor()->RunOnExecutorFromReactor(
@@ -121,6 +130,57 @@ void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/
   if (!greeted_) return;
   context_->options.executor(
       [handler = handler_, id = connection_id_] { handler->OnDisconnect(id); });
+}
+
+// --- OrderedHandler ----------------------------------------------------------------------------
+
+void OrderedHandler::ExpectFromReactor(const Request& request) {
+  if (request.one_way || handler_->ServesFromReactor(request.method)) return;
+  std::lock_guard lock(mutex_);
+  ++in_handle_[request.id].count;
+}
+
+void OrderedHandler::Handle(Request request) {
+  if (request.one_way || handler_->ServesFromReactor(request.method)) {
+    handler_->Handle(std::move(request));
+    return;
+  }
+  const uint64_t connection_id = request.connection_id();
+  const uint64_t id = request.id;
+  handler_->Handle(std::move(request));
+  bool cancelled = false;
+  bool gone = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto at = in_handle_.find(id);
+    if (--at->second.count == 0) {
+      cancelled = at->second.cancelled;
+      in_handle_.erase(at);
+    }
+    gone = gone_ && in_handle_.empty();
+  }
+  if (cancelled) handler_->OnCancel(connection_id, id);
+  if (gone) handler_->OnDisconnect(connection_id);
+}
+
+void OrderedHandler::OnCancel(uint64_t connection_id, uint64_t request_id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto at = in_handle_.find(request_id); at != in_handle_.end()) {
+      at->second.cancelled = true;
+      return;
+    }
+  }
+  handler_->OnCancel(connection_id, request_id);
+}
+
+void OrderedHandler::OnDisconnect(uint64_t connection_id) {
+  {
+    std::lock_guard lock(mutex_);
+    gone_ = true;
+    if (!in_handle_.empty()) return;
+  }
+  handler_->OnDisconnect(connection_id);
 }
 
 // --- Request -----------------------------------------------------------------------------------

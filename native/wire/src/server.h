@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "connection.h"
 #include "context.h"
@@ -16,6 +18,7 @@ class Listener : public EventTarget, public std::enable_shared_from_this<Listene
       : context_(std::move(context)), reactor_(reactor), fd_(std::move(fd)), handler_(std::move(handler)) {}
 
   void StartFromReactor();
+  void StartLaterFromReactor();
   void OnEventsFromReactor(uint32_t epoll_events) override;
   void OnStopFromReactor() override;
 
@@ -26,12 +29,41 @@ class Listener : public EventTarget, public std::enable_shared_from_this<Listene
   const std::shared_ptr<Handler> handler_;
 };
 
+// Keeps what a handler hears about one connection in order, although it hears it from many threads:
+// that a request was cancelled, or that the connection is gone, only once Handle has returned.
+class OrderedHandler : public Handler {
+ public:
+  explicit OrderedHandler(std::shared_ptr<Handler> handler) : handler_(std::move(handler)) {}
+
+  // Before the request is dispatched.
+  void ExpectFromReactor(const Request& request);
+
+  bool ServesFromReactor(uint16_t method) const override {
+    return handler_->ServesFromReactor(method);
+  }
+  void Handle(Request request) override;
+  void OnCancel(uint64_t connection_id, uint64_t request_id) override;
+  void OnDisconnect(uint64_t connection_id) override;
+
+ private:
+  struct InHandle {
+    int count = 0;  // more than one only where a peer gives an id twice
+    bool cancelled = false;
+  };
+  const std::shared_ptr<Handler> handler_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, InHandle> in_handle_;
+  bool gone_ = false;
+};
+
 // A server's side of one connection: greets, then turns frames into Requests.
 class Session : public FrameReceiver {
  public:
   Session(std::shared_ptr<Context> context, const std::shared_ptr<Connection>& connection,
           std::shared_ptr<Handler> handler)
-      : context_(std::move(context)), connection_(connection), handler_(std::move(handler)) {}
+      : context_(std::move(context)),
+        connection_(connection),
+        handler_(std::make_shared<OrderedHandler>(std::move(handler))) {}
 
   bool greeted() const { return greeted_; }
 
@@ -42,7 +74,7 @@ class Session : public FrameReceiver {
 
   const std::shared_ptr<Context> context_;
   const std::weak_ptr<Connection> connection_;  // it owns this
-  const std::shared_ptr<Handler> handler_;
+  const std::shared_ptr<OrderedHandler> handler_;
   bool greeted_ = false;
   uint64_t connection_id_ = 0;
 };

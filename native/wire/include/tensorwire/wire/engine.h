@@ -89,12 +89,15 @@ class Handler {
   // serves them itself.
   virtual bool ServesFromReactor(uint16_t method) const = 0;
 
+  // Must not wait: requests that came in together are handled one after the other.
   virtual void Handle(Request request) = 0;
 
-  // The peer no longer wants the answer to this request. On the executor.
+  // The peer no longer wants the answer to this request. On the executor, and never before Handle
+  // has returned for it; perhaps after the answer.
   virtual void OnCancel(uint64_t connection_id, uint64_t request_id) = 0;
 
-  // A connection is gone, and its requests with it. On the executor.
+  // A connection is gone, and its requests with it. On the executor, when Handle has returned for
+  // all of them. What is answered now is dropped.
   virtual void OnDisconnect(uint64_t connection_id) = 0;
 };
 
