@@ -26,9 +26,8 @@ from tensorwire.bench.sides import (
     task_argv,
 )
 from tensorwire.bench.stats import Ratio, typical_s
-from tensorwire.cluster import data_port
 from tensorwire.errors import UsageError
-from tensorwire.lab.channel import Message
+from tensorwire.lab.channel import ChannelClosed, Message
 from tensorwire.lab.local import LocalCluster, Task
 
 # The first task may have to compile the plug-in.
@@ -143,6 +142,31 @@ def run(
     )
 
 
+@dataclass(frozen=True)
+class _Traffic:
+    """What went between the tasks; None where nobody counts it."""
+
+    wire_bytes: int | None
+    calls: int | None
+
+    def __add__(self, other: _Traffic) -> _Traffic:
+        return _Traffic(
+            _sum(self.wire_bytes, other.wire_bytes),
+            _sum(self.calls, other.calls),
+        )
+
+    def __sub__(self, other: _Traffic) -> _Traffic:
+        return self + _Traffic(_negative(other.wire_bytes), _negative(other.calls))
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def _negative(a: int | None) -> int | None:
+    return None if a is None else -a
+
+
 class _Training:
     """One protocol's cluster while it trains.
 
@@ -169,10 +193,11 @@ class _Training:
         self._steps_done = 0
         self.rounds: list[list[float]] = []
         self._measured_steps = 0
-        self._wire_bytes: int | None = 0
+        self._traffic = _Traffic(0, 0)
         self._loss: float | None = None
-        ports = [int(a.rpartition(":")[2]) for tasks in cluster.spec.values() for a in tasks]
-        self._ports = [*ports, *map(data_port, ports)]
+        self._grpc_ports = [
+            int(address.rpartition(":")[2]) for job in cluster.spec.values() for address in job
+        ]
 
     def start(self) -> None:
         """Starts the tasks' processes, and does not wait for them."""
@@ -199,7 +224,7 @@ class _Training:
             env=self._plan.setting.task_environment(),
             channel=True,
         )
-        task.channel.send(config)
+        self._send(task, config)
         return task
 
     def open(self) -> None:
@@ -213,9 +238,9 @@ class _Training:
     def take_turn(self, steps: int, warm_up: bool) -> None:
         """Has every worker take ``steps`` steps."""
         report_every = max(1, min(_STEPS_A_REPORT, steps // _REPORTS_A_TURN))
-        bytes_before = self._received_bytes()
+        before = self._traffic_so_far()
         for task in self._workers:
-            task.channel.send({"do": "run", "steps": steps, "report_every": report_every})
+            self._send(task, {"do": "run", "steps": steps, "report_every": report_every})
         last: dict[str, Message] = {}
         unfinished = list(self._workers)
         while unfinished:
@@ -236,17 +261,17 @@ class _Training:
             return
         self._measured_steps += taken
         self.rounds.append([1.0 / _rate(last)])
-        bytes_after = self._received_bytes()
-        if self._wire_bytes is not None and bytes_before is not None and bytes_after is not None:
-            self._wire_bytes += bytes_after - bytes_before
-        else:
-            self._wire_bytes = None
+        self._traffic += self._traffic_so_far() - before
 
     def finish(self) -> TrainResult:
         """Scores the held-out flights, writes the last checkpoint and ends the tasks."""
         self._report("evaluate")
         chief = self._workers[0]
-        rpcs = self._ask(chief, "trace")["rpcs"]
+        calls = self._traffic.calls
+        calls_per_step = (
+            self._ask(chief, "trace")["calls"] if calls is None else calls / self._measured_steps
+        )
+        wire_bytes = self._traffic.wire_bytes
         auc = self._ask(chief, "evaluate")["auc"]
         for task in self._workers:
             self._ask(task, "close")
@@ -261,17 +286,25 @@ class _Training:
             steps_per_s=steps_per_s,
             examples_per_s=steps_per_s * self._plan.batch_size,
             auc=auc,
-            rpcs_per_step=float(rpcs),
+            rpcs_per_step=float(calls_per_step),
             wire_mb_per_step=(
-                None if self._wire_bytes is None else self._wire_bytes / self._measured_steps / 1e6
+                None if wire_bytes is None else wire_bytes / self._measured_steps / 1e6
             ),
         )
 
-    def _received_bytes(self) -> int | None:
+    def _traffic_so_far(self) -> _Traffic:
+        """gRPC's bytes from the kernel, and grpc++'s bytes and calls from its own counters."""
         try:
-            return traffic.received_bytes(self._ports)
+            grpc_bytes: int | None = traffic.received_bytes(self._grpc_ports)
         except traffic.TrafficUnavailable:
-            return None
+            grpc_bytes = None
+        if self.protocol == "grpc":
+            return _Traffic(grpc_bytes, None)
+        stats = [self._ask(task, "stats") for task in (*self._ps, *self._workers)]
+        data_bytes = sum(int(task["rx_bytes"]) for task in stats)
+        # CleanupGraph follows each RunGraph and has no counter of its own.
+        calls = sum(int(task["recv_tensors"]) + 2 * int(task["run_graphs"]) for task in stats)
+        return _Traffic(data_bytes + (grpc_bytes or 0), calls)
 
     def _report(self, phase: str, taken: int = 0, steps_per_s: float | None = None) -> None:
         plan = self._plan
@@ -285,6 +318,12 @@ class _Training:
                 loss=self._loss,
             )
         )
+
+    def _send(self, task: Task, message: Message) -> None:
+        try:
+            task.channel.send(message)
+        except ChannelClosed:
+            raise self._cluster.error_of(task) from None
 
     def _ask(self, task: Task, command: str) -> Message:
         return ask(self._cluster, task, {"do": command})

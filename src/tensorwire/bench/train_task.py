@@ -126,7 +126,7 @@ class Worker:
                     receiver = node.attr["recv_device"].s.decode()
                     received += _task_of(sender) != _task_of(receiver)
         remote.discard(here)
-        return {"recv_tensors": received, "rpcs": received + 2 * len(remote)}
+        return {"calls": received + 2 * len(remote)}
 
     def evaluate(self) -> Message:
         """The AUC on the held-out flights with the variables that the ps have now."""
