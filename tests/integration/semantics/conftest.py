@@ -9,13 +9,15 @@ import pytest
 from .support import PROTOCOLS, TensorFlowCluster
 
 JOBS = {"ps": 1, "worker": 2}
+# What TensorFlow logs unless told otherwise: tests look for lines that should not be there.
+LOG_EVERYTHING = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 
 
 @pytest.fixture(scope="session")
 def grpc_cluster() -> Iterator[TensorFlowCluster]:
     """The reference."""
     with TensorFlowCluster("grpc", JOBS) as cluster:
-        cluster.start_all()
+        cluster.start_all(LOG_EVERYTHING)
         yield cluster
 
 
@@ -23,7 +25,7 @@ def grpc_cluster() -> Iterator[TensorFlowCluster]:
 def wire_cluster() -> Iterator[TensorFlowCluster]:
     """The same on grpc++."""
     with TensorFlowCluster("grpc++", JOBS) as cluster:
-        cluster.start_all()
+        cluster.start_all(LOG_EVERYTHING)
         yield cluster
 
 

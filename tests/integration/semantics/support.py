@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, Task
 
 tf1 = tf.compat.v1
@@ -83,7 +84,7 @@ class TensorFlowCluster:
     def ready(self, *tasks: Task) -> None:
         """Waits until each of the tasks serves."""
         for task in tasks:
-            task.channel.receive(START_TIMEOUT_S)
+            hear(task)
 
     def start_all(self, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
         tasks = [
@@ -104,8 +105,11 @@ class TensorFlowCluster:
         graph: tf.Graph,
         master: str = "worker:0",
         step_timeout_ms: int = STEP_TIMEOUT_MS,
+        **experimental: Any,
     ) -> Iterator[Any]:
-        with tf1.Session(self.target(master), graph, session_config(step_timeout_ms)) as session:
+        """A session on a task. `experimental` sets fields of ConfigProto.Experimental."""
+        config = session_config(step_timeout_ms, **experimental)
+        with tf1.Session(self.target(master), graph, config) as session:
             yield session
 
     def run(
@@ -144,9 +148,19 @@ class TensorFlowCluster:
         return "".join(parts)
 
 
-def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS) -> Any:
+def hear(task: Task, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+    """The next message of a task; when none comes, the end of its log is in the error."""
+    try:
+        return task.channel.receive(timeout_s)
+    except TensorwireError as error:
+        raise AssertionError(f"{error}; its log ends:\n{task.tail(40)}") from None
+
+
+def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) -> Any:
     """No rewriting of the graph: what a test puts on a task stays there, and crosses the wire."""
     config = tf1.ConfigProto(operation_timeout_in_ms=step_timeout_ms)
+    for field, value in experimental.items():
+        setattr(config.experimental, field, value)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
     return config

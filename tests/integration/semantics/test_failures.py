@@ -1,0 +1,177 @@
+"""Tasks that freeze, die and come back, and inputs that end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorwire.lab import Task
+
+from .support import (
+    TensorFlowCluster,
+    hear,
+    outcome,
+    task_environment,
+    tf1,
+)
+from .test_sessions import Background
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240, method="thread")]
+
+PS = "/job:ps/task:0"
+W0 = "/job:worker/task:0"
+W1 = "/job:worker/task:1"
+_RECOVERY_TASK = Path(__file__).with_name("recovery_task.py")
+
+
+class Chief:
+    """recovery_task.py, driven step by step."""
+
+    def __init__(self, cluster: TensorFlowCluster, directory: Path, steps: int, save_every: int):
+        arguments = {
+            "spec": cluster.spec,
+            "protocol": cluster.protocol,
+            "directory": str(directory),
+            "steps": steps,
+            "save_every": save_every,
+        }
+        argv = [sys.executable, str(_RECOVERY_TASK), json.dumps(arguments)]
+        self.task: Task = cluster.local.start(
+            "worker", 0, argv, env=task_environment(), channel=True
+        )
+
+    def step(self) -> int | None:
+        """Lets the chief run to the end of its next step; returns its number, None at the end."""
+        message = hear(self.task)
+        if "done" in message:
+            return None
+        # Every element has grown once a step: nothing was lost, nothing applied twice.
+        assert message["least"] == message["greatest"] == message["step"]
+        self.task.channel.send({"go": True})
+        return int(message["step"])
+
+
+def test_training_recovers_from_the_checkpoint_when_the_ps_is_killed(
+    protocol: str, tmp_path: Path
+) -> None:
+    steps, save_every, killed_after = 40, 10, 25
+    with TensorFlowCluster(protocol, {"ps": 1, "worker": 1}) as cluster:
+        ps = cluster.begin("ps", 0)
+        chief = Chief(cluster, tmp_path, steps, save_every)
+        cluster.ready(ps)
+        for expected in range(1, killed_after + 1):
+            assert chief.step() == expected
+        ps.stop(signal.SIGKILL)
+        cluster.ready(cluster.begin("ps", 0))
+        seen = [step for step in iter(chief.step, None)]
+        # One more step may have been on its way when the ps died.
+        if seen[0] == killed_after + 1:
+            seen.pop(0)
+        # A checkpoint is written after the step after every tenth, or at it.
+        assert seen[0] - 1 in (20, 21)
+        assert seen == list(range(seen[0], steps + 1))
+        cluster.local.wait([chief.task], 60)
+
+
+def test_training_goes_on_when_a_frozen_ps_thaws(cluster: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            variable = tf1.get_variable(
+                "frozen", [10_000], tf.float32, initializer=tf1.zeros_initializer()
+            )
+        with tf.device(W1):
+            add = variable.assign_add(tf.ones([10_000]) + 0.0 * variable.read_value())
+        with cluster.session(graph) as session:
+            session.run(variable.initializer)
+            session.run(add.op)
+            ps = cluster.tasks["ps:0"]
+            ps.signal(signal.SIGSTOP)
+            try:
+                step = Background(lambda: session.run(add.op))
+                assert step.still_runs_after(3.0)
+            finally:
+                ps.signal(signal.SIGCONT)
+            assert step.outcome() == ("value", None)
+            for _ in range(5):
+                session.run(add.op)
+            assert set(session.run(variable).tolist()) == {7.0}
+
+
+def test_a_step_fails_while_a_worker_is_dead_and_sessions_work_when_it_is_back(
+    protocol: str,
+) -> None:
+    def build() -> Any:
+        with tf.device(PS):
+            value = tf.random.uniform([1000], minval=1.0, maxval=2.0)
+        with tf.device(W1):
+            return tf.reduce_min(value)
+
+    with TensorFlowCluster(protocol, {"ps": 1, "worker": 2}) as cluster:
+        cluster.start_all()
+        with tf.Graph().as_default() as graph:
+            result = build()
+            with tf1.Session(cluster.target(), graph) as session:
+                assert session.run(result) >= 1.0
+                cluster.tasks["worker:1"].stop(signal.SIGKILL)
+                begin = time.monotonic()
+                kind, _ = outcome(lambda: session.run(result))
+                assert kind in ("UnavailableError", "AbortedError")
+                assert time.monotonic() - begin < 30
+                with tf.device(W0):
+                    local = tf.constant(1) + 1
+                cluster.ready(cluster.begin("worker", 1))
+                # The old session knew the old process: this error tells a client to start anew.
+                kind, _ = outcome(lambda: session.run([result, local]))
+                assert kind in ("UnavailableError", "AbortedError")
+        for _ in range(3):
+            assert cluster.run(build) >= 1.0
+
+
+def test_an_input_that_ends_is_out_of_range_and_nothing_in_the_log(
+    grpc_cluster: TensorFlowCluster, wire_cluster: TensorFlowCluster
+) -> None:
+    def consume(cluster: TensorFlowCluster) -> tuple[list[float], str, str]:
+        with tf.Graph().as_default() as graph:
+            with tf.device(PS):
+                dataset = tf1.data.Dataset.range(3)
+                iterator = tf1.data.make_initializable_iterator(dataset)
+                element = iterator.get_next()
+            with tf.device(W1):
+                result = element * 10
+            with tf.device(W0):
+                result = result + 1
+            with cluster.session(graph) as session:
+                session.run(iterator.initializer)
+                before = cluster.log_sizes()
+                values: list[float] = []
+                with pytest.raises(tf.errors.OutOfRangeError, match="End of sequence") as caught:
+                    while True:
+                        values.append(int(session.run(result)))
+                # The next step works.
+                session.run(iterator.initializer)
+                assert session.run(result) == 1
+                logged = cluster.logged_since(before)
+        return values, caught.value.message.splitlines()[0], logged
+
+    expected, wire = consume(grpc_cluster), consume(wire_cluster)
+    assert wire[0] == expected[0] == [1, 11, 21]
+    assert wire[1] == expected[1]
+
+    def sources(log: str) -> set[str]:
+        """The source files that log lines name."""
+        return set(re.findall(r"(\S+\.cc):\d+\]", log))
+
+    # TensorFlow itself mentions that its rendezvous ends, as information. Ours adds nothing.
+    assert sources(wire[2]) <= sources(expected[2])
+    assert "grpc++" not in wire[2]
+    assert not re.search(r"^(\S+ \S+ )?[EW]\d{4}|: [EW] ", wire[2], re.MULTILINE) or re.search(
+        r"^(\S+ \S+ )?[EW]\d{4}|: [EW] ", expected[2], re.MULTILINE
+    )
