@@ -33,6 +33,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["transfer", "--transport", "pigeon"], "'pigeon' is not one of"),
         (["transfer", "--iters", "0"], "--iters"),
         (["transfer", "--rounds", "0"], "--rounds"),
+        (["transfer", "--json", "/no/such/folder/record.json"], "there is no folder /no/such"),
+        (["steps", "--report", "/no/such/folder/page.html"], "there is no folder /no/such"),
         (["transfer", "--job", "ps"], "--ps-hosts, --worker-hosts and --job"),
         (["transfer", *TWO_HOSTS], "--ps-hosts, --worker-hosts and --job"),
         (["transfer", *TWO_HOSTS, "--job", "ps", "--task", "1"], "--task 1"),

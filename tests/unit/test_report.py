@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
+from pathlib import Path
+
 import pytest
 
-from tensorwire.bench.record import StepMs, StepsResult, TransferResult
+from tensorwire.bench.record import Host, Record, StepMs, StepsResult, TransferResult
 from tensorwire.bench.stats import Ratio
-from tensorwire.report import tables
+from tensorwire.errors import TensorwireError
+from tensorwire.report import page, tables
 from tensorwire.report.progress import ProgressDisplay
 
 STEP = StepMs(p50=82.14, p90=90.0, min=80.2)
@@ -83,3 +87,61 @@ def test_progress_in_a_log_says_now_and_then_how_far_it_is(
     with ProgressDisplay("measuring", total=10) as progress:
         progress.advance(3)
     assert capsys.readouterr().err.splitlines()[-1] == "measuring (3 of 10)"
+
+
+class Page(HTMLParser):
+    """The elements and the text of a page; it must be balanced."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def transfer_page() -> str:
+    results = [
+        TransferResult("grpc", False, 100.0, 1, 30, 1000.0, STEP, 1.9),
+        TransferResult("grpc++", False, 100.0, 1, 30, 2000.0, STEP, None),
+    ]
+    host = Host(cpu="<a CPU & more>", cores=2, kernel="6.1")
+    record = Record("bench transfer", "2.21.0", results, {"grpc++/grpc": 2.0}, "0.1.0", host)
+    plots = page.transfer_plots(results, {"tcp": 4000.0})
+    return page.html(record, plots, {"grpc++/grpc": Ratio(2.0, 1.9, 2.1)})
+
+
+def test_the_page_is_whole_and_needs_nothing_else() -> None:
+    text = transfer_page()
+    found = Page(text)
+    assert found.open == []
+    assert not {"src", "href"} & {name for _, attributes in found.elements for name in attributes}
+    assert "<a CPU & more>" in found.words
+    assert "1.90 - 2.10" in found.words
+
+
+def test_the_pages_bars_are_as_long_as_their_figures() -> None:
+    found = Page(transfer_page())
+    widths = [float(a["width"] or 0) for tag, a in found.elements if tag == "rect"]
+    assert widths[0] * 2 == pytest.approx(widths[1], abs=0.2)
+    assert widths[0] * 4 == pytest.approx(widths[2], abs=0.2)
+
+
+def test_a_page_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    record = Record("bench steps", "2.21.0", [], {})
+    with pytest.raises(TensorwireError, match=r"cannot write .*page\.html"):
+        page.write(tmp_path / "missing" / "page.html", record, [], {})

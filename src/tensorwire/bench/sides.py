@@ -7,6 +7,7 @@ them in turns is what makes a ratio hold on a machine that does something else t
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,6 +22,7 @@ PROTOCOLS = ("grpc", "grpc++")
 TRANSPORTS = ("auto", "tcp", "memory")
 # The first task may have to compile the plug-in.
 _START_TIMEOUT_S = 600.0
+_OUR_LINES = "tensorwire: "
 _REQUEST_TIMEOUT_S = 120.0
 _SLOWEST_MB_PER_S = 20.0
 _SLOWEST_STEP_S = 1.0
@@ -114,6 +116,21 @@ def ask(
 DEFAULT_SETTING = Setting()
 
 
+def wait_started(cluster: LocalCluster, task: Task, watcher: Watcher) -> str:
+    """Waits for a `tensor_task` that got its setup; returns its version of TensorFlow.
+
+    The first use of grpc++ compiles the plug-in, for minutes: what the task says of it in its log
+    is passed on.
+    """
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not task.channel.wait(1.0) and time.monotonic() < deadline:
+        said = [line for line in task.tail().splitlines() if line.startswith(_OUR_LINES)]
+        if said:
+            watcher.activity(said[-1].removeprefix(_OUR_LINES))
+    version: str = answer(cluster, task, 1.0)["tensorflow"]
+    return version
+
+
 @dataclass(frozen=True)
 class Block:
     """Steps that one side ran without another's in between."""
@@ -161,10 +178,10 @@ class ProtocolSide:
     ) -> None:
         self._cluster.__exit__(exception_type, exception, traceback)
 
-    def wait_started(self) -> None:
+    def wait_started(self, watcher: Watcher) -> None:
         """Returns when both servers run. Start all sides first: they start side by side."""
         for task in self._tasks.values():
-            self.tensorflow = str(answer(self._cluster, task, _START_TIMEOUT_S)["tensorflow"])
+            self.tensorflow = wait_started(self._cluster, task, watcher)
 
     def _ask(self, job: str, message: Message, timeout_s: float = _REQUEST_TIMEOUT_S) -> Message:
         return ask(self._cluster, self._tasks[job], message, timeout_s)

@@ -69,7 +69,7 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         watcher.activity("starting the tasks")
         sides = [stack.enter_context(ProtocolSide(name, plan.setting)) for name in plan.protocols]
         for side in sides:
-            side.wait_started()
+            side.wait_started(watcher)
         watcher.activity("warming up")
         for case in plan.cases:
             for side in sides:

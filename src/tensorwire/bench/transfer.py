@@ -109,7 +109,7 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
         sides = [stack.enter_context(ProtocolSide(name, plan.setting)) for name in plan.protocols]
         ceiling = stack.enter_context(CeilingSide(ceiling_bytes))
         for side in sides:
-            side.wait_started()
+            side.wait_started(watcher)
         ceiling.wait_started()
         watcher.activity("warming up")
         for side in sides:

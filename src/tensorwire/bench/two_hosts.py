@@ -17,10 +17,10 @@ from tensorwire.bench.sides import (
     Setting,
     Tensors,
     Watcher,
-    answer,
     ask,
     request_timeout_s,
     task_argv,
+    wait_started,
 )
 from tensorwire.bench.transfer import TransferOutcome
 from tensorwire.errors import TensorwireError
@@ -28,7 +28,6 @@ from tensorwire.lab import LocalCluster, Task
 
 _POLL_S = 0.5
 _PEER_GONE_S = 3.0
-_START_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def serve(hosts: Hosts, watcher: Watcher) -> None:
         TensorwireError: no worker came in time, or the server failed.
     """
     with LocalCluster({"ps": 1}) as cluster:
-        _start(cluster, "ps", hosts)
+        _start(cluster, "ps", hosts, watcher)
         watcher.activity(f"waiting for the worker at {hosts.worker}")
         _wait_for_peer(hosts.worker, "worker", hosts.peer_timeout_s, cluster.check)
         watcher.activity(f"serving the worker at {hosts.worker}")
@@ -71,7 +70,7 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
         TensorwireError: no ps came in time, or a task failed.
     """
     with LocalCluster({"worker": 1}) as cluster:
-        task, tensorflow = _start(cluster, "worker", hosts)
+        task, tensorflow = _start(cluster, "worker", hosts, watcher)
         watcher.activity(f"waiting for the ps at {hosts.ps}")
         _wait_for_peer(hosts.ps, "ps", hosts.peer_timeout_s, cluster.check)
         watcher.activity("warming up")
@@ -107,7 +106,7 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
     return TransferOutcome(record, [result], ratios={}, ceilings={})
 
 
-def _start(cluster: LocalCluster, job: str, hosts: Hosts) -> tuple[Task, str]:
+def _start(cluster: LocalCluster, job: str, hosts: Hosts, watcher: Watcher) -> tuple[Task, str]:
     """The task of this host, and its version of TensorFlow."""
     task = cluster.start(
         job, 0, task_argv("tensor_task"), env=hosts.setting.task_environment(), channel=True
@@ -120,7 +119,7 @@ def _start(cluster: LocalCluster, job: str, hosts: Hosts) -> tuple[Task, str]:
         "tensor_fuse": hosts.setting.tensor_fuse,
     }
     task.channel.send(setup)
-    return task, str(answer(cluster, task, _START_TIMEOUT_S)["tensorflow"])
+    return task, wait_started(cluster, task, watcher)
 
 
 def _is_listening(address: str) -> bool:

@@ -19,6 +19,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _MB = "MB are 10^6 bytes."
 
 
+def _in_a_folder(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> Path | None:
+    """Refuses before the measurement what could not be written after it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"{parameter.opts[0]} {path}: there is no folder {path.parent}")
+    return path
+
+
 @click.group()
 def bench() -> None:
     """Measure the layers below a training step, on this machine or between two hosts."""
@@ -51,7 +60,16 @@ def comparison_options(default_rounds: int) -> Callable[[Command], Command]:
             "--json",
             "json_path",
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            callback=_in_a_folder,
             help="Write the record to this file.",
+        ),
+        click.option(
+            "--report",
+            "report_path",
+            metavar="FILE.html",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            callback=_in_a_folder,
+            help="Write a page with plots.",
         ),
     ]
 
@@ -100,6 +118,7 @@ def transfer(
     tensor_fuse: bool,
     transport: str,
     json_path: Path | None,
+    report_path: Path | None,
     ps_hosts: str | None,
     worker_hosts: str | None,
     job: str | None,
@@ -134,6 +153,7 @@ def transfer(
             data_mb=data_mb,
             iters=iters,
             json_path=json_path,
+            report_path=report_path,
         )
         return
     _transfer_here(
@@ -143,6 +163,7 @@ def transfer(
         protocols=protocols,
         setting=setting,
         json_path=json_path,
+        report_path=report_path,
     )
 
 
@@ -154,10 +175,11 @@ def _transfer_here(
     protocols: str | None,
     setting: Setting,
     json_path: Path | None,
+    report_path: Path | None,
 ) -> None:
     from tensorwire.bench import stats
     from tensorwire.bench.transfer import GRPC_LIMIT_MB, TransferPlan, run
-    from tensorwire.report import tables
+    from tensorwire.report import page, tables
     from tensorwire.report.progress import ProgressDisplay
 
     notes = []
@@ -170,6 +192,9 @@ def _transfer_here(
         outcome = run(plan, progress)
     if json_path is not None:
         outcome.record.write(json_path)
+    if report_path is not None:
+        plots = page.transfer_plots(outcome.results, outcome.ceilings)
+        page.write(report_path, outcome.record, plots, outcome.ratios)
     tables.show(
         tables.transfer_table(outcome.results, outcome.ceilings),
         *tables.ratio_tables(outcome.ratios),
@@ -184,10 +209,11 @@ def _transfer_between_hosts(
     data_mb: float,
     iters: int,
     json_path: Path | None,
+    report_path: Path | None,
 ) -> None:
     from tensorwire.bench import two_hosts
     from tensorwire.bench.transfer import check_grpc_limit, large_tensor
-    from tensorwire.report import tables
+    from tensorwire.report import page, tables
     from tensorwire.report.progress import ProgressDisplay
 
     check_grpc_limit(data_mb, (hosts.protocol,))
@@ -198,6 +224,9 @@ def _transfer_between_hosts(
         outcome = two_hosts.measure(hosts, large_tensor(data_mb), iters, progress)
     if json_path is not None:
         outcome.record.write(json_path)
+    if report_path is not None:
+        plots = page.transfer_plots(outcome.results, outcome.ceilings)
+        page.write(report_path, outcome.record, plots, outcome.ratios)
     tables.show(tables.transfer_table(outcome.results, outcome.ceilings))
     click.echo(f"transfer rate: {outcome.results[0].mb_per_s:.6f} MB/s")
 
@@ -241,11 +270,12 @@ def steps(
     tensor_fuse: bool,
     transport: str,
     json_path: Path | None,
+    report_path: Path | None,
 ) -> None:
     """Time steps that move little: one tiny tensor, and many small ones."""
     from tensorwire.bench import stats
     from tensorwire.bench.steps import CASES, StepsPlan, run
-    from tensorwire.report import tables
+    from tensorwire.report import page, tables
     from tensorwire.report.progress import ProgressDisplay
 
     plan = StepsPlan(
@@ -259,6 +289,9 @@ def steps(
         outcome = run(plan, progress)
     if json_path is not None:
         outcome.record.write(json_path)
+    if report_path is not None:
+        plots = page.steps_plots(outcome.results)
+        page.write(report_path, outcome.record, plots, outcome.ratios)
     tables.show(
         tables.steps_table(outcome.results),
         *tables.ratio_tables(outcome.ratios),

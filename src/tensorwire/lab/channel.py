@@ -71,6 +71,12 @@ class Channel:
             raise ChannelClosed(f"{self._name} is gone")
         self._buffer += data
 
+    def wait(self, timeout_s: float) -> bool:
+        """Whether `receive` has something to read, a message or the end, within `timeout_s`."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        return bool(self._buffer or select.select([stdout], [], [], timeout_s)[0])
+
     def request(self, message: Message, timeout_s: float) -> Message:
         """`send`, then `receive`."""
         self.send(message)
