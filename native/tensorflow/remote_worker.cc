@@ -74,7 +74,7 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
   wire::CallOptions call_options;
   call_options.deadline_ms = options->GetTimeout();
   // Done only counts the partitions that the master waits for.
-  call_options.done_on_reactor = true;
+  call_options.done_on = wire::RunOn::kReactorWhenAlone;
   auto cancellation = std::make_shared<Cancellation>(channel_);
   // Before Start: afterwards `options` may be gone already.
   options->SetCancelCallback([cancellation] { cancellation->Cancel(); });

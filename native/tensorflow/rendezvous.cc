@@ -148,8 +148,11 @@ void RemoteRendezvous::RecvCall::Run(const std::shared_ptr<RecvCall>& call,
     return;
   }
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
+  // What comes after a Recv is put into TensorFlow's pool by the executor itself.
+  wire::CallOptions options;
+  options.done_on = wire::RunOn::kReactorWhenAlone;
   const uint64_t id =
-      call->channel_->Start(std::move(request), std::make_unique<Reply>(call), wire::CallOptions());
+      call->channel_->Start(std::move(request), std::make_unique<Reply>(call), options);
   bool aborted = false;
   {
     tensorflow::mutex_lock lock(call->mutex_);

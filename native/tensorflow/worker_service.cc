@@ -24,6 +24,8 @@ using tensorflow::Device;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
+constexpr size_t kLargeFeedBytes = 16u << 10;
+
 int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -68,10 +70,21 @@ void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker
   ready_.store(true, std::memory_order_release);
 }
 
-bool WorkerService::ServesFromReactor(uint16_t method) const {
-  // Looking a tensor up takes a microsecond or two, and forgetting a step little more; whoever
-  // makes a tensor later answers in a thread of its own.
-  return method == kRecvTensor || method == kCleanupGraph;
+wire::RunOn WorkerService::HandleOn(const wire::Request& request) const {
+  switch (request.method) {
+    case kRecvTensor:
+    case kCleanupGraph:
+      // Looking a tensor up takes a microsecond or two, and forgetting a step little more; whoever
+      // makes a tensor later answers in a thread of its own.
+      return wire::RunOn::kReactor;
+    case kRunGraph:
+      // Starting a graph is tens of microseconds; its kernels run in TensorFlow's pool. Decoding
+      // what is fed can take longer.
+      return request.payload.size() < kLargeFeedBytes ? wire::RunOn::kReactorWhenAlone
+                                                      : wire::RunOn::kExecutor;
+    default:
+      return wire::RunOn::kExecutor;
+  }
 }
 
 void WorkerService::Handle(wire::Request request) {

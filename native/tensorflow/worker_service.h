@@ -19,7 +19,7 @@ class WorkerService : public wire::Handler {
   // The task can be found before it can work; until then it answers kUnavailable.
   void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker);
 
-  bool ServesFromReactor(uint16_t method) const override;
+  wire::RunOn HandleOn(const wire::Request& request) const override;
   void Handle(wire::Request request) override;
   void OnCancel(uint64_t connection_id, uint64_t request_id) override;
   void OnDisconnect(uint64_t connection_id) override;

@@ -15,10 +15,10 @@ class CallTable {
  public:
   struct Entry {
     std::unique_ptr<Call> call;
-    bool done_on_reactor = false;
+    RunOn done_on = RunOn::kExecutor;
   };
 
-  uint64_t Insert(std::unique_ptr<Call> call, bool done_on_reactor) {
+  uint64_t Insert(std::unique_ptr<Call> call, RunOn done_on) {
     uint32_t index;
     if (free_.empty()) {
       index = static_cast<uint32_t>(slots_.size());
@@ -28,7 +28,7 @@ class CallTable {
       free_.pop_back();
     }
     Slot& slot = slots_[index];
-    slot.entry = {std::move(call), done_on_reactor};
+    slot.entry = {std::move(call), done_on};
     ++size_;
     return static_cast<uint64_t>(slot.generation) << 32 | index;
   }

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kFirstPauseMs = 20;
 constexpr int64_t kLongestPauseMs = 1000;
+constexpr uint16_t kLastCode = 16;  // of the canonical codes
 
 }  // namespace
 
@@ -19,37 +20,43 @@ ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, std::string address, 
       address_(std::move(address)),
       peer_name_(std::move(peer_name)) {}
 
+ChannelImpl::~ChannelImpl() { Stop(); }
+
 uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
                             const CallOptions& options) {
   std::shared_ptr<Connection> connection;
   std::unique_ptr<OutFrame> frame;
   uint64_t id = 0;
   bool connect = false;
+  Status refused = CheckSize(request);
   {
     std::lock_guard lock(mutex_);
-    id = calls_.Insert(std::move(call), options.done_on_reactor);
-    if (!stopped_) {
+    id = calls_.Insert(std::move(call), options.done_on);
+    if (stopped_) refused = Status(Code::kCancelled, "the engine was stopped");
+    if (refused.ok()) {
       frame = std::make_unique<OutFrame>(FrameKind::kRequest, 0, id, std::move(request));
       if (ready_ != nullptr) {
         connection = ready_;
       } else {
-        waiting_.push_back(std::move(frame));
+        waiting_.emplace(id, std::move(frame));
         connect = !connecting_;
         connecting_ = true;
       }
     }
   }
+  if (!refused.ok()) {
+    CallTable::Entry entry;
+    {
+      std::lock_guard lock(mutex_);
+      entry = calls_.Take(id);
+    }
+    if (entry.call != nullptr) Finish(std::move(entry), refused);
+    return id;
+  }
   if (connection != nullptr) {
     connection->Send(std::move(frame));
   } else if (connect) {
     ConnectSoon();
-  } else if (frame == nullptr && !connect) {
-    std::unique_lock lock(mutex_);
-    if (stopped_) {
-      lock.unlock();
-      EndCall(id, Status(Code::kCancelled, "the engine was stopped"));
-      return id;
-    }
   }
   if (options.deadline_ms > 0) {
     reactor_->Post([weak = weak_from_this(), id, at = NowMs() + options.deadline_ms] {
@@ -57,7 +64,8 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
       if (self == nullptr) return;
       self->reactor_->AtFromReactor(at, [weak, id] {
         if (auto self = weak.lock()) {
-          self->EndCall(id, self->Describe(Code::kDeadlineExceeded, "the deadline passed"));
+          const Status why = self->Describe(Code::kDeadlineExceeded, "the deadline passed");
+          if (!self->EndCall(id, why)) self->EndArrivingCallFromReactor(id, why);
         }
       });
     });
@@ -81,22 +89,59 @@ void ChannelImpl::Notify(Message request, bool lazy) {
 }
 
 void ChannelImpl::Cancel(uint64_t call_id) {
-  EndCall(call_id, Status(Code::kCancelled, "the call was cancelled"));
+  const Status why(Code::kCancelled, "the call was cancelled");
+  if (EndCall(call_id, why)) return;
+  reactor_->Post([weak = weak_from_this(), call_id, why] {
+    if (auto self = weak.lock()) self->EndArrivingCallFromReactor(call_id, why);
+  });
 }
 
-void ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
+bool ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
   CallTable::Entry entry;
+  std::unique_ptr<OutFrame> unsent;
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
     entry = calls_.Take(call_id);
+    if (entry.call == nullptr) return false;  // it has ended, or its reply is arriving
+    if (const auto at = waiting_.find(call_id); at != waiting_.end()) {
+      unsent = std::move(at->second);
+      waiting_.erase(at);
+    }
     connection = ready_;
   }
-  if (entry.call == nullptr) return;  // it has ended, or its reply is arriving
   if (connection != nullptr) {
     connection->Send(std::make_unique<OutFrame>(FrameKind::kCancel, 0, call_id, Message()));
   }
   Finish(std::move(entry), why);
+  return true;
+}
+
+void ChannelImpl::EndArrivingCallFromReactor(uint64_t call_id, const Status& why) {
+  std::shared_ptr<Connection> connection;
+  {
+    std::lock_guard lock(mutex_);
+    connection = ready_;
+  }
+  if (connection == nullptr) return;
+  RunOn done_on = RunOn::kExecutor;
+  if (auto call = connection->TakeArrivingCallFromReactor(call_id, &done_on)) {
+    reactor_->CompleteFromReactor(std::move(call), why, done_on);
+  }
+}
+
+Status ChannelImpl::CheckSize(const Message& request) const {
+  const FrameLimits& limits = context_->options.limits;
+  const uint64_t most_payload = std::min(limits.payload_bytes, kMaxRequestPayloadBytes);
+  if (request.metadata_bytes() <= limits.metadata_bytes &&
+      request.payload_bytes() <= most_payload) {
+    return Status();
+  }
+  // The peer would close the connection, and with it everybody else's calls.
+  return Describe(Code::kInvalidArgument,
+                  "a request of " + std::to_string(request.metadata_bytes()) + " + " +
+                      std::to_string(request.payload_bytes()) + " bytes is beyond the limits of " +
+                      std::to_string(limits.metadata_bytes) + " + " + std::to_string(most_payload));
 }
 
 void ChannelImpl::Finish(CallTable::Entry entry, const Status& status) {
@@ -111,11 +156,13 @@ Status ChannelImpl::Describe(Code code, const std::string& what) const {
 
 void ChannelImpl::Stop() {
   std::vector<CallTable::Entry> calls;
+  decltype(waiting_) unsent;  // what they keep alive goes without the lock
+  std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
     stopped_ = true;
-    waiting_.clear();
-    ready_.reset();
+    unsent.swap(waiting_);
+    connection.swap(ready_);
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
@@ -170,9 +217,11 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     if (!status.ok()) continue;
     opening_->Send(std::make_unique<OutFrame>(
         FrameKind::kHello, 0, 0, Hello{context_->options.name, peer_name_}.Encode()));
-    const int64_t patience_ms =
-        std::min<int64_t>(std::max<int64_t>(give_up_ms_ - NowMs(), kFirstPauseMs),
-                          context_->options.handshake_timeout_ms);
+    // One that never answers leaves time for the other addresses of this host.
+    const int64_t share_ms =
+        (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
+    const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kFirstPauseMs),
+                                                  context_->options.handshake_timeout_ms);
     reactor_->AtFromReactor(NowMs() + patience_ms, [weak = weak_from_this(),
                                                     attempt = std::weak_ptr(opening_)] {
       auto self = weak.lock();
@@ -192,32 +241,36 @@ void ChannelImpl::RetryOrFailFromReactor(const Status& why) {
     return;
   }
   const int64_t now = NowMs();
-  bool wanted;
   {
     std::lock_guard lock(mutex_);
-    wanted = calls_.size() > 0;
+    if (calls_.size() == 0) {  // nobody waits any more
+      connecting_ = false;
+      return;
+    }
   }
-  if (!wanted || now + pause_ms_ >= give_up_ms_) {
+  if (now + pause_ms_ >= give_up_ms_) {
     FailAllFromReactor(Describe(Code::kUnavailable, "cannot connect: " + why.message()));
     return;
   }
-  reactor_->AtFromReactor(now + pause_ms_, [weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->ResolveFromReactor();
-  });
+  // Calls wait: this must not go before they have ended.
+  reactor_->AtFromReactor(now + pause_ms_,
+                          [self = shared_from_this()] { self->ResolveFromReactor(); });
   pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {
   std::vector<CallTable::Entry> calls;
+  decltype(waiting_) unsent;
+  std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
     connecting_ = false;
-    ready_.reset();
-    waiting_.clear();
+    connection.swap(ready_);
+    unsent.swap(waiting_);
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
-    reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on_reactor);
+    reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
   }
 }
 
@@ -227,31 +280,32 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
   switch (frame->header.kind) {
     case FrameKind::kHelloAck: {
       if (opening_ == nullptr) return Status(Code::kInvalidArgument, "a second greeting");
-      std::vector<std::unique_ptr<OutFrame>> waiting;
       std::shared_ptr<Connection> connection = std::move(opening_);
       opening_.reset();
-      {
-        std::lock_guard lock(mutex_);
-        ready_ = connection;
-        connecting_ = false;
-        waiting.swap(waiting_);
-      }
-      for (auto& request : waiting) connection->Send(std::move(request));
+      std::lock_guard lock(mutex_);
+      ready_ = connection;
+      connecting_ = false;
+      // Under the lock, so that a cancellation comes after its request. They do not leave from here:
+      // a reactor gathers what it sends.
+      for (auto& [id, request] : waiting_) connection->Send(std::move(request));
+      waiting_.clear();
       return Status();
     }
     case FrameKind::kReply:
     case FrameKind::kError: {
+      if (opening_ != nullptr) return Status(Code::kInvalidArgument, "a reply before the greeting");
       CallTable::Entry entry;
       {
         std::lock_guard lock(mutex_);
         entry = calls_.Take(frame->header.request_id);
       }
       if (entry.call == nullptr) return Status();  // cancelled or late: its payload is dropped
-      frame->done_on_reactor = entry.done_on_reactor;
+      frame->done_on = entry.done_on;
       frame->call = std::move(entry.call);
       if (frame->header.kind == FrameKind::kError) {
-        frame->status = Status(static_cast<Code>(frame->header.method), std::string(metadata));
-        if (frame->status.ok()) frame->status = Status(Code::kUnknown, "an error without a code");
+        const bool known = frame->header.method > 0 && frame->header.method <= kLastCode;
+        frame->status = Status(known ? static_cast<Code>(frame->header.method) : Code::kUnknown,
+                               std::string(metadata));
         return Status();
       }
       frame->status =
@@ -273,21 +327,23 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
   if (frame.call != nullptr) {
     reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status),
-                                  frame.done_on_reactor);
+                                  frame.done_on);
   }
   return Status();
 }
 
 void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
-  const Status lost = Describe(
-      why.code() == Code::kFailedPrecondition ? why.code() : Code::kUnavailable, why.message());
-  if (unfinished != nullptr && unfinished->call != nullptr) {
-    reactor_->CompleteFromReactor(std::move(unfinished->call), lost, unfinished->done_on_reactor);
-  }
+  // Who refuses us at the greeting will refuse us again; a connection that worked can be made again.
   const bool was_opening = opening_ != nullptr;
+  const bool refused = was_opening && why.code() == Code::kFailedPrecondition;
+  const bool stopped = why.code() == Code::kCancelled;
+  const Status lost =
+      Describe(refused || stopped ? why.code() : Code::kUnavailable, why.message());
+  if (unfinished != nullptr && unfinished->call != nullptr) {
+    reactor_->CompleteFromReactor(std::move(unfinished->call), lost, unfinished->done_on);
+  }
   opening_.reset();
-  if (was_opening && why.code() != Code::kFailedPrecondition &&
-      why.code() != Code::kCancelled) {
+  if (was_opening && !refused && !stopped) {
     RetryOrFailFromReactor(why);
   } else {
     FailAllFromReactor(lost);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,7 @@ class ChannelImpl : public Channel,
                     public std::enable_shared_from_this<ChannelImpl> {
  public:
   ChannelImpl(std::shared_ptr<Context> context, std::string address, std::string peer_name);
+  ~ChannelImpl() override;
 
   uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;
   void Notify(Message request, bool lazy) override;
@@ -39,8 +41,10 @@ class ChannelImpl : public Channel,
   void ResolveFromReactor();
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void RetryOrFailFromReactor(const Status& why);
-  void EndCall(uint64_t call_id, const Status& why);
+  bool EndCall(uint64_t call_id, const Status& why);  // false: there is none that still waits
+  void EndArrivingCallFromReactor(uint64_t call_id, const Status& why);
   void FailAllFromReactor(const Status& why);
+  Status CheckSize(const Message& request) const;
   void Finish(CallTable::Entry entry, const Status& status);
   Status Describe(Code code, const std::string& what) const;
 
@@ -52,7 +56,7 @@ class ChannelImpl : public Channel,
   std::mutex mutex_;  // between the threads that start calls and this channel's reactor
   CallTable calls_;
   std::shared_ptr<Connection> ready_;  // after the handshake only
-  std::vector<std::unique_ptr<OutFrame>> waiting_;  // for ready_
+  std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // for ready_
   bool connecting_ = false;
   bool stopped_ = false;
 

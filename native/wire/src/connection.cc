@@ -27,7 +27,11 @@ constexpr uint64_t kTurnBytes = 8u << 20;
 constexpr int kMaxIov = 512;
 constexpr uint64_t kGatherBytes = 4u << 20;  // enough for one system call
 constexpr int kTickMs = 1000;
+constexpr int kShortestTickMs = 10;
 constexpr int kGoodbyeMs = 1000;
+constexpr size_t kForeignBytes = 12;  // enough for DescribeForeign to tell
+// So many frames unsent to a peer that takes none: then what it asks for waits in its own socket.
+constexpr size_t kMostUnsentFrames = 4096;
 
 thread_local SendBatch* current_batch = nullptr;
 std::atomic<uint64_t> next_connection_id{1};
@@ -48,7 +52,8 @@ SendBatch::~SendBatch() {
 }
 
 OutFrame::OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message message)
-    : head(std::move(message.head_)),
+    : kind(kind),
+      head(std::move(message.head_)),
       payload(std::move(message.payload_)),
       owner(std::move(message.owner_)) {
   FrameHeader header;
@@ -144,7 +149,11 @@ void Connection::Write() {
         return;
       case Written::kBroken: {
         const Status why(Code::kUnavailable, "sending failed: " + ErrorText(errno));
-        reactor_->Post([self = shared_from_this(), why] { self->CloseFromReactor(why); });
+        reactor_->Post([self = shared_from_this(), why] {
+          // The peer may have said why before it closed.
+          if (!self->connecting_) self->ReadFromReactor();
+          self->CloseFromReactor(why);
+        });
         return;
       }
     }
@@ -169,7 +178,9 @@ void Connection::TakeQueuedAsWriter() {
   }
   while (MpscNode* node = outbox_.Pop()) {
     std::unique_ptr<OutFrame> frame(static_cast<OutFrame*>(node));
-    (frame->total_bytes <= kSmallBytes ? small_ : large_).push_back(std::move(frame));
+    // A cancellation must not overtake the request that it is about.
+    const bool ahead = frame->kind != FrameKind::kCancel || large_.empty();
+    (frame->total_bytes <= kSmallBytes && ahead ? small_ : large_).push_back(std::move(frame));
   }
 }
 
@@ -259,7 +270,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
 Status Connection::OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting) {
   receiver_ = std::move(receiver);
   connecting_ = connecting;
-  last_read_ms_ = NowMs();
+  last_sign_ms_ = NowMs();
   TuneStream(fd_.get(), context_->options.silent_timeout_ms);
   const uint32_t events = connecting ? EPOLLOUT : EPOLLIN;
   if (Status s = reactor_->WatchFromReactor(fd_.get(), events, shared_from_this()); !s.ok()) {
@@ -280,18 +291,21 @@ void Connection::SetPeerFromReactor(const std::string& name) {
 void Connection::SayGoodbyeFromReactor(const std::string& why) {
   if (draining_ || closed_.load(std::memory_order_acquire)) return;
   draining_ = true;
+  goodbye_ = why;
   Message message;
   message.AppendMetadata(std::string_view(why).substr(0, 1000));
   Send(std::make_unique<OutFrame>(FrameKind::kGoodbye, 0, 0, std::move(message)));
   reactor_->AtFromReactor(NowMs() + kGoodbyeMs, [weak = weak_from_this(), why] {
-    if (auto self = weak.lock()) {
-      static_cast<Connection*>(self.get())->CloseFromReactor(Status(Code::kUnavailable, why));
-    }
+    if (auto self = weak.lock()) self->CloseFromReactor(Status(Code::kUnavailable, why));
   });
 }
 
-void Connection::CloseFromReactor(const Status& why) {
+void Connection::CloseFromReactor(const Status& reason) {
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  // However a connection ends to which we said goodbye, that was the reason.
+  const Status why = draining_ && !goodbye_.empty() && reason.code() != Code::kCancelled
+                         ? Status(Code::kFailedPrecondition, goodbye_)
+                         : reason;
   // A writer in another thread gets EPIPE from now on; the descriptor itself lives as long as this
   // object, so that nobody writes into a stranger's.
   ::shutdown(fd_.get(), SHUT_RDWR);
@@ -310,7 +324,7 @@ void Connection::TickFromReactor() {
   if (closed_.load(std::memory_order_acquire)) return;
   const auto& options = context_->options;
   const int64_t now = NowMs();
-  const int64_t silent_ms = now - last_read_ms_;
+  const int64_t silent_ms = now - last_sign_ms_;
   if (silent_ms >= options.silent_timeout_ms) {
     CloseFromReactor(Status(Code::kUnavailable, peer_ + " has been silent for " +
                                                     std::to_string(silent_ms / 1000) + " s"));
@@ -321,16 +335,26 @@ void Connection::TickFromReactor() {
     pinged_ms_ = now;
     Send(std::make_unique<OutFrame>(FrameKind::kPing, 0, 0, Message()));
   }
-  const int next_ms = std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms});
+  const int next_ms =
+      std::max(kShortestTickMs, std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms}));
   reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
-    if (auto self = weak.lock()) static_cast<Connection*>(self.get())->TickFromReactor();
+    if (auto self = weak.lock()) self->TickFromReactor();
   });
+}
+
+std::unique_ptr<Call> Connection::TakeArrivingCallFromReactor(uint64_t request_id,
+                                                              RunOn* done_on) {
+  if (!in_payload_ || frame_.call == nullptr || frame_.header.request_id != request_id) return {};
+  frame_.payload = InFrame::Payload::kDiscard;
+  *done_on = frame_.done_on;
+  return std::move(frame_.call);
 }
 
 // --- events ------------------------------------------------------------------------------------
 
 void Connection::UpdateEventsFromReactor() {
-  reactor_->ModifyFromReactor(fd_.get(), EPOLLIN | (wants_write_ ? EPOLLOUT : 0u), this);
+  reactor_->ModifyFromReactor(
+      fd_.get(), (reading_paused_ ? 0u : EPOLLIN) | (wants_write_ ? EPOLLOUT : 0u), this);
 }
 
 void Connection::OnEventsFromReactor(uint32_t epoll_events) {
@@ -339,8 +363,16 @@ void Connection::OnEventsFromReactor(uint32_t epoll_events) {
     return;
   }
   if ((epoll_events & EPOLLOUT) != 0 && wants_write_) {
+    // The socket was full and the peer has taken some: a sign of life, and the only one while it
+    // receives one long frame and has nothing to say itself.
+    last_sign_ms_ = NowMs();
     wants_write_ = false;
     Write();
+    if (reading_paused_ && (!wants_write_ || queued_.load(std::memory_order_acquire) <
+                                                 kMostUnsentFrames / 2)) {
+      reading_paused_ = false;
+      UpdateEventsFromReactor();
+    }
     if (!wants_write_ && !closed_.load(std::memory_order_acquire)) UpdateEventsFromReactor();
   }
   if ((epoll_events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) ReadFromReactor();
@@ -363,6 +395,12 @@ void Connection::FinishConnectFromReactor() {
 void Connection::ReadFromReactor() {
   uint64_t turn_bytes = 0;
   while (turn_bytes < kTurnBytes && !closed_.load(std::memory_order_acquire)) {
+    if (pauses_reading_ && wants_write_ &&
+        queued_.load(std::memory_order_acquire) >= kMostUnsentFrames) {
+      reading_paused_ = true;
+      UpdateEventsFromReactor();
+      return;
+    }
     std::array<iovec, 64> iov;
     int parts = 0;
     size_t direct_bytes = 0;
@@ -394,10 +432,14 @@ void Connection::ReadFromReactor() {
       return;
     }
     if (got == 0) {
-      CloseFromReactor(Status(Code::kUnavailable, peer_ + " closed the connection"));
+      const std::string foreign = DescribeForeign(stash_);
+      if (!foreign.empty()) context_->WarnAboutPeer(address_, peer_ + ": " + foreign);
+      CloseFromReactor(foreign.empty()
+                           ? Status(Code::kUnavailable, peer_ + " closed the connection")
+                           : Status(Code::kFailedPrecondition, foreign));
       return;
     }
-    last_read_ms_ = NowMs();
+    last_sign_ms_ = NowMs();
     Count(counters_->rx_bytes, static_cast<uint64_t>(got));
     Count(counters_->rx_syscalls);
     turn_bytes += static_cast<uint64_t>(got);
@@ -452,7 +494,12 @@ Status Connection::ParseFromReactor(const char* bytes, size_t size) {
 }
 
 Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* complete) {
-  if (*size < kHeaderBytes) return Status();
+  if (*size < kHeaderBytes) {
+    if (*size < kForeignBytes) return Status();
+    // A short greeting in another language is not waited on until the handshake times out.
+    const std::string foreign = DescribeForeign({*bytes, *size});
+    return foreign.empty() ? Status() : Status(Code::kInvalidArgument, foreign);
+  }
   FrameHeader header;
   if (Status s = ParseHeader(*bytes, context_->options.limits, &header); !s.ok()) return s;
   if (*size < kHeaderBytes + header.metadata_bytes) return Status();
@@ -469,7 +516,10 @@ Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* 
   Count(counters_->rx_frames);
   switch (header.kind) {
     case FrameKind::kPing:
-      Send(std::make_unique<OutFrame>(FrameKind::kPong, 0, 0, Message()));
+      // A peer that takes what is queued hears from us anyway.
+      if (queued_.load(std::memory_order_acquire) < kMostUnsentFrames) {
+        Send(std::make_unique<OutFrame>(FrameKind::kPong, 0, 0, Message()));
+      }
       break;
     case FrameKind::kPong:
       break;

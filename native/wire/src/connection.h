@@ -21,6 +21,7 @@ struct OutFrame : MpscNode {
   // Fills in the header before `message`'s metadata.
   OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message message);
 
+  const FrameKind kind;
   std::string head;  // header and metadata
   std::vector<ConstBuffer> payload;
   std::shared_ptr<const void> owner;
@@ -42,7 +43,7 @@ struct InFrame {
 
   // Of a reply: the call it ends and how.
   std::unique_ptr<Call> call;
-  bool done_on_reactor = false;
+  RunOn done_on = RunOn::kExecutor;
   Status status;
 };
 
@@ -82,14 +83,20 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   const std::string& address() const { return address_; }
   // The other end as a person knows it: its task's name once it has said it, and its address.
   const std::string& peer() const { return peer_; }
+  const FrameLimits& limits() const { return context_->options.limits; }
 
   // --- on the reactor ---
   // Begins to read. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
+  // Stops reading while the peer leaves thousands of frames untaken. For servers: if both ends did
+  // it, they could wait for each other.
+  void PauseReadingWhenBlockedFromReactor() { pauses_reading_ = true; }
+  // The call whose reply's payload is arriving, if it is this request's: the rest is dropped.
+  std::unique_ptr<Call> TakeArrivingCallFromReactor(uint64_t request_id, RunOn* done_on);
   // Tells the peer why, and closes once it has been told or a moment has passed.
   void SayGoodbyeFromReactor(const std::string& why);
-  void CloseFromReactor(const Status& why);
+  void CloseFromReactor(const Status& reason);
   void OnEventsFromReactor(uint32_t epoll_events) override;
   void OnStopFromReactor() override;
   Reactor* reactor() const { return reactor_; }
@@ -140,14 +147,17 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::shared_ptr<FrameReceiver> receiver_;
   bool connecting_ = false;
   bool wants_write_ = false;
+  bool pauses_reading_ = false;
+  bool reading_paused_ = false;
   bool draining_ = false;  // said goodbye; what still comes in is ignored
+  std::string goodbye_;    // why
   std::string stash_;      // the beginning of a frame whose head is not complete
   bool in_payload_ = false;
   InFrame frame_;
   uint64_t payload_got_ = 0;
   size_t into_index_ = 0;
   size_t into_offset_ = 0;
-  int64_t last_read_ms_ = 0;
+  int64_t last_sign_ms_ = 0;  // of life, from the peer
   int64_t pinged_ms_ = 0;
 };
 

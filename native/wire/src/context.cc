@@ -3,8 +3,11 @@
 namespace tensorwire::wire {
 
 std::shared_ptr<PeerCounters> Context::CountersFor(const std::string& peer) {
+  // Names come from the network: a peer with a new one at each connection must not fill the memory.
+  constexpr size_t kMostPeers = 4096;
   std::lock_guard lock(mutex_);
-  auto& counters = counters_[peer];
+  const bool known = counters_.size() < kMostPeers || counters_.count(peer) > 0;
+  auto& counters = counters_[known ? peer : "others"];
   if (!counters) counters = std::make_shared<PeerCounters>();
   return counters;
 }

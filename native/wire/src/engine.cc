@@ -1,6 +1,7 @@
 #include "tensorwire/wire/engine.h"
 
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,12 @@ class EngineImpl : public Engine {
     if (!context_->options.executor) {
       return Status(Code::kInvalidArgument, "an engine needs an executor");
     }
+    // A head is read in one piece into the reactor's buffer.
+    if (context_->options.limits.metadata_bytes > Reactor::kScratchBytes / 2) {
+      return Status(Code::kInvalidArgument,
+                    "an engine's limit of metadata is at most " +
+                        std::to_string(Reactor::kScratchBytes / 2) + " bytes");
+    }
     for (int i = 0; i < context_->options.reactors; ++i) {
       context_->reactors.push_back(std::make_unique<Reactor>(i, context_->options));
       if (Status s = context_->reactors.back()->Start(); !s.ok()) return s;
@@ -32,6 +39,10 @@ class EngineImpl : public Engine {
 
   Status Listen(const std::string& host, int port, std::shared_ptr<Handler> handler,
                 int* bound_port) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (stopped_) return Status(Code::kCancelled, "the engine was stopped");
+    }
     Fd fd;
     if (Status s = ListenOn(host, port, &fd, bound_port); !s.ok()) return s;
     Reactor* reactor = context_->NextReactor();

@@ -22,21 +22,26 @@ void Store(void* bytes, size_t offset, T value) {
 
 Status Bad(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
-// What the first bytes of a foreign protocol look like, to people who mixed up two ports.
-std::string DescribeForeign(const void* bytes) {
-  const char* text = static_cast<const char*>(bytes);
-  if (std::memcmp(text, "PRI * HTTP/2", 12) == 0) {
-    return "it speaks HTTP/2: a gRPC client on the data port";
-  }
-  if (std::memcmp(text, "GET ", 4) == 0 || std::memcmp(text, "POST", 4) == 0) {
-    return "it speaks HTTP";
+}  // namespace
+
+std::string DescribeForeign(std::string_view first_bytes) {
+  constexpr std::string_view kOurs("TWIR", 4);
+  const auto begins_with = [&](std::string_view text) {
+    return first_bytes.substr(0, text.size()) == text;
+  };
+  if (first_bytes.substr(0, 4) == kOurs.substr(0, first_bytes.size())) return "";
+  if (begins_with("PRI * HTTP/2")) return "it speaks HTTP/2: a gRPC client on the data port";
+  for (const std::string_view method : {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "HTTP/1."}) {
+    if (begins_with(method)) return "it speaks HTTP";
   }
   // An HTTP/2 server greets with a SETTINGS frame: 24 bits of length, then type 4.
-  if (text[0] == 0 && text[3] == 4) return "it speaks HTTP/2: this looks like a gRPC port";
+  if (first_bytes.size() >= 4 && first_bytes[0] == 0 && first_bytes[3] == 4) {
+    return "it speaks HTTP/2: this looks like a gRPC port";
+  }
+  // A record of a TLS handshake: type 22, version 3.x.
+  if (begins_with("\x16\x03")) return "it speaks TLS";
   return "its first bytes are not tensorwire's";
 }
-
-}  // namespace
 
 void EncodeHeader(const FrameHeader& header, void* out) {
   Store<uint32_t>(out, 0, kMagic);
@@ -51,7 +56,9 @@ void EncodeHeader(const FrameHeader& header, void* out) {
 }
 
 Status ParseHeader(const void* bytes, const FrameLimits& limits, FrameHeader* out) {
-  if (Load<uint32_t>(bytes, 0) != kMagic) return Bad(DescribeForeign(bytes));
+  if (Load<uint32_t>(bytes, 0) != kMagic) {
+    return Bad(DescribeForeign({static_cast<const char*>(bytes), kHeaderBytes}));
+  }
   const uint8_t version = Load<uint8_t>(bytes, 4);
   if (version != kWireVersion) {
     return Bad("it speaks version " + std::to_string(version) + " of tensorwire's wire format, this is version " +

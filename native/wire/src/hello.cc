@@ -1,6 +1,17 @@
 #include "hello.h"
 
+#include <algorithm>
+
 namespace tensorwire::wire {
+
+std::string Printable(std::string_view name) {
+  constexpr size_t kLongest = 256;
+  std::string printable(name.substr(0, kLongest));
+  std::replace_if(
+      printable.begin(), printable.end(),
+      [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return printable;
+}
 
 Message Hello::Encode() const {
   Message message;
@@ -16,8 +27,8 @@ Hello Hello::Decode(std::string_view metadata) {
     metadata.remove_prefix(newline == std::string_view::npos ? metadata.size() : newline + 1);
     const auto equals = line.find('=');
     if (equals == std::string_view::npos) continue;
-    const std::string value(line.substr(equals + 1));
-    if (line.substr(0, equals) == "task") hello.task = value;
+    const std::string_view value = line.substr(equals + 1);
+    if (line.substr(0, equals) == "task") hello.task = Printable(value);
     if (line.substr(0, equals) == "peer") hello.peer = value;
   }
   return hello;

@@ -8,6 +8,9 @@
 
 namespace tensorwire::wire {
 
+// A name from the network, fit for a log and for figures: cut, and without control characters.
+std::string Printable(std::string_view name);
+
 // How the two ends of a connection introduce themselves: `key=value` lines in the metadata of
 // kHello and kHelloAck. Keys that a reader does not know are skipped.
 struct Hello {

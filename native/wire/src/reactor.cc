@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string>
+#include <utility>
 #include <system_error>
 
 #include "socket.h"
@@ -152,20 +153,21 @@ void Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
   timers_.emplace(time_ms, std::move(task));
 }
 
-void Reactor::CompleteFromReactor(std::unique_ptr<Call> call, Status status, bool on_reactor) {
-  if (on_reactor) {
+void Reactor::CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on) {
+  if (run_on == RunOn::kReactor) {
     call->Done(status);
     return;
   }
-  completions_.push_back({std::move(call), std::move(status)});
+  completions_.push_back({std::move(call), std::move(status), run_on});
 }
 
 void Reactor::DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request) {
-  if (handler->ServesFromReactor(request.method)) {
+  const RunOn run_on = handler->HandleOn(request);
+  if (run_on == RunOn::kReactor) {
     handler->Handle(std::move(request));
     return;
   }
-  requests_.emplace_back(handler, std::move(request));
+  arrivals_.push_back({handler, std::move(request), run_on});
 }
 
 void Reactor::RunOnExecutorFromReactor(std::function<void()> closure) {
@@ -191,7 +193,29 @@ void Reactor::RunTimersFromReactor() {
   }
 }
 
-void Reactor::FlushToExecutorFromReactor() {
+void Reactor::RunAloneFromReactor() {
+  auto completions = std::exchange(completions_, {});
+  for (Completion& completion : completions) {
+    if (completion.run_on == RunOn::kReactorWhenAlone) {
+      completion.call->Done(completion.status);
+    } else {
+      completions_.push_back(std::move(completion));
+    }
+  }
+  auto arrivals = std::exchange(arrivals_, {});
+  for (Arrival& arrival : arrivals) {
+    if (arrival.run_on == RunOn::kReactorWhenAlone) {
+      arrival.handler->Handle(std::move(arrival.request));
+    } else {
+      arrivals_.push_back(std::move(arrival));
+    }
+  }
+}
+
+void Reactor::RunArrivedFromReactor() {
+  if (completions_.empty() && arrivals_.empty()) return;
+  if (completions_.size() + arrivals_.size() <= kAlone) RunAloneFromReactor();
+
   for (size_t begin = 0; begin < completions_.size(); begin += kCompletionsPerClosure) {
     const size_t end = std::min(begin + kCompletionsPerClosure, completions_.size());
     auto batch = std::make_shared<std::vector<Completion>>(
@@ -205,11 +229,10 @@ void Reactor::FlushToExecutorFromReactor() {
     });
   }
   completions_.clear();
-  if (!requests_.empty()) {
-    auto batch = std::make_shared<decltype(requests_)>(std::move(requests_));
-    requests_.clear();
+  if (!arrivals_.empty()) {
+    auto batch = std::make_shared<std::vector<Arrival>>(std::exchange(arrivals_, {}));
     options_.executor([batch] {
-      for (auto& [handler, request] : *batch) handler->Handle(std::move(request));
+      for (Arrival& arrival : *batch) arrival.handler->Handle(std::move(arrival.request));
     });
   }
 }
@@ -233,7 +256,7 @@ void Reactor::Loop() {
       sleeping_.exchange(true, std::memory_order_acq_rel);
       SendBatch batch;
       if (DrainFromReactor(&inbox_)) {
-        FlushToExecutorFromReactor();
+        RunArrivedFromReactor();
         sleep_ms = 0;
       }
     }
@@ -258,13 +281,13 @@ void Reactor::Loop() {
     }
     DrainFromReactor(&inbox_);
     RunTimersFromReactor();
-    FlushToExecutorFromReactor();
+    RunArrivedFromReactor();
     unwatched_.clear();
   }
   DrainFromReactor(&inbox_);
   const auto targets = targets_;  // stopping one unwatches it
   for (const auto& [key, target] : targets) target->OnStopFromReactor();
-  FlushToExecutorFromReactor();
+  RunArrivedFromReactor();
 }
 
 }  // namespace tensorwire::wire

@@ -51,8 +51,7 @@ class Reactor {
   void ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
   void UnwatchFromReactor(int fd, EventTarget* target);
   void AtFromReactor(int64_t time_ms, std::function<void()> task);
-  // Done is called on the executor, or at once where the call asked for that.
-  void CompleteFromReactor(std::unique_ptr<Call> call, Status status, bool on_reactor);
+  void CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on);
   void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request);
   void RunOnExecutorFromReactor(std::function<void()> closure);
 
@@ -63,6 +62,8 @@ class Reactor {
  private:
   static constexpr int kLazyMs = 2;
   static constexpr size_t kCompletionsPerClosure = 64;
+  // So many things that arrive together still count as alone.
+  static constexpr size_t kAlone = 2;
 
   struct Task : MpscNode {
     std::function<void()> run;
@@ -70,13 +71,20 @@ class Reactor {
   struct Completion {
     std::unique_ptr<Call> call;
     Status status;
+    RunOn run_on = RunOn::kExecutor;
+  };
+  struct Arrival {
+    std::shared_ptr<Handler> handler;
+    Request request;
+    RunOn run_on = RunOn::kExecutor;
   };
 
   void Loop();
   void DropPosted();
   static bool DrainFromReactor(MpscQueue* queue);  // true: there was something
   void RunTimersFromReactor();
-  void FlushToExecutorFromReactor();
+  void RunArrivedFromReactor();
+  void RunAloneFromReactor();
   int SleepMsFromReactor() const;
 
   const int index_;
@@ -99,7 +107,7 @@ class Reactor {
   std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be at hand
   std::multimap<int64_t, std::function<void()>> timers_;
   std::vector<Completion> completions_;
-  std::vector<std::pair<std::shared_ptr<Handler>, Request>> requests_;
+  std::vector<Arrival> arrivals_;
   std::unique_ptr<char[]> scratch_;
 };
 

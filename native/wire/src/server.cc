@@ -14,8 +14,6 @@ namespace {
 
 constexpr int kNoDescriptorsPauseMs = 100;
 constexpr int kAcceptsPerTurn = 64;  // then the connections of this reactor have theirs
-// A request carries at most one protobuf, and that is what those can be.
-constexpr uint64_t kRequestPayloadBytes = 1ull << 31;
 
 }  // namespace
 
@@ -52,6 +50,7 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
     auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
     reactor->Post([context = context_, connection, handler = handler_] {
       auto session = std::make_shared<Session>(context, connection, handler);
+      connection->PauseReadingWhenBlockedFromReactor();
       if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
       connection->reactor()->AtFromReactor(
           NowMs() + context->options.handshake_timeout_ms,
@@ -76,7 +75,7 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
     const std::string& me = context_->options.name;
     if (!hello.peer.empty() && !me.empty() && hello.peer != me) {
       return Status(Code::kFailedPrecondition,
-                    hello.task + " wants " + hello.peer + ", and this is " + me +
+                    hello.task + " wants " + Printable(hello.peer) + ", and this is " + me +
                         ": the .endpoint_map or the cluster spec of one of the two is wrong");
     }
     greeted_ = true;
@@ -88,7 +87,7 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
   }
   switch (frame->header.kind) {
     case FrameKind::kRequest:
-      if (frame->header.payload_bytes > kRequestPayloadBytes) {
+      if (frame->header.payload_bytes > kMaxRequestPayloadBytes) {
         return Status(Code::kInvalidArgument, "a request with a payload of " +
                                                   std::to_string(frame->header.payload_bytes) +
                                                   " bytes");
@@ -135,16 +134,12 @@ void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/
 // --- OrderedHandler ----------------------------------------------------------------------------
 
 void OrderedHandler::ExpectFromReactor(const Request& request) {
-  if (request.one_way || handler_->ServesFromReactor(request.method)) return;
+  if (request.one_way || handler_->HandleOn(request) == RunOn::kReactor) return;
   std::lock_guard lock(mutex_);
   ++in_handle_[request.id].count;
 }
 
 void OrderedHandler::Handle(Request request) {
-  if (request.one_way || handler_->ServesFromReactor(request.method)) {
-    handler_->Handle(std::move(request));
-    return;
-  }
   const uint64_t connection_id = request.connection_id();
   const uint64_t id = request.id;
   handler_->Handle(std::move(request));
@@ -153,6 +148,7 @@ void OrderedHandler::Handle(Request request) {
   {
     std::lock_guard lock(mutex_);
     const auto at = in_handle_.find(id);
+    if (at == in_handle_.end()) return;
     if (--at->second.count == 0) {
       cancelled = at->second.cancelled;
       in_handle_.erase(at);
@@ -187,6 +183,15 @@ void OrderedHandler::OnDisconnect(uint64_t connection_id) {
 
 void Request::Reply(Message reply) const {
   if (one_way) return;
+  const FrameLimits& limits = connection->limits();
+  if (reply.metadata_bytes() > limits.metadata_bytes ||
+      reply.payload_bytes() > limits.payload_bytes) {
+    // The peer would close the connection, and with it everybody else's requests.
+    Fail(Status(Code::kResourceExhausted,
+                "a reply of " + std::to_string(reply.metadata_bytes()) + " + " +
+                    std::to_string(reply.payload_bytes()) + " bytes is beyond the limits"));
+    return;
+  }
   connection->Send(std::make_unique<OutFrame>(FrameKind::kReply, 0, id, std::move(reply)));
 }
 

@@ -38,9 +38,7 @@ class OrderedHandler : public Handler {
   // Before the request is dispatched.
   void ExpectFromReactor(const Request& request);
 
-  bool ServesFromReactor(uint16_t method) const override {
-    return handler_->ServesFromReactor(method);
-  }
+  RunOn HandleOn(const Request& request) const override { return handler_->HandleOn(request); }
   void Handle(Request request) override;
   void OnCancel(uint64_t connection_id, uint64_t request_id) override;
   void OnDisconnect(uint64_t connection_id) override;

@@ -65,7 +65,9 @@ enum Method : uint16_t { kEcho = 1, kNever = 2, kFail = 3, kFromReactor = 4, kBy
 // the metadata says) as payload.
 class TestHandler : public Handler {
  public:
-  bool ServesFromReactor(uint16_t method) const override { return method == kFromReactor; }
+  RunOn HandleOn(const Request& request) const override {
+    return request.method == kFromReactor ? RunOn::kReactor : RunOn::kExecutor;
+  }
   void Handle(Request request) override {
     if (request.method == kNever) {
       std::lock_guard lock(mutex);

@@ -38,10 +38,17 @@ class Call {
   virtual void Done(const Status& status) = 0;
 };
 
+// Where work that a reactor brought in is done. Waking a thread costs more than little work does,
+// and much work keeps the reactor from its sockets.
+enum class RunOn {
+  kExecutor,          // it may take long
+  kReactorWhenAlone,  // it never blocks: on the reactor when nothing else arrived with it
+  kReactor,           // it never blocks and takes a microsecond or two
+};
+
 struct CallOptions {
   int64_t deadline_ms = 0;  // from now; 0: none of its own (a lost connection still ends it)
-  // Done is short and never blocks: run it on the reactor, and save a change of threads.
-  bool done_on_reactor = false;
+  RunOn done_on = RunOn::kExecutor;
 };
 
 class TENSORWIRE_API Channel {
@@ -57,7 +64,7 @@ class TENSORWIRE_API Channel {
   // frame to travel with. Dropped when the peer cannot be reached.
   virtual void Notify(Message request, bool lazy) = 0;
 
-  // Ends the call with kCancelled and tells the peer, unless its reply is already arriving.
+  // Ends the call with kCancelled, if it has not ended, and tells the peer.
   virtual void Cancel(uint64_t call_id) = 0;
 };
 
@@ -85,9 +92,8 @@ class Handler {
  public:
   virtual ~Handler() = default;
 
-  // Whether requests of this method are so short, and so sure not to block, that the reactor
-  // serves them itself.
-  virtual bool ServesFromReactor(uint16_t method) const = 0;
+  // Where this request is handled.
+  virtual RunOn HandleOn(const Request& request) const = 0;
 
   // Must not wait: requests that came in together are handled one after the other.
   virtual void Handle(Request request) = 0;
@@ -115,7 +121,8 @@ class TENSORWIRE_API Engine {
                         int* bound_port) = 0;
 
   // A way to the task `peer_name` at `address` ("host:port"); it connects when first used, and
-  // again, with backoff, whenever the connection is lost.
+  // again, with backoff, whenever the connection is lost. The connection lives as long as the
+  // engine, so keep the channel.
   virtual std::shared_ptr<Channel> Connect(const std::string& address,
                                            const std::string& peer_name) = 0;
 

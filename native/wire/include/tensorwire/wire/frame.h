@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "tensorwire/wire/export.h"
 #include "tensorwire/wire/status.h"
@@ -59,7 +61,14 @@ struct FrameLimits {
   uint64_t payload_bytes = 1ull << 40;
 };
 
+// A request carries at most one protobuf, and that is what those can be.
+inline constexpr uint64_t kMaxRequestPayloadBytes = 1ull << 31;
+
 TENSORWIRE_API void EncodeHeader(const FrameHeader& header, void* out);
+
+// What a peer speaks whose first bytes (a few suffice) are not ours, for people who mixed up two
+// ports. "" when they may be the beginning of a frame.
+TENSORWIRE_API std::string DescribeForeign(std::string_view first_bytes);
 
 // Reads a header from the kHeaderBytes at `bytes`. A pure function, total over all inputs. Fails
 // with kInvalidArgument, in words that name what was expected, when the bytes are not ours, are of

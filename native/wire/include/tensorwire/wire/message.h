@@ -53,6 +53,12 @@ class Message {
   }
 
   uint16_t method() const { return method_; }
+  size_t metadata_bytes() const { return head_.size() - kHeaderBytes; }
+  uint64_t payload_bytes() const {
+    uint64_t bytes = 0;
+    for (const ConstBuffer& buffer : payload_) bytes += buffer.size;
+    return bytes;
+  }
 
  private:
   friend struct OutFrame;
