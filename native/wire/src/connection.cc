@@ -148,11 +148,12 @@ void Connection::Write() {
         }
         return;
       case Written::kBroken: {
-        const Status why(Code::kUnavailable, "sending failed: " + ErrorText(errno));
-        reactor_->Post([self = shared_from_this(), why] {
-          // The peer may have said why before it closed.
-          if (!self->connecting_) self->ReadFromReactor();
-          self->CloseFromReactor(why);
+        const int error = errno;
+        reactor_->Post([self = shared_from_this(), error] {
+          // A peer that closed may have said why before it did.
+          if (error == EPIPE || error == ECONNRESET) self->ReadFromReactor();
+          self->CloseFromReactor(
+              Status(Code::kUnavailable, "sending failed: " + ErrorText(error)));
         });
         return;
       }
