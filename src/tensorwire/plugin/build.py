@@ -246,6 +246,7 @@ def _link_command(
         "-shared",
         "-pthread",
         *objects,
+        "-Wl,--no-as-needed",  # some systems' default leaves libraries out, and so changes the order
         f"-L{tensorflow.library_folder}",
         *(f"-l:{name}" for name in LIBRARIES),
         f"-L{source.engine.parent}",

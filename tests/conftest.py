@@ -1,0 +1,54 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Runs a new interpreter in an empty folder: ``python("-c", code, env={...})``."""
+    folder = tmp_path / "cwd"
+
+    def run(
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> subprocess.CompletedProcess[str]:
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def tensorwire(python: Python) -> Python:
+    """Runs the command line: ``tensorwire("build", "--help")``."""
+
+    def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+        return python("-m", "tensorwire.cli.main", *arguments, **options)
+
+    return run
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Quick tests first: a mistake shows in seconds."""
+    order = {item: ("integration" in item.nodeid, "slow" in item.keywords) for item in items}
+    assert isinstance(items, list)
+    items.sort(key=lambda item: order[item])

@@ -1,0 +1,130 @@
+"""The command line's frame: help, errors, exit statuses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import tensorwire as package
+from tensorwire.cli import main as frame
+from tensorwire.errors import TensorwireError, UsageError
+
+
+def test_version_is_the_packages(tensorwire: Any) -> None:
+    assert tensorwire("--version").stdout.split()[-1] == package.__version__
+
+
+def test_help_lists_every_command_and_loads_none(python: Any) -> None:
+    code = (
+        "import sys\nfrom tensorwire.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "print([m for m in sys.modules if m.startswith('tensorwire.cli.') and m[15:] != 'main'])"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    for name in frame.COMMANDS:
+        assert f"\n  {name} " in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "build", "bench transfer", "bench steps"])
+def test_every_command_explains_itself_with_an_example(tensorwire: Any, command: str) -> None:
+    done = tensorwire(*command.split(), "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Example" in done.stdout
+
+
+def test_importing_the_package_loads_no_tensorflow(python: Any) -> None:
+    code = (
+        "import sys, tensorwire, tensorwire.cluster, tensorwire.cli.main, tensorwire.cli.run, "
+        "tensorwire.cli.build, tensorwire.plugin.build, tensorwire.plugin.runner\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "assert not any('tensorwire_plugin' in line for line in open('/proc/self/maps'))"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["--nonsense"], ["run"], ["run", "none.py"], ["build", "--what"]]
+)
+def test_wrong_usage_is_one_line_and_status_2(tensorwire: Any, arguments: list[str]) -> None:
+    done = tensorwire(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tensorwire: error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, raised: BaseException, *arguments: str) -> int:
+    @click.command()
+    def command() -> None:
+        raise raised
+
+    monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: command)
+    with pytest.raises(SystemExit) as stop:
+        frame.main([*arguments, "any"])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TensorwireError("do this"), 1), (UsageError("do this"), 2)]
+)
+def test_our_errors_are_one_line_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: TensorwireError,
+    status: int,
+) -> None:
+    assert run_main(monkeypatch, error) == status
+    assert capsys.readouterr().err == "tensorwire: error: do this\n"
+
+
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, TensorwireError("do this"), "--debug") == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.endswith("tensorwire: error: do this\n")
+
+
+def test_an_interrupt_is_one_line_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, KeyboardInterrupt()) == 130
+    # Below the terminal's own ^C.
+    assert capsys.readouterr().err == "\ntensorwire: interrupted\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    tensorwire = [sys.executable, "-m", "tensorwire.cli.main", "--help"]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" | true', "sh", *tensorwire], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+def test_ctrl_c_while_a_script_runs_ends_it_as_python_would(tmp_path: Path) -> None:
+    script = tmp_path / "sleeps.py"
+    script.write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tensorwire.cli.main", "run", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors

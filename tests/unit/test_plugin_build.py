@@ -1,0 +1,349 @@
+"""Building the plug-in into the cache: once, whole, again when anything it depends on changes.
+
+The compiler, the processes and the file system are real. What stands for TensorFlow is a folder
+with two small libraries and a header: what it costs to compile TensorFlow's own headers is not the
+matter here (tests/integration does that).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin import build, compiler
+from tensorwire.plugin.tensorflow_install import (
+    LIBRARIES,
+    TensorFlowInstall,
+    check_version,
+    find_tensorflow,
+)
+
+# Runs in a process of its own; the arguments are the workshop's folder and what to change.
+BUILD_SCRIPT = """
+import sys
+from pathlib import Path
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin.build import PluginSource, ensure_built
+from tensorwire.plugin.tensorflow_install import TensorFlowInstall
+root = Path(sys.argv[1])
+try:
+    print(ensure_built(
+        TensorFlowInstall("2.99.0", root / "tf/include", root / "tf", ()),
+        PluginSource(root / "plugin", root / "include", root / "engine/libtensorwire.so"),
+    ))
+except TensorwireError as error:
+    sys.exit(f"tensorwire: error: {error}")
+"""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A plug-in's source, what stands for TensorFlow, a cache, and a compiler that keeps count."""
+
+    root: Path
+    tensorflow: TensorFlowInstall
+    source: build.PluginSource
+    cache: Path
+    log: Path
+
+    def compiled(self) -> list[str]:
+        """The source files that were compiled since the last call."""
+        names = self.log.read_text().split() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return sorted(names)
+
+    def build(self) -> Path:
+        return build.ensure_built(self.tensorflow, self.source)
+
+    def start(self, **env: str) -> subprocess.Popen[str]:
+        """Builds in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-c", BUILD_SCRIPT, str(self.root)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **env},
+        )
+
+    def cached(self) -> list[str]:
+        """Everything in the cache but locks."""
+        return sorted(p.name for p in self.cache.iterdir() if p.suffix != ".lock")
+
+
+def shared_library(path: Path, code: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-x", "c++", "-", f"-Wl,-soname,{path.name}", "-o", str(path)],
+        input=code,
+        text=True,
+        check=True,
+    )
+
+
+def compiler_script(path: Path, before: str) -> Path:
+    """A compiler that is g++, but does `before` first wherever it compiles."""
+    path.write_text(
+        f'#!/bin/sh\nfor a in "$@"; do case $a in\n  *.cc) {before};;\nesac; done\nexec g++ "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    root = tmp_path / "workshop"
+    for name in LIBRARIES:
+        shared_library(root / "tf" / name, f"int in_{name.split('.')[0]} = 1;")
+    shared_library(root / "engine/libtensorwire.so", "int engine() { return 1; }")
+    (root / "tf/include/external/some_library/include").mkdir(parents=True)
+    (root / "tf/include/external/some_library/include/some.h").write_text("#define SOME 40\n")
+    (root / "include/tensorwire").mkdir(parents=True)
+    (root / "include/tensorwire/wire.h").write_text("#define OURS 2\n")
+    (root / "plugin").mkdir()
+    (root / "plugin/one.cc").write_text('#include "some.h"\n#include "two.h"\nint one = SOME;\n')
+    (root / "plugin/two.cc").write_text('#include "tensorwire/wire.h"\nint two = OURS;\n')
+    (root / "plugin/two.h").write_text("extern int two;\n")
+    log = tmp_path / "compiled.log"
+    wrapper = compiler_script(tmp_path / "counting-g++", f'basename "$a" >>{log}')
+    monkeypatch.setenv("CXX", str(wrapper))
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TENSORWIRE_CACHE", str(cache))
+    yield Workshop(
+        root,
+        TensorFlowInstall("2.99.0", root / "tf/include", root / "tf", ()),
+        build.PluginSource(root / "plugin", root / "include", root / "engine/libtensorwire.so"),
+        cache,
+        log,
+    )
+
+
+def test_the_first_use_builds_and_the_second_does_not(
+    workshop: Workshop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = workshop.build()
+    assert library.read_bytes().startswith(b"\x7fELF")
+    assert workshop.compiled() == ["one.cc", "two.cc"]
+    said = capsys.readouterr().err
+    assert "building the grpc++ plug-in for TensorFlow 2.99.0 (once, about " in said
+    assert said.count("\n") == 1
+    assert workshop.build() == library
+    assert workshop.compiled() == []
+    assert capsys.readouterr().err == ""
+
+
+def test_the_plugin_needs_tensorflow_in_the_right_order_and_the_engine_by_soname(
+    workshop: Workshop,
+) -> None:
+    told = subprocess.run(
+        ["objdump", "-p", str(workshop.build())], capture_output=True, text=True, check=True
+    )
+    needed = [line.split()[1] for line in told.stdout.splitlines() if "NEEDED" in line]
+    order = [name for name in needed if name in {*LIBRARIES, "libtensorwire.so"}]
+    assert order == [*LIBRARIES, "libtensorwire.so"]
+    assert "RUNPATH" not in told.stdout
+
+
+def test_processes_that_start_at_once_compile_once(workshop: Workshop, tmp_path: Path) -> None:
+    slow = compiler_script(tmp_path / "slow-g++", f'basename "$a" >>{workshop.log}; sleep 2')
+    processes = [workshop.start(CXX=str(slow)) for _ in range(4)]
+    ended = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, ended
+    assert len({out for out, _ in ended}) == 1
+    assert workshop.compiled() == ["one.cc", "two.cc"]
+    told = "".join(errors for _, errors in ended)
+    assert told.count("tensorwire: building") == 1
+    assert "another process is building" in told
+
+
+@pytest.mark.parametrize(
+    "changed", ["plugin/one.cc", "plugin/two.h", "include/tensorwire/wire.h", "plugin/three.cc"]
+)
+def test_a_changed_source_is_built_again(workshop: Workshop, changed: str) -> None:
+    first = workshop.build()
+    with (workshop.root / changed).open("a") as file:
+        file.write("// changed\n")
+    assert workshop.build() != first
+    assert first.exists()  # for the jobs that still run on it
+
+
+def test_another_tensorflow_is_another_build(workshop: Workshop) -> None:
+    first = workshop.build()
+    newer = replace(workshop.tensorflow, version="2.99.1")
+    assert build.ensure_built(newer, workshop.source) != first
+    # The same number and other libraries: a vendor's build.
+    with (workshop.root / "tf" / LIBRARIES[1]).open("ab") as file:
+        file.write(b"\0")
+    assert workshop.build() != first
+
+
+def test_another_compiler_is_another_build(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = workshop.build()
+    newer = tmp_path / "newer-g++"
+    newer.write_text('#!/bin/sh\n[ "$1" = --version ] && { echo "g++ 99"; exit; }\nexec g++ "$@"\n')
+    newer.chmod(0o755)
+    monkeypatch.setenv("CXX", str(newer))
+    assert workshop.build() != first
+
+
+def test_asked_to_build_again_it_does(workshop: Workshop) -> None:
+    library = workshop.build()
+    workshop.compiled()
+    assert build.ensure_built(workshop.tensorflow, workshop.source, rebuild=True) == library
+    assert workshop.compiled() == ["one.cc", "two.cc"]
+
+
+def test_no_compiler_says_what_to_install(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(workshop.root))
+    with pytest.raises(TensorwireError, match="no C\\+\\+ compiler") as caught:
+        workshop.build()
+    for hint in ("apt-get install g++", "dnf install gcc-c++", "apk add g++", "tensorwire build"):
+        assert hint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_finished_build_serves_where_there_is_no_compiler(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = workshop.build()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(workshop.root))
+    assert workshop.build() == library
+
+
+def test_a_compiler_named_by_cxx_that_is_not_there_is_named(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "/no/such/g++ -pipe")
+    with pytest.raises(TensorwireError, match="CXX names /no/such/g"):
+        workshop.build()
+
+
+def test_cxx_may_carry_arguments(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"env LC_ALL=C {os.environ['CXX']}")
+    assert workshop.build().exists()
+
+
+def test_an_error_of_the_compiler_gives_its_first_line_and_the_log(
+    workshop: Workshop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = workshop.root / "plugin/one.cc"
+    good = one.read_text()
+    one.write_text("int one = NOT_DECLARED;\n")
+    with pytest.raises(TensorwireError, match=r"one\.cc:1:.*error:.*NOT_DECLARED") as caught:
+        workshop.build()
+    log = next(workshop.cache.glob("*.log"))
+    assert str(log) in str(caught.value)
+    assert "NOT_DECLARED" in log.read_text()
+    assert "\n" not in str(caught.value)
+    assert capsys.readouterr().err.endswith("failed\n")
+    assert workshop.cached() == [log.name]
+    one.write_text(good)
+    assert workshop.build().exists()
+
+
+def test_an_interrupt_leaves_neither_files_nor_compilers(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    mark = tmp_path / "started"
+    hanging = compiler_script(tmp_path / "hanging-g++", f"echo $$ >>{mark}; sleep 300")
+    process = workshop.start(CXX=str(hanging))
+    wait_for(lambda: mark.exists() and len(mark.read_text().split()) >= 1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "stopped" in errors
+    assert workshop.cached() == []
+    for pid in mark.read_text().split():
+        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+
+
+def test_what_a_killed_build_left_is_not_used(workshop: Workshop, tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    hanging = compiler_script(tmp_path / "hanging-g++", f"echo $$ >>{mark}; sleep 30")
+    process = workshop.start(CXX=str(hanging))
+    wait_for(lambda: mark.exists() and len(mark.read_text().split()) >= 1)
+    process.kill()
+    process.communicate(timeout=20)
+    for pid in mark.read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    assert workshop.cached()[0].startswith(".")
+    library = workshop.build()  # by the counting compiler, which says the same --version
+    assert workshop.compiled() == ["one.cc", "two.cc"]
+    assert workshop.cached() == [library.parent.name]
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Below a file, where not even root can make a folder.
+    (tmp_path / "file").write_text("")
+    cache = tmp_path / "file" / "cache"
+    monkeypatch.setenv("TENSORWIRE_CACHE", str(cache))
+    with pytest.raises(
+        TensorwireError, match=r"Not a directory.*let TENSORWIRE_CACHE name"
+    ) as caught:
+        workshop.build()
+    assert str(cache) in str(caught.value)
+
+
+def test_a_finished_build_is_used_from_a_cache_that_cannot_be_written(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = workshop.build()
+    monkeypatch.setattr(build, "_locked", lambda _: pytest.fail("wrote to a finished cache"))
+    assert workshop.build() == library
+
+
+@pytest.mark.parametrize("version", ["1.15.5", "2.14.1", "nonsense"])
+def test_a_tensorflow_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(TensorwireError, match=rf"{version} is too old.*tensorflow>=2\.15"):
+        check_version(version)
+
+
+def test_a_tensorflow_that_is_newer_than_tested_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"2\.22\.0 is newer than 2\.21"):
+        check_version("2.22.0")
+
+
+@pytest.mark.parametrize("version", ["2.15.0", "2.21.3", "2.18.0-rc1", "2.20.0+nv25.1"])
+def test_tensorflows_between_pass_silently(version: str, recwarn: pytest.WarningsRecorder) -> None:
+    check_version(version)
+    assert not recwarn.list
+
+
+def test_no_tensorflow_says_how_to_install_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n == "tensorflow" or n.startswith("tensorflow.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "site-packages" not in p])
+    with pytest.raises(TensorwireError, match="pip install tensorflow"):
+        find_tensorflow()
+
+
+def test_compilations_run_side_by_side(tmp_path: Path) -> None:
+    if compiler.parallel_jobs() < 2:
+        pytest.skip("one core")
+    began = time.monotonic()
+    compiler.run_all([["sleep", "1"]] * 2, tmp_path)
+    assert time.monotonic() - began < 1.9
+
+
+def wait_for(condition: object, timeout_s: float = 20.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
