@@ -246,7 +246,7 @@ def _link_command(
         "-shared",
         "-pthread",
         *objects,
-        "-Wl,--no-as-needed",  # some systems' default leaves libraries out, and so changes the order
+        "-Wl,--no-as-needed",  # a default of some systems leaves libraries out
         f"-L{tensorflow.library_folder}",
         *(f"-l:{name}" for name in LIBRARIES),
         f"-L{source.engine.parent}",
