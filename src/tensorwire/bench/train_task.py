@@ -215,6 +215,7 @@ if __name__ == "__main__":
         main(TaskConfig(**(task_end.receive() or {})), task_end)
     except Exception as failure:
         traceback.print_exc()
-        lines = str(failure).strip().splitlines() or [""]
-        task_end.send({"error": f"{type(failure).__name__}: {lines[0]}"})
+        # TensorFlow rules a line of "=" above the errors of several tasks.
+        lines = [line.strip() for line in str(failure).splitlines() if line.strip(" =")]
+        task_end.send({"error": ": ".join([type(failure).__name__, *lines[:1]])})
         sys.exit(1)

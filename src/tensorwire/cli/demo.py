@@ -26,7 +26,7 @@ Examples:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=2400,
+    default=2000,
     show_default=True,
     help="Training steps of all workers together, for each protocol.",
 )
