@@ -48,6 +48,7 @@ Status ParseEndpointMap(std::string_view text, const std::string& filename, Endp
   std::unordered_map<std::string, int> line_of_grpc;
   std::unordered_map<std::string, int> line_of_data;
   int number = 0;
+  if (text.substr(0, 3) == "\xef\xbb\xbf") text.remove_prefix(3);  // some editors begin a file so
   while (!text.empty()) {
     ++number;
     const auto newline = text.find('\n');

@@ -50,22 +50,23 @@ inline int RunTests(int argc, char** argv) {
 
 }  // namespace check
 
-#define TEST(name)                                                  \
-  static void Test_##name();                                        \
+#define TEST(name)                                                    \
+  static void Test_##name();                                          \
   static const check::Registrar registrar_##name(#name, Test_##name); \
   static void Test_##name()
 
 #define CHECK(condition) \
   if (!(condition)) check::Fail(__FILE__, __LINE__, "not true: " #condition)
 
-#define CHECK_EQ(a, b)                                                                        \
-  do {                                                                                        \
-    const auto& check_a = (a);                                                                \
-    const auto& check_b = (b);                                                                \
-    if (!(check_a == check_b)) {                                                              \
-      check::Fail(__FILE__, __LINE__,                                                         \
-                  std::string(#a " == " #b ": ") + check::Show(check_a) + " vs " + check::Show(check_b)); \
-    }                                                                                         \
+#define CHECK_EQ(a, b)                                                                            \
+  do {                                                                                            \
+    const auto& check_a = (a);                                                                    \
+    const auto& check_b = (b);                                                                    \
+    if (!(check_a == check_b)) {                                                                  \
+      check::Fail(                                                                                \
+          __FILE__, __LINE__,                                                                     \
+          std::string(#a " == " #b ": ") + check::Show(check_a) + " vs " + check::Show(check_b)); \
+    }                                                                                             \
   } while (false)
 
 #define RUN_TESTS() \

@@ -1,0 +1,397 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "fd.h"
+#include "hello.h"
+#include "tensorwire/wire/engine.h"
+#include "tensorwire/wire/frame.h"
+
+// What the tests of the engine share: a Task is an engine with a handler and threads of its own;
+// Begin and Get make a call and wait for its end; a RawStream is the other end of a connection
+// without an engine, to say what no engine would.
+
+namespace tensorwire::wire {
+// Runs closures on two threads of its own, and joins them.
+class Pool {
+ public:
+  Pool() {
+    for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { Loop(); });
+  }
+  ~Pool() {
+    {
+      std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    wake_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+  void Run(std::function<void()> closure) {
+    {
+      std::lock_guard lock(mutex_);
+      closures_.push(std::move(closure));
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void Loop() {
+    for (;;) {
+      std::function<void()> closure;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return ended_ || !closures_.empty(); });
+        if (closures_.empty()) return;
+        closure = std::move(closures_.front());
+        closures_.pop();
+      }
+      closure();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::queue<std::function<void()>> closures_;
+  bool ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+enum Method : uint16_t { kEcho = 1, kNever = 2, kFail = 3, kFromReactor = 4, kBytes = 5 };
+
+// Answers with the request's metadata as metadata and its payload (or, for kBytes, as many bytes as
+// the metadata says) as payload.
+class TestHandler : public Handler {
+ public:
+  RunOn HandleOn(const Request& request) const override {
+    return request.method == kFromReactor ? RunOn::kReactor : RunOn::kExecutor;
+  }
+  void Handle(Request request) override {
+    if (request.method == kNever) {
+      std::lock_guard lock(mutex);
+      kept.push_back(std::move(request));
+      return;
+    }
+    if (request.method == kFail) {
+      request.Fail(Status(Code::kOutOfRange, "the end"));
+      return;
+    }
+    Message reply;
+    reply.AppendMetadata(request.metadata);
+    if (request.method == kBytes) {
+      size_t bytes = 0;
+      const char* end = request.metadata.data() + request.metadata.size();
+      std::from_chars(request.metadata.data(), end, bytes);
+      reply.SetOwnedPayload(std::string(std::min<size_t>(bytes, 256u << 20), 'x'));
+    } else {
+      reply.SetOwnedPayload(request.payload);
+    }
+    request.Reply(std::move(reply));
+  }
+  void OnCancel(uint64_t, uint64_t) override { ++cancels; }
+  void OnDisconnect(uint64_t) override { ++disconnects; }
+
+  std::mutex mutex;
+  std::vector<Request> kept;
+  std::atomic<int> cancels{0};
+  std::atomic<int> disconnects{0};
+};
+
+struct Outcome {
+  Status status;
+  std::string metadata;
+  std::string payload;
+};
+
+class TestCall : public Call {
+ public:
+  explicit TestCall(std::promise<Outcome> promise) : promise_(std::move(promise)) {}
+  Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
+                            std::vector<MutableBuffer>* into) override {
+    outcome_.metadata = metadata;
+    outcome_.payload.resize(payload_bytes);
+    into->push_back({outcome_.payload.data(), outcome_.payload.size()});
+    return Status();
+  }
+  void Done(const Status& status) override {
+    outcome_.status = status;
+    promise_.set_value(std::move(outcome_));
+  }
+
+ private:
+  std::promise<Outcome> promise_;
+  Outcome outcome_;
+};
+
+inline std::future<Outcome> Begin(Channel& channel, Method method, const std::string& metadata,
+                                  std::string payload = "", CallOptions options = {},
+                                  uint64_t* id = nullptr) {
+  std::promise<Outcome> promise;
+  auto future = promise.get_future();
+  Message request(method);
+  request.AppendMetadata(metadata);
+  if (!payload.empty()) request.SetOwnedPayload(std::move(payload));
+  const uint64_t call =
+      channel.Start(std::move(request), std::make_unique<TestCall>(std::move(promise)), options);
+  if (id != nullptr) *id = call;
+  return future;
+}
+
+inline Outcome Get(std::future<Outcome> future) {
+  CHECK(future.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  return future.get();
+}
+
+inline void Eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  CHECK(condition());
+}
+
+struct Task {
+  explicit Task(const std::string& name, int reactors = 1,
+                const std::function<void(EngineOptions*)>& change = {}) {
+    EngineOptions options;
+    options.name = name;
+    options.reactors = reactors;
+    options.executor = [this](std::function<void()> closure) { pool.Run(std::move(closure)); };
+    options.log = [this](LogLevel, const std::string& line) {
+      std::lock_guard lock(log_mutex);
+      log.push_back(line);
+    };
+    if (change) change(&options);
+    CHECK(Engine::Create(std::move(options), &engine).ok());
+  }
+  ~Task() { engine->Stop(); }
+  std::string Listen(int port = 0) {
+    int bound = 0;
+    const Status status = engine->Listen("127.0.0.1", port, handler, &bound);
+    if (!status.ok()) check::Fail(__FILE__, __LINE__, status.message());
+    return "127.0.0.1:" + std::to_string(bound);
+  }
+  std::vector<std::string> Log() {
+    std::lock_guard lock(log_mutex);
+    return log;
+  }
+
+  Pool pool;  // first, so that it goes last: closures of the engine may still be in it
+  std::mutex log_mutex;
+  std::vector<std::string> log;
+  std::shared_ptr<TestHandler> handler = std::make_shared<TestHandler>();
+  std::unique_ptr<Engine> engine;
+};
+
+// --- without an engine -------------------------------------------------------------------------
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+inline std::string Frame(FrameKind kind, uint64_t id, uint16_t method = 0,
+                         std::string_view metadata = "", std::string_view payload = "",
+                         uint16_t flags = 0) {
+  FrameHeader header;
+  header.kind = kind;
+  header.flags = flags;
+  header.method = method;
+  header.request_id = id;
+  header.metadata_bytes = static_cast<uint32_t>(metadata.size());
+  header.payload_bytes = payload.size();
+  std::string bytes(kHeaderBytes, '\0');
+  EncodeHeader(header, bytes.data());
+  bytes.append(metadata);
+  bytes.append(payload);
+  return bytes;
+}
+
+inline std::string HelloFrame(const std::string& task, const std::string& peer) {
+  return Frame(FrameKind::kHello, 0, 0, "task=" + task + "\npeer=" + peer + "\n");
+}
+
+struct ReadFrame {
+  FrameHeader header;
+  std::string metadata;
+  std::string payload;
+};
+
+// A TCP stream, with a time limit on everything.
+class RawStream {
+ public:
+  explicit RawStream(Fd fd) : fd_(std::move(fd)) {
+    const int on = 1;
+    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    fcntl(fd_.get(), F_SETFL, fcntl(fd_.get(), F_GETFL) | O_NONBLOCK);
+  }
+  static RawStream To(const std::string& address, int receive_buffer_bytes = 0) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    CHECK(fd.valid());
+    if (receive_buffer_bytes > 0) {
+      setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
+                 sizeof(receive_buffer_bytes));
+    }
+    CHECK_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    return RawStream(std::move(fd));
+  }
+
+  // How many bytes the peer took within the time.
+  size_t SendWithin(std::string_view bytes, int timeout_ms) {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t n = ::send(fd_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n > 0) {
+        sent += static_cast<size_t>(n);
+        continue;
+      }
+      if (errno != EAGAIN || !Wait(POLLOUT, timeout_ms)) break;
+    }
+    return sent;
+  }
+  bool Send(std::string_view bytes) { return SendWithin(bytes, 10'000) == bytes.size(); }
+
+  // What is there, up to `most` bytes; "" when the stream has ended or nothing came in time.
+  std::string ReadSome(size_t most = 1u << 20, int timeout_ms = 10'000) {
+    std::string bytes(most, '\0');
+    if (!Wait(POLLIN, timeout_ms)) return "";
+    const ssize_t n = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
+    if (n <= 0) ended_ = true;
+    bytes.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return bytes;
+  }
+  // False when the stream ends first.
+  bool Read(ReadFrame* frame) {
+    if (!Fill(kHeaderBytes)) return false;
+    CHECK(ParseHeader(buffer_.data(), FrameLimits(), &frame->header).ok());
+    if (!Fill(kHeaderBytes + frame->header.metadata_bytes + frame->header.payload_bytes)) {
+      return false;
+    }
+    frame->metadata = buffer_.substr(kHeaderBytes, frame->header.metadata_bytes);
+    frame->payload =
+        buffer_.substr(kHeaderBytes + frame->header.metadata_bytes, frame->header.payload_bytes);
+    buffer_.erase(0, kHeaderBytes + frame->header.metadata_bytes + frame->header.payload_bytes);
+    return true;
+  }
+  // Everything until the peer closes.
+  std::string ReadToEnd() {
+    while (!ended_) {
+      const std::string more = ReadSome();
+      if (more.empty() && !ended_) check::Fail(__FILE__, __LINE__, "the peer does not close");
+      buffer_ += more;
+    }
+    return std::exchange(buffer_, {});
+  }
+  bool ended() const { return ended_; }
+  int fd() const { return fd_.get(); }
+
+  void Greet(const std::string& task, const std::string& peer) {
+    CHECK(Send(HelloFrame(task, peer)));
+    ReadFrame ack;
+    CHECK(Read(&ack));
+    CHECK(ack.header.kind == FrameKind::kHelloAck);
+  }
+
+ private:
+  bool Wait(short events, int timeout_ms) {
+    pollfd wait{fd_.get(), events, 0};
+    return ::poll(&wait, 1, timeout_ms) > 0;
+  }
+  bool Fill(size_t bytes) {
+    while (buffer_.size() < bytes && !ended_) {
+      const std::string more = ReadSome();
+      if (more.empty() && !ended_) check::Fail(__FILE__, __LINE__, "nothing came");
+      buffer_ += more;
+    }
+    return buffer_.size() >= bytes;
+  }
+
+  Fd fd_;
+  std::string buffer_;
+  bool ended_ = false;
+};
+
+// A listening socket on loopback.
+class RawServer {
+ public:
+  RawServer() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(at);
+    CHECK_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+    CHECK_EQ(::listen(fd_.get(), 64), 0);
+    getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&at), &size);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  }
+  const std::string& address() const { return address_; }
+  RawStream Accept() {
+    pollfd wait{fd_.get(), POLLIN, 0};
+    CHECK(::poll(&wait, 1, 10'000) > 0);
+    return RawStream(Fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  }
+  // Accepts, and answers the greeting.
+  RawStream AcceptAndGreet() {
+    RawStream stream = Accept();
+    ReadFrame hello;
+    CHECK(stream.Read(&hello));
+    CHECK(hello.header.kind == FrameKind::kHello);
+    CHECK(stream.Send(Frame(FrameKind::kHelloAck, 0, 0, "task=raw\n")));
+    return stream;
+  }
+
+ private:
+  Fd fd_;
+  std::string address_;
+};
+
+inline bool Contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return true;
+  std::fprintf(stderr, "\"%s\" is not in \"%s\"\n", part.c_str(), text.c_str());
+  return false;
+}
+
+inline int64_t SteadyMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+inline void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+inline int64_t ResidentBytes() {
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  long total = 0;
+  long resident = 0;
+  CHECK(file != nullptr && std::fscanf(file, "%ld %ld", &total, &resident) == 2);
+  std::fclose(file);
+  return static_cast<int64_t>(resident) * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace tensorwire::wire
