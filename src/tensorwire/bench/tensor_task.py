@@ -19,6 +19,7 @@ import importlib
 import resource
 import socket
 import time
+import traceback
 from typing import Any
 
 from tensorwire.cluster import data_port
@@ -164,7 +165,12 @@ def _import(module: str) -> Any:
 
 def _first_line(error: Any) -> str:
     """What a user needs of an error of TensorFlow's."""
-    return str(error.message).partition("\n")[0]
+    # A session puts the lines of the script that made the node before it; under that is the error
+    # as the runtime gave it.
+    while hasattr(error.__context__, "message"):
+        error = error.__context__
+    lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _random(tf: Any, floats: int) -> Any:
@@ -199,6 +205,7 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "error_code"):  # no error of TensorFlow's
             raise
+        traceback.print_exc()
         end.send({"error": f"{type(error).__name__}: {_first_line(error)}"})
 
 
