@@ -1,4 +1,4 @@
-"""The C++ compiler: finding it, and running many compilations that end together."""
+"""The C++ compiler: finding it, and running it so that it ends with us."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from tensorwire.errors import TensorwireError
 
 CANDIDATES = ("g++", "c++", "clang++")
 COMPILE_TIMEOUT_S = 900.0
-
-# A compilation that includes TensorFlow's headers takes about 1 GB at its peak.
-_COMPILE_BYTES = 3 << 29
 
 _INSTALL_HINT = (
     "Debian and Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; "
@@ -85,77 +77,32 @@ def find_compiler() -> Compiler:
     return Compiler(tuple(command), (told.stdout.splitlines() or [""])[0])
 
 
-def parallel_jobs() -> int:
-    """How many compilations to run at once: one a core, as far as memory goes."""
-    by_memory = int(psutil.virtual_memory().available) // _COMPILE_BYTES
-    return max(1, min(len(os.sched_getaffinity(0)), by_memory))
+def run(command: Sequence[str], folder: Path) -> None:
+    """Runs a compiler in `folder`; whatever interrupts it ends the compiler too.
 
-
-def run_all(commands: Sequence[Sequence[str]], folder: Path) -> None:
-    """Runs the commands side by side in `folder`; when one fails or is interrupted, ends all.
-
-    Raises CompileError for the first that failed, TensorwireError where time runs out.
+    Raises CompileError where it fails, TensorwireError where time runs out.
     """
-    running = _Running(folder)
-    pool = ThreadPoolExecutor(max_workers=parallel_jobs(), thread_name_prefix="tensorwire-compile")
+    # A session of its own, because the driver's children must end with the driver.
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
-        futures = [pool.submit(running.run, command) for command in commands]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
+        output, _ = process.communicate(timeout=COMPILE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise TensorwireError(
+            f"compiling took over {COMPILE_TIMEOUT_S:.0f} s and was stopped: {shlex.join(command)}"
+        ) from None
     finally:
-        running.stop()
-        pool.shutdown(cancel_futures=True)
-
-
-class _Running:
-    """The compilations that run now, so that they can be ended from another thread."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[str]] = set()
-        self._stopped = False
-
-    def run(self, command: Sequence[str]) -> None:
-        deadline = time.monotonic() + COMPILE_TIMEOUT_S
-        with self._lock:
-            if self._stopped:
-                return
-            # A session of its own, because the driver's children must end with the driver.
-            process = subprocess.Popen(
-                command,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-            self._processes.add(process)
-        try:
-            output, _ = process.communicate(timeout=deadline - time.monotonic())
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            raise TensorwireError(
-                f"compiling took over {COMPILE_TIMEOUT_S:.0f} s and was stopped: "
-                + shlex.join(command)
-            ) from None
-        finally:
-            with self._lock:
-                self._processes.discard(process)
-        if process.returncode != 0 and not self._stopped:
-            raise CompileError(command, output)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in self._processes:
-                _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode != 0:
+        raise CompileError(command, output)
