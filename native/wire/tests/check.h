@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -40,8 +41,11 @@ inline int RunTests(int argc, char** argv) {
   int ran = 0;
   for (const auto& [name, body] : Tests()) {
     if (argc > 1 && name.find(argv[1]) == std::string::npos) continue;
-    std::fprintf(stderr, "[ RUN ] %s\n", name.c_str());
+    std::fprintf(stderr, "[ RUN   ] %s\n", name.c_str());
+    const auto begin = std::chrono::steady_clock::now();
     body();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    std::fprintf(stderr, "[    OK ] %.0f ms\n", took.count());
     ++ran;
   }
   std::fprintf(stderr, "%d passed\n", ran);

@@ -104,7 +104,7 @@ class TestHandler : public Handler {
       size_t bytes = 0;
       const char* end = request.metadata.data() + request.metadata.size();
       std::from_chars(request.metadata.data(), end, bytes);
-      reply.SetOwnedPayload(std::string(std::min<size_t>(bytes, 256u << 20), 'x'));
+      reply.SetOwnedPayload(std::string(std::min<size_t>(bytes, 128u << 20), 'x'));
     } else {
       reply.SetOwnedPayload(request.payload);
     }

@@ -1,0 +1,387 @@
+// What comes from the network is not to be trusted: whatever a peer sends, the server answers with
+// a reason, closes, and goes on serving everybody else.
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "harness.h"
+
+namespace tensorwire::wire {
+namespace {
+
+// The reason that the server gives for closing; "" when it closes without one.
+std::string GoodbyeOf(RawStream* stream) {
+  ReadFrame frame;
+  while (stream->Read(&frame)) {
+    if (frame.header.kind == FrameKind::kGoodbye) return frame.metadata;
+  }
+  return "";
+}
+
+// A peer that behaves, next to one that does not.
+class Bystander {
+ public:
+  explicit Bystander(const std::string& address)
+      : channel_(task_.engine->Connect(address, "ps:0")) {
+    CHECK(Get(Begin(*channel_, kEcho, "up")).status.ok());
+    thread_ = std::thread([this] {
+      while (!ended_) {
+        CHECK(Get(Begin(*channel_, kEcho, "still", "served")).status.ok());
+        ++served_;
+        SleepMs(1);
+      }
+    });
+  }
+  ~Bystander() {
+    const int before = served_;
+    Eventually([&] { return served_ > before + 3; });
+    ended_ = true;
+    thread_.join();
+    CHECK_EQ(task_.engine->stats().peers.at(0).connects, 1u);  // it never had to come back
+  }
+
+ private:
+  Task task_{"worker:9"};
+  std::shared_ptr<Channel> channel_;
+  std::atomic<bool> ended_{false};
+  std::atomic<int> served_{0};
+  std::thread thread_;
+};
+
+TEST(garbage_gets_a_reason_and_one_line_in_the_log) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  const Bystander bystander(address);
+  for (int i = 0; i < 5; ++i) {
+    RawStream stream = RawStream::To(address);
+    CHECK(stream.Send(std::string(100'000, 'g')));
+    CHECK(Contains(GoodbyeOf(&stream), "its first bytes are not tensorwire's"));
+  }
+  CHECK_EQ(ps.Log().size(), 1u);
+  CHECK(Contains(ps.Log()[0], "127.0.0.1:"));
+}
+
+TEST(a_grpc_client_on_the_data_port_is_named) {
+  Task ps("ps:0");
+  RawStream stream = RawStream::To(ps.Listen());
+  CHECK(stream.Send(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")));  // less than a header
+  CHECK(Contains(GoodbyeOf(&stream), "gRPC client"));
+  CHECK(Contains(ps.Log().at(0), "gRPC client on the data port"));
+}
+
+TEST(a_short_http_request_is_not_waited_on) {
+  Task ps("ps:0");
+  RawStream stream = RawStream::To(ps.Listen());
+  CHECK(stream.Send("GET / HTTP/1.0\r\n\r\n"));
+  CHECK(Contains(GoodbyeOf(&stream), "HTTP"));
+}
+
+TEST(a_grpc_server_on_the_other_end_is_named_at_once) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  const int64_t begin = SteadyMs();
+  auto future = Begin(*channel, kEcho, "");
+  {
+    RawStream stream = server.Accept();
+    // SETTINGS, and it closes: it has not understood our greeting.
+    CHECK(stream.Send(std::string("\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0", 15)));
+    shutdown(stream.fd(), SHUT_WR);
+    stream.ReadToEnd();
+  }
+  const Status status = Get(std::move(future)).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "this looks like a gRPC port"));
+  CHECK(Contains(status.message(), "ps:0 at 127.0.0.1:"));
+  CHECK(SteadyMs() - begin < 4000);
+}
+
+TEST(a_client_of_another_version_is_told_and_so_is_the_server_s_log) {
+  Task ps("ps:0");
+  RawStream stream = RawStream::To(ps.Listen());
+  std::string hello = HelloFrame("worker:0", "ps:0");
+  hello[4] = 2;
+  CHECK(stream.Send(hello));
+  const std::string reason = GoodbyeOf(&stream);
+  CHECK(Contains(reason, "version 2"));
+  CHECK(Contains(reason, "this is version 1"));
+  CHECK(Contains(ps.Log().at(0), "version 2"));
+}
+
+TEST(a_server_of_another_version_fails_the_call_with_both_numbers) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto future = Begin(*channel, kEcho, "");
+  RawStream stream = server.Accept();
+  std::string ack = Frame(FrameKind::kHelloAck, 0);
+  ack[4] = 3;
+  CHECK(stream.Send(ack));
+  CHECK(Contains(GoodbyeOf(&stream), "version 3"));
+  shutdown(stream.fd(), SHUT_RDWR);
+  const Status status = Get(std::move(future)).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "version 3"));
+  CHECK(Contains(status.message(), "this is version 1"));
+}
+
+TEST(a_request_before_the_greeting_is_refused) {
+  Task ps("ps:0");
+  RawStream stream = RawStream::To(ps.Listen());
+  CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kEcho, "x")));
+  CHECK(Contains(GoodbyeOf(&stream), "before the greeting"));
+}
+
+TEST(frames_of_the_wrong_direction_are_refused) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  for (const FrameKind kind :
+       {FrameKind::kReply, FrameKind::kError, FrameKind::kHelloAck, FrameKind::kHello}) {
+    RawStream stream = RawStream::To(address);
+    stream.Greet("worker:0", "ps:0");
+    CHECK(stream.Send(Frame(kind, 1)));
+    CHECK(Contains(GoodbyeOf(&stream), "a frame that a client does not send"));
+  }
+}
+
+TEST(a_goodbye_arrives_although_much_was_sent_meanwhile) {
+  // What the server has not read when it closes would turn into a reset, and that would overtake
+  // the reason.
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  for (int i = 0; i < 3; ++i) {
+    RawStream stream = RawStream::To(address);
+    std::string bytes = Frame(FrameKind::kRequest, 1, kEcho, "x");
+    bytes.append(8u << 20, 'z');
+    CHECK(stream.Send(bytes));
+    CHECK(Contains(GoodbyeOf(&stream), "before the greeting"));
+  }
+}
+
+TEST(lengths_that_lie_cost_no_memory) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  const Bystander bystander(address);
+  auto header = [](uint32_t metadata_bytes, uint64_t payload_bytes) {
+    FrameHeader lie;
+    lie.kind = FrameKind::kRequest;
+    lie.method = kEcho;
+    lie.metadata_bytes = metadata_bytes;
+    lie.payload_bytes = payload_bytes;
+    std::string bytes(kHeaderBytes, '\0');
+    EncodeHeader(lie, bytes.data());
+    return bytes;
+  };
+  for (const auto& [metadata_bytes, payload_bytes, reason] :
+       {std::tuple<uint32_t, uint64_t, const char*>{~0u, 0, "bytes of metadata; the limit is"},
+        {0, ~0ull, "bytes of payload; the limit is"},
+        {0, (1ull << 31) + 1, "a request with a payload of 2147483649 bytes"}}) {
+    RawStream stream = RawStream::To(address);
+    stream.Greet("worker:0", "ps:0");
+    CHECK(stream.Send(header(metadata_bytes, payload_bytes)));
+    CHECK(Contains(GoodbyeOf(&stream), reason));
+  }
+  const int64_t before = ResidentBytes();
+  std::vector<RawStream> streams;
+  for (int i = 0; i < 30; ++i) {
+    streams.push_back(RawStream::To(address));
+    streams.back().Greet("worker:0", "ps:0");
+    CHECK(streams.back().Send(header(0, 2'000'000'000) + "little comes of it"));
+  }
+  SleepMs(50);
+  CHECK(ResidentBytes() - before < 100 << 20);
+}
+
+TEST(a_sender_of_one_byte_at_a_time_is_served) {
+  Task ps("ps:0");
+  RawStream stream = RawStream::To(ps.Listen());
+  const std::string session = HelloFrame("worker:0", "ps:0") +
+                              Frame(FrameKind::kRequest, 5, kEcho, "metadata", "payload") +
+                              Frame(FrameKind::kRequest, 6, kFromReactor, "more");
+  for (const char& byte : session) {
+    CHECK(stream.Send({&byte, 1}));
+    if (&byte - session.data() < 100) SleepMs(1);
+  }
+  ReadFrame frame;
+  CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kHelloAck);
+  for (int replies = 0; replies < 2; ++replies) {
+    CHECK(stream.Read(&frame));
+    if (frame.header.request_id == 6) continue;  // served by the reactor, it may come first
+    CHECK_EQ(frame.header.request_id, 5u);
+    CHECK_EQ(frame.metadata, std::string("metadata"));
+    CHECK_EQ(frame.payload, std::string("payload"));
+  }
+}
+
+TEST(a_reply_in_single_bytes_and_replies_nobody_asked_for_do_no_harm) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto future = Begin(*channel, kEcho, "");
+  RawStream stream = server.AcceptAndGreet();
+  ReadFrame request;
+  CHECK(stream.Read(&request));
+  const uint64_t id = request.header.request_id;
+  std::string replies;
+  for (const uint64_t stranger : {uint64_t{0}, id + 1, id + (uint64_t{1} << 32), ~uint64_t{0}}) {
+    replies += Frame(FrameKind::kReply, stranger, 0, "m", std::string(300'000, 'p'));
+    replies += Frame(FrameKind::kError, stranger, 3, "no", "with a payload");
+  }
+  CHECK(stream.Send(replies));
+  for (const char byte : Frame(FrameKind::kReply, id, 0, "right", "answer")) {
+    CHECK(stream.Send({&byte, 1}));
+    SleepMs(1);
+  }
+  const Outcome outcome = Get(std::move(future));
+  CHECK(outcome.status.ok());
+  CHECK_EQ(outcome.payload, std::string("answer"));
+}
+
+TEST(a_reply_before_the_greeting_is_refused) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto future = Begin(*channel, kEcho, "");
+  RawStream stream = server.Accept();
+  CHECK(stream.Send(Frame(FrameKind::kReply, 1ull << 32)));  // the first call's id
+  shutdown(stream.fd(), SHUT_WR);
+  const Status status = Get(std::move(future)).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "a reply before the greeting"));
+}
+
+TEST(an_error_code_from_nowhere_is_unknown) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  std::unique_ptr<RawStream> stream;
+  for (const uint16_t code : {uint16_t{0}, uint16_t{17}, uint16_t{65535}}) {
+    auto future = Begin(*channel, kEcho, "");
+    if (stream == nullptr) stream = std::make_unique<RawStream>(server.AcceptAndGreet());
+    ReadFrame request;
+    CHECK(stream->Read(&request));
+    CHECK(stream->Send(Frame(FrameKind::kError, request.header.request_id, code, "odd")));
+    CHECK(Get(std::move(future)).status.code() == Code::kUnknown);
+  }
+}
+
+TEST(names_from_the_network_are_cut_and_cleaned) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  RawStream stream = RawStream::To(address);
+  stream.Greet("evil\x1b[2J\r" + std::string(100'000, 'n'), "ps:0");
+  const std::string name = ps.engine->stats().peers.at(0).peer;
+  CHECK(name.size() <= 256);
+  CHECK(name.find('\x1b') == std::string::npos);
+  CHECK(name.find('\r') == std::string::npos);
+}
+
+TEST(a_peer_with_ever_new_names_does_not_fill_the_figures) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  for (int i = 0; i < 4200; ++i) {
+    RawStream stream = RawStream::To(address);
+    const linger reset{1, 0};  // leave no socket behind in TIME_WAIT
+    setsockopt(stream.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    stream.Greet("worker:" + std::to_string(i), "ps:0");
+  }
+  CHECK(ps.engine->stats().peers.size() <= 4097);
+}
+
+TEST(connections_that_say_nothing_are_closed_and_others_served_meanwhile) {
+  Task ps("ps:0", 1, [](EngineOptions* options) { options->handshake_timeout_ms = 300; });
+  const std::string address = ps.Listen();
+  const Bystander bystander(address);
+  std::vector<RawStream> silent;
+  for (int i = 0; i < 400; ++i) silent.push_back(RawStream::To(address));
+  for (RawStream& stream : silent) CHECK(stream.ReadToEnd().empty());
+}
+
+TEST(pings_without_end_cost_no_memory) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  const Bystander bystander(address);
+  RawStream stream = RawStream::To(address);
+  stream.Greet("worker:0", "ps:0");
+  std::string pings;
+  for (int i = 0; i < 10'000; ++i) pings += Frame(FrameKind::kPing, 0);
+  const int64_t before = ResidentBytes();
+  // It reads no pong, so at some point the server takes no more.
+  for (int i = 0; i < (kSanitized ? 20 : 100); ++i) {
+    if (stream.SendWithin(pings, 200) < pings.size()) break;
+  }
+  if (!kSanitized) CHECK(ResidentBytes() - before < 40 << 20);
+}
+
+// A session as an honest client would have it.
+std::string Session() {
+  return HelloFrame("worker:0", "ps:0") + Frame(FrameKind::kRequest, 1, kEcho, "key", "value") +
+         Frame(FrameKind::kPing, 0) + Frame(FrameKind::kRequest, 2, kFromReactor, "k") +
+         Frame(FrameKind::kRequest, 3, kNever, "one way", "", kOneWay) +
+         Frame(FrameKind::kRequest, 4, kNever, "to be cancelled") + Frame(FrameKind::kCancel, 4) +
+         Frame(FrameKind::kRequest, 5, kBytes, "70000") + Frame(FrameKind::kRequest, 6, kFail) +
+         Frame(FrameKind::kPong, 0) +
+         Frame(FrameKind::kRequest, 7, kEcho, std::string(500, 'm'), std::string(3000, 'p'));
+}
+
+std::string Mutated(std::mt19937_64& random) {
+  std::string bytes = Session();
+  for (int changes = 1 + static_cast<int>(random() % 4); changes > 0; --changes) {
+    const size_t at = random() % bytes.size();
+    switch (random() % 6) {
+      case 0:
+        bytes[at] ^= static_cast<char>(1u << random() % 8);
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 2:
+        bytes.resize(at + 1);
+        break;
+      case 3:
+        bytes.insert(at, std::string(random() % 50, static_cast<char>(random())));
+        break;
+      case 4:
+        bytes.erase(at, random() % 50);
+        break;
+      case 5: {
+        const size_t from = random() % bytes.size();
+        bytes.insert(at, bytes.substr(from, random() % 200));
+        break;
+      }
+    }
+    if (bytes.empty()) bytes = "x";
+  }
+  return bytes;
+}
+
+TEST(ten_thousand_damaged_sessions_leave_the_server_and_its_peers_unharmed) {
+  Task ps("ps:0", 2);
+  const std::string address = ps.Listen();
+  const Bystander bystander(address);
+  std::mt19937_64 random(1803);
+  const int rounds = (kSanitized ? 2000 : 10'000) / 20;
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<RawStream> streams;
+    for (int i = 0; i < 20; ++i) {
+      streams.push_back(RawStream::To(address));
+      streams.back().Send(Mutated(random));
+      shutdown(streams.back().fd(), SHUT_WR);
+    }
+    for (RawStream& stream : streams) stream.ReadToEnd();
+  }
+  CHECK(ps.Log().size() <= 1);
+  std::lock_guard lock(ps.handler->mutex);
+  ps.handler->kept.clear();
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
