@@ -1,0 +1,194 @@
+"""`tensorwire run --protocol grpc++`: scripts that know nothing of us train on grpc++.
+
+Each script starts its own tasks, as Python processes or as servers in its own, so that one command
+puts a whole job on grpc++. Whether it did is read from the plug-in's counters at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread")]
+
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+# What every script below begins and ends with: free ports, and the figures it does not know of.
+COMMON = """
+import json, os, socket, subprocess, sys
+import tensorflow as tf
+
+def free_address():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % s.getsockname()[1]
+
+def finish(**result):
+    loader = sys.modules.get("tensorwire.plugin.loader")
+    stats = loader.stats() if loader else {}
+    print("RESULT " + json.dumps({**result, **stats}), flush=True)
+"""
+
+SERVERS = (
+    COMMON
+    + """
+tf1 = tf.compat.v1
+spec = {"ps": [free_address()], "worker": [free_address()]}
+ps = tf1.train.Server(spec, job_name="ps", task_index=0, **KEYWORDS)
+worker = tf.distribute.Server(spec, job_name="worker", task_index=0, **KEYWORDS)
+with tf.Graph().as_default():
+    with tf.device("/job:ps/task:0"):
+        weights = tf1.get_variable("w", [1000], initializer=tf1.ones_initializer())
+    with tf.device("/job:worker/task:0"):
+        total = tf.reduce_sum(weights * 2.0)
+    with tf1.Session(worker.target) as session:
+        session.run(tf1.global_variables_initializer())
+        finish(total=float(session.run(total)), said=worker.server_def.protocol)
+"""
+)
+
+ESTIMATOR = (
+    COMMON
+    + """
+import tempfile
+tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+
+def input_fn():
+    data = {"x": [[1.0], [2.0], [3.0], [4.0]]}, [[2.0], [4.0], [6.0], [8.0]]
+    return tf.data.Dataset.from_tensor_slices(data).repeat().batch(4)
+
+def main():
+    config = tf.estimator.RunConfig(model_dir=os.environ["MODEL_DIR"], save_checkpoints_steps=50)
+    estimator = tf.estimator.LinearRegressor(
+        [tf.feature_column.numeric_column("x")], config=config)
+    tf.estimator.train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(input_fn, max_steps=50),
+        tf.estimator.EvalSpec(input_fn, steps=1),
+    )
+
+if "TF_CONFIG" in os.environ:
+    main()
+else:
+    cluster = {"chief": [free_address()], "ps": [free_address()]}
+    def task(job):
+        return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MODEL_DIR"] = folder
+        ps = subprocess.Popen([sys.executable, __file__], env={**os.environ, "TF_CONFIG": task("ps")})
+        try:
+            os.environ["TF_CONFIG"] = task("chief")
+            main()
+        finally:
+            ps.kill()
+            ps.wait()
+        finish(step=int(tf.train.load_variable(folder, "global_step")))
+"""
+)
+
+STRATEGY = (
+    COMMON
+    + """
+def resolver():
+    return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+
+if "TF_CONFIG" in os.environ:
+    here = resolver()
+    tf.distribute.Server(
+        here.cluster_spec(), job_name=here.task_type, task_index=here.task_id,
+        protocol=here.rpc_layer or "grpc", start=True,
+    ).join()
+
+cluster = {"chief": [free_address()], "worker": [free_address()], "ps": [free_address()]}
+def task(job):
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+tasks = [
+    subprocess.Popen([sys.executable, __file__], env={**os.environ, "TF_CONFIG": task(job)})
+    for job in ("worker", "ps")
+]
+try:
+    os.environ["TF_CONFIG"] = task("chief")
+    strategy = tf.distribute.ParameterServerStrategy(resolver())
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weights = tf.Variable(tf.ones([1000]))
+
+    @tf.function
+    def step():
+        weights.assign_add(tf.ones([1000]))
+        return tf.reduce_sum(weights)
+
+    coordinator.schedule(step)
+    coordinator.join()
+    from tensorflow.python.eager import context
+    finish(total=float(tf.reduce_sum(weights)), said=context.get_server_def().protocol)
+finally:
+    for process in tasks:
+        process.kill()
+        process.wait()
+os._exit(0)  # the coordinator's threads outlive their cluster
+"""
+)
+
+
+def run(folder: Path, code: str, *options: str, **env: str) -> dict[str, Any]:
+    """The script's result under ``tensorwire run OPTIONS``, with the plug-in's counters."""
+    script = folder / "train.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorwire.cli.main", "run", *options, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **env},
+    )
+    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert done.returncode == 0, done.stderr
+    assert results, done.stderr
+    found: dict[str, Any] = json.loads(results[-1].removeprefix("RESULT "))
+    return found
+
+
+@pytest.mark.parametrize("keywords", ["{}", '{"protocol": "grpc"}'])
+def test_servers_run_on_the_named_protocol_whatever_the_script_says(
+    tmp_path: Path, keywords: str
+) -> None:
+    result = run(tmp_path, SERVERS.replace("**KEYWORDS", f"**{keywords}"), "--protocol", "grpc++")
+    assert result["total"] == 2000.0
+    assert result["said"] == "grpc++"
+    assert result["rx_bytes"] > 4000  # the variable went over the engine
+
+
+def test_without_a_protocol_the_script_keeps_its_own(tmp_path: Path) -> None:
+    result = run(tmp_path, SERVERS.replace("**KEYWORDS", ""))
+    assert result["said"] == "grpc"
+    assert result["rx_bytes"] == 0
+
+
+def test_a_script_on_grpcpp_goes_back_to_grpc_when_told(tmp_path: Path) -> None:
+    result = run(tmp_path, SERVERS.replace("**KEYWORDS", 'protocol="grpc++"'), "--protocol", "grpc")
+    assert (result["said"], result["rx_bytes"]) == ("grpc", 0)
+
+
+@pytest.mark.skipif(VERSION > (2, 15), reason="tf.estimator is in TensorFlow up to 2.15")
+def test_an_estimator_and_its_tasks_run_on_the_named_protocol(tmp_path: Path) -> None:
+    result = run(tmp_path, ESTIMATOR, "--protocol", "grpc++")
+    assert result["step"] == 50
+    assert result["recv_tensors"] >= 50  # one a step at least
+
+
+@pytest.mark.skipif(VERSION < (2, 16), reason="run on the newest TensorFlow")
+def test_a_parameter_server_strategy_runs_on_the_named_protocol(tmp_path: Path) -> None:
+    result = run(tmp_path, STRATEGY, "--protocol", "grpc++")
+    assert result["total"] == 2000.0
+    assert result["said"] == "grpc++"
+    assert result["connects"] >= 1
