@@ -83,7 +83,8 @@ else:
         return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MODEL_DIR"] = folder
-        ps = subprocess.Popen([sys.executable, __file__], env={**os.environ, "TF_CONFIG": task("ps")})
+        ps = subprocess.Popen(
+            [sys.executable, __file__], env={**os.environ, "TF_CONFIG": task("ps")})
         try:
             os.environ["TF_CONFIG"] = task("chief")
             main()
