@@ -1,0 +1,163 @@
+// A peer that is lost or frozen is noticed without traffic; one that is merely busy is not lost.
+
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "harness.h"
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr int kSilentMs = 600;
+
+void Impatient(EngineOptions* options) {
+  options->ping_after_ms = 150;
+  options->silent_timeout_ms = kSilentMs;
+}
+
+TEST(a_server_that_falls_silent_ends_its_calls) {
+  RawServer server;
+  Task worker("worker:0", 1, Impatient);
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto future = Begin(*channel, kNever, "");
+  RawStream stream = server.AcceptAndGreet();
+  const int64_t begin = SteadyMs();
+  const Status status = Get(std::move(future)).status;
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(Contains(status.message(), "silent"));
+  CHECK(SteadyMs() - begin < 5000);
+  // It was asked for a sign of life first.
+  ReadFrame frame;
+  CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kRequest);
+  CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kPing);
+}
+
+TEST(a_server_that_freezes_in_the_middle_of_a_payload_ends_the_call) {
+  RawServer server;
+  Task worker("worker:0", 1, Impatient);
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto future = Begin(*channel, kEcho, "");
+  auto other = Begin(*channel, kNever, "");
+  RawStream stream = server.AcceptAndGreet();
+  ReadFrame request;
+  CHECK(stream.Read(&request));
+  const std::string reply =
+      Frame(FrameKind::kReply, request.header.request_id, 0, "", std::string(1'000'000, 'p'));
+  CHECK(stream.Send(reply.substr(0, 500'000)));
+  CHECK(Get(std::move(future)).status.code() == Code::kUnavailable);
+  CHECK(Get(std::move(other)).status.code() == Code::kUnavailable);
+}
+
+TEST(a_client_that_falls_silent_is_let_go) {
+  Task ps("ps:0", 1, Impatient);
+  RawStream stream = RawStream::To(ps.Listen());
+  stream.Greet("worker:0", "ps:0");
+  CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kNever)));
+  Eventually([&] { return ps.handler->disconnects == 1; });
+}
+
+TEST(an_idle_pair_stays_connected) {
+  Task ps("ps:0", 1, Impatient);
+  Task worker("worker:0", 1, Impatient);
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  auto waiting = Begin(*channel, kNever, "");
+  SleepMs(3 * kSilentMs);
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+  CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+  CHECK_EQ(worker.engine->stats().peers.at(0).connects, 1u);
+}
+
+TEST(a_peer_that_only_answers_pings_is_alive) {
+  RawServer server;
+  Task worker("worker:0", 1, Impatient);
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto future = Begin(*channel, kNever, "");
+  RawStream stream = server.AcceptAndGreet();
+  ReadFrame request;
+  CHECK(stream.Read(&request));
+  for (int pings = 0; pings < 10; ++pings) {
+    ReadFrame frame;
+    CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kPing);
+    CHECK(stream.Send(Frame(FrameKind::kPong, 0)));
+  }
+  CHECK(stream.Send(Frame(FrameKind::kReply, request.header.request_id)));
+  CHECK(Get(std::move(future)).status.ok());
+}
+
+TEST(a_peer_that_takes_one_long_frame_slowly_is_alive) {
+  // It says nothing while it receives, for as long as the frame takes; it may not even see the
+  // pings, which wait behind the frame.
+  Task ps("ps:0", 1, Impatient);
+  RawStream stream = RawStream::To(ps.Listen(), /*receive_buffer_bytes=*/64 << 10);
+  stream.Greet("worker:0", "ps:0");
+  constexpr size_t kReplyBytes = 60u << 20;
+  CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kBytes, std::to_string(kReplyBytes))));
+  size_t got = 0;
+  const int64_t begin = SteadyMs();
+  while (got < kReplyBytes) {
+    const std::string bytes = stream.ReadSome(1u << 20);
+    CHECK(!bytes.empty());
+    got += bytes.size();
+    // About four times as long as a silent peer is borne with.
+    const int64_t due =
+        static_cast<int64_t>(got) * 4 * kSilentMs / static_cast<int64_t>(kReplyBytes);
+    if (const int64_t early = due - (SteadyMs() - begin); early > 0) {
+      SleepMs(static_cast<int>(early));
+    }
+  }
+  CHECK(SteadyMs() - begin >= 3 * kSilentMs);
+  CHECK_EQ(ps.handler->disconnects.load(), 0);
+}
+
+TEST(a_deadline_holds_for_a_reply_that_does_not_come_to_its_end) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  CallOptions options;
+  options.deadline_ms = 300;
+  auto future = Begin(*channel, kEcho, "", "", options);
+  uint64_t id = 0;
+  auto cancelled = Begin(*channel, kEcho, "", "", {}, &id);
+  RawStream stream = server.AcceptAndGreet();
+  auto reply_in_halves = [&](std::future<Outcome> call, Code code, const auto& interrupt) {
+    ReadFrame request;
+    do {
+      CHECK(stream.Read(&request));
+    } while (request.header.kind != FrameKind::kRequest);
+    const std::string reply =
+        Frame(FrameKind::kReply, request.header.request_id, 0, "", std::string(1'000'000, 'p'));
+    CHECK(stream.Send(reply.substr(0, 400'000)));
+    interrupt();
+    CHECK(Get(std::move(call)).status.code() == code);
+    CHECK(stream.Send(reply.substr(400'000)));  // too late, and nobody's memory is written to
+  };
+  reply_in_halves(std::move(future), Code::kDeadlineExceeded, [] {});
+  reply_in_halves(std::move(cancelled), Code::kCancelled, [&] {
+    SleepMs(50);
+    channel->Cancel(id);
+  });
+  auto next = Begin(*channel, kEcho, "next");
+  ReadFrame request;
+  do {
+    CHECK(stream.Read(&request));
+  } while (request.metadata != "next");
+  CHECK(stream.Send(Frame(FrameKind::kReply, request.header.request_id, 0, "", "whole")));
+  CHECK_EQ(Get(std::move(next)).payload, std::string("whole"));
+}
+
+TEST(timeouts_of_zero_do_not_stop_the_reactor) {
+  Task ps("ps:0", 1, [](EngineOptions* options) { options->ping_after_ms = 0; });
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+  SleepMs(50);
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()

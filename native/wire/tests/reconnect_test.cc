@@ -1,0 +1,225 @@
+// Connections come and go; every call ends exactly once, and with a status that says what happened.
+
+#include <dirent.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "harness.h"
+
+namespace tensorwire::wire {
+namespace {
+
+int PortOf(const std::string& address) { return std::stoi(address.substr(address.rfind(':') + 1)); }
+
+std::function<void(EngineOptions*)> ConnectTimeout(int ms) {
+  return [ms](EngineOptions* options) { options->connect_timeout_ms = ms; };
+}
+
+TEST(a_channel_finds_its_peer_again_after_each_restart) {
+  auto ps = std::make_unique<Task>("ps:0");
+  const std::string address = ps->Listen();
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(address, "ps:0");
+  for (int i = 0; i < 4; ++i) {
+    CHECK(Get(Begin(*channel, kEcho, "x")).status.ok());
+    ps.reset();
+    ps = std::make_unique<Task>("ps:0");
+    ps->Listen(PortOf(address));
+    // A call in the moment of the loss may be lost with its connection, but none later.
+    Eventually([&] { return Get(Begin(*channel, kEcho, "x")).status.ok(); });
+  }
+  CHECK_EQ(worker.engine->stats().peers.size(), 1u);
+  CHECK(worker.engine->stats().peers[0].connects >= 5);
+}
+
+TEST(calls_started_while_the_connection_closes_end_once_each) {
+  Task worker("worker:0", 1, ConnectTimeout(2000));
+  RawServer server;
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  std::atomic<bool> ended{false};
+  std::thread peer([&] {
+    while (!ended) {
+      auto stream = server.AcceptAndGreet();
+      stream.ReadSome(1000);  // and the connection is gone
+    }
+  });
+  std::vector<std::future<Outcome>> futures;
+  for (int i = 0; i < 300; ++i) {
+    futures.push_back(Begin(*channel, kEcho, "x"));
+    if (i % 10 == 0) SleepMs(1);
+  }
+  for (auto& future : futures) {
+    const Status status = Get(std::move(future)).status;
+    CHECK(status.code() == Code::kUnavailable);
+    CHECK(Contains(status.message(), "ps:0 at 127.0.0.1:"));
+  }
+  ended = true;
+  Begin(*channel, kEcho, "one more, so that the peer sees that it ended");
+  peer.join();
+}
+
+TEST(a_name_that_does_not_resolve_is_unavailable_and_says_so) {
+  Task worker("worker:0", 1, ConnectTimeout(100));
+  auto channel = worker.engine->Connect("no..such..host:2222", "ps:0");
+  const Status status = Get(Begin(*channel, kEcho, "")).status;
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(Contains(status.message(), "cannot resolve \"no..such..host\""));
+}
+
+TEST(an_address_that_is_none_is_refused_at_once) {
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect("127.0.0.1", "ps:0");
+  const Status status = Get(Begin(*channel, kEcho, "")).status;
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(Contains(status.message(), "not host:port"));
+}
+
+TEST(a_peer_that_accepts_and_never_answers_costs_the_connect_timeout_only) {
+  RawServer server;
+  Task worker("worker:0", 1, ConnectTimeout(300));
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  const int64_t begin = SteadyMs();
+  const Status status = Get(Begin(*channel, kEcho, "")).status;
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(Contains(status.message(), "no answer"));
+  CHECK(SteadyMs() - begin < 3000);
+}
+
+TEST(a_deadline_holds_while_the_connection_is_being_made) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  CallOptions options;
+  options.deadline_ms = 100;
+  const int64_t begin = SteadyMs();
+  CHECK(Get(Begin(*channel, kEcho, "", "", options)).status.code() == Code::kDeadlineExceeded);
+  CHECK(SteadyMs() - begin < 3000);
+}
+
+TEST(what_was_cancelled_before_there_was_a_connection_is_never_sent) {
+  RawServer server;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(server.address(), "ps:0");
+  uint64_t id = 0;
+  auto cancelled = Begin(*channel, kEcho, "cancelled", "", {}, &id);
+  CallOptions options;
+  options.deadline_ms = 30;
+  auto late = Begin(*channel, kEcho, "late", "", options);
+  auto wanted = Begin(*channel, kEcho, "wanted");
+  channel->Cancel(id);
+  CHECK(Get(std::move(cancelled)).status.code() == Code::kCancelled);
+  CHECK(Get(std::move(late)).status.code() == Code::kDeadlineExceeded);
+  RawStream stream = server.AcceptAndGreet();
+  ReadFrame request;
+  CHECK(stream.Read(&request));
+  CHECK_EQ(request.metadata, std::string("wanted"));
+  CHECK(stream.Send(Frame(FrameKind::kReply, request.header.request_id)));
+  CHECK(Get(std::move(wanted)).status.ok());
+}
+
+TEST(stopping_while_connecting_ends_the_calls_with_cancelled_and_does_not_wait) {
+  RawServer server;  // accepts, never answers
+  for (const std::string& address :
+       {server.address(), std::string("127.0.0.1:1"), std::string("no..such..host:1")}) {
+    Task worker("worker:0", 1, ConnectTimeout(60'000));
+    auto channel = worker.engine->Connect(address, "ps:0");
+    auto future = Begin(*channel, kEcho, "");
+    SleepMs(30);
+    const int64_t begin = SteadyMs();
+    worker.engine->Stop();
+    CHECK(SteadyMs() - begin < 2000);
+    CHECK(Get(std::move(future)).status.code() == Code::kCancelled);
+  }
+}
+
+TEST(a_dropped_channel_ends_its_calls_all_the_same) {
+  Task worker("worker:0", 1, ConnectTimeout(200));
+  auto refused = worker.engine->Connect("127.0.0.1:1", "ps:0");
+  auto future = Begin(*refused, kEcho, "");
+  refused.reset();
+  CHECK(Get(std::move(future)).status.code() == Code::kUnavailable);
+
+  std::future<Outcome> pausing;
+  {
+    Task stopped("worker:1", 1, ConnectTimeout(60'000));
+    auto channel = stopped.engine->Connect("127.0.0.1:1", "ps:0");
+    pausing = Begin(*channel, kEcho, "");
+    SleepMs(200);  // between two attempts
+    channel.reset();
+  }
+  CHECK(Get(std::move(pausing)).status.code() == Code::kCancelled);
+}
+
+TEST(a_call_too_large_to_send_fails_alone) {
+  Task ps("ps:0");
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  auto other = Begin(*channel, kNever, "");
+  Eventually([&] {
+    std::lock_guard lock(ps.handler->mutex);
+    return ps.handler->kept.size() == 1;
+  });
+  const Status status = Get(Begin(*channel, kEcho, std::string(200'000, 'm'))).status;
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(Contains(status.message(), "a request of 200000 + 0 bytes is beyond the limits"));
+  {
+    std::lock_guard lock(ps.handler->mutex);
+    Message reply;
+    reply.AppendMetadata(std::string(200'000, 'm'));
+    ps.handler->kept[0].Reply(std::move(reply));
+    ps.handler->kept.clear();
+  }
+  CHECK(Get(std::move(other)).status.code() == Code::kResourceExhausted);
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+  CHECK_EQ(worker.engine->stats().peers.at(0).connects, 1u);
+}
+
+TEST(a_port_in_use_is_named) {
+  Task first("ps:0");
+  Task second("ps:1");
+  const std::string address = first.Listen();
+  int bound = 0;
+  const Status status = second.engine->Listen("127.0.0.1", PortOf(address), second.handler, &bound);
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "cannot listen on " + address));
+  CHECK(Contains(status.message(), "in use"));
+}
+
+TEST(running_out_of_descriptors_closes_no_port) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  Task worker("worker:0", 1, ConnectTimeout(15'000));
+  Task late("worker:1", 1, ConnectTimeout(15'000));
+  auto channel = worker.engine->Connect(address, "ps:0");
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{256, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  std::vector<Fd> all;
+  for (;;) {
+    Fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) break;
+    all.push_back(std::move(fd));
+  }
+  all.pop_back();  // for the connecting end; the accepting one gets none
+  auto future = Begin(*late.engine->Connect(address, "ps:0"), kEcho, "");
+  Eventually([&] { return !ps.Log().empty(); });
+  CHECK(Contains(ps.Log()[0], "Too many open files"));
+  CHECK(Get(Begin(*channel, kEcho, "served meanwhile")).status.ok());
+  all.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(Get(std::move(future)).status.ok());
+  CHECK_EQ(ps.Log().size(), 1u);
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
