@@ -7,6 +7,7 @@
 
 #include "counters.h"
 #include "methods.h"
+#include "pool_allocator.h"
 #include "remote_worker.h"
 #include "status.h"
 #include "tensor_codec.h"
@@ -63,7 +64,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall {
   }
 
   // Of a tensor that arrives: where it is to be in host memory first.
-  tensorflow::Allocator* HostAllocator() const;
+  tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
   IncomingTensor incoming;
 
   // The wire has done its part.
@@ -96,7 +97,7 @@ class RemoteRendezvous::Reply : public wire::Call {
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
     return ToWire(
-        call_->incoming.Prepare(metadata, payload_bytes, call_->HostAllocator(), into));
+        call_->incoming.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into));
   }
   void Done(const wire::Status& status) override { call_->Arrived(FromWire(status)); }
 
@@ -172,11 +173,13 @@ void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
   if (id != 0) channel_->Cancel(id);
 }
 
-tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator() const {
+tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes) const {
   tensorflow::AllocatorAttributes attributes = args_.alloc_attrs;
   if (OnAccelerator()) {
     attributes.set_on_host(true);
     attributes.set_gpu_compatible(true);
+  } else if (bytes >= PoolAllocator::kMinBytes && PoolAllocator::Get() != nullptr) {
+    return PoolAllocator::Get();
   }
   return device_->GetAllocator(attributes);
 }

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorwire/wire/export.h"
+
+namespace tensorwire::wire {
+
+// Memory for large payloads that is kept when it is given back, so that the next step's tensors of
+// the same size find pages that are there already: faulting a fresh page in and zeroing it costs
+// more than copying into it. Blocks are on huge pages where the kernel grants them.
+//
+// At most `kept_bytes_cap` is kept unused; what has not been used for `kept_ms` goes back to the
+// system when the pool is next touched. Thread-safe.
+class TENSORWIRE_API BufferPool {
+ public:
+  struct Options {
+    size_t kept_bytes_cap = size_t{1} << 30;
+    int64_t kept_ms = 30'000;
+  };
+  struct Stats {
+    size_t used_bytes = 0;  // in blocks that are out
+    size_t kept_bytes = 0;  // in blocks that wait
+    uint64_t hits = 0;      // blocks that were given out again
+    uint64_t misses = 0;    // blocks that were made
+  };
+
+  explicit BufferPool(const Options& options) : options_(options) {}
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // At least `bytes`, aligned to a page at least; not zeroed. Null when the system has none.
+  void* Acquire(size_t bytes);
+  void Release(void* block);
+
+  Stats stats() const;
+
+ private:
+  struct Kept {
+    void* block;
+    int64_t since_ms;
+  };
+  static size_t BlockBytes(size_t bytes);
+  static void* Map(size_t block_bytes);
+  // Takes out of `kept_` what is over the cap or too old.
+  std::vector<std::pair<void*, size_t>> CollectExcess(int64_t now_ms);
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, size_t> used_;       // block to its size
+  std::map<size_t, std::vector<Kept>> kept_;     // by size; each oldest first
+  Stats stats_;
+};
+
+}  // namespace tensorwire::wire
