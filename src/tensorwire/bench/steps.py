@@ -39,8 +39,8 @@ class StepsPlan:
     """One call of `bench steps`; `iters` steps for each case and protocol, over all rounds."""
 
     cases: tuple[str, ...] = tuple(CASES)
-    iters: int = 300
-    rounds: int = 10
+    iters: int = 600
+    rounds: int = 20
     protocols: tuple[str, ...] = PROTOCOLS
     setting: Setting = DEFAULT_SETTING
 

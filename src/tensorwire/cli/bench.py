@@ -256,11 +256,11 @@ Examples:
 @click.option(
     "--iters",
     type=click.IntRange(min=1),
-    default=300,
+    default=600,
     show_default=True,
     help="Measured steps of each case and protocol.",
 )
-@comparison_options(default_rounds=10)
+@comparison_options(default_rounds=20)
 def steps(
     *,
     case: str | None,
