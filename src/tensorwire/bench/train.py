@@ -116,6 +116,12 @@ def run(
         data_directory.mkdir()
         stack.callback(shutil.rmtree, data_directory, ignore_errors=True)
         files = flights.prepare(data_directory, plan.workers)
+        largest_batch = files.train_examples // plan.workers
+        if plan.batch_size > largest_batch:
+            raise UsageError(
+                f"--batch-size {plan.batch_size} is more than a worker's share of the flights: "
+                f"at most {largest_batch} with {plan.workers} worker(s)"
+            )
         sides = [
             _Training(protocol, plan, cluster, files, on_progress)
             for protocol, cluster in zip(plan.protocols, clusters, strict=True)

@@ -53,6 +53,7 @@ EMBEDDING_DIM = 8
 HIDDEN_UNITS = (128, 64)
 WIDE_LEARNING_RATE = 0.05
 DEEP_LEARNING_RATE = 0.05
+_SHUFFLED_BATCHES = 64
 _MILES_A_BUCKET = 100
 _MIN_BUCKETS = 64
 _MAX_BUCKETS = 1 << 14
@@ -268,15 +269,19 @@ def build(tf: Any, train_file: Path, batch_size: int) -> Graph:
 
     Variables are created with ``tf.compat.v1.get_variable`` under the caller's device function
     (``replica_device_setter``); lookups run on the ps that owns the table, and gradients go there
-    as ``IndexedSlices``. The rest, the input included, stays on the worker.
+    as ``IndexedSlices``. The rest, the input included, stays on the worker. ``train_file``, as
+    :func:`prepare` wrote it, has at least ``batch_size`` flights.
     """
     v1 = tf.compat.v1
+    # The file's order is random, so a batch can be a record: to put batches together flight by
+    # flight would cost more than the model does. Each epoch takes the batches in another order.
+    batch_bytes = 4 * (len(COLUMNS) + 1) * batch_size
+    batches, left_over_bytes = divmod(train_file.stat().st_size, batch_bytes)
     records = (
-        tf.data.FixedLengthRecordDataset(str(train_file), 4 * (len(COLUMNS) + 1))
-        .shuffle(8192)
+        tf.data.FixedLengthRecordDataset(str(train_file), batch_bytes, footer_bytes=left_over_bytes)
+        .shuffle(min(batches, _SHUFFLED_BATCHES))
         .repeat()
-        .batch(batch_size, drop_remainder=True)
-        .prefetch(4)
+        .prefetch(2)
     )
     batch = tf.io.decode_raw(v1.data.make_one_shot_iterator(records).get_next(), tf.int32)
     batch = tf.reshape(batch, [batch_size, len(COLUMNS) + 1])
