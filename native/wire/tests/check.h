@@ -64,8 +64,8 @@ inline int RunTests(int argc, char** argv) {
 
 #define CHECK_EQ(a, b)                                                                            \
   do {                                                                                            \
-    const auto& check_a = (a);                                                                    \
-    const auto& check_b = (b);                                                                    \
+    const auto check_a = (a);                                                                     \
+    const auto check_b = (b);                                                                     \
     if (!(check_a == check_b)) {                                                                  \
       check::Fail(                                                                                \
           __FILE__, __LINE__,                                                                     \
