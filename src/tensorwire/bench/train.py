@@ -46,7 +46,7 @@ class TrainPlan:
     ps: int = 2
     workers: int = 2
     steps: int = 2000
-    batch_size: int = 512
+    batch_size: int = 256
     rounds: int = 8
     setting: Setting = DEFAULT_SETTING
 

@@ -35,7 +35,7 @@ Examples:
 @click.option(
     "--batch-size",
     type=click.IntRange(1, 65536),
-    default=512,
+    default=256,
     show_default=True,
     help="Examples of a step of one worker.",
 )
