@@ -6,6 +6,7 @@ them in turns is what makes a ratio hold on a machine that does something else t
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -150,24 +151,26 @@ class ProtocolSide:
         self.tensorflow = ""
 
     def __enter__(self) -> ProtocolSide:
-        self._cluster.__enter__()
-        for job in ("ps", "worker"):
-            self._tasks[job] = self._cluster.start(
-                job,
-                0,
-                task_argv("tensor_task"),
-                env=self._setting.task_environment(),
-                channel=True,
-            )
-            self._tasks[job].channel.send(
-                {
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(self._cluster)
+            for job in ("ps", "worker"):
+                task = cluster.start(
+                    job,
+                    0,
+                    task_argv("tensor_task"),
+                    env=self._setting.task_environment(),
+                    channel=True,
+                )
+                setup = {
                     "protocol": self.protocol,
-                    "spec": self._cluster.spec,
+                    "spec": cluster.spec,
                     "job": job,
                     "index": 0,
                     "tensor_fuse": self._setting.tensor_fuse,
                 }
-            )
+                task.channel.send(setup)
+                self._tasks[job] = task
+            stack.pop_all()  # from here on __exit__ ends the cluster
         return self
 
     def __exit__(
@@ -234,11 +237,12 @@ class CeilingSide:
         self._tasks: list[Task] = []
 
     def __enter__(self) -> CeilingSide:
-        self._cluster.__enter__()
-        for index in range(2):
-            self._tasks.append(
-                self._cluster.start("raw", index, task_argv("raw_task"), channel=True)
-            )
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(self._cluster)
+            for index in range(2):
+                task = cluster.start("raw", index, task_argv("raw_task"), channel=True)
+                self._tasks.append(task)
+            stack.pop_all()  # from here on __exit__ ends the cluster
         return self
 
     def __exit__(

@@ -28,7 +28,7 @@ def _in_a_folder(
     return path
 
 
-@click.group()
+@click.group(epilog="Example: tensorwire bench transfer --data-mb 100")
 def bench() -> None:
     """Measure the layers below a training step, on this machine or between two hosts."""
 

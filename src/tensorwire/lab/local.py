@@ -150,12 +150,17 @@ class LocalCluster:
 
     def __enter__(self) -> LocalCluster:
         self._directory = Path(tempfile.mkdtemp(prefix="tensorwire-"))
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, self._token, str(self._directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, self._token, str(self._directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._directory.rmdir()
+            self._lease.release()
+            raise
         return self
 
     def __exit__(
