@@ -148,6 +148,7 @@ class ProtocolSide:
         self._setting = setting
         self._cluster = LocalCluster({"ps": 1, "worker": 1})
         self._tasks: dict[str, Task] = {}
+        self._steps = 0
         self.tensorflow = ""
 
     def __enter__(self) -> ProtocolSide:
@@ -204,6 +205,7 @@ class ProtocolSide:
 
     def block(self, tensors: Tensors, iters: int, warm_up: int = 1) -> Block:
         """Runs `warm_up` steps that do not count, then `iters` that do."""
+        self._steps += warm_up + iters
         timeout_s = request_timeout_s(tensors, max(iters, warm_up))
         run = {"do": "run", "case": tensors.name}
         self._ask("worker", {**run, "iters": warm_up}, timeout_s)
@@ -213,7 +215,7 @@ class ProtocolSide:
         return Block(measured["step_s"], measured["cpu_s"] + ps_cpu_s)
 
     def verify(self, tensors: Tensors) -> None:
-        """Raises TensorwireError unless the ps holds what the worker sent."""
+        """Raises TensorwireError unless the ps holds what the worker sent, by this protocol."""
         reply = self._ask(
             "worker", {"do": "verify", "case": tensors.name}, request_timeout_s(tensors, 4)
         )
@@ -222,10 +224,18 @@ class ProtocolSide:
                 f"the ps does not hold what the worker sent over {self.protocol}: "
                 "its figures mean nothing"
             )
+        # A tensor that took another way would make these the figures of that way.
+        arrived = self._arrived_tensors()
+        if self.protocol == "grpc++" and arrived < self._steps:
+            raise TensorwireError(
+                f"only {arrived} tensors of {self._steps} steps came over grpc++: "
+                "its figures mean nothing"
+            )
 
-    def wire_bytes(self) -> int:
-        """Bytes that the ps's plug-in has received so far; 0 under grpc."""
-        return int(self._ask("ps", {"do": "wire"}).get("rx_bytes", 0))
+    def _arrived_tensors(self) -> int:
+        """Tensors that came to the ps over grpc++ so far."""
+        wire = self._ask("ps", {"do": "wire"})
+        return int(wire.get("recv_tensors", 0)) + int(wire.get("pushed_tensors", 0))
 
 
 class CeilingSide:
