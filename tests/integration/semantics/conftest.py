@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +24,14 @@ def grpc_cluster() -> Iterator[TensorFlowCluster]:
 
 
 @pytest.fixture(scope="session")
-def wire_cluster() -> Iterator[TensorFlowCluster]:
+def plugin() -> None:
+    """The plug-in is compiled: no task spends its time to start on that."""
+    command = [sys.executable, "-m", "tensorwire.cli.main", "build"]
+    subprocess.run(command, check=True, timeout=1200)
+
+
+@pytest.fixture(scope="session")
+def wire_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
     """The same on grpc++."""
     with TensorFlowCluster("grpc++", JOBS) as cluster:
         cluster.start_all(LOG_EVERYTHING)
@@ -32,6 +41,8 @@ def wire_cluster() -> Iterator[TensorFlowCluster]:
 @pytest.fixture(params=PROTOCOLS)
 def protocol(request: pytest.FixtureRequest) -> str:
     name: str = request.param
+    if name == "grpc++":
+        request.getfixturevalue("plugin")
     return name
 
 

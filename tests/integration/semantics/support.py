@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -167,8 +168,20 @@ def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) 
 
 
 def outcome(act: Callable[[], Any]) -> tuple[str, Any]:
-    """What came of `act`: ("value", it) or the error's class and the first line of its message."""
+    """What came of `act`: ("value", it) or the error's class and what it says to the user."""
     try:
         return "value", act()
     except tf.errors.OpError as error:
-        return type(error).__name__, error.message.splitlines()[0]
+        return type(error).__name__, essence(error.message)
+
+
+def essence(message: str) -> str:
+    """An error's message without what differs from run to run, or names gRPC's own plumbing."""
+    kept = [
+        line
+        for line in message.splitlines()
+        if line.strip()
+        and line != "Graph execution error:"
+        and not line.startswith(("Additional GRPC error information", ":{", ":UNKNOWN:Error"))
+    ]
+    return re.sub(r"\b(0x)?[0-9a-f]{6,}\b|\b\d{6,}\b", "#", "\n".join(kept))
