@@ -8,7 +8,7 @@ from tensorwire.bench.record import TrainResult
 from tensorwire.bench.stats import Ratio
 from tensorwire.bench.train import TrainPlan
 from tensorwire.errors import UsageError
-from tensorwire.report.training import train_table, verdict
+from tensorwire.report.training import spread_notes, train_table, verdict
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])
@@ -59,3 +59,12 @@ def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:
 
     assert table.row_count == 2
     assert list(table.columns[3].cells) == ["-", "-"]
+
+
+def test_a_ratio_about_which_the_rounds_disagree_is_doubted() -> None:
+    assert spread_notes({"grpc++/grpc": Ratio(2.0, 1.9, 2.1)}) == []
+
+    (note,) = spread_notes({"grpc++/grpc": Ratio(2.0, 1.2, 2.4)})
+
+    assert "1.20 to 2.40" in note
+    assert "--steps" in note

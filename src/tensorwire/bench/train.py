@@ -8,8 +8,10 @@ holds on a noisy machine. The first turn of each is a warm-up and is not counted
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import shutil
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,14 +26,13 @@ from tensorwire.bench.sides import (
     ask,
     compare,
     task_argv,
+    wait_started,
 )
 from tensorwire.bench.stats import Ratio, typical_s
-from tensorwire.errors import UsageError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import ChannelClosed, Message
 from tensorwire.lab.local import LocalCluster, Task
 
-# The first task may have to compile the plug-in.
-_START_TIMEOUT_S = 600.0
 # A report is due well within its timeout even where a step takes seconds.
 _STEPS_A_REPORT = 20
 _REPORTS_A_TURN = 8
@@ -74,7 +75,7 @@ class TrainProgress:
 
     protocol: str
     phase: str
-    """"start", "warm-up", "train" or "evaluate"."""
+    """"start", "warm-up", "train", "evaluate", or what the tasks say while they start."""
     step: int
     steps: int
     steps_per_s: float | None = None
@@ -86,7 +87,8 @@ class TrainOutcome:
     """The record for scripts, and what only a person wants to see.
 
     ``wire_mb_per_step`` of a result is the payload that went between the tasks, both directions;
-    ``rpcs_per_step`` the calls from one task to another, each a request with its reply.
+    ``rpcs_per_step`` the calls from one task to another, each a request with its reply, and the
+    tensors that were sent unasked.
     """
 
     record: Record
@@ -103,9 +105,13 @@ def run(
 ) -> TrainOutcome:
     """Trains Wide & Deep on the flights, once per protocol, in turns, as ``command``.
 
-    Raises TensorwireError when the data is missing or a task fails, and leaves no process behind,
-    however it ends.
+    Raises TensorwireError when TensorFlow or the data is missing or a task fails, and leaves no
+    process behind, however it ends.
     """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise TensorwireError(
+            f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
+        )
     with contextlib.ExitStack() as stack:
         clusters = [
             stack.enter_context(LocalCluster({"ps": plan.ps, "worker": plan.workers}))
@@ -236,10 +242,16 @@ class _Training:
     def open(self) -> None:
         """Waits for the tasks and opens their sessions, the chief's first: it initialises."""
         for task in (*self._ps, *self._workers):
-            ready = answer(self._cluster, task, _START_TIMEOUT_S)
-            self.tensorflow = str(ready["tensorflow"])
+            self.tensorflow = wait_started(self._cluster, task, self)
         for task in self._workers:
             self._ask(task, "open")
+
+    def activity(self, text: str) -> None:
+        """For the Watcher that hears what the tasks do while they start."""
+        self._report(text)
+
+    def advance(self, count: int = 1) -> None:
+        """For the Watcher: nothing is counted while tasks start."""
 
     def take_turn(self, steps: int, warm_up: bool) -> None:
         """Has every worker take ``steps`` steps."""
@@ -268,6 +280,10 @@ class _Training:
         self._measured_steps += taken
         self.rounds.append([1.0 / _rate(last)])
         self._traffic += self._traffic_so_far() - before
+        if self._traffic.calls == 0:
+            raise TensorwireError(
+                f"no tensor went over {self.protocol}: its figures would be those of another way"
+            )
 
     def finish(self) -> TrainResult:
         """Scores the held-out flights, writes the last checkpoint and ends the tasks."""
@@ -311,9 +327,10 @@ class _Training:
             return _Traffic(grpc_bytes, None)
         stats = [self._ask(task, "stats") for task in (*self._ps, *self._workers)]
         data_bytes = sum(int(task["rx_bytes"]) for task in stats)
+        tensors = sum(int(s["recv_tensors"]) + int(s.get("pushed_tensors", 0)) for s in stats)
         # CleanupGraph follows each RunGraph and has no counter of its own.
-        calls = sum(int(task["recv_tensors"]) + 2 * int(task["run_graphs"]) for task in stats)
-        return _Traffic(data_bytes + (grpc_bytes or 0), calls)
+        graph_calls = 2 * sum(int(s["run_graphs"]) for s in stats)
+        return _Traffic(data_bytes + (grpc_bytes or 0), tensors + graph_calls)
 
     def _report(self, phase: str, taken: int = 0, steps_per_s: float | None = None) -> None:
         plan = self._plan

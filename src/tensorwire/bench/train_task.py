@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tensorwire.bench.models import flights
+from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
 _EVALUATION_BATCH = 8192
@@ -213,6 +214,9 @@ if __name__ == "__main__":
     task_end = TaskEnd()
     try:
         main(TaskConfig(**(task_end.receive() or {})), task_end)
+    except TensorwireError as failure:
+        task_end.send({"error": str(failure)})
+        sys.exit(1)
     except Exception as failure:
         traceback.print_exc()
         # TensorFlow rules a line of "=" above the errors of several tasks.

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
+from tensorwire.cli.bench import comparison_options
 
 
 @click.command(
@@ -17,11 +18,10 @@ Examples:
 )
 @click.option(
     "--protocol",
-    "--protocols",
-    "protocols",
+    "single_protocols",
     multiple=True,
-    metavar="LIST",
-    help="grpc, grpc++ or grpc,grpc++; may be repeated.  [default: grpc,grpc++]",
+    metavar="NAME",
+    help="As --protocols, one at a time; may be repeated.",
 )
 @click.option(
     "--steps",
@@ -39,30 +39,11 @@ Examples:
     show_default=True,
     help="Examples of a step of one worker.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Turns that the protocols take (A B A B …), after a first one that is not counted.",
-)
-@click.option("--tensor-fuse", is_flag=True, help="Send tensors of one step together.")
-@click.option(
-    "--transport",
-    type=click.Choice(TRANSPORTS),
-    default="auto",
-    show_default=True,
-    help="How grpc++ moves payloads between tasks of one host.",
-)
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the record to this file.",
-)
+@comparison_options(default_rounds=8)
 def demo(
     *,
-    protocols: tuple[str, ...],
+    single_protocols: tuple[str, ...],
+    protocols: str | None,
     steps: int,
     ps: int,
     workers: int,
@@ -71,20 +52,21 @@ def demo(
     tensor_fuse: bool,
     transport: str,
     json_path: Path | None,
+    report_path: Path | None,
 ) -> None:
     """Train Wide & Deep on real flights, on grpc and on grpc++.
 
     Predicts which flights that left New York in 2013 arrived more than 15 minutes late, with
     parameter servers and asynchronous workers as processes of this machine. The protocols take
-    turns. MB are 10^6 bytes; a message is a call from one task to another; the AUC is of months
-    that training never sees.
+    turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
+    another, or a tensor that was sent unasked; the AUC is of months that training never sees.
     """
     from tensorwire.bench.train import TrainPlan, run
-    from tensorwire.report.tables import show, spread_notes
-    from tensorwire.report.training import TrainingDisplay, train_table, verdict
+    from tensorwire.report import page, tables, training
 
+    named = ",".join([*single_protocols, *([protocols] if protocols is not None else [])])
     plan = TrainPlan(
-        protocols=parse_protocols(",".join(protocols)) if protocols else PROTOCOLS,
+        protocols=parse_protocols(named) if single_protocols or protocols else PROTOCOLS,
         ps=ps,
         workers=workers,
         steps=steps,
@@ -92,13 +74,15 @@ def demo(
         rounds=rounds,
         setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
     )
-    with TrainingDisplay(plan.protocols) as display:
+    with training.TrainingDisplay(plan.protocols) as display:
         outcome = run("demo", plan, display)
-    title = f"Wide & Deep on flights: {ps} ps, {workers} workers, batches of {batch_size}"
-    results = outcome.train_results
-    show(train_table(results, title), notes=spread_notes(outcome.ratios))
-    sentence = verdict(results, outcome.ratios)
-    if sentence:
-        click.echo(sentence)
     if json_path is not None:
         outcome.record.write(json_path)
+    results = outcome.train_results
+    if report_path is not None:
+        page.write(report_path, outcome.record, training.train_plots(results), outcome.ratios)
+    title = f"Wide & Deep on flights: {ps} ps, {workers} workers, batches of {batch_size}"
+    tables.show(training.train_table(results, title), notes=training.spread_notes(outcome.ratios))
+    sentence = training.verdict(results, outcome.ratios)
+    if sentence:
+        click.echo(sentence)

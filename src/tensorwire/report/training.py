@@ -14,6 +14,7 @@ from rich.table import Table
 from tensorwire.bench.record import TrainResult
 from tensorwire.bench.stats import Ratio
 from tensorwire.bench.train import TrainProgress
+from tensorwire.report.page import Bar, Plot
 from tensorwire.report.tables import number
 
 _LINE_EVERY_S = 5.0
@@ -101,6 +102,21 @@ def train_table(results: Sequence[TrainResult], title: str) -> Table:
             f"{result.auc:.4f}",
         )
     return table
+
+
+def train_plots(results: Sequence[TrainResult]) -> list[Plot]:
+    """Steps a second, a bar a protocol."""
+    return [Plot("Steps a second", "steps/s", [Bar(r.protocol, r.steps_per_s) for r in results])]
+
+
+def spread_notes(ratios: Mapping[str, Ratio]) -> list[str]:
+    """A warning for each ratio about which the rounds disagree."""
+    return [
+        f"the machine is busy with something else: {name} varied from {ratio.low:.2f} to "
+        f"{ratio.high:.2f} in the middle half of the rounds; more --steps give a firmer figure"
+        for name, ratio in ratios.items()
+        if ratio.is_wide
+    ]
 
 
 def verdict(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> str:
