@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kAddressable = size_t{1} << 47;  // rounding more than that up would overflow
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -55,7 +57,8 @@ void* BufferPool::Map(size_t block_bytes) {
 }
 
 void* BufferPool::Acquire(size_t bytes) {
-  const size_t block_bytes = BlockBytes(bytes);
+  if (bytes > kAddressable) return nullptr;
+  const size_t block_bytes = BlockBytes(std::max<size_t>(bytes, 1));
   {
     std::lock_guard lock(mutex_);
     const auto at = kept_.find(block_bytes);
