@@ -32,7 +32,7 @@ def test_the_transfer_table_shows_each_protocol_and_each_ceiling(
         "80.2",
         "1.91",
     ]
-    assert any("tcp (ceiling)" in line and "3810" in line for line in lines)
+    assert any("tcp (raw)" in line and "3810" in line for line in lines)
 
 
 def test_the_steps_table_names_case_protocol_and_fusion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ class Plot:
 def transfer_plots(results: Sequence[TransferResult], ceilings: Mapping[str, float]) -> list[Plot]:
     """The rates, with the ceilings, and the steps' times."""
     bars = [Bar(result.protocol, result.mb_per_s) for result in results]
-    bars += [Bar(f"{name} (ceiling)", rate, "ceiling") for name, rate in ceilings.items()]
+    bars += [Bar(f"{name} (raw)", rate, "ceiling") for name, rate in ceilings.items()]
     return [
         Plot("Rate, MB/s (MB = 10^6 bytes)", "MB/s", bars),
         _step_plot("Time of a step", [(r.protocol, r.step_ms) for r in results]),

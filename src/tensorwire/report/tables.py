@@ -44,7 +44,7 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 
 def transfer_table(results: Sequence[TransferResult], ceilings: Mapping[str, float]) -> Table:
-    """A row a protocol, then a row a ceiling.
+    """A row a protocol, then a row for each of what the machine does without TensorFlow.
 
     Args:
         results: of one call, so of one size.
@@ -62,7 +62,7 @@ def transfer_table(results: Sequence[TransferResult], ceilings: Mapping[str, flo
     if ceilings:
         table.add_section()
     for name, mb_per_s in ceilings.items():
-        table.add_row(f"{name} (ceiling)", number(mb_per_s), "", "", "", "")
+        table.add_row(f"{name} (raw)", number(mb_per_s), "", "", "", "")
     return table
 
 
