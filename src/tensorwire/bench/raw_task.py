@@ -2,8 +2,9 @@
 
 Two of these are the ends of one TCP stream. A step is as a transfer's is: a buffer of the tensor's
 size goes from the sender's memory into the receiver's, and the receiver says that it has all of it.
-The sockets are as the kernel makes them. Every page of the buffers was written before, so no step pays for page faults. Python only makes the
-calls: each moves as much as the kernel takes at once, without the interpreter's lock.
+The sockets' buffers are as the kernel makes them. Every page of the memory was written before, so
+no step pays for page faults. Python only makes the calls: each moves as much as the kernel takes at
+once, without the interpreter's lock.
 
 The process that started it asks by JSON messages (`lab.channel`):
 {"do": "receive", "bytes"} is answered by {"port"} and serves one sender until that leaves;
