@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tensorwire.plugin import runner
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin import loader, runner
 
 SHOW = """
 import json, os, sys
@@ -135,3 +136,8 @@ def test_a_plugin_that_cannot_be_built_ends_the_script_with_one_line(
     assert done.stdout == ""
     assert done.stderr.startswith("tensorwire: error: TensorFlow 2.10.0 is too old")
     assert done.stderr.count("\n") == 1
+
+
+def test_counters_of_a_plugin_that_is_not_loaded_say_so() -> None:
+    with pytest.raises(TensorwireError, match=r"import tensorwire\.tf"):
+        loader.stats()
