@@ -1,0 +1,26 @@
+"""What the training scripts beside this file tell the test about: values and counters."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def report(directory: str, task: str, **values: Any) -> None:
+    """Writes `values` and, where tensorwire is loaded in this process, its counters."""
+    loader = sys.modules.get("tensorwire.plugin.loader")
+    record = {**values, "stats": loader.stats() if loader is not None else None}
+    partial = Path(directory, f"{task}.partial")
+    partial.write_text(json.dumps(record))
+    partial.rename(Path(directory, f"{task}.json"))
+
+
+def await_file(path: Path, timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} did not appear within {timeout_s:g} s")
+        time.sleep(0.05)

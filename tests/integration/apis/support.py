@@ -1,0 +1,73 @@
+"""Starts a training script once per task, as a cluster manager would, and collects its results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorwire.lab import LocalCluster
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 240.0
+TENSORWIRE = [sys.executable, "-m", "tensorwire.cli.main"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the tasks of one training told: their reports by task, and all that they logged."""
+
+    reports: dict[str, dict[str, Any]]
+    logs: dict[str, str]
+
+    def values(self, task: str) -> Any:
+        return self.reports[task]["values"]
+
+    def used_the_data_plane(self) -> bool:
+        """Whether every task that reported sent and received on grpc++."""
+        stats = [report["stats"] for report in self.reports.values()]
+        return all(s is not None and s["tx_bytes"] > 0 and s["rx_bytes"] > 0 for s in stats)
+
+
+def train(
+    script: Path,
+    jobs: Mapping[str, int],
+    directory: Path,
+    protocol: str | None,
+    arguments: Sequence[str] = (),
+    prefix: Sequence[str] = (sys.executable,),
+    env: Mapping[str, str] | None = None,
+    outside: Sequence[str] = (),
+) -> Training:
+    """Runs `script` for every task of `jobs`, and ends the ps when all others have ended well.
+
+    Args:
+        protocol: given to the script as --protocol; None leaves the argument out.
+        prefix: what runs the script: Python, or `tensorwire run …`.
+        outside: jobs that are not part of the cluster, such as an evaluator.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    said = ["--protocol", protocol] if protocol else []
+    argv = [*prefix, str(script), *said, "--directory", str(directory), *arguments]
+    with LocalCluster(jobs) as cluster:
+        inside = {job: hosts for job, hosts in cluster.spec.items() if job not in outside}
+        tasks = []
+        for job, hosts in cluster.spec.items():
+            for index in range(len(hosts)):
+                task = {"type": job, "index": index}
+                variables = {
+                    "TF_CONFIG": json.dumps({"cluster": inside, "task": task}),
+                    "TF_ENABLE_ONEDNN_OPTS": "0",
+                    "CUDA_VISIBLE_DEVICES": "-1",
+                    **(env or {}),
+                }
+                tasks.append(cluster.start(job, index, argv, variables, cwd=directory))
+        last = [t for t in tasks if t.job in ("chief", "evaluator", "coordinator")]
+        enders = last or [t for t in tasks if t.job == "worker"]
+        cluster.wait(enders, TIMEOUT_S)
+        logs = {task.name: task.log.read_text(errors="replace") for task in tasks}
+    reports = {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
+    return Training(reports, logs)

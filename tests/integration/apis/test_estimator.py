@@ -1,0 +1,74 @@
+"""tf.estimator: RunConfig(protocol=…) and train_and_evaluate, with an evaluator outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from .support import HERE, TENSORWIRE, Training, train
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(600, func_only=True),
+    pytest.mark.skipif(
+        tf.version.VERSION.split(".")[:2] > ["2", "15"], reason="TensorFlow 2.16 has no tf.estimator"
+    ),
+]
+
+SCRIPT = HERE / "estimator_script.py"
+JOBS = {"ps": 1, "chief": 1, "worker": 1, "evaluator": 1}
+STEPS = 40
+
+
+def check(training: Training) -> Any:
+    """That the checkpoint at the end is what so many steps make; returns its variables."""
+    values = training.values("chief-0")
+    steps = values["global_step"]
+    # Two workers may both be under way when the last step is reached.
+    assert STEPS <= steps <= STEPS + 2
+    column_sums = (np.arange(4 * 200) % 5 - 2).reshape(4, 200).sum(0)
+    assert np.ravel(values["weights"]).tolist() == (-steps * column_sums).tolist()
+    table = np.zeros([50, 3])
+    table[[1, 49]] = -steps
+    table[7] = -2 * steps
+    assert np.array(values["table"]).tolist() == table.tolist()
+    evaluated = training.reports["evaluator-0"]
+    assert evaluated["metrics"]["global_step"] == evaluated["values"]["global_step"]
+    assert evaluated["metrics"]["table_sum"] == -12.0 * evaluated["metrics"]["global_step"]
+    return {name: np.array(value) / steps for name, value in values.items()}
+
+
+def used_the_data_plane(training: Training) -> bool:
+    stats = [training.reports[task]["stats"] for task in ("chief-0", "worker-0")]
+    return all(s is not None and s["tx_bytes"] > 0 and s["rx_bytes"] > 0 for s in stats)
+
+
+def test_train_and_evaluate_ends_with_the_same_model_as_on_grpc(tmp_path: Path) -> None:
+    arguments = ["--steps", str(STEPS)]
+    results = {}
+    for protocol in ("grpc", "grpc++"):
+        training = train(
+            SCRIPT, JOBS, tmp_path / protocol, protocol, arguments, outside=["evaluator"]
+        )
+        results[protocol] = check(training)
+        assert used_the_data_plane(training) == (protocol == "grpc++")
+    for name, value in results["grpc"].items():
+        np.testing.assert_array_equal(results["grpc++"][name], value)
+
+
+def test_an_unchanged_estimator_script_runs_on_grpc_plus_plus(tmp_path: Path) -> None:
+    training = train(
+        SCRIPT,
+        JOBS,
+        tmp_path / "wire",
+        None,
+        ["--steps", str(STEPS)],
+        [*TENSORWIRE, "run", "--protocol", "grpc++"],
+        outside=["evaluator"],
+    )
+    check(training)
+    assert used_the_data_plane(training)

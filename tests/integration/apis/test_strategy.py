@@ -1,0 +1,63 @@
+"""ParameterServerStrategy with ClusterCoordinator, and Keras's Model.fit under it.
+
+Keras 3 has no ParameterServerStrategy in Model.fit; the Keras of TensorFlow 2.15, which
+TensorFlow 2.16 and later use as tf_keras with TF_USE_LEGACY_KERAS=1, has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from .support import HERE, TENSORWIRE, train
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, func_only=True)]
+
+SCRIPT = HERE / "strategy_script.py"
+STEPS = 30
+LEGACY_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
+needs_keras_2 = pytest.mark.skipif(
+    tf.version.VERSION.split(".")[:2] > ["2", "15"]
+    and importlib.util.find_spec("tf_keras") is None,
+    reason="needs tf_keras",
+)
+
+
+def check_coordinated(values: dict[str, object]) -> None:
+    scales = sum(i % 5 + 1 for i in range(STEPS))
+    assert values["scalar"] == scales
+    shard = np.arange(20 * 120) % 11
+    expected = -scales * np.concatenate([shard, shard]).reshape(40, 120)
+    np.testing.assert_array_equal(values["dense"], expected)
+
+
+def test_coordinated_steps_end_with_the_same_variables_as_on_grpc(tmp_path: Path) -> None:
+    arguments = ["--mode", "coordinator", "--steps", str(STEPS)]
+    jobs = {"ps": 2, "worker": 2, "chief": 1}
+    expected = train(SCRIPT, jobs, tmp_path / "grpc", "grpc", arguments)
+    wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments)
+    check_coordinated(wire.values("chief-0"))
+    assert wire.values("chief-0") == expected.values("chief-0")
+
+
+@needs_keras_2
+def test_keras_fit_ends_with_the_same_weights_as_on_grpc(tmp_path: Path) -> None:
+    arguments = ["--mode", "keras", "--steps", str(STEPS)]
+    jobs = {"ps": 2, "worker": 1, "chief": 1}
+    expected = train(SCRIPT, jobs, tmp_path / "grpc", "grpc", arguments, env=LEGACY_KERAS)
+    wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments, env=LEGACY_KERAS)
+    loss = wire.reports["chief-0"]["loss"]
+    assert loss["last"] < 0.5 * loss["first"]
+    assert wire.values("chief-0") == expected.values("chief-0")
+
+
+def test_an_unchanged_strategy_script_runs_on_grpc_plus_plus(tmp_path: Path) -> None:
+    arguments = ["--mode", "coordinator", "--steps", str(STEPS)]
+    prefix = [*TENSORWIRE, "run", "--protocol", "grpc++"]
+    jobs = {"ps": 1, "worker": 1, "chief": 1}
+    wire = train(SCRIPT, jobs, tmp_path / "wire", None, arguments, prefix)
+    check_coordinated(wire.values("chief-0"))
