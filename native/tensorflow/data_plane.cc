@@ -164,15 +164,25 @@ absl::Status DataPlane::Listen(int grpc_port, std::shared_ptr<wire::Handler> han
   return absl::OkStatus();
 }
 
-std::shared_ptr<wire::Channel> DataPlane::ChannelTo(const std::string& task_name,
-                                                    const std::string& grpc_address) {
+DataPlane::Link DataPlane::LinkTo(const std::string& task_name,
+                                  const std::string& grpc_address) {
   std::string address;
   // A malformed address was refused by gRPC before it got here; the channel would say so too.
   if (!DataAddress(grpc_address, &address).ok()) address = grpc_address;
   std::lock_guard lock(mutex_);
-  auto& channel = channels_[task_name + "@" + address];
-  if (channel == nullptr) channel = engine_->Connect(address, task_name);
-  return channel;
+  Link& link = links_[task_name + "@" + address];
+  if (link.channel == nullptr) {
+    link.channel = engine_->Connect(address, task_name);
+    link.inbox = std::make_shared<PushInbox>(link.channel);
+    link.channel->SetPushReceiver(link.inbox);
+  }
+  return link;
+}
+
+void DataPlane::EndStep(int64_t step_id) {
+  if (step_id < 0) return;  // TensorFlow's rendezvous for everything outside of steps
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, link] : links_) link.inbox->EndStep(step_id);
 }
 
 }  // namespace tensorwire::plugin

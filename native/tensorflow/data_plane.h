@@ -9,6 +9,9 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
+#include "failed_steps.h"
+#include "push_inbox.h"
+#include "standing_orders.h"
 #include "tensorwire/wire/endpoint_map.h"
 #include "tensorwire/wire/engine.h"
 
@@ -17,8 +20,8 @@ namespace tensorwire::plugin {
 // A task's name in TensorFlow's form: "/job:ps/replica:0/task:1".
 std::string TaskName(const std::string& job, int index);
 
-// One task's end of the data plane: the engine, the port it listens on, and a channel to every
-// other task of the cluster. Where the data ports are is told by a file `.endpoint_map` in the
+// One task's end of the data plane: the engine, the port it listens on, and a link to every other
+// task of the cluster. Where the data ports are is told by a file `.endpoint_map` in the
 // working directory, or the file that TENSORWIRE_ENDPOINT_MAP names; without one they follow from
 // the gRPC ports (wire::DataPort).
 class DataPlane {
@@ -34,9 +37,17 @@ class DataPlane {
   // there.
   absl::Status Listen(int grpc_port, std::shared_ptr<wire::Handler> handler);
 
-  // The way to the task that has this gRPC address.
-  std::shared_ptr<wire::Channel> ChannelTo(const std::string& task_name,
-                                           const std::string& grpc_address);
+  // The way to a task, and what it sends unasked.
+  struct Link {
+    std::shared_ptr<wire::Channel> channel;
+    std::shared_ptr<PushInbox> inbox;
+  };
+  Link LinkTo(const std::string& task_name, const std::string& grpc_address);
+
+  StandingOrders* orders() { return &orders_; }
+  FailedSteps* failed_steps() { return &failed_steps_; }
+  // Drops what was pushed for a step and not taken.
+  void EndStep(int64_t step_id);
 
   wire::EngineStats stats() const { return engine_->stats(); }
   const std::string& name() const { return name_; }
@@ -50,10 +61,12 @@ class DataPlane {
   std::string own_address_;  // of gRPC, as the cluster spec has it
   std::string map_file_;     // "" where there is none
   std::map<std::string, std::string> data_address_;
+  StandingOrders orders_;
+  FailedSteps failed_steps_;
   std::unique_ptr<wire::Engine> engine_;
 
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<wire::Channel>> channels_;  // by task and data address
+  std::map<std::string, Link> links_;  // by task and data address
 };
 
 }  // namespace tensorwire::plugin

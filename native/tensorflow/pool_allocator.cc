@@ -25,4 +25,10 @@ PoolAllocator* PoolAllocator::Get() {
   return allocator;
 }
 
+tensorflow::Allocator* HostMemoryFor(uint64_t bytes) {
+  PoolAllocator* const pool = PoolAllocator::Get();
+  if (bytes >= PoolAllocator::kMinBytes && pool != nullptr) return pool;
+  return tensorflow::cpu_allocator();
+}
+
 }  // namespace tensorwire::plugin

@@ -27,4 +27,7 @@ class PoolAllocator : public tensorflow::Allocator {
   wire::BufferPool pool_;
 };
 
+// Where a tensor of this size that arrives for a CPU is put.
+tensorflow::Allocator* HostMemoryFor(uint64_t bytes);
+
 }  // namespace tensorwire::plugin

@@ -32,9 +32,13 @@ class Cancellation {
 
 class RunGraphCall : public wire::Call {
  public:
-  RunGraphCall(tensorflow::CallOptions* options, tensorflow::RunGraphResponse* response,
-               tensorflow::StatusCallback done)
-      : options_(options), response_(response), done_(std::move(done)) {}
+  RunGraphCall(int64_t step_id, FailedSteps* failed_steps, tensorflow::CallOptions* options,
+               tensorflow::RunGraphResponse* response, tensorflow::StatusCallback done)
+      : step_id_(step_id),
+        failed_steps_(failed_steps),
+        options_(options),
+        response_(response),
+        done_(std::move(done)) {}
 
   wire::Status PrepareFromReactor(std::string_view /*metadata*/, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
@@ -45,16 +49,20 @@ class RunGraphCall : public wire::Call {
 
   void Done(const wire::Status& status) override {
     options_->ClearCancelCallback();
-    if (!status.ok()) {
-      done_(FromWire(status));
-    } else if (!response_->ParseFromString(bytes_)) {
-      done_(absl::InternalError("grpc++: a RunGraphResponse that cannot be parsed arrived"));
-    } else {
-      done_(absl::OkStatus());
+    absl::Status outcome = FromWire(status);
+    if (outcome.ok() && !response_->ParseFromString(bytes_)) {
+      outcome = absl::InternalError("grpc++: a RunGraphResponse that cannot be parsed arrived");
     }
+    // An error of the graph comes in the response's body.
+    if (!outcome.ok() || static_cast<int>(response_->status_code()) != 0) {
+      failed_steps_->Mark(step_id_);
+    }
+    done_(outcome);
   }
 
  private:
+  const int64_t step_id_;
+  FailedSteps* const failed_steps_;
   tensorflow::CallOptions* const options_;
   tensorflow::RunGraphResponse* const response_;
   const tensorflow::StatusCallback done_;
@@ -67,18 +75,20 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
                                  tensorflow::RunGraphRequestWrapper* request,
                                  tensorflow::MutableRunGraphResponseWrapper* response,
                                  tensorflow::StatusCallback done) {
+  const int64_t step_id = request->step_id();
   wire::Message message(kRunGraph);
   message.SetOwnedPayload(request->ToProto().SerializeAsString());
-  auto call =
-      std::make_unique<RunGraphCall>(options, get_proto_from_wrapper(response), std::move(done));
+  auto call = std::make_unique<RunGraphCall>(step_id, failed_steps_, options,
+                                             get_proto_from_wrapper(response), std::move(done));
   wire::CallOptions call_options;
   call_options.deadline_ms = options->GetTimeout();
   // Done only counts the partitions that the master waits for.
   call_options.done_on = wire::RunOn::kReactorWhenAlone;
-  auto cancellation = std::make_shared<Cancellation>(channel_);
+  auto cancellation = std::make_shared<Cancellation>(link_.channel);
   // Before Start: afterwards `options` may be gone already.
   options->SetCancelCallback([cancellation] { cancellation->Cancel(); });
-  cancellation->SetId(channel_->Start(std::move(message), std::move(call), call_options));
+  if (failed_steps_->Has(step_id)) cancellation->Cancel();
+  cancellation->SetId(link_.channel->Start(std::move(message), std::move(call), call_options));
 }
 
 void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,
@@ -87,7 +97,7 @@ void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* requ
   // Nobody waits for a step to be forgotten: the notice travels with the next step's request.
   wire::Message message(kCleanupGraph);
   message.Put<int64_t>(request->step_id());
-  channel_->Notify(std::move(message), /*lazy=*/true);
+  link_.channel->Notify(std::move(message), /*lazy=*/true);
   done(absl::OkStatus());
 }
 

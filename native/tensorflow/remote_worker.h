@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "data_plane.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_interface.h"
 #include "tensorwire/wire/engine.h"
@@ -14,14 +15,15 @@ namespace tensorwire::plugin {
 class RemoteWorker : public tensorflow::WorkerInterface {
  public:
   RemoteWorker(tensorflow::WorkerCacheInterface* grpc_cache, std::string target,
-               tensorflow::WorkerInterface* grpc, std::shared_ptr<wire::Channel> channel)
+               tensorflow::WorkerInterface* grpc, DataPlane::Link link, FailedSteps* failed_steps)
       : grpc_cache_(grpc_cache),
         target_(std::move(target)),
         grpc_(grpc),
-        channel_(std::move(channel)) {}
+        link_(std::move(link)),
+        failed_steps_(failed_steps) {}
   ~RemoteWorker() override { grpc_cache_->ReleaseWorker(target_, grpc_); }
 
-  const std::shared_ptr<wire::Channel>& channel() const { return channel_; }
+  const DataPlane::Link& link() const { return link_; }
 
   // --- on the data plane ---
   void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
@@ -108,7 +110,8 @@ class RemoteWorker : public tensorflow::WorkerInterface {
   tensorflow::WorkerCacheInterface* const grpc_cache_;
   const std::string target_;
   tensorflow::WorkerInterface* const grpc_;  // released to grpc_cache_
-  const std::shared_ptr<wire::Channel> channel_;
+  const DataPlane::Link link_;
+  FailedSteps* const failed_steps_;
 };
 
 }  // namespace tensorwire::plugin

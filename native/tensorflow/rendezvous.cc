@@ -1,5 +1,6 @@
 #include "rendezvous.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "counters.h"
 #include "methods.h"
 #include "pool_allocator.h"
+#include "push_inbox.h"
 #include "remote_worker.h"
 #include "status.h"
 #include "tensor_codec.h"
@@ -29,8 +31,17 @@ using tensorflow::Tensor;
 
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
-  RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id)
-      : BaseRemoteRendezvous(env, step_id) {}
+  RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, StandingOrders* orders)
+      : BaseRemoteRendezvous(env, step_id), orders_(orders) {}
+
+  absl::Status Send(const ParsedKey& parsed, const Rendezvous::Args& args, const Tensor& value,
+                    bool is_dead) override {
+    const auto key = parsed.FullKey();
+    if (orders_->Serve(step_id_, {key.data(), key.size()}, value, is_dead)) {
+      return absl::OkStatus();
+    }
+    return BaseRemoteRendezvous::Send(parsed, args, value, is_dead);
+  }
 
  protected:
   void RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed, const Rendezvous::Args& args,
@@ -39,23 +50,33 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
  private:
   class RecvCall;
   class Reply;
+
+  StandingOrders* const orders_;
 };
 
 // A tensor on its way from another task. TensorFlow sees it as a BaseRecvTensorCall, by which a
-// step is aborted; the engine sees its Reply. Lives until `done` has been called.
-class RemoteRendezvous::RecvCall : public BaseRecvTensorCall {
+// step is aborted; it comes as the reply to a request or, where there is a standing order, as a
+// push, and what comes first ends it. Kept alive by whoever may end it: Reply, PushInbox.
+class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
+                                   public PushInbox::Waiter,
+                                   public std::enable_shared_from_this<RecvCall> {
  public:
-  RecvCall(RemoteRendezvous* rendezvous, std::shared_ptr<wire::Channel> channel, Device* device,
+  RecvCall(RemoteRendezvous* rendezvous, DataPlane::Link link, Device* device, std::string key,
            const Rendezvous::Args& args, DoneCallback done)
       : rendezvous_(rendezvous),
-        channel_(std::move(channel)),
+        step_id_(rendezvous->step_id_),
+        link_(std::move(link)),
         device_(device),
+        on_accelerator_(device->tensorflow_accelerator_device_info() != nullptr &&
+                        !args.alloc_attrs.on_host()),
+        key_(std::move(key)),
         args_(args),
         done_(std::move(done)) {}
 
-  // Sends the request, unless the step has been aborted already.
-  static void Run(const std::shared_ptr<RecvCall>& call, wire::Message request);
+  // Unless the step has been aborted already, sees to it that the tensor comes.
+  void Run();
 
+  // --- BaseRecvTensorCall ---
   void Start(std::function<void()> /*done*/) override {}  // Run is what starts it
   void StartAbort(const absl::Status& status) override;
   absl::Status status() const override {
@@ -63,32 +84,38 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall {
     return status_;
   }
 
+  // --- PushInbox::Waiter ---
+  void OnPush(IncomingTensor tensor) override;
+  void OnLost(const absl::Status& why) override { End(why, IncomingTensor()); }
+  void Ask() override;
+
+  void OnReply(const absl::Status& status, IncomingTensor tensor);
+  bool ended() const { return ended_.load(); }
   // Of a tensor that arrives: where it is to be in host memory first.
   tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
-  IncomingTensor incoming;
-
-  // The wire has done its part.
-  void Arrived(absl::Status status);
 
  private:
-  bool OnAccelerator() const {
-    return device_->tensorflow_accelerator_device_info() != nullptr &&
-           !args_.alloc_attrs.on_host();
-  }
-  absl::Status DecodeProto(Tensor* out);
+  // Ends the call, if nothing else has.
+  void End(absl::Status status, IncomingTensor tensor);
+  absl::Status DecodeProto(const IncomingTensor& incoming, Tensor* out);
   void CopyToDevice(const Tensor& host);
-  void Finish(const absl::Status& status, const Tensor& tensor);
+  void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
 
+  // Until the call has ended; a late reply may find the step, and its session, gone.
   RemoteRendezvous* const rendezvous_;
-  const std::shared_ptr<wire::Channel> channel_;
-  Device* const device_;
+  const int64_t step_id_;
+  const DataPlane::Link link_;
+  Device* const device_;  // as rendezvous_
+  const bool on_accelerator_;
+  const std::string key_;
   const Rendezvous::Args args_;
   const DoneCallback done_;
-  std::shared_ptr<RecvCall> self_;  // from Run to Finish
+  uint32_t order_ = 0;
+  std::atomic<bool> ended_{false};
 
   mutable tensorflow::mutex mutex_;
   absl::Status status_;  // why the step was aborted
-  uint64_t call_id_ = 0;
+  uint64_t request_id_ = 0;
 };
 
 class RemoteRendezvous::Reply : public wire::Call {
@@ -96,13 +123,17 @@ class RemoteRendezvous::Reply : public wire::Call {
   explicit Reply(std::shared_ptr<RecvCall> call) : call_(std::move(call)) {}
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
+    if (call_->ended()) return wire::Status(wire::Code::kCancelled, "it has come already");
     return ToWire(
-        call_->incoming.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into));
+        tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into));
   }
-  void Done(const wire::Status& status) override { call_->Arrived(FromWire(status)); }
+  void Done(const wire::Status& status) override {
+    call_->OnReply(FromWire(status), std::move(tensor_));
+  }
 
  private:
   const std::shared_ptr<RecvCall> call_;
+  IncomingTensor tensor_;
 };
 
 void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
@@ -124,43 +155,62 @@ void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
     if (worker != nullptr) cache->ReleaseWorker(task, worker);
     return fail(absl::InternalError("No worker known as " + task));
   }
-  const std::shared_ptr<wire::Channel> channel = remote->channel();
+  DataPlane::Link link = remote->link();
   cache->ReleaseWorker(task, worker);
 
   Device* device = nullptr;
   if (absl::Status s = session->device_mgr()->LookupDevice(parsed.dst_device, &device); !s.ok()) {
     return fail(s);
   }
-  wire::Message request(kRecvTensor);
-  request.Put<int64_t>(step_id_);
-  const auto key = parsed.FullKey();
-  request.AppendMetadata({key.data(), key.size()});
-  RecvCall::Run(std::make_shared<RecvCall>(this, channel, device, args, std::move(done)),
-                std::move(request));
+  std::make_shared<RecvCall>(this, std::move(link), device, std::string(parsed.FullKey()), args,
+                             std::move(done))
+      ->Run();
 }
 
-void RemoteRendezvous::RecvCall::Run(const std::shared_ptr<RecvCall>& call,
-                                     wire::Message request) {
-  call->rendezvous_->Ref();
-  call->self_ = call;
-  call->rendezvous_->RegisterCall(call.get(), call->args_);
-  if (absl::Status s = call->status(); !s.ok()) {
-    call->Arrived(s);
+void RemoteRendezvous::RecvCall::Run() {
+  rendezvous_->Ref();
+  rendezvous_->RegisterCall(this, args_);
+  if (absl::Status s = status(); !s.ok()) {
+    End(s, IncomingTensor());
     return;
   }
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
+  if (on_accelerator_) {
+    Ask();  // it wants pinned memory, which a push does not know
+    return;
+  }
+  IncomingTensor here;
+  switch (link_.inbox->Expect(step_id_, key_, shared_from_this(), &order_, &here)) {
+    case PushInbox::Expected::kHere:
+      End(absl::OkStatus(), std::move(here));
+      return;
+    case PushInbox::Expected::kAsk:
+      Ask();
+      return;
+    case PushInbox::Expected::kWait:
+      // An abort that came before now had nothing to end.
+      if (absl::Status s = status(); !s.ok()) End(s, IncomingTensor());
+      return;
+  }
+}
+
+void RemoteRendezvous::RecvCall::Ask() {
+  wire::Message request(kRecvTensor);
+  request.Put<int64_t>(step_id_);
+  request.Put<uint32_t>(order_);
+  request.AppendMetadata(key_);
   // What comes after a Recv is put into TensorFlow's pool by the executor itself.
   wire::CallOptions options;
   options.done_on = wire::RunOn::kReactorWhenAlone;
-  const uint64_t id =
-      call->channel_->Start(std::move(request), std::make_unique<Reply>(call), options);
-  bool aborted = false;
+  const uint64_t id = link_.channel->Start(
+      std::move(request), std::make_unique<Reply>(shared_from_this()), options);
+  bool unwanted = false;
   {
-    tensorflow::mutex_lock lock(call->mutex_);
-    call->call_id_ = id;
-    aborted = !call->status_.ok();
+    tensorflow::mutex_lock lock(mutex_);
+    request_id_ = id;
+    unwanted = !status_.ok();
   }
-  if (aborted) call->channel_->Cancel(id);
+  if (unwanted || ended_.load()) link_.channel->Cancel(id);
 }
 
 void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
@@ -168,74 +218,110 @@ void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
   {
     tensorflow::mutex_lock lock(mutex_);
     if (status_.ok()) status_ = status;
-    id = call_id_;
+    id = request_id_;
   }
-  if (id != 0) channel_->Cancel(id);
+  if (id != 0) {
+    link_.channel->Cancel(id);
+    return;
+  }
+  // It waits for a push, or has not begun. Not in this thread: whoever aborts holds locks that the
+  // end of a call wants.
+  link_.channel->RunAfter(0, [weak = weak_from_this(), status] {
+    if (const auto self = weak.lock()) self->End(status, IncomingTensor());
+  });
+}
+
+void RemoteRendezvous::RecvCall::OnPush(IncomingTensor tensor) {
+  uint64_t id = 0;
+  {
+    tensorflow::mutex_lock lock(mutex_);
+    id = request_id_;
+  }
+  const auto channel = link_.channel;
+  End(absl::OkStatus(), std::move(tensor));
+  if (id != 0) channel->Cancel(id);
+}
+
+void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
+  if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_);
+  End(status, std::move(tensor));
 }
 
 tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes) const {
+  if (!on_accelerator_) return HostMemoryFor(bytes);
   tensorflow::AllocatorAttributes attributes = args_.alloc_attrs;
-  if (OnAccelerator()) {
-    attributes.set_on_host(true);
-    attributes.set_gpu_compatible(true);
-  } else if (bytes >= PoolAllocator::kMinBytes && PoolAllocator::Get() != nullptr) {
-    return PoolAllocator::Get();
-  }
+  attributes.set_on_host(true);
+  attributes.set_gpu_compatible(true);
   return device_->GetAllocator(attributes);
 }
 
-absl::Status RemoteRendezvous::RecvCall::DecodeProto(Tensor* out) {
+absl::Status RemoteRendezvous::RecvCall::DecodeProto(const IncomingTensor& incoming, Tensor* out) {
   tensorflow::TensorProto proto;
   if (!proto.ParseFromString(incoming.proto_bytes())) {
     return absl::InternalError("grpc++: a TensorProto that cannot be parsed arrived");
   }
-  return device_->MakeTensorFromProto(proto, args_.alloc_attrs, out);
+  const absl::Status decoded = device_->MakeTensorFromProto(proto, args_.alloc_attrs, out);
+  if (decoded.ok()) return decoded;
+  return absl::InternalError("grpc++: a tensor arrived that cannot be decoded: " +
+                             std::string(decoded.message()));
 }
 
-void RemoteRendezvous::RecvCall::Arrived(absl::Status status) {
+void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming) {
+  const auto self = shared_from_this();  // whoever ends it may hold the last reference
+  if (ended_.exchange(true)) return;
+  link_.inbox->Forget(step_id_, order_);
   // Nobody aborts it from here on; why it was aborted, if it was, comes before what the wire says.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = aborted;
   Tensor tensor;
   if (status.ok()) {
     if (incoming.as_proto()) {
-      status = DecodeProto(&tensor);
-    } else if (OnAccelerator() && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
+      status = DecodeProto(incoming, &tensor);
+    } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
       CopyToDevice(incoming.tensor());
       return;
     } else {
       tensor = incoming.tensor();
     }
   }
-  Finish(status, tensor);
+  Finish(status, tensor, incoming.is_dead());
 }
 
 void RemoteRendezvous::RecvCall::CopyToDevice(const Tensor& host) {
   if (args_.device_context == nullptr) {
     Finish(absl::InternalError("grpc++: no device context for a tensor that goes to " +
                                device_->name()),
-           Tensor());
+           Tensor(), /*is_dead=*/false);
     return;
   }
   auto copy = std::make_shared<Tensor>(device_->GetAllocator(args_.alloc_attrs), host.dtype(),
                                        host.shape());
+  auto source = std::make_shared<Tensor>(host);  // stays until it has been copied
   args_.device_context->CopyCPUTensorToDevice(
-      &host, device_, copy.get(),
-      [this, copy](const absl::Status& status) { Finish(status, *copy); });
+      source.get(), device_, copy.get(),
+      [self = shared_from_this(), source, copy](const absl::Status& status) {
+        self->Finish(status, *copy, /*is_dead=*/false);
+      });
 }
 
-void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor& tensor) {
-  const auto self = std::move(self_);
+void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor& tensor,
+                                        bool is_dead) {
   RemoteRendezvous* const rendezvous = rendezvous_;
-  done_(status, Rendezvous::Args(), args_, tensor, incoming.is_dead());
+  done_(status, Rendezvous::Args(), args_, tensor, is_dead);
   rendezvous->Unref();
 }
 
 }  // namespace
 
+void RendezvousMgr::Cleanup(int64_t step_id) {
+  BaseRendezvousMgr::Cleanup(step_id);
+  plane_->EndStep(step_id);
+}
+
 tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
     int64_t step_id, const tensorflow::WorkerEnv* env) {
-  return tsl::core::RefCountPtr<BaseRemoteRendezvous>(new RemoteRendezvous(env, step_id));
+  return tsl::core::RefCountPtr<BaseRemoteRendezvous>(
+      new RemoteRendezvous(env, step_id, plane_->orders()));
 }
 
 }  // namespace tensorwire::plugin

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "data_plane.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 
@@ -8,11 +9,17 @@ namespace tensorwire::plugin {
 // Hands out rendezvous that fetch tensors of other tasks over the data plane.
 class RendezvousMgr : public tensorflow::BaseRendezvousMgr {
  public:
-  explicit RendezvousMgr(const tensorflow::WorkerEnv* env) : BaseRendezvousMgr(env) {}
+  RendezvousMgr(const tensorflow::WorkerEnv* env, DataPlane* plane)
+      : BaseRendezvousMgr(env), plane_(plane) {}
+
+  void Cleanup(int64_t step_id) override;
 
  protected:
   tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> Create(
       int64_t step_id, const tensorflow::WorkerEnv* env) override;
+
+ private:
+  DataPlane* const plane_;
 };
 
 }  // namespace tensorwire::plugin

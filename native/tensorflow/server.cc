@@ -47,6 +47,31 @@ Planes& AllPlanes() {
   return *planes;
 }
 
+// gRPC's worker; it notes which steps failed here, for RemoteWorker.
+class Worker : public tensorflow::GrpcWorker {
+ public:
+  Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config,
+         FailedSteps* failed_steps)
+      : GrpcWorker(env, config), failed_steps_(failed_steps) {}
+
+  void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
+                     tensorflow::MutableRunGraphResponseWrapper* response,
+                     tensorflow::StatusCallback done) override {
+    GrpcWorker::RunGraphAsync(
+        options, request, response,
+        [failed_steps = failed_steps_, step_id = request->step_id(), response,
+         done = std::move(done)](const absl::Status& status) {
+          if (!status.ok() || static_cast<int>(response->status_code()) != 0) {
+            failed_steps->Mark(step_id);
+          }
+          done(status);
+        });
+  }
+
+ private:
+  FailedSteps* const failed_steps_;
+};
+
 class Server : public tensorflow::GrpcServer {
  public:
   Server(const tensorflow::ServerDef& server_def, tensorflow::Env* env)
@@ -76,15 +101,20 @@ class Server : public tensorflow::GrpcServer {
     }
     tensorflow::GrpcServerOptions options;
     options.local_device_mgr = local_device_mgr;
-    options.rendezvous_mgr_func = [](const tensorflow::WorkerEnv* env) {
-      return static_cast<tensorflow::RendezvousMgrInterface*>(new RendezvousMgr(env));
+    options.rendezvous_mgr_func = [this](const tensorflow::WorkerEnv* env) {
+      return static_cast<tensorflow::RendezvousMgrInterface*>(
+          new RendezvousMgr(env, plane_.get()));
+    };
+    options.worker_func = [this](tensorflow::WorkerEnv* env,
+                                 const tensorflow::ConfigProto& config) {
+      return std::make_unique<Worker>(env, config, plane_->failed_steps());
     };
     if (absl::Status s = GrpcServer::Init(options); !s.ok()) return s;
     if (grpc_port == 0) {
       if (absl::Status s = plane_->Listen(bound_port(), service_); !s.ok()) return s;
     }
     pool_.store(worker_env()->compute_pool, std::memory_order_release);
-    service_->Begin(worker_env(), worker_impl());
+    service_->Begin(worker_env(), worker_impl(), plane_->orders());
     AllPlanes().Add(plane_.get());
     return absl::OkStatus();
   }
@@ -191,6 +221,7 @@ std::string Planes::ToJson() const {
          ", \"rx_syscalls\": " + std::to_string(total.rx_syscalls) +
          ", \"connects\": " + std::to_string(total.connects) +
          ", \"recv_tensors\": " + std::to_string(counters.recv_tensors.load()) +
+         ", \"pushed_tensors\": " + std::to_string(counters.pushed_tensors.load()) +
          ", \"served_tensors\": " + std::to_string(counters.served_tensors.load()) +
          ", \"run_graphs\": " + std::to_string(counters.run_graphs.load()) + ", \"peers\": [" +
          peers + "]}";

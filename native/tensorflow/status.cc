@@ -6,6 +6,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
+#include "tensorflow/core/platform/status.h"
 #include "tensorwire/wire/message.h"
 
 namespace tensorwire::plugin {
@@ -44,7 +45,9 @@ absl::Status FromWire(const wire::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.code());
   const std::string_view message(status.message());
   if (message.substr(0, kEncoded.size()) != kEncoded) {
-    return absl::Status(code, "grpc++: " + status.message());
+    const absl::Status plain(code, "grpc++: " + status.message());
+    // The engine cancels nothing by itself: whoever did has the reason.
+    return absl::IsCancelled(plain) ? tensorflow::StatusGroup::MakeDerived(plain) : plain;
   }
   wire::MetadataReader reader(message.substr(kEncoded.size()));
   std::string_view text;

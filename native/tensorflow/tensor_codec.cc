@@ -17,12 +17,13 @@ bool TravelsAsMemory(const Tensor& tensor) {
          tensorflow::DataTypeCanUseMemcpy(tensor.dtype());
 }
 
-void EncodeTensor(const Tensor& tensor, bool is_dead, uint32_t waited_us, wire::Message* message) {
+void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t waited_us,
+                  wire::Message* message) {
   // A dead tensor may be uninitialised: it has a type and a shape, and nothing in it.
   const bool empty = !tensor.IsInitialized() || tensor.NumElements() == 0;
   const bool as_proto = !empty && !TravelsAsMemory(tensor);
   const TensorShape& shape = tensor.shape();
-  message->Put<uint8_t>(static_cast<uint8_t>((is_dead ? kDead : 0) | (as_proto ? kAsProto : 0)));
+  message->Put<uint8_t>(static_cast<uint8_t>(flags | (as_proto ? kAsProto : 0)));
   message->Put<uint8_t>(static_cast<uint8_t>(shape.dims()));
   message->Put<uint16_t>(static_cast<uint16_t>(tensor.dtype()));
   message->Put<uint32_t>(waited_us);

@@ -26,13 +26,15 @@ namespace tensorwire::plugin {
 enum TensorFlags : uint8_t {
   kDead = 1,
   kAsProto = 2,
+  kOrderAccepted = 4,  // of a reply: later steps' tensors of this key come without being asked for
 };
 
 // Whether the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
 bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 
 // Adds `tensor`, which is in host memory, to the message; keeps it alive until it has been sent.
-void EncodeTensor(const tensorflow::Tensor& tensor, bool is_dead, uint32_t waited_us,
+// `flags`: kDead and kOrderAccepted as they apply.
+void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t waited_us,
                   wire::Message* message);
 
 // A tensor that arrives.
@@ -48,6 +50,7 @@ class IncomingTensor {
   bool as_proto() const { return (flags_ & kAsProto) != 0; }
   const std::string& proto_bytes() const { return proto_bytes_; }
 
+  bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
   bool is_dead() const { return (flags_ & kDead) != 0; }
   uint32_t waited_us() const { return waited_us_; }
   const tensorflow::Tensor& tensor() const { return tensor_; }

@@ -14,7 +14,8 @@ tensorflow::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& t
       return nullptr;
     }
     worker = std::make_unique<RemoteWorker>(grpc_.get(), target, grpc,
-                                            plane_->ChannelTo(target, address->second));
+                                            plane_->LinkTo(target, address->second),
+                                            plane_->failed_steps());
   }
   return worker.get();
 }

@@ -13,6 +13,7 @@
 #include "tensorflow/core/distributed_runtime/message_wrappers.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -47,10 +48,10 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
                             ". The task was probably restarted; its log may say why.");
 }
 
-void ReplyTensor(const wire::Request& request, const Tensor& tensor, bool is_dead,
+void ReplyTensor(const wire::Request& request, const Tensor& tensor, uint8_t flags,
                  uint32_t waited_us) {
   wire::Message reply;
-  EncodeTensor(tensor, is_dead, waited_us, &reply);
+  EncodeTensor(tensor, flags, waited_us, &reply);
   request.Reply(std::move(reply));
 }
 
@@ -64,9 +65,11 @@ struct WorkerService::RunGraphState {
   tensorflow::NonOwnedProtoRunGraphResponse wrapped_response{&response};
 };
 
-void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker) {
+void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker,
+                          StandingOrders* orders) {
   env_ = env;
   worker_ = worker;
+  orders_ = orders;
   ready_.store(true, std::memory_order_release);
 }
 
@@ -108,10 +111,11 @@ void WorkerService::Handle(wire::Request request) {
 void WorkerService::RecvTensor(wire::Request request) {
   wire::MetadataReader reader(request.metadata);
   int64_t step_id = 0;
+  uint32_t order = 0;
   Rendezvous::ParsedKey parsed;
   Device* device = nullptr;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
-  if (reader.Get(&step_id)) {
+  if (reader.Get(&step_id) && reader.Get(&order)) {
     status = Rendezvous::ParseKey({reader.rest().data(), reader.rest().size()}, &parsed);
   }
   if (status.ok()) status = FindSource(env_, parsed, &device);
@@ -120,18 +124,24 @@ void WorkerService::RecvTensor(wire::Request request) {
     return;
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
+  // What is made on an accelerator is copied to the host when it is asked for, not before.
+  const bool ordered = order != 0 && device->tensorflow_accelerator_device_info() == nullptr &&
+                       orders_->Add(reader.rest(), order, request.pusher());
   const int64_t asked_us = NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
-      [env = env_, device, asked_us, request = std::move(request)](
+      [env = env_, device, asked_us, ordered, request = std::move(request)](
           const absl::Status& status, const Rendezvous::Args& send_args,
           const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
         if (!status.ok()) {
-          request.Fail(ToWire(status));
+          // What made the step fail here is reported by this task's own part of it.
+          request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
           return;
         }
         const auto waited_us = static_cast<uint32_t>(
             std::min<int64_t>(NowUs() - asked_us, std::numeric_limits<uint32_t>::max()));
+        const auto flags =
+            static_cast<uint8_t>((is_dead ? kDead : 0) | (ordered ? kOrderAccepted : 0));
         const bool on_device = device->tensorflow_accelerator_device_info() != nullptr &&
                                !send_args.alloc_attrs.on_host();
         if (on_device && !is_dead && value.IsInitialized() && value.NumElements() > 0) {
@@ -145,7 +155,7 @@ void WorkerService::RecvTensor(wire::Request request) {
               source.get(), "RecvTensor", device, copy.get(),
               [request, copy, source, waited_us](const absl::Status& copied) {
                 if (copied.ok()) {
-                  ReplyTensor(request, *copy, /*is_dead=*/false, waited_us);
+                  ReplyTensor(request, *copy, /*flags=*/0, waited_us);
                 } else {
                   request.Fail(ToWire(copied));
                 }
@@ -153,12 +163,12 @@ void WorkerService::RecvTensor(wire::Request request) {
           return;
         }
         if (TravelsAsMemory(value)) {
-          ReplyTensor(request, value, is_dead, waited_us);
+          ReplyTensor(request, value, flags, waited_us);
           return;
         }
         // Encoding takes time in proportion to the tensor; this may be a reactor.
-        env->compute_pool->Schedule([request, value, is_dead, waited_us] {
-          ReplyTensor(request, value, is_dead, waited_us);
+        env->compute_pool->Schedule([request, value, flags, waited_us] {
+          ReplyTensor(request, value, flags, waited_us);
         });
       });
 }
@@ -213,6 +223,7 @@ void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
 }
 
 void WorkerService::OnDisconnect(uint64_t connection_id) {
+  if (ready_.load(std::memory_order_acquire)) orders_->Forget(connection_id);
   std::vector<std::shared_ptr<RunGraphState>> states;
   {
     std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "standing_orders.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/worker.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
@@ -17,7 +18,7 @@ namespace tensorwire::plugin {
 class WorkerService : public wire::Handler {
  public:
   // The task can be found before it can work; until then it answers kUnavailable.
-  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker);
+  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, StandingOrders* orders);
 
   wire::RunOn HandleOn(const wire::Request& request) const override;
   void Handle(wire::Request request) override;
@@ -35,6 +36,7 @@ class WorkerService : public wire::Handler {
   std::atomic<bool> ready_{false};
   tensorflow::WorkerEnv* env_ = nullptr;
   tensorflow::Worker* worker_ = nullptr;
+  StandingOrders* orders_ = nullptr;
 
   std::mutex mutex_;
   std::map<RequestKey, std::shared_ptr<RunGraphState>> running_;

@@ -73,6 +73,16 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   return id;
 }
 
+void ChannelImpl::RunAfter(int delay_ms, std::function<void()> closure) {
+  reactor_->Post([reactor = reactor_, delay_ms, closure = std::move(closure)]() mutable {
+    if (delay_ms <= 0) {
+      closure();
+    } else {
+      reactor->AtFromReactor(NowMs() + delay_ms, std::move(closure));
+    }
+  });
+}
+
 void ChannelImpl::Notify(Message request, bool lazy) {
   std::shared_ptr<Connection> connection;
   {
@@ -167,6 +177,9 @@ void ChannelImpl::Stop() {
   }
   for (auto& entry : calls) {
     Finish(std::move(entry), Status(Code::kCancelled, "the engine was stopped"));
+  }
+  if (push_receiver_ != nullptr) {
+    push_receiver_->OnLost(Status(Code::kCancelled, "the engine was stopped"));
   }
   opening_.reset();  // the reactors have ended
 }
@@ -272,6 +285,7 @@ void ChannelImpl::FailAllFromReactor(const Status& why) {
   for (auto& entry : calls) {
     reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
   }
+  if (push_receiver_ != nullptr) push_receiver_->OnLost(why);
 }
 
 // --- frames ------------------------------------------------------------------------------------
@@ -308,19 +322,30 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
                                std::string(metadata));
         return Status();
       }
-      frame->status =
-          frame->call->PrepareFromReactor(metadata, frame->header.payload_bytes, &frame->into);
-      uint64_t room = 0;
-      for (const MutableBuffer& buffer : frame->into) room += buffer.size;
-      if (frame->status.ok() && room == frame->header.payload_bytes) {
-        frame->payload = InFrame::Payload::kInto;
-      } else if (frame->status.ok()) {
-        frame->status = Describe(Code::kInternal, "a reply of another size than it announced");
-      }
+      PrepareFromReactor(metadata, frame);
       return Status();
     }
+    case FrameKind::kPush:
+      if (opening_ != nullptr) return Status(Code::kInvalidArgument, "a push before the greeting");
+      if (push_receiver_ == nullptr) return Status();
+      frame->call = push_receiver_->BeginFromReactor(frame->header.request_id);
+      frame->done_on = RunOn::kReactorWhenAlone;
+      if (frame->call != nullptr) PrepareFromReactor(metadata, frame);
+      return Status();
     default:
       return Status(Code::kInvalidArgument, "a frame that a server does not send");
+  }
+}
+
+void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) {
+  frame->status =
+      frame->call->PrepareFromReactor(metadata, frame->header.payload_bytes, &frame->into);
+  uint64_t room = 0;
+  for (const MutableBuffer& buffer : frame->into) room += buffer.size;
+  if (frame->status.ok() && room == frame->header.payload_bytes) {
+    frame->payload = InFrame::Payload::kInto;
+  } else if (frame->status.ok()) {
+    frame->status = Describe(Code::kInternal, "a reply of another size than it announced");
   }
 }
 

@@ -25,6 +25,10 @@ class ChannelImpl : public Channel,
   ~ChannelImpl() override;
 
   uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;
+  void SetPushReceiver(std::shared_ptr<PushReceiver> receiver) override {
+    push_receiver_ = std::move(receiver);
+  }
+  void RunAfter(int delay_ms, std::function<void()> closure) override;
   void Notify(Message request, bool lazy) override;
   void Cancel(uint64_t call_id) override;
 
@@ -42,6 +46,7 @@ class ChannelImpl : public Channel,
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void RetryOrFailFromReactor(const Status& why);
   bool EndCall(uint64_t call_id, const Status& why);  // false: there is none that still waits
+  void PrepareFromReactor(std::string_view metadata, InFrame* frame);
   void EndArrivingCallFromReactor(uint64_t call_id, const Status& why);
   void FailAllFromReactor(const Status& why);
   Status CheckSize(const Message& request) const;
@@ -52,6 +57,7 @@ class ChannelImpl : public Channel,
   Reactor* const reactor_;
   const std::string address_;
   const std::string peer_name_;
+  std::shared_ptr<PushReceiver> push_receiver_;
 
   std::mutex mutex_;  // between the threads that start calls and this channel's reactor
   CallTable calls_;

@@ -272,7 +272,7 @@ Status Connection::OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool
   receiver_ = std::move(receiver);
   connecting_ = connecting;
   last_sign_ms_ = NowMs();
-  TuneStream(fd_.get(), context_->options.silent_timeout_ms);
+  if (!connecting) TuneStream(fd_.get(), context_->options.silent_timeout_ms);
   const uint32_t events = connecting ? EPOLLOUT : EPOLLIN;
   if (Status s = reactor_->WatchFromReactor(fd_.get(), events, shared_from_this()); !s.ok()) {
     closed_.store(true, std::memory_order_release);
@@ -345,7 +345,10 @@ void Connection::TickFromReactor() {
 
 std::unique_ptr<Call> Connection::TakeArrivingCallFromReactor(uint64_t request_id,
                                                               RunOn* done_on) {
-  if (!in_payload_ || frame_.call == nullptr || frame_.header.request_id != request_id) return {};
+  if (!in_payload_ || frame_.call == nullptr || frame_.header.kind == FrameKind::kPush ||
+      frame_.header.request_id != request_id) {
+    return {};
+  }
   frame_.payload = InFrame::Payload::kDiscard;
   *done_on = frame_.done_on;
   return std::move(frame_.call);
@@ -387,6 +390,7 @@ void Connection::FinishConnectFromReactor() {
     CloseFromReactor(Status(Code::kUnavailable, ErrorText(error)));
     return;
   }
+  TuneStream(fd_.get(), context_->options.silent_timeout_ms);  // now it has a peer
   connecting_ = false;
   UpdateEventsFromReactor();
 }

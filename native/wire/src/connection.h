@@ -79,6 +79,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void SendLazily(std::unique_ptr<OutFrame> frame);
 
   uint64_t id() const { return id_; }
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
   // "host:port" of the other end.
   const std::string& address() const { return address_; }
   // The other end as a person knows it: its task's name once it has said it, and its address.

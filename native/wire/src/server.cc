@@ -202,6 +202,14 @@ void Request::Fail(const Status& status) const {
   connection->Send(std::make_unique<OutFrame>(FrameKind::kError, 0, id, std::move(message)));
 }
 
+bool Pusher::Push(uint64_t what, Message message) const {
+  if (connection_ == nullptr || connection_->closed()) return false;
+  connection_->Send(std::make_unique<OutFrame>(FrameKind::kPush, 0, what, std::move(message)));
+  return true;
+}
+
+uint64_t Pusher::connection_id() const { return connection_ != nullptr ? connection_->id() : 0; }
+
 uint64_t Request::connection_id() const { return connection->id(); }
 
 const std::string& Request::peer() const { return connection->peer(); }

@@ -277,7 +277,7 @@ TEST(who_pulls_large_replies_leaves_time_for_small_requests) {
   });
   Eventually([&] { return pulled > 0; });
   std::vector<int64_t> took;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < (kSanitized ? 20 : 100); ++i) {
     const int64_t begin = SteadyMs();
     CHECK(Get(Begin(*small, kEcho, "", "tiny")).status.ok());
     took.push_back(SteadyMs() - begin);
@@ -285,7 +285,7 @@ TEST(who_pulls_large_replies_leaves_time_for_small_requests) {
   ended = true;
   puller.join();
   std::sort(took.begin(), took.end());
-  CHECK(took[50] < 100);
+  CHECK(took[took.size() / 2] < (kSanitized ? 2000 : 100));
 }
 
 TEST(many_threads_send_small_and_large_on_one_connection_and_nothing_is_lost_or_torn) {

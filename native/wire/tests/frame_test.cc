@@ -140,7 +140,7 @@ TEST(parsing_is_total_over_random_bytes) {
     if (const Status s = ParseHeader(bytes.data(), limits, &out); s.ok()) {
       CHECK(out.metadata_bytes <= limits.metadata_bytes);
       CHECK(out.payload_bytes <= limits.payload_bytes);
-      CHECK(out.kind >= FrameKind::kHello && out.kind <= FrameKind::kGoodbye);
+      CHECK(out.kind >= FrameKind::kHello && out.kind <= FrameKind::kPush);
     } else {
       CHECK(!s.message().empty());
     }

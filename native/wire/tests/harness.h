@@ -278,7 +278,7 @@ class RawStream {
   bool Send(std::string_view bytes) { return SendWithin(bytes, 10'000) == bytes.size(); }
 
   // What is there, up to `most` bytes; "" when the stream has ended or nothing came in time.
-  std::string ReadSome(size_t most = 1u << 20, int timeout_ms = 10'000) {
+  std::string ReadSome(size_t most = 64u << 10, int timeout_ms = 10'000) {
     std::string bytes(most, '\0');
     if (!Wait(POLLIN, timeout_ms)) return "";
     const ssize_t n = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
@@ -289,14 +289,13 @@ class RawStream {
   // False when the stream ends first.
   bool Read(ReadFrame* frame) {
     if (!Fill(kHeaderBytes)) return false;
-    CHECK(ParseHeader(buffer_.data(), FrameLimits(), &frame->header).ok());
-    if (!Fill(kHeaderBytes + frame->header.metadata_bytes + frame->header.payload_bytes)) {
-      return false;
-    }
-    frame->metadata = buffer_.substr(kHeaderBytes, frame->header.metadata_bytes);
-    frame->payload =
-        buffer_.substr(kHeaderBytes + frame->header.metadata_bytes, frame->header.payload_bytes);
-    buffer_.erase(0, kHeaderBytes + frame->header.metadata_bytes + frame->header.payload_bytes);
+    CHECK(ParseHeader(buffer_.data() + at_, FrameLimits(), &frame->header).ok());
+    const size_t head = kHeaderBytes + frame->header.metadata_bytes;
+    const size_t whole = head + frame->header.payload_bytes;
+    if (!Fill(whole)) return false;
+    frame->metadata = buffer_.substr(at_ + kHeaderBytes, frame->header.metadata_bytes);
+    frame->payload = buffer_.substr(at_ + head, frame->header.payload_bytes);
+    at_ += whole;
     return true;
   }
   // Everything until the peer closes.
@@ -306,7 +305,7 @@ class RawStream {
       if (more.empty() && !ended_) check::Fail(__FILE__, __LINE__, "the peer does not close");
       buffer_ += more;
     }
-    return std::exchange(buffer_, {});
+    return std::exchange(buffer_, {}).substr(std::exchange(at_, 0));
   }
   bool ended() const { return ended_; }
   int fd() const { return fd_.get(); }
@@ -323,17 +322,20 @@ class RawStream {
     pollfd wait{fd_.get(), events, 0};
     return ::poll(&wait, 1, timeout_ms) > 0;
   }
+  // Until so many bytes are in buffer_ behind at_.
   bool Fill(size_t bytes) {
-    while (buffer_.size() < bytes && !ended_) {
+    while (buffer_.size() - at_ < bytes && !ended_) {
+      buffer_.erase(0, std::exchange(at_, 0));
       const std::string more = ReadSome();
       if (more.empty() && !ended_) check::Fail(__FILE__, __LINE__, "nothing came");
       buffer_ += more;
     }
-    return buffer_.size() >= bytes;
+    return buffer_.size() - at_ >= bytes;
   }
 
   Fd fd_;
   std::string buffer_;
+  size_t at_ = 0;  // what is before it has been read
   bool ended_ = false;
 };
 

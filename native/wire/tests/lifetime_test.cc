@@ -43,7 +43,8 @@ TEST(an_engine_can_be_made_and_stopped_again_and_again) {
     for (auto& future : futures) Get(std::move(future));
   }
   CHECK_EQ(EntriesOf("/proc/self/fd"), descriptors);
-  CHECK_EQ(EntriesOf("/proc/self/task"), threads);
+  // A sanitizer starts a thread of its own; joined ones take a moment to leave the list.
+  Eventually([&] { return EntriesOf("/proc/self/task") <= threads + (kSanitized ? 1 : 0); });
 }
 
 TEST(threads_that_call_while_the_engine_stops_get_an_end_for_every_call) {

@@ -91,7 +91,7 @@ TEST(a_peer_that_takes_one_long_frame_slowly_is_alive) {
   // It says nothing while it receives, for as long as the frame takes; it may not even see the
   // pings, which wait behind the frame.
   Task ps("ps:0", 1, Impatient);
-  RawStream stream = RawStream::To(ps.Listen(), /*receive_buffer_bytes=*/64 << 10);
+  RawStream stream = RawStream::To(ps.Listen(), /*receive_buffer_bytes=*/512 << 10);
   stream.Greet("worker:0", "ps:0");
   constexpr size_t kReplyBytes = 60u << 20;
   CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kBytes, std::to_string(kReplyBytes))));

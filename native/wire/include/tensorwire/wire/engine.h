@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -51,9 +52,27 @@ struct CallOptions {
   RunOn done_on = RunOn::kExecutor;
 };
 
+// What a client does with what its server sends unasked, and when that can come no more.
+class PushReceiver {
+ public:
+  virtual ~PushReceiver() = default;
+
+  // The head of a push is here: the call by which the rest of it is received, or null to drop it.
+  virtual std::unique_ptr<Call> BeginFromReactor(uint64_t what) = 0;
+
+  // The connection is gone, and what the server knew about this client with it.
+  virtual void OnLost(const Status& why) = 0;
+};
+
 class TENSORWIRE_API Channel {
  public:
   virtual ~Channel() = default;
+
+  // Before the first call.
+  virtual void SetPushReceiver(std::shared_ptr<PushReceiver> receiver) = 0;
+
+  // Runs a short closure on this channel's reactor, `delay_ms` from now.
+  virtual void RunAfter(int delay_ms, std::function<void()> closure) = 0;
 
   // Sends a request. Connects first where that is needed. Returns the id by which the call can be
   // cancelled.
@@ -66,6 +85,20 @@ class TENSORWIRE_API Channel {
 
   // Ends the call with kCancelled, if it has not ended, and tells the peer.
   virtual void Cancel(uint64_t call_id) = 0;
+};
+
+// A server's way to send a client what it has not asked for, or not asked for yet.
+class TENSORWIRE_API Pusher {
+ public:
+  Pusher() = default;
+  explicit Pusher(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+  // False when the client has gone.
+  bool Push(uint64_t what, Message message) const;
+  uint64_t connection_id() const;
+
+ private:
+  std::shared_ptr<Connection> connection_;
 };
 
 // A request that came in. Answer it with exactly one of Reply and Fail, from any thread, now or
@@ -84,6 +117,7 @@ class TENSORWIRE_API Request {
   // Tells the connections of this server apart, for OnCancel and OnDisconnect.
   uint64_t connection_id() const;
   const std::string& peer() const;
+  Pusher pusher() const { return Pusher(connection); }
 
   std::shared_ptr<Connection> connection;
 };

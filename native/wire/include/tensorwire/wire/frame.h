@@ -40,6 +40,7 @@ enum class FrameKind : uint8_t {
   kPing = 7,     // answered by kPong, whatever else goes on
   kPong = 8,
   kGoodbye = 9,  // the sender closes now; metadata says why
+  kPush = 10,    // server to client, unasked: request_id says what for
 };
 
 enum FrameFlags : uint16_t {

@@ -1,0 +1,174 @@
+#include "push_inbox.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "counters.h"
+#include "pool_allocator.h"
+#include "status.h"
+#include "tensorflow/core/framework/allocator.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+int64_t SteadyMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+// A push that arrives.
+class PushInbox::PushCall : public wire::Call {
+ public:
+  PushCall(std::shared_ptr<PushInbox> inbox, uint32_t order)
+      : inbox_(std::move(inbox)), order_(order) {}
+
+  wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
+                                  std::vector<wire::MutableBuffer>* into) override {
+    wire::MetadataReader reader(metadata);
+    if (!reader.Get(&step_id_)) return wire::Status(wire::Code::kInternal, "a malformed push");
+    return ToWire(
+        tensor_.Prepare(reader.rest(), payload_bytes, HostMemoryFor(payload_bytes), into));
+  }
+
+  void Done(const wire::Status& status) override {
+    // A push that failed leaves its waiter to the request that follows, or to the lost connection.
+    if (status.ok()) inbox_->Deliver(step_id_, order_, std::move(tensor_));
+  }
+
+ private:
+  const std::shared_ptr<PushInbox> inbox_;
+  const uint32_t order_;
+  int64_t step_id_ = 0;
+  IncomingTensor tensor_;
+};
+
+PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
+                                      const std::shared_ptr<Waiter>& waiter, uint32_t* order,
+                                      IncomingTensor* here) {
+  std::lock_guard lock(mutex_);
+  std::string name(key);
+  auto known = orders_.find(name);
+  if (known == orders_.end()) {
+    if (seen_.size() >= kMostSeen) seen_.clear();
+    const bool first = seen_.insert(std::hash<std::string>()(name)).second;
+    if (first || orders_.size() >= kMostOrders) {
+      *order = 0;
+      return Expected::kAsk;
+    }
+    known = orders_.emplace(std::move(name), ++last_order_).first;
+  }
+  *order = known->second;
+  const Slot slot{step_id, *order};
+  if (const auto parked = parked_.find(slot); parked != parked_.end()) {
+    *here = std::move(parked->second);
+    parked_.erase(parked);
+    any_parked_.store(!parked_.empty(), std::memory_order_release);
+    return Expected::kHere;
+  }
+  const bool asks = accepted_.count(*order) == 0;
+  waiting_[slot] = {waiter, SteadyMs(), asks};
+  if (asks) return Expected::kAsk;
+  ArmLocked();
+  return Expected::kWait;
+}
+
+void PushInbox::Accept(uint32_t order) {
+  std::lock_guard lock(mutex_);
+  accepted_.insert(order);
+}
+
+void PushInbox::Forget(int64_t step_id, uint32_t order) {
+  if (order == 0) return;
+  std::lock_guard lock(mutex_);
+  waiting_.erase({step_id, order});
+}
+
+void PushInbox::EndStep(int64_t step_id) {
+  std::vector<IncomingTensor> dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  ended_.push_back(step_id);
+  if (ended_.size() > kEndedSteps) ended_.pop_front();
+  if (!any_parked_.load(std::memory_order_acquire)) return;
+  auto at = parked_.lower_bound({step_id, 0});
+  while (at != parked_.end() && at->first.first == step_id) {
+    dropped.push_back(std::move(at->second));
+    at = parked_.erase(at);
+  }
+  any_parked_.store(!parked_.empty(), std::memory_order_release);
+}
+
+std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
+  Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
+  return std::make_unique<PushCall>(shared_from_this(), static_cast<uint32_t>(what));
+}
+
+void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) {
+  std::shared_ptr<Waiter> waiter;
+  {
+    std::lock_guard lock(mutex_);
+    accepted_.insert(order);  // or it would not have come
+    const Slot slot{step_id, order};
+    if (const auto at = waiting_.find(slot); at != waiting_.end()) {
+      waiter = std::move(at->second.waiter);
+      waiting_.erase(at);
+    } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
+      parked_[slot] = std::move(tensor);
+      any_parked_.store(true, std::memory_order_release);
+    }
+  }
+  if (waiter != nullptr) waiter->OnPush(std::move(tensor));
+}
+
+void PushInbox::OnLost(const wire::Status& why) {
+  std::map<Slot, Waiting> waiting;
+  std::map<Slot, IncomingTensor> parked;
+  {
+    std::lock_guard lock(mutex_);
+    waiting.swap(waiting_);
+    parked.swap(parked_);
+    any_parked_.store(false, std::memory_order_release);
+    orders_.clear();
+    accepted_.clear();
+  }
+  for (auto& [slot, entry] : waiting) {
+    // Who has asked hears it from the request.
+    if (!entry.asked) entry.waiter->OnLost(FromWire(why));
+  }
+}
+
+void PushInbox::ArmLocked() {
+  if (armed_) return;
+  const auto channel = channel_.lock();
+  if (channel == nullptr) return;
+  armed_ = true;
+  channel->RunAfter(kAskAfterMs, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->AskForOverdue();
+  });
+}
+
+void PushInbox::AskForOverdue() {
+  std::vector<std::shared_ptr<Waiter>> overdue;
+  {
+    std::lock_guard lock(mutex_);
+    armed_ = false;
+    const int64_t now_ms = SteadyMs();
+    bool more = false;
+    for (auto& [slot, entry] : waiting_) {
+      if (entry.asked) continue;
+      if (now_ms - entry.since_ms < kAskAfterMs) {
+        more = true;
+        continue;
+      }
+      entry.asked = true;
+      overdue.push_back(entry.waiter);
+    }
+    if (more) ArmLocked();
+  }
+  for (const auto& waiter : overdue) waiter->Ask();
+}
+
+}  // namespace tensorwire::plugin

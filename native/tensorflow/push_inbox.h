@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensor_codec.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::plugin {
+
+// Standing orders, seen from the consumer. A graph asks for the same tensors in every step. The
+// second time it asks for a key, the request carries the number of a *standing order*; a producer
+// that accepts it sends the tensors of later steps as soon as they are made (StandingOrders).
+//
+// The order is an optimisation and nothing relies on it: who waits for a push sends an ordinary
+// request after kAskAfterMs, and takes whichever comes first. So it does not matter that a tensor
+// may have been made just before the producer learned of the order. Orders end with the connection
+// they were given on.
+//
+// One inbox for each channel. Thread-safe.
+class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this<PushInbox> {
+ public:
+  // Somebody who wants a tensor. Called without locks held; several calls may race, and the first
+  // that ends it counts.
+  class Waiter {
+   public:
+    virtual ~Waiter() = default;
+    virtual void OnPush(IncomingTensor tensor) = 0;
+    virtual void OnLost(const absl::Status& why) = 0;
+    // Send an ordinary request too.
+    virtual void Ask() = 0;
+  };
+  enum class Expected {
+    kHere,  // it has come already: `*here` is it
+    kWait,  // it will come by itself; the waiter is told
+    kAsk,   // send a request with `*order`; the waiter is told should a push be faster
+  };
+
+  explicit PushInbox(std::weak_ptr<wire::Channel> channel) : channel_(std::move(channel)) {}
+
+  Expected Expect(int64_t step_id, std::string_view key, const std::shared_ptr<Waiter>& waiter,
+                  uint32_t* order, IncomingTensor* here);
+  // The producer accepted this order.
+  void Accept(uint32_t order);
+  // The waiter got its tensor, or its error, in another way.
+  void Forget(int64_t step_id, uint32_t order);
+  // The step is over; what was pushed for it and not taken is dropped.
+  void EndStep(int64_t step_id);
+
+  std::unique_ptr<wire::Call> BeginFromReactor(uint64_t what) override;
+  void OnLost(const wire::Status& why) override;
+
+ private:
+  class PushCall;
+  using Slot = std::pair<int64_t, uint32_t>;  // step, order
+  struct Waiting {
+    std::shared_ptr<Waiter> waiter;
+    int64_t since_ms = 0;
+    bool asked = false;
+  };
+  static constexpr int kAskAfterMs = 10;
+  static constexpr size_t kMostOrders = 1u << 16;
+  static constexpr size_t kMostSeen = 1u << 16;
+  static constexpr size_t kEndedSteps = 256;
+
+  void Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor);
+  void ArmLocked();
+  void AskForOverdue();
+
+  const std::weak_ptr<wire::Channel> channel_;
+
+  std::mutex mutex_;
+  uint32_t last_order_ = 0;
+  std::unordered_map<std::string, uint32_t> orders_;  // by key
+  std::unordered_set<uint32_t> accepted_;
+  // Hashes of the keys that were asked for once: most keys of eager execution never come again, and
+  // are not worth an order.
+  std::unordered_set<size_t> seen_;
+  std::map<Slot, Waiting> waiting_;
+  std::map<Slot, IncomingTensor> parked_;
+  std::atomic<bool> any_parked_{false};
+  std::deque<int64_t> ended_;  // a push may come after the end of its step
+  bool armed_ = false;
+};
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,41 @@
+#include "standing_orders.h"
+
+#include <utility>
+
+#include "tensor_codec.h"
+
+namespace tensorwire::plugin {
+
+bool StandingOrders::Add(std::string_view key, uint32_t order, wire::Pusher pusher) {
+  std::lock_guard lock(mutex_);
+  if (orders_.size() >= kMostOrders) return false;
+  orders_[std::string(key)] = {order, std::move(pusher)};
+  any_.store(true, std::memory_order_release);
+  return true;
+}
+
+void StandingOrders::Forget(uint64_t connection_id) {
+  std::lock_guard lock(mutex_);
+  for (auto at = orders_.begin(); at != orders_.end();) {
+    at = at->second.pusher.connection_id() == connection_id ? orders_.erase(at) : std::next(at);
+  }
+  any_.store(!orders_.empty(), std::memory_order_release);
+}
+
+bool StandingOrders::Serve(int64_t step_id, std::string_view key,
+                           const tensorflow::Tensor& tensor, bool is_dead) {
+  if (!any_.load(std::memory_order_acquire)) return false;
+  Order order;
+  {
+    std::lock_guard lock(mutex_);
+    const auto at = orders_.find(std::string(key));
+    if (at == orders_.end()) return false;
+    order = at->second;
+  }
+  wire::Message message;
+  message.Put<int64_t>(step_id);
+  EncodeTensor(tensor, is_dead ? kDead : 0, /*waited_us=*/0, &message);
+  return order.pusher.Push(order.order, std::move(message));
+}
+
+}  // namespace tensorwire::plugin
