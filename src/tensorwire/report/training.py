@@ -18,6 +18,7 @@ from tensorwire.report.page import Bar, Plot
 from tensorwire.report.tables import number
 
 _LINE_EVERY_S = 5.0
+_WAITING_LINE_EVERY_S = 30.0
 
 
 class TrainingDisplay:
@@ -77,7 +78,8 @@ class TrainingDisplay:
     def _line(self, progress: TrainProgress, rate: str, loss: str) -> None:
         phase = (progress.protocol, progress.phase)
         now = time.monotonic()
-        if phase == self._last_phase and now - self._last_line < _LINE_EVERY_S:
+        quiet_s = _LINE_EVERY_S if rate else _WAITING_LINE_EVERY_S
+        if phase == self._last_phase and now - self._last_line < quiet_s:
             return
         self._last_phase = phase
         self._last_line = now
