@@ -56,7 +56,7 @@ def main() -> None:
         **said,
     )
     estimator = tf.estimator.Estimator(model_fn, config=config)
-    evaluation = tf.estimator.train_and_evaluate(
+    tf.estimator.train_and_evaluate(
         estimator,
         tf.estimator.TrainSpec(input_fn, max_steps=options.steps),
         tf.estimator.EvalSpec(input_fn, steps=1, start_delay_secs=0, throttle_secs=1),
@@ -68,7 +68,10 @@ def main() -> None:
             name: estimator.get_variable_value(name).tolist()
             for name in ("weights", "table", "global_step")
         }
-    metrics = {name: float(value) for name, value in (evaluation[0] if evaluation else {}).items()}
+    metrics = {}
+    if task["type"] == "evaluator":
+        evaluated = estimator.evaluate(input_fn, steps=1)
+        metrics = {name: float(value) for name, value in evaluated.items()}
     report(options.directory, f"{task['type']}-{task['index']}", values=values, metrics=metrics)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ def report(directory: str, task: str, **values: Any) -> None:
     partial = Path(directory, f"{task}.partial")
     partial.write_text(json.dumps(record))
     partial.rename(Path(directory, f"{task}.json"))
+
+
+def keep_reporting(directory: str, task: str) -> None:
+    """Reports the counters again and again: for a task that serves until it is ended."""
+
+    def loop() -> None:
+        while True:
+            report(directory, task)
+            time.sleep(0.3)
+
+    threading.Thread(target=loop, daemon=True).start()
 
 
 def await_file(path: Path, timeout_s: float = 120.0) -> None:

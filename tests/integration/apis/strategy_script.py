@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from reporting import report
+from reporting import keep_reporting, report
 
 BATCH, COLUMNS = 16, 120
 
@@ -37,11 +38,13 @@ def main() -> None:
             task_index=resolver.task_id,
             protocol=resolver.rpc_layer or "grpc",
         )
+        keep_reporting(options.directory, f"{resolver.task_type}-{resolver.task_id}")
         server.join()
     partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
     train = train_keras if options.mode == "keras" else train_coordinator
     report(options.directory, "chief-0", **train(strategy, options.steps))
+    time.sleep(1)  # the other tasks report what they have counted
     # The ps and workers never end by themselves, and TensorFlow's destructors would wait for them.
     os._exit(0)
 
@@ -98,7 +101,7 @@ def train_keras(strategy: Any, steps: int) -> dict[str, Any]:
                 keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2)),
             ]
         )
-        optimizer = keras.optimizers.legacy.SGD(0.02, momentum=0.9)
+        optimizer = keras.optimizers.legacy.SGD(0.01)
         model.compile(optimizer, loss="mse", steps_per_execution=1)
     creator = keras.utils.experimental.DatasetCreator(dataset_fn)
     history = model.fit(creator, epochs=3, steps_per_epoch=steps, verbose=0)

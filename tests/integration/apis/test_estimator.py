@@ -24,7 +24,7 @@ JOBS = {"ps": 1, "chief": 1, "worker": 1, "evaluator": 1}
 STEPS = 40
 
 
-def check(training: Training) -> Any:
+def check(training: Training, directory: Path) -> Any:
     """That the checkpoint at the end is what so many steps make; returns its variables."""
     values = training.values("chief-0")
     steps = values["global_step"]
@@ -38,13 +38,9 @@ def check(training: Training) -> Any:
     assert np.array(values["table"]).tolist() == table.tolist()
     evaluated = training.reports["evaluator-0"]
     assert evaluated["metrics"]["global_step"] == evaluated["values"]["global_step"]
+    assert list((directory / "model" / "eval").glob("events.*"))
     assert evaluated["metrics"]["table_sum"] == -12.0 * evaluated["metrics"]["global_step"]
     return {name: np.array(value) / steps for name, value in values.items()}
-
-
-def used_the_data_plane(training: Training) -> bool:
-    stats = [training.reports[task]["stats"] for task in ("chief-0", "worker-0")]
-    return all(s is not None and s["tx_bytes"] > 0 and s["rx_bytes"] > 0 for s in stats)
 
 
 def test_train_and_evaluate_ends_with_the_same_model_as_on_grpc(tmp_path: Path) -> None:
@@ -54,8 +50,8 @@ def test_train_and_evaluate_ends_with_the_same_model_as_on_grpc(tmp_path: Path) 
         training = train(
             SCRIPT, JOBS, tmp_path / protocol, protocol, arguments, outside=["evaluator"]
         )
-        results[protocol] = check(training)
-        assert used_the_data_plane(training) == (protocol == "grpc++")
+        results[protocol] = check(training, tmp_path / protocol)
+        assert training.used_the_data_plane("chief-0") == (protocol == "grpc++")
     for name, value in results["grpc"].items():
         np.testing.assert_array_equal(results["grpc++"][name], value)
 
@@ -70,5 +66,5 @@ def test_an_unchanged_estimator_script_runs_on_grpc_plus_plus(tmp_path: Path) ->
         [*TENSORWIRE, "run", "--protocol", "grpc++"],
         outside=["evaluator"],
     )
-    check(training)
-    assert used_the_data_plane(training)
+    check(training, tmp_path / "wire")
+    assert training.used_the_data_plane("chief-0")

@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, func_only=True)]
 
 SCRIPT = HERE / "strategy_script.py"
 STEPS = 30
-LEGACY_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
+HAS_KERAS_3 = tf.version.VERSION.split(".")[:2] > ["2", "15"]
+LEGACY_KERAS = {"TF_USE_LEGACY_KERAS": "1"} if HAS_KERAS_3 else {}
 needs_keras_2 = pytest.mark.skipif(
-    tf.version.VERSION.split(".")[:2] > ["2", "15"]
-    and importlib.util.find_spec("tf_keras") is None,
+    HAS_KERAS_3 and importlib.util.find_spec("tf_keras") is None,
     reason="needs tf_keras",
 )
 
@@ -41,6 +41,9 @@ def test_coordinated_steps_end_with_the_same_variables_as_on_grpc(tmp_path: Path
     expected = train(SCRIPT, jobs, tmp_path / "grpc", "grpc", arguments)
     wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments)
     check_coordinated(wire.values("chief-0"))
+    assert wire.used_the_data_plane("ps-0", "ps-1")
+    # One worker may have been quick enough to do it all.
+    assert wire.used_the_data_plane("worker-0") or wire.used_the_data_plane("worker-1")
     assert wire.values("chief-0") == expected.values("chief-0")
 
 
@@ -50,6 +53,7 @@ def test_keras_fit_ends_with_the_same_weights_as_on_grpc(tmp_path: Path) -> None
     jobs = {"ps": 2, "worker": 1, "chief": 1}
     expected = train(SCRIPT, jobs, tmp_path / "grpc", "grpc", arguments, env=LEGACY_KERAS)
     wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments, env=LEGACY_KERAS)
+    assert wire.used_the_data_plane("ps-0", "ps-1", "worker-0")
     loss = wire.reports["chief-0"]["loss"]
     assert loss["last"] < 0.5 * loss["first"]
     assert wire.values("chief-0") == expected.values("chief-0")
@@ -61,3 +65,4 @@ def test_an_unchanged_strategy_script_runs_on_grpc_plus_plus(tmp_path: Path) -> 
     jobs = {"ps": 1, "worker": 1, "chief": 1}
     wire = train(SCRIPT, jobs, tmp_path / "wire", None, arguments, prefix)
     check_coordinated(wire.values("chief-0"))
+    assert wire.used_the_data_plane("ps-0", "worker-0")
