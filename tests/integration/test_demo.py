@@ -25,14 +25,31 @@ MARK_VARIABLE = "TENSORWIRE_TEST_MARK"
 
 
 def processes_marked(mark: str) -> list[int]:
-    """Processes that inherited MARK_VARIABLE=mark, however far down."""
+    """Processes that inherited MARK_VARIABLE=mark, however far down, oldest first."""
     entry = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if entry in (directory / "environ").read_bytes().split(b"\0"):
                 found.append(int(directory.name))
-    return found
+    return sorted(found)
+
+
+def tasks_of(mark: str) -> list[int]:
+    """Those of the marked processes that are tasks, oldest first."""
+    return [
+        pid
+        for pid in processes_marked(mark)
+        if b"train_task" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def wait_for_training(demo: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while "warm-up" not in log.read_text():
+        assert demo.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, "the demo does not start to train"
+        time.sleep(0.2)
 
 
 def wait_until_gone(mark: str, timeout_s: float) -> list[int]:
@@ -100,12 +117,8 @@ def test_interrupted_demo_leaves_no_process_and_no_files(
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while "warm-up" not in log.read_text():
-            assert demo.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "the demo does not start to train"
-            time.sleep(0.2)
-        assert len(processes_marked(mark)) >= 5
+        wait_for_training(demo, log)
+        assert len(tasks_of(mark)) == 4
 
         demo.send_signal(number)
 
@@ -120,6 +133,33 @@ def test_interrupted_demo_leaves_no_process_and_no_files(
     if number == signal.SIGINT:
         assert status == 130
         assert "Traceback" not in log.read_text()
+
+
+def test_a_ps_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    log = tmp_path / "stderr"
+    with log.open("wb") as stderr:
+        demo = subprocess.Popen(
+            [*DEMO, "--protocol", "grpc", "--steps", "1000000"],
+            env=environment(mark, tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        wait_for_training(demo, log)
+        ps = next(iter(tasks_of(mark)))  # ps are started first
+        os.kill(ps, signal.SIGKILL)
+
+        status = demo.wait(60)
+    finally:
+        demo.kill()
+        left = wait_until_gone(mark, 10.0)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert left == []
+    assert status == 1
+    assert "tensorwire: error: ps:0 ended with signal SIGKILL" in log.read_text()
 
 
 def test_wrong_usage_is_one_line_and_status_2() -> None:

@@ -12,6 +12,7 @@ import importlib.util
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,6 @@ from tensorwire.bench.sides import (
     PROTOCOLS,
     Setting,
     answer,
-    ask,
     compare,
     task_argv,
     wait_started,
@@ -36,7 +36,7 @@ from tensorwire.lab.local import LocalCluster, Task
 # A report is due well within its timeout even where a step takes seconds.
 _STEPS_A_REPORT = 20
 _REPORTS_A_TURN = 8
-_REPORT_TIMEOUT_S = 300.0
+_REPLY_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class _Training:
         unfinished = list(self._workers)
         while unfinished:
             for task in tuple(unfinished):
-                report = answer(self._cluster, task, _REPORT_TIMEOUT_S)
+                report = self._receive(task)
                 last[task.name] = report
                 if report["steps"] == steps:
                     unfinished.remove(task)
@@ -351,8 +351,18 @@ class _Training:
         except ChannelClosed:
             raise self._cluster.error_of(task) from None
 
+    def _receive(self, task: Task) -> Message:
+        """The task's next message. Other tasks are watched: without its ps a worker only waits."""
+        deadline = time.monotonic() + _REPLY_TIMEOUT_S
+        while not task.channel.wait(1.0):
+            self._cluster.check()
+            if time.monotonic() > deadline:
+                raise self._cluster.error_of(task)
+        return answer(self._cluster, task, 1.0)
+
     def _ask(self, task: Task, command: str) -> Message:
-        return ask(self._cluster, task, {"do": command})
+        self._send(task, {"do": command})
+        return self._receive(task)
 
 
 def _rate(last: dict[str, Message]) -> float:
