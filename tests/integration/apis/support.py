@@ -42,6 +42,7 @@ def train(
     prefix: Sequence[str] = (sys.executable,),
     env: Mapping[str, str] | None = None,
     outside: Sequence[str] = (),
+    as_is: bool = False,
 ) -> Training:
     """Runs `script` for every task of `jobs`, and ends the ps when all others have ended well.
 
@@ -49,10 +50,12 @@ def train(
         protocol: given to the script as --protocol; None leaves the argument out.
         prefix: what runs the script: Python, or `tensorwire run …`.
         outside: jobs that are not part of the cluster, such as an evaluator.
+        as_is: the script takes no arguments and reports nothing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     said = ["--protocol", protocol] if protocol else []
-    argv = [*prefix, str(script), *said, "--directory", str(directory), *arguments]
+    told = [] if as_is else [*said, "--directory", str(directory), *arguments]
+    argv = [*prefix, str(script), *told]
     with LocalCluster(jobs) as cluster:
         inside = {job: hosts for job, hosts in cluster.spec.items() if job not in outside}
         tasks = []

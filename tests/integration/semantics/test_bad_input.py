@@ -1,0 +1,328 @@
+"""Wrong maps, wrong variables, taken ports and strangers on the data port, all on grpc++."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorwire.cluster import data_port
+from tensorwire.errors import TensorwireError
+
+from .support import START_TIMEOUT_S, TensorFlowCluster, tf1
+from .test_sessions import Background
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(180, method="thread", func_only=True),
+    pytest.mark.usefixtures("plugin"),
+]
+
+PS = "/job:ps/task:0"
+W0 = "/job:worker/task:0"
+MAP_NAME = ".endpoint_map"
+
+
+@pytest.fixture
+def pair() -> Iterator[TensorFlowCluster]:
+    """A ps and a worker of which none has been started."""
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        yield cluster
+
+
+def addresses(cluster: TensorFlowCluster) -> list[str]:
+    return [address for hosts in cluster.spec.values() for address in hosts]
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def mapped(address: str, shift: int = 21_000) -> str:
+    """A data address that the rule would not give."""
+    return f"127.0.0.1:{port_of(address) + shift}"
+
+
+def good_map(cluster: TensorFlowCluster) -> list[str]:
+    return [f"{address}={mapped(address)}" for address in addresses(cluster)]
+
+
+def refusal(
+    cluster: TensorFlowCluster, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str:
+    """Starts the ps, which must refuse to serve; returns the last line that it wrote."""
+    task = cluster.begin("ps", 0, env, cwd)
+    with pytest.raises(TensorwireError, match="gone"):
+        task.channel.receive(START_TIMEOUT_S)
+    task.process.wait(30)
+    said = [line for line in task.log.read_text().splitlines() if "grpc++" in line or "Error" in line]
+    assert task.poll() == 1, task.tail()
+    return said[-1]
+
+
+def step(cluster: TensorFlowCluster) -> float:
+    """A tensor from the ps to worker:0."""
+
+    def build() -> Any:
+        with tf.device(PS):
+            value = tf.identity(tf1.placeholder(tf.float32, [], name="value"))
+        with tf.device(W0):
+            return value + 1.0
+
+    return float(cluster.run(build, {"value": 2.0}))
+
+
+# --- .endpoint_map -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_variable", [False, True], ids=["in-cwd", "by-variable"])
+def test_a_map_names_the_data_ports(
+    pair: TensorFlowCluster, tmp_path: Path, by_variable: bool
+) -> None:
+    lines = ["# tasks of this job", "", *good_map(pair)]
+    file = tmp_path / ("elsewhere.map" if by_variable else MAP_NAME)
+    file.write_text("\n".join(lines) + "\n")
+    pair.start_all(
+        env={"TENSORWIRE_ENDPOINT_MAP": str(file)} if by_variable else None,
+        cwd=None if by_variable else tmp_path,
+    )
+    assert step(pair) == 3.0
+    assert pair.stats("ps:0")["tx_bytes"] > 0
+    for address in addresses(pair):
+        socket.create_connection(("127.0.0.1", port_of(mapped(address))), 5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", data_port(port_of(address))), 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("127.0.0.1:9=127.0.0.1:10=127.0.0.1:11", ":3: .* is not host:port"),
+        ("no equals sign here", ":3: no '='"),
+        ("127.0.0.1:notaport=127.0.0.1:5555", ":3: .*127.0.0.1:notaport.* is not host:port"),
+        ("127.0.0.1:3333=127.0.0.1:99999", ":3: .*127.0.0.1:99999.* is not host:port"),
+    ],
+)
+def test_a_malformed_line_is_named_with_its_file_and_the_format(
+    pair: TensorFlowCluster, tmp_path: Path, line: str, words: str
+) -> None:
+    (tmp_path / MAP_NAME).write_text("\n".join([*good_map(pair), line]))
+    said = refusal(pair, cwd=tmp_path)
+    assert re.search(re.escape(MAP_NAME) + words, said), said
+    assert "grpc_host:port=data_host:port" in said
+
+
+def test_a_line_for_no_task_of_the_cluster_is_named(
+    pair: TensorFlowCluster, tmp_path: Path
+) -> None:
+    (tmp_path / MAP_NAME).write_text("\n".join([*good_map(pair), "10.9.8.7:3333=127.0.0.1:5555"]))
+    said = refusal(pair, cwd=tmp_path)
+    assert MAP_NAME in said
+    assert "10.9.8.7:3333" in said
+
+
+def test_a_task_without_a_line_is_named(pair: TensorFlowCluster, tmp_path: Path) -> None:
+    (tmp_path / MAP_NAME).write_text(good_map(pair)[0])
+    said = refusal(pair, cwd=tmp_path)
+    assert MAP_NAME in said
+    assert pair.spec["worker"][0] in said
+    assert "grpc_host:port=data_host:port" in said
+
+
+def test_a_map_named_by_the_variable_must_exist(pair: TensorFlowCluster, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.map")
+    said = refusal(pair, env={"TENSORWIRE_ENDPOINT_MAP": missing})
+    assert missing in said
+    assert "TENSORWIRE_ENDPOINT_MAP" in said
+
+
+# --- ports and variables -------------------------------------------------------------------------
+
+
+def test_a_taken_data_port_is_named(pair: TensorFlowCluster) -> None:
+    port = data_port(port_of(pair.spec["ps"][0]))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        said = refusal(pair)
+    assert str(port) in said
+    assert re.search("in use|free it", said), said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PS_ENABLE_POLLING", "perhaps"),
+        ("PS_DISABLE_PIN_CORES", "2"),
+        ("NETWORK_PS_CORE_NUMBER", "0"),
+        ("NETWORK_PS_CORE_NUMBER", "many"),
+    ],
+)
+def test_a_variable_with_a_bad_value_is_named(
+    pair: TensorFlowCluster, variable: str, value: str
+) -> None:
+    said = refusal(pair, env={variable: value})
+    assert f"{variable}={value}: expected" in said
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PS_ENABLE_POLLING": "True", "WORKER_ENABLE_POLLING": "True"},
+        {
+            "NETWORK_PS_CORE_NUMBER": "3",
+            "NETWORK_WORKER_CORE_NUMBER": "2",
+            "PS_DISABLE_PIN_CORES": "False",
+            "WORKER_DISABLE_PIN_CORES": "False",
+            "PS_ENABLE_POLLING": "False",
+            "WORKER_ENABLE_POLLING": "False",
+        },
+    ],
+    ids=["polling", "pinned"],
+)
+def test_the_six_variables_are_taken(
+    pair: TensorFlowCluster, variables: Mapping[str, str]
+) -> None:
+    pair.start_all(env=variables)
+    assert step(pair) == 3.0
+    assert pair.stats("ps:0")["tx_bytes"] > 0
+
+
+# --- strangers -----------------------------------------------------------------------------------
+
+
+def header(version: int = 1, kind: int = 1, metadata: int = 0, payload: int = 0) -> bytes:
+    """A frame's header, as native/wire/include/tensorwire/wire/frame.h has it."""
+    magic = 0x52495754
+    return struct.pack("<IBBHQIHHQ", magic, version, kind, 0, 1, metadata, 0, 0, payload)
+
+
+WRONG_HELLO = b"task=/job:worker/task:7\npeer=/job:ps/replica:0/task:5\n"
+STRANGERS: dict[str, tuple[bytes, str]] = {
+    "http2": (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]),
+        r"HTTP/2|gRPC",
+    ),
+    "http": (b"GET / HTTP/1.1\r\nHost: ps\r\nAccept: */*\r\n\r\n", r"HTTP"),
+    "garbage": (bytes(range(1, 200)) * 20, r"not tensorwire"),
+    "another-version": (header(version=9), r"version 9.*version 1"),
+    "request-first": (header(kind=3), r"before the greeting"),
+    "unknown-kind": (header(kind=200), r"unknown kind 200"),
+    "endless-metadata": (header(metadata=2**32 - 1), r"bytes of metadata"),
+    "endless-payload": (header(payload=2**63), r"bytes of payload"),
+    "another-task": (
+        header(metadata=len(WRONG_HELLO)) + WRONG_HELLO,
+        r"wants /job:ps/replica:0/task:5.*this is /job:ps/replica:0/task:0",
+    ),
+}
+
+
+def closed_by_peer(connection: socket.socket, timeout_s: float) -> bool:
+    connection.settimeout(timeout_s)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_stranger_is_told_of_in_one_line_and_training_goes_on(
+    wire_cluster: TensorFlowCluster, who: str
+) -> None:
+    said, words = STRANGERS[who]
+    port = data_port(port_of(wire_cluster.spec["ps"][0]))
+    before = wire_cluster.log_sizes()
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            value = tf.random.uniform([2000], minval=1.0, maxval=2.0)
+        with tf.device("/job:worker/task:1"):
+            least = tf.reduce_min(value)
+        with wire_cluster.session(graph) as session:
+            session.run(least)
+            stop = time.monotonic() + 1.0
+
+            def train() -> float:
+                smallest = 2.0
+                while time.monotonic() < stop:
+                    smallest = min(smallest, float(session.run(least)))
+                return smallest
+
+            training = Background(train)
+            # Each from a host of its own: a host that goes on like this is told of once a while.
+            host = f"127.0.7.{1 + list(STRANGERS).index(who)}"
+            with socket.create_connection(("127.0.0.1", port), 5, (host, 0)) as stranger:
+                own = f"{host}:{stranger.getsockname()[1]}"
+                stranger.sendall(said)
+                assert closed_by_peer(stranger, 30)
+            kind, smallest = training.outcome(30)
+            assert (kind, smallest >= 1.0) == ("value", True)
+    lines = [line for line in wire_cluster.logged_since(before).splitlines() if "grpc++" in line]
+    assert len(lines) == 1, lines
+    assert re.search(words, lines[0]), lines[0]
+    assert own in lines[0], lines[0]
+
+
+def test_a_stranger_that_comes_again_and_again_does_not_fill_the_log(
+    wire_cluster: TensorFlowCluster,
+) -> None:
+    port = data_port(port_of(wire_cluster.spec["ps"][0]))
+    before = wire_cluster.log_sizes()
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            connection = socket.create_connection(("127.0.0.1", port), 5, ("127.0.8.1", 0))
+            stack.enter_context(connection)
+            connection.sendall(STRANGERS["http"][0])
+        assert closed_by_peer(connection, 30)
+    assert step(wire_cluster) == 3.0
+    assert wire_cluster.logged_since(before).count("127.0.8.1") == 1
+
+
+def test_a_stranger_that_says_nothing_disturbs_nobody(wire_cluster: TensorFlowCluster) -> None:
+    port = data_port(port_of(wire_cluster.spec["ps"][0]))
+    silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(50)]
+    try:
+        assert step(wire_cluster) == 3.0
+    finally:
+        for connection in silent:
+            connection.close()
+    assert step(wire_cluster) == 3.0
+
+
+def test_a_data_address_that_is_a_grpc_port_is_a_clear_error(
+    pair: TensorFlowCluster, tmp_path: Path
+) -> None:
+    """The worker's map names the ps's gRPC port as its data port: the step says so, in time."""
+    (tmp_path / "ps").mkdir()
+    (tmp_path / "worker").mkdir()
+    ps, worker = pair.spec["ps"][0], pair.spec["worker"][0]
+    (tmp_path / "ps" / MAP_NAME).write_text("\n".join(good_map(pair)))
+    (tmp_path / "worker" / MAP_NAME).write_text(f"{ps}={ps}\n{worker}={mapped(worker)}\n")
+    tasks = [
+        pair.begin("ps", 0, cwd=tmp_path / "ps"),
+        pair.begin("worker", 0, cwd=tmp_path / "worker"),
+    ]
+    pair.ready(*tasks)
+    with pytest.raises(tf.errors.OpError) as caught:
+        step(pair)
+    assert ps in caught.value.message
+    assert re.search("HTTP/2|gRPC port", caught.value.message), caught.value.message
+
+
+def test_the_log_of_a_good_start_has_no_warning_of_ours(pair: TensorFlowCluster) -> None:
+    pair.start_all(env={"TF_CPP_MIN_LOG_LEVEL": "0", "HOME": os.environ.get("HOME", "/")})
+    step(pair)
+    ours = [line for line in pair.logged_since({}).splitlines() if "grpc++" in line]
+    assert all(re.match(r"I|\S+ \S+: I ", line) for line in ours), ours
