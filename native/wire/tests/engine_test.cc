@@ -167,6 +167,10 @@ TEST(stopping_ends_calls_with_cancelled) {
     Task worker("worker:0");
     auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
     future = Begin(*channel, kNever, "");
+    Eventually([&] {
+      std::lock_guard lock(ps.handler->mutex);
+      return ps.handler->kept.size() == 1;
+    });
     worker.engine->Stop();
     CHECK(Get(Begin(*channel, kEcho, "")).status.code() == Code::kCancelled);
   }

@@ -1,0 +1,177 @@
+#include "reactor.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "harness.h"
+
+namespace tensorwire::wire {
+namespace {
+
+// Counts what comes out of an eventfd.
+class Counter : public EventTarget {
+ public:
+  Counter() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  void OnEventsFromReactor(uint32_t) override {
+    uint64_t count = 0;
+    if (::read(fd_.get(), &count, sizeof(count)) == sizeof(count)) seen += static_cast<int>(count);
+  }
+  void OnStopFromReactor() override { ++stopped; }
+  void Signal() {
+    const uint64_t one = 1;
+    CHECK_EQ(::write(fd_.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  }
+  int fd() const { return fd_.get(); }
+
+  std::atomic<int> seen{0};
+  std::atomic<int> stopped{0};
+
+ private:
+  Fd fd_;
+};
+
+void Watch(Reactor& reactor, const std::shared_ptr<Counter>& counter) {
+  std::promise<void> watched;
+  reactor.Post([&] {
+    CHECK(reactor.WatchFromReactor(counter->fd(), EPOLLIN, counter).ok());
+    watched.set_value();
+  });
+  watched.get_future().get();
+}
+
+TEST(what_is_posted_runs_in_its_order_on_the_reactor) {
+  for (const bool polling : {false, true}) {
+    EngineOptions options;
+    options.polling = polling;
+    Reactor reactor(0, options);
+    CHECK(reactor.Start().ok());
+    std::vector<int> order;
+    std::promise<void> done;
+    for (int i = 0; i < 100; ++i) {
+      reactor.Post([&, i] {
+        CHECK(reactor.IsCurrentThread());
+        order.push_back(i);
+        if (i == 99) done.set_value();
+      });
+    }
+    done.get_future().get();
+    CHECK_EQ(order.size(), 100u);
+    for (int i = 0; i < 100; ++i) CHECK_EQ(order[static_cast<size_t>(i)], i);
+  }
+}
+
+TEST(no_post_is_slept_through) {
+  const EngineOptions options;
+  Reactor reactor(0, options);
+  CHECK(reactor.Start().ok());
+  std::atomic<int> ran{0};
+  for (int i = 1; i <= 2000; ++i) {
+    reactor.Post([&] { ++ran; });
+    const int64_t patience = SteadyMs() + 10'000;
+    while (i % 3 == 0 && ran < i) {
+      CHECK(SteadyMs() < patience);
+      std::this_thread::yield();
+    }
+  }
+}
+
+TEST(a_task_that_posts_itself_again_does_not_starve_sockets_and_timers) {
+  const EngineOptions options;
+  Reactor reactor(0, options);
+  CHECK(reactor.Start().ok());
+  auto counter = std::make_shared<Counter>();
+  Watch(reactor, counter);
+  std::atomic<bool> ended{false};
+  std::atomic<bool> timer{false};
+  std::function<void()> again = [&] {
+    if (!ended) reactor.Post(again);
+  };
+  reactor.Post(again);
+  reactor.Post([&] { reactor.AtFromReactor(NowMs() + 20, [&] { timer = true; }); });
+  for (int i = 1; i <= 5; ++i) {
+    counter->Signal();
+    Eventually([&] { return counter->seen == i; });
+  }
+  Eventually([&] { return timer.load(); });
+  ended = true;
+}
+
+TEST(timers_run_in_the_order_of_their_times) {
+  const EngineOptions options;
+  Reactor reactor(0, options);
+  CHECK(reactor.Start().ok());
+  std::vector<int> order;
+  std::promise<void> done;
+  reactor.Post([&] {
+    const int64_t now = NowMs();
+    for (const int delay : {30, 10, 20, 0}) {
+      reactor.AtFromReactor(now + delay, [&, delay] {
+        order.push_back(delay);
+        if (delay == 30) done.set_value();
+      });
+    }
+  });
+  done.get_future().get();
+  CHECK(order == (std::vector<int>{0, 10, 20, 30}));
+}
+
+TEST(what_is_posted_lazily_runs_a_little_later) {
+  const EngineOptions options;
+  Reactor reactor(0, options);
+  CHECK(reactor.Start().ok());
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> ran{0};
+    for (int i = 0; i < 5; ++i) reactor.PostLazily([&] { ++ran; });
+    Eventually([&] { return ran == 5; });
+  }
+}
+
+TEST(stopping_tells_each_target_once_and_lets_go_of_it) {
+  const EngineOptions options;
+  Reactor reactor(0, options);
+  CHECK(reactor.Start().ok());
+  auto counter = std::make_shared<Counter>();
+  Watch(reactor, counter);
+  reactor.Stop();
+  reactor.Stop();
+  CHECK_EQ(counter->stopped.load(), 1);
+  CHECK_EQ(counter.use_count(), 1);
+}
+
+TEST(what_is_posted_while_it_stops_is_let_go_of) {
+  for (int round = 0; round < 50; ++round) {
+    auto captured = std::make_shared<int>(0);
+    const EngineOptions options;
+    Reactor reactor(0, options);
+    CHECK(reactor.Start().ok());
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 300; ++i) {
+          if (t == 0) {
+            reactor.PostLazily([captured] {});
+          } else {
+            reactor.Post([captured] {});
+          }
+        }
+      });
+    }
+    reactor.Stop();
+    for (auto& thread : threads) thread.join();
+    CHECK_EQ(captured.use_count(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
