@@ -327,7 +327,7 @@ class _Training:
             return _Traffic(grpc_bytes, None)
         stats = [self._ask(task, "stats") for task in (*self._ps, *self._workers)]
         data_bytes = sum(int(task["rx_bytes"]) for task in stats)
-        tensors = sum(int(s["recv_tensors"]) + int(s.get("pushed_tensors", 0)) for s in stats)
+        tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in stats)
         # CleanupGraph follows each RunGraph and has no counter of its own.
         graph_calls = 2 * sum(int(s["run_graphs"]) for s in stats)
         return _Traffic(data_bytes + (grpc_bytes or 0), tensors + graph_calls)
