@@ -56,6 +56,24 @@ def test_one_case_has_the_plain_ratio(tmp_path: Path) -> None:
     assert set(record["ratios"]) == {"grpc++/grpc"}
 
 
+def test_fusion_is_in_the_record_and_what_the_plug_in_says_of_it_reaches_the_user(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "r.json"
+    arguments = ["--case", "many", "--iters", "4", "--rounds", "2", "--tensor-fuse"]
+    done = subprocess.run(
+        [*COMMAND, *arguments, "--protocols", "grpc++", "--json", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(path.read_text())["results"]
+    assert result["tensor_fuse"] is True
+    assert "note: tensor_fuse=True has no effect yet" in done.stdout
+
+
 def test_both_cases_are_the_default(tmp_path: Path) -> None:
     record = bench(tmp_path / "r.json", "--iters", "6", "--rounds", "2", "--protocols", "grpc")
     assert [result["case"] for result in record["results"]] == ["tiny", "many"]

@@ -109,7 +109,7 @@ def test_two_hosts_end_with_the_transfer_rate(
         record = load(path, done)
         _, ps_err = ps.communicate(timeout=60)
     assert ps.returncode == 0, ps_err
-    assert f"serving the worker at 127.0.0.1:{ports[1]}" in ps_err
+    assert f"waiting for the worker at 127.0.0.1:{ports[1]}" in ps_err
     rate = re.fullmatch(r"transfer rate: (\d+\.\d{6}) MB/s", done.stdout.splitlines()[-1])
     assert rate is not None
     (result,) = record["results"]
@@ -134,3 +134,23 @@ def test_a_port_in_use_is_named(ports: list[int]) -> None:
         done = bench(*hosts, "--job", "ps", "--protocols", "grpc")
     assert done.returncode == 1
     assert f"port {ports[0]} is in use" in done.stderr.splitlines()[-1]
+
+
+def test_a_ps_whose_worker_went_early_says_so(ports: list[int]) -> None:
+    hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
+    with subprocess.Popen(
+        [*COMMAND, *hosts, "--job", "ps", "--protocols", "grpc"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as ps:
+        assert ps.stderr is not None
+        with socket.create_server(("127.0.0.1", ports[1])):  # a worker that does nothing
+            for line in ps.stderr:
+                if "serving the worker" in line:
+                    break
+        rest = ps.stderr.read()
+        ps.wait(60)
+    assert ps.returncode == 1
+    expected = f"tensorwire: error: the worker at 127.0.0.1:{ports[1]} went before it was done"
+    assert rest.splitlines() == [expected]

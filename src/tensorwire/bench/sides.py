@@ -80,6 +80,14 @@ class Setting:
     tensor_fuse: bool = False
     transport: str = "auto"
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for a transport that grpc++ does not have yet."""
+        if self.transport == "memory":
+            raise UsageError(
+                "this version of tensorwire moves payloads between tasks of one host over TCP too: "
+                "use --transport tcp or auto"
+            )
+
     def task_environment(self) -> dict[str, str]:
         # Benchmarks of the way between tasks leave accelerators alone.
         return {"TENSORWIRE_TRANSPORT": self.transport, "CUDA_VISIBLE_DEVICES": "-1"}
@@ -118,7 +126,7 @@ DEFAULT_SETTING = Setting()
 
 
 def wait_started(cluster: LocalCluster, task: Task, watcher: Watcher) -> str:
-    """Waits for a `tensor_task` that got its setup; returns its version of TensorFlow.
+    """Waits for a task that got its setup; returns its version of TensorFlow.
 
     The first use of grpc++ compiles the plug-in, for minutes: what the task says of it in its log
     is passed on.
@@ -231,6 +239,10 @@ class ProtocolSide:
                 f"only {arrived} tensors of {self._steps} steps came over grpc++: "
                 "its figures mean nothing"
             )
+
+    def notes(self) -> list[str]:
+        """What the tasks want a user to know."""
+        return list(self._ask("worker", {"do": "notes"})["notes"])
 
     def _arrived_tensors(self) -> int:
         """Tensors that came to the ps over grpc++ so far."""

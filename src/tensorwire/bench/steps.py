@@ -52,6 +52,7 @@ class StepsOutcome:
     record: Record
     results: list[StepsResult]
     ratios: dict[str, stats.Ratio]
+    notes: list[str]
 
 
 def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
@@ -85,7 +86,7 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         for case in plan.cases:
             for side in sides:
                 side.verify(CASES[case])
-        tensorflow = sides[0].tensorflow
+        tensorflow, notes = sides[0].tensorflow, sides[0].notes()
     ratios: dict[str, stats.Ratio] = {}
     for case in plan.cases:
         suffix = f" {case}" if len(plan.cases) > 1 else ""
@@ -110,4 +111,4 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         results=results,
         ratios={name: ratio.value for name, ratio in ratios.items()},
     )
-    return StepsOutcome(record, results, ratios)
+    return StepsOutcome(record, results, ratios, notes)

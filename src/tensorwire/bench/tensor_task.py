@@ -2,7 +2,7 @@
 
 The process that started it asks by JSON messages (`lab.channel`). The first is
 {"protocol", "spec", "job", "index", "tensor_fuse"} and starts the server; then
-{"do": "build" | "run" | "verify" | "cpu" | "wire"} are answered one by one. A problem that a user
+{"do": one of `TensorTask.answer`} are answered one by one. A problem that a user
 can do something about is answered by {"error": text}; what is unforeseen ends the process with its
 traceback in the log.
 
@@ -20,6 +20,8 @@ import resource
 import socket
 import time
 import traceback
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 from tensorwire.cluster import data_port
@@ -55,8 +57,12 @@ class TensorTask:
         self._plugin: Any = None
         if protocol == GRPCPP or setup["tensor_fuse"]:
             self._plugin = _import("tensorwire.tf")
+        self.notes: list[str] = []
         if setup["tensor_fuse"]:
-            self._config = self._plugin.ConfigProto(tensor_fuse=True)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                self._config = self._plugin.ConfigProto(tensor_fuse=True)
+            self.notes = [str(warning.message) for warning in caught]
         v1 = self._tf.compat.v1
         try:
             self._server = v1.train.Server(
@@ -69,6 +75,7 @@ class TensorTask:
             raise TensorwireError(
                 f"cannot start a {protocol} server on {address}: {_first_line(error)}"
             ) from error
+        self._is_finished: Callable[[], bool] | None = None
         self._cases: dict[str, tuple[Any, Any, Any]] = {}
 
     @property
@@ -133,6 +140,32 @@ class TensorTask:
         on_ps, on_worker = session.run(totals)
         return {"equal": bool((on_ps == on_worker).all())}
 
+    def _finished_mark(self) -> Any:
+        """A variable on the ps that the worker initializes when it is done."""
+        with self._tf.device("/job:ps/task:0/device:CPU:0"):
+            return self._tf.compat.v1.get_variable("finished", initializer=1, use_resource=True)
+
+    def finish(self) -> Message:
+        """On the worker: tells the ps that all is done."""
+        v1 = self._tf.compat.v1
+        with self._tf.Graph().as_default():
+            mark = self._finished_mark()
+            with v1.Session(self._server.target) as session:
+                session.run(mark.initializer)
+        return {}
+
+    def finished(self) -> Message:
+        """On the ps: whether the worker has called `finish`."""
+        if self._is_finished is None:
+            v1 = self._tf.compat.v1
+            # Without the filter a session waits for every task of the cluster.
+            config = v1.ConfigProto(device_filters=["/job:ps"])
+            with self._tf.Graph().as_default() as graph:
+                op = v1.is_variable_initialized(self._finished_mark())
+                session = v1.Session(self._server.target, graph=graph, config=config)
+            self._is_finished = lambda: bool(session.run(op))
+        return {"finished": self._is_finished()}
+
     def wire(self) -> Message:
         """The plug-in's own counters; empty under grpc."""
         return dict(self._plugin.stats()) if self._plugin is not None else {}
@@ -146,6 +179,12 @@ class TensorTask:
                 return self.run(**arguments)
             case "verify":
                 return self.verify(**arguments)
+            case "finish":
+                return self.finish()
+            case "finished":
+                return self.finished()
+            case "notes":
+                return {"notes": self.notes}
             case "cpu":
                 return {"cpu_s": _cpu_s()}
             case "wire":

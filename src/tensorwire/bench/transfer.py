@@ -69,6 +69,7 @@ class TransferOutcome:
     record: Record
     results: list[TransferResult]
     ratios: dict[str, stats.Ratio]
+    notes: list[str]
     ceilings: dict[str, float]
     """MB/s of "tcp" and "memcpy"."""
 
@@ -127,7 +128,7 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
             watcher.advance()
         for side in sides:
             side.verify(tensors)
-        tensorflow = sides[0].tensorflow
+        tensorflow, notes = sides[0].tensorflow, sides[0].notes()
     results = [
         TransferResult(
             protocol=name,
@@ -152,6 +153,7 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
         ),
         results=results,
         ratios=ratios,
+        notes=notes,
         ceilings={kind: plan.data_mb / stats.typical_s(rounds[kind]) for kind in _CEILINGS},
     )
 

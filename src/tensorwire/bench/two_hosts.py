@@ -27,6 +27,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, Task
 
 _POLL_S = 0.5
+_REQUEST_TIMEOUT_S = 60.0
 _PEER_GONE_S = 3.0
 
 
@@ -43,22 +44,29 @@ class Hosts:
 
 
 def serve(hosts: Hosts, watcher: Watcher) -> None:
-    """The ps: serves until the worker has come and gone.
+    """The ps: serves until the worker says that it is done.
 
     Raises:
-        TensorwireError: no worker came in time, or the server failed.
+        TensorwireError: no worker came in time, it went too early, or the server failed.
     """
     with LocalCluster({"ps": 1}) as cluster:
-        _start(cluster, "ps", hosts, watcher)
+        task, _ = _start(cluster, "ps", hosts, watcher)
+
+        # The worker may have come and gone before the first look at its port.
+        def is_done() -> bool:
+            return bool(ask(cluster, task, {"do": "finished"}, _REQUEST_TIMEOUT_S)["finished"])
+
         watcher.activity(f"waiting for the worker at {hosts.worker}")
-        _wait_for_peer(hosts.worker, "worker", hosts.peer_timeout_s, cluster.check)
+        if _wait_for_peer(hosts.worker, "worker", hosts.peer_timeout_s, is_done):
+            return
         watcher.activity(f"serving the worker at {hosts.worker}")
         last_seen = time.monotonic()
-        while time.monotonic() - last_seen < _PEER_GONE_S:
-            time.sleep(_POLL_S)
-            cluster.check()
+        while not is_done():
             if _is_listening(hosts.worker):
                 last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > _PEER_GONE_S:
+                raise TensorwireError(f"the worker at {hosts.worker} went before it was done")
+            time.sleep(_POLL_S)
 
 
 def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> TransferOutcome:
@@ -72,7 +80,7 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
     with LocalCluster({"worker": 1}) as cluster:
         task, tensorflow = _start(cluster, "worker", hosts, watcher)
         watcher.activity(f"waiting for the ps at {hosts.ps}")
-        _wait_for_peer(hosts.ps, "ps", hosts.peer_timeout_s, cluster.check)
+        _wait_for_peer(hosts.ps, "ps", hosts.peer_timeout_s, lambda: _stop_if_failed(cluster))
         watcher.activity("warming up")
         case = {"case": tensors.name}
         ask(
@@ -92,6 +100,8 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
         reply = ask(cluster, task, {"do": "verify", **case}, request_timeout_s(tensors, 4))
         if not reply["equal"]:
             raise TensorwireError(f"the ps at {hosts.ps} does not hold what this worker sent")
+        notes = ask(cluster, task, {"do": "notes"}, _REQUEST_TIMEOUT_S)["notes"]
+        ask(cluster, task, {"do": "finish"}, _REQUEST_TIMEOUT_S)
     result = TransferResult(
         protocol=hosts.protocol,
         tensor_fuse=hosts.setting.tensor_fuse,
@@ -103,7 +113,7 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
         cpu_s_per_gb=None,
     )
     record = Record("bench transfer", tensorflow, [result], ratios={})
-    return TransferOutcome(record, [result], ratios={}, ceilings={})
+    return TransferOutcome(record, [result], ratios={}, notes=notes, ceilings={})
 
 
 def _start(cluster: LocalCluster, job: str, hosts: Hosts, watcher: Watcher) -> tuple[Task, str]:
@@ -131,13 +141,21 @@ def _is_listening(address: str) -> bool:
     return True
 
 
-def _wait_for_peer(address: str, job: str, timeout_s: float, check: Callable[[], None]) -> None:
+def _stop_if_failed(cluster: LocalCluster) -> bool:
+    cluster.check()
+    return False
+
+
+def _wait_for_peer(address: str, job: str, timeout_s: float, is_done: Callable[[], bool]) -> bool:
+    """Waits until the other host listens; returns whether everything is done already."""
     deadline = time.monotonic() + timeout_s
     while not _is_listening(address):
-        check()
+        if is_done():
+            return True
         if time.monotonic() > deadline:
             raise TensorwireError(
                 f"no {job} at {address} after {timeout_s:g} s: start it there with --job {job} "
                 "and the same --ps-hosts and --worker-hosts, and see that the port is open"
             )
         time.sleep(_POLL_S)
+    return False

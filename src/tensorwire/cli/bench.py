@@ -198,7 +198,7 @@ def _transfer_here(
     tables.show(
         tables.transfer_table(outcome.results, outcome.ceilings),
         *tables.ratio_tables(outcome.ratios),
-        notes=[*notes, *tables.spread_notes(outcome.ratios)],
+        notes=[*notes, *outcome.notes, *tables.spread_notes(outcome.ratios)],
     )
 
 
@@ -227,7 +227,7 @@ def _transfer_between_hosts(
     if report_path is not None:
         plots = page.transfer_plots(outcome.results, outcome.ceilings)
         page.write(report_path, outcome.record, plots, outcome.ratios)
-    tables.show(tables.transfer_table(outcome.results, outcome.ceilings))
+    tables.show(tables.transfer_table(outcome.results, outcome.ceilings), notes=outcome.notes)
     click.echo(f"transfer rate: {outcome.results[0].mb_per_s:.6f} MB/s")
 
 
@@ -295,5 +295,5 @@ def steps(
     tables.show(
         tables.steps_table(outcome.results),
         *tables.ratio_tables(outcome.ratios),
-        notes=tables.spread_notes(outcome.ratios),
+        notes=outcome.notes + tables.spread_notes(outcome.ratios),
     )
