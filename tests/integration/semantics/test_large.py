@@ -1,0 +1,48 @@
+"""A tensor over 2 GB, which gRPC cannot carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+import pytest
+import tensorflow as tf
+
+from .support import TensorFlowCluster
+
+NEEDED_BYTES = 11 * 10**9
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(240, method="thread", func_only=True),
+    pytest.mark.skipif(
+        psutil.virtual_memory().available < NEEDED_BYTES,
+        reason=f"needs {NEEDED_BYTES / 1e9:.0f} GB of free memory",
+    ),
+]
+
+ROW = 1_100_000
+ROWS = 2_000  # 2.2 GB of bytes
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_tensor_over_2_gb_arrives_whole() -> None:
+    def build() -> Any:
+        with tf.device("/job:ps/task:0"):
+            row = tf.cast(tf.range(ROW) % 251, tf.uint8)
+            rows = tf.tile(row[tf.newaxis, :], [ROWS, 1])
+        with tf.device("/job:worker/task:0"):
+            wrong = [
+                tf.math.count_nonzero(tf.not_equal(rows[i : i + 200], row))
+                for i in range(0, ROWS, 200)
+            ]
+            return tf.shape(rows), tf.add_n(wrong), rows[-1, -5:]
+
+    # A cluster of its own: it gives the memory back.
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        cluster.start_all()
+        shape, wrong, last = cluster.run(build)
+        assert shape.tolist() == [ROWS, ROW]
+        assert wrong == 0
+        assert last.tolist() == [i % 251 for i in range(ROW - 5, ROW)]
+        assert cluster.stats("worker:0")["rx_bytes"] > 2**31
