@@ -96,6 +96,8 @@ class TrainOutcome:
     """The record's."""
     ratios: dict[str, Ratio]
     """Of steps_per_s."""
+    notes: list[str]
+    """What the tasks warned of."""
 
 
 def run(
@@ -151,6 +153,7 @@ def run(
         ),
         train_results=results,
         ratios=ratios,
+        notes=list(dict.fromkeys(note for side in sides for note in side.notes)),
     )
 
 
@@ -200,6 +203,7 @@ class _Training:
         self._files = files
         self._on_progress = on_progress
         self.tensorflow = ""
+        self.notes: list[str] = []
         self._ps: list[Task] = []
         self._workers: list[Task] = []
         self._steps_done = 0
@@ -244,7 +248,7 @@ class _Training:
         for task in (*self._ps, *self._workers):
             self.tensorflow = wait_started(self._cluster, task, self)
         for task in self._workers:
-            self._ask(task, "open")
+            self.notes += self._ask(task, "open")["notes"]
 
     def activity(self, text: str) -> None:
         """For the Watcher that hears what the tasks do while they start."""

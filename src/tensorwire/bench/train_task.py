@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,10 +71,14 @@ class Worker:
         v1 = self._tf.compat.v1
         config = self._config
         filters = ["/job:ps", f"/job:worker/task:{config.index}"]
+        notes: list[str] = []
         if config.tensor_fuse:
             import tensorwire.tf
 
-            session_config = tensorwire.tf.ConfigProto(tensor_fuse=True, device_filters=filters)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                session_config = tensorwire.tf.ConfigProto(tensor_fuse=True, device_filters=filters)
+            notes = [str(warning.message) for warning in caught]
         else:
             session_config = v1.ConfigProto(device_filters=filters)
         self._session = v1.train.MonitoredTrainingSession(
@@ -86,7 +91,7 @@ class Worker:
             log_step_count_steps=None,
             max_wait_secs=_START_DEADLINE_S,
         )
-        return {"global_step": int(self._session.run(self._model.global_step))}
+        return {"notes": notes}
 
     def run(self, steps: int, report_every: int) -> Message:
         """Takes steps. The reply to the last one is returned, those before it are sent."""

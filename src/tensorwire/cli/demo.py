@@ -82,7 +82,10 @@ def demo(
     if report_path is not None:
         page.write(report_path, outcome.record, training.train_plots(results), outcome.ratios)
     title = f"Wide & Deep on flights: {ps} ps, {workers} workers, batches of {batch_size}"
-    tables.show(training.train_table(results, title), notes=training.spread_notes(outcome.ratios))
+    tables.show(
+        training.train_table(results, title),
+        notes=[*outcome.notes, *training.spread_notes(outcome.ratios)],
+    )
     sentence = training.verdict(results, outcome.ratios)
     if sentence:
         click.echo(sentence)
