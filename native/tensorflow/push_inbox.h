@@ -69,7 +69,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
     int64_t since_ms = 0;
     bool asked = false;
   };
-  static constexpr int kAskAfterMs = 10;
+  static constexpr int kAskAfterMs = 100;
   static constexpr size_t kMostOrders = 1u << 16;
   static constexpr size_t kMostSeen = 1u << 16;
   static constexpr size_t kEndedSteps = 256;
