@@ -167,6 +167,9 @@ TEST(a_push_is_not_mistaken_for_the_reply_with_its_number) {
   channel->Cancel(id);  // of the call, and once more, when there is none
   channel->Cancel(id);
   CHECK(Get(std::move(first)).status.code() == Code::kCancelled);
+  std::promise<void> reactor_is_through;
+  channel->RunAfter(0, [&] { reactor_is_through.set_value(); });
+  reactor_is_through.get_future().get();
   CHECK(stream.Send(push.substr(50'000)));
   Eventually([&] {
     std::lock_guard lock(inbox->mutex);
