@@ -115,8 +115,7 @@ std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) 
     std::pair<const size_t, std::vector<Kept>>* oldest = nullptr;
     for (auto& entry : kept_) {
       if (entry.second.empty()) continue;
-      if (oldest == nullptr ||
-          entry.second.front().since_ms < oldest->second.front().since_ms) {
+      if (oldest == nullptr || entry.second.front().since_ms < oldest->second.front().since_ms) {
         oldest = &entry;
       }
     }

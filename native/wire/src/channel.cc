@@ -14,7 +14,8 @@ constexpr uint16_t kLastCode = 16;  // of the canonical codes
 
 }  // namespace
 
-ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, std::string address, std::string peer_name)
+ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, std::string address,
+                         std::string peer_name)
     : context_(std::move(context)),
       reactor_(context_->NextReactor()),
       address_(std::move(address)),
@@ -228,21 +229,21 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     opening_->SetPeerFromReactor(peer_name_);
     status = opening_->OpenFromReactor(shared_from_this(), /*connecting=*/true);
     if (!status.ok()) continue;
-    opening_->Send(std::make_unique<OutFrame>(
-        FrameKind::kHello, 0, 0, Hello{context_->options.name, peer_name_}.Encode()));
+    opening_->Send(std::make_unique<OutFrame>(FrameKind::kHello, 0, 0,
+                                              Hello{context_->options.name, peer_name_}.Encode()));
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
     const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kFirstPauseMs),
                                                   context_->options.handshake_timeout_ms);
-    reactor_->AtFromReactor(NowMs() + patience_ms, [weak = weak_from_this(),
-                                                    attempt = std::weak_ptr(opening_)] {
-      auto self = weak.lock();
-      auto connection = attempt.lock();
-      if (self != nullptr && connection != nullptr && self->opening_ == connection) {
-        connection->CloseFromReactor(Status(Code::kUnavailable, "no answer"));
-      }
-    });
+    reactor_->AtFromReactor(
+        NowMs() + patience_ms, [weak = weak_from_this(), attempt = std::weak_ptr(opening_)] {
+          auto self = weak.lock();
+          auto connection = attempt.lock();
+          if (self != nullptr && connection != nullptr && self->opening_ == connection) {
+            connection->CloseFromReactor(Status(Code::kUnavailable, "no answer"));
+          }
+        });
     return;
   }
   RetryOrFailFromReactor(status);
@@ -299,8 +300,8 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
       std::lock_guard lock(mutex_);
       ready_ = connection;
       connecting_ = false;
-      // Under the lock, so that a cancellation comes after its request. They do not leave from here:
-      // a reactor gathers what it sends.
+      // Under the lock, so that a cancellation comes after its request. They do not leave from
+      // here: a reactor gathers what it sends.
       for (auto& [id, request] : waiting_) connection->Send(std::move(request));
       waiting_.clear();
       return Status();
@@ -351,19 +352,18 @@ void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) 
 
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
   if (frame.call != nullptr) {
-    reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status),
-                                  frame.done_on);
+    reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
   }
   return Status();
 }
 
 void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
-  // Who refuses us at the greeting will refuse us again; a connection that worked can be made again.
+  // Who refuses us at the greeting will refuse us again; a connection that worked can be made
+  // again.
   const bool was_opening = opening_ != nullptr;
   const bool refused = was_opening && why.code() == Code::kFailedPrecondition;
   const bool stopped = why.code() == Code::kCancelled;
-  const Status lost =
-      Describe(refused || stopped ? why.code() : Code::kUnavailable, why.message());
+  const Status lost = Describe(refused || stopped ? why.code() : Code::kUnavailable, why.message());
   if (unfinished != nullptr && unfinished->call != nullptr) {
     reactor_->CompleteFromReactor(std::move(unfinished->call), lost, unfinished->done_on);
   }

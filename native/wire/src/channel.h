@@ -61,7 +61,7 @@ class ChannelImpl : public Channel,
 
   std::mutex mutex_;  // between the threads that start calls and this channel's reactor
   CallTable calls_;
-  std::shared_ptr<Connection> ready_;  // after the handshake only
+  std::shared_ptr<Connection> ready_;                      // after the handshake only
   std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // for ready_
   bool connecting_ = false;
   bool stopped_ = false;

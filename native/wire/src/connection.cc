@@ -67,7 +67,8 @@ OutFrame::OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message 
   total_bytes = head.size() + header.payload_bytes;
 }
 
-Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::string address)
+Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
+                       std::string address)
     : context_(std::move(context)),
       reactor_(reactor),
       fd_(std::move(fd)),
@@ -152,8 +153,7 @@ void Connection::Write() {
         reactor_->Post([self = shared_from_this(), error] {
           // A peer that closed may have said why before it did.
           if (error == EPIPE || error == ECONNRESET) self->ReadFromReactor();
-          self->CloseFromReactor(
-              Status(Code::kUnavailable, "sending failed: " + ErrorText(error)));
+          self->CloseFromReactor(Status(Code::kUnavailable, "sending failed: " + ErrorText(error)));
         });
         return;
       }
@@ -192,8 +192,8 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
   auto gather = [&](const OutFrame& frame) {
     for (size_t part = frame.part; part <= frame.payload.size(); ++part) {
       if (parts == kMaxIov) return;
-      const ConstBuffer whole = part == 0 ? ConstBuffer{frame.head.data(), frame.head.size()}
-                                          : frame.payload[part - 1];
+      const ConstBuffer whole =
+          part == 0 ? ConstBuffer{frame.head.data(), frame.head.size()} : frame.payload[part - 1];
       const size_t skip = part == frame.part ? frame.part_offset : 0;
       iov[parts++] = {const_cast<char*>(static_cast<const char*>(whole.data)) + skip,
                       whole.size - skip};
@@ -336,15 +336,14 @@ void Connection::TickFromReactor() {
     pinged_ms_ = now;
     Send(std::make_unique<OutFrame>(FrameKind::kPing, 0, 0, Message()));
   }
-  const int next_ms =
-      std::max(kShortestTickMs, std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms}));
+  const int next_ms = std::max(
+      kShortestTickMs, std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms}));
   reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->TickFromReactor();
   });
 }
 
-std::unique_ptr<Call> Connection::TakeArrivingCallFromReactor(uint64_t request_id,
-                                                              RunOn* done_on) {
+std::unique_ptr<Call> Connection::TakeArrivingCallFromReactor(uint64_t request_id, RunOn* done_on) {
   if (!in_payload_ || frame_.call == nullptr || frame_.header.kind == FrameKind::kPush ||
       frame_.header.request_id != request_id) {
     return {};
@@ -372,8 +371,8 @@ void Connection::OnEventsFromReactor(uint32_t epoll_events) {
     last_sign_ms_ = NowMs();
     wants_write_ = false;
     Write();
-    if (reading_paused_ && (!wants_write_ || queued_.load(std::memory_order_acquire) <
-                                                 kMostUnsentFrames / 2)) {
+    if (reading_paused_ &&
+        (!wants_write_ || queued_.load(std::memory_order_acquire) < kMostUnsentFrames / 2)) {
       reading_paused_ = false;
       UpdateEventsFromReactor();
     }
@@ -419,8 +418,8 @@ void Connection::ReadFromReactor() {
     }
     // What follows goes to the scratch buffer, behind the piece of a frame left from last time.
     char* scratch = reactor_->scratch();
-    const bool all_direct = direct_bytes < frame_.header.payload_bytes - payload_got_ && in_payload_ &&
-                            frame_.payload == InFrame::Payload::kInto;
+    const bool all_direct = direct_bytes < frame_.header.payload_bytes - payload_got_ &&
+                            in_payload_ && frame_.payload == InFrame::Payload::kInto;
     const size_t stashed = stash_.size();
     if (!all_direct) {
       if (stashed > 0) std::memcpy(scratch, stash_.data(), stashed);
@@ -530,7 +529,8 @@ Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* 
       break;
     case FrameKind::kGoodbye:
       draining_ = true;
-      CloseFromReactor(Status(Code::kFailedPrecondition, peer_ + " refused: " + std::string(metadata)));
+      CloseFromReactor(
+          Status(Code::kFailedPrecondition, peer_ + " refused: " + std::string(metadata)));
       return Status();
     default:
       if (Status s = receiver_->OnHeadFromReactor(metadata, &frame_); !s.ok()) return s;

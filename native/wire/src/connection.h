@@ -136,8 +136,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::atomic<size_t> queued_{0};  // frames in outbox_, small_, large_ and current_
   std::atomic<int64_t> inline_write_us_{0};
   // The writer's.
-  std::unique_ptr<OutFrame> current_;               // partly written
-  std::deque<std::unique_ptr<OutFrame>> small_;     // go first: they are what somebody waits for
+  std::unique_ptr<OutFrame> current_;            // partly written
+  std::deque<std::unique_ptr<OutFrame>> small_;  // go first: they are what somebody waits for
   std::deque<std::unique_ptr<OutFrame>> large_;
 
   std::mutex lazy_mutex_;

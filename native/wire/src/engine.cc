@@ -25,15 +25,16 @@ class EngineImpl : public Engine {
     }
     // A head is read in one piece into the reactor's buffer.
     if (context_->options.limits.metadata_bytes > Reactor::kScratchBytes / 2) {
-      return Status(Code::kInvalidArgument,
-                    "an engine's limit of metadata is at most " +
-                        std::to_string(Reactor::kScratchBytes / 2) + " bytes");
+      return Status(Code::kInvalidArgument, "an engine's limit of metadata is at most " +
+                                                std::to_string(Reactor::kScratchBytes / 2) +
+                                                " bytes");
     }
     for (int i = 0; i < context_->options.reactors; ++i) {
       context_->reactors.push_back(std::make_unique<Reactor>(i, context_->options));
       if (Status s = context_->reactors.back()->Start(); !s.ok()) return s;
     }
-    if (context_->reactors.empty()) return Status(Code::kInvalidArgument, "an engine needs reactors");
+    if (context_->reactors.empty())
+      return Status(Code::kInvalidArgument, "an engine needs reactors");
     return Status();
   }
 

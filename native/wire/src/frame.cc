@@ -61,8 +61,9 @@ Status ParseHeader(const void* bytes, const FrameLimits& limits, FrameHeader* ou
   }
   const uint8_t version = Load<uint8_t>(bytes, 4);
   if (version != kWireVersion) {
-    return Bad("it speaks version " + std::to_string(version) + " of tensorwire's wire format, this is version " +
-               std::to_string(kWireVersion) + ": install the same tensorwire on both");
+    return Bad("it speaks version " + std::to_string(version) +
+               " of tensorwire's wire format, this is version " + std::to_string(kWireVersion) +
+               ": install the same tensorwire on both");
   }
   const uint8_t kind = Load<uint8_t>(bytes, 5);
   if (kind < static_cast<uint8_t>(FrameKind::kHello) ||

@@ -8,8 +8,7 @@ std::string Printable(std::string_view name) {
   constexpr size_t kLongest = 256;
   std::string printable(name.substr(0, kLongest));
   std::replace_if(
-      printable.begin(), printable.end(),
-      [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+      printable.begin(), printable.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
   return printable;
 }
 

@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <chrono>
 #include <string>
-#include <utility>
 #include <system_error>
+#include <utility>
 
 #include "socket.h"
 

@@ -187,9 +187,9 @@ void Request::Reply(Message reply) const {
   if (reply.metadata_bytes() > limits.metadata_bytes ||
       reply.payload_bytes() > limits.payload_bytes) {
     // The peer would close the connection, and with it everybody else's requests.
-    Fail(Status(Code::kResourceExhausted,
-                "a reply of " + std::to_string(reply.metadata_bytes()) + " + " +
-                    std::to_string(reply.payload_bytes()) + " bytes is beyond the limits"));
+    Fail(Status(Code::kResourceExhausted, "a reply of " + std::to_string(reply.metadata_bytes()) +
+                                              " + " + std::to_string(reply.payload_bytes()) +
+                                              " bytes is beyond the limits"));
     return;
   }
   connection->Send(std::make_unique<OutFrame>(FrameKind::kReply, 0, id, std::move(reply)));

@@ -14,8 +14,12 @@ namespace tensorwire::wire {
 // A listening socket. Watched by one reactor; the connections it accepts go to all in turn.
 class Listener : public EventTarget, public std::enable_shared_from_this<Listener> {
  public:
-  Listener(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::shared_ptr<Handler> handler)
-      : context_(std::move(context)), reactor_(reactor), fd_(std::move(fd)), handler_(std::move(handler)) {}
+  Listener(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
+           std::shared_ptr<Handler> handler)
+      : context_(std::move(context)),
+        reactor_(reactor),
+        fd_(std::move(fd)),
+        handler_(std::move(handler)) {}
 
   void StartFromReactor();
   void StartLaterFromReactor();

@@ -55,8 +55,8 @@ Status Resolve(const std::string& host, int port, bool passive, std::vector<Sock
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
   addrinfo* list = nullptr;
-  const int failure =
-      getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  const int failure = getaddrinfo(host.empty() ? nullptr : host.c_str(),
+                                  std::to_string(port).c_str(), &hints, &list);
   if (failure != 0) {
     return Status(Code::kUnavailable,
                   "cannot resolve \"" + host + "\": " + std::string(gai_strerror(failure)));

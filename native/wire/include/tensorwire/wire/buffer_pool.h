@@ -53,8 +53,8 @@ class TENSORWIRE_API BufferPool {
 
   const Options options_;
   mutable std::mutex mutex_;
-  std::unordered_map<void*, size_t> used_;       // block to its size
-  std::map<size_t, std::vector<Kept>> kept_;     // by size; each oldest first
+  std::unordered_map<void*, size_t> used_;    // block to its size
+  std::map<size_t, std::vector<Kept>> kept_;  // by size; each oldest first
   Stats stats_;
 };
 

@@ -34,10 +34,10 @@ enum class FrameKind : uint8_t {
   kHello = 1,     // client to server: who I am, whom I want; metadata in hello.h's form
   kHelloAck = 2,  // server to client: who I am
   kRequest = 3,
-  kReply = 4,    // a request's success
-  kError = 5,    // a request's failure: method is the code, metadata the message
-  kCancel = 6,   // the asker no longer wants request_id
-  kPing = 7,     // answered by kPong, whatever else goes on
+  kReply = 4,   // a request's success
+  kError = 5,   // a request's failure: method is the code, metadata the message
+  kCancel = 6,  // the asker no longer wants request_id
+  kPing = 7,    // answered by kPong, whatever else goes on
   kPong = 8,
   kGoodbye = 9,  // the sender closes now; metadata says why
   kPush = 10,    // server to client, unasked: request_id says what for
