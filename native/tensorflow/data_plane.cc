@@ -87,8 +87,9 @@ absl::Status DataPlane::ReadEndpointMap(const tensorflow::ServerDef& server_def)
   std::ifstream file(path);
   if (!file) {
     if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();  // the rule serves
-    return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + path +
-                                      (required ? std::string(", which ") + kMapVariable + " names" : ""));
+    return absl::InvalidArgumentError(
+        "grpc++: cannot read the endpoint map " + path +
+        (required ? std::string(", which ") + kMapVariable + " names" : ""));
   }
   std::ostringstream text;
   text << file.rdbuf();
@@ -164,8 +165,7 @@ absl::Status DataPlane::Listen(int grpc_port, std::shared_ptr<wire::Handler> han
   return absl::OkStatus();
 }
 
-DataPlane::Link DataPlane::LinkTo(const std::string& task_name,
-                                  const std::string& grpc_address) {
+DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_address) {
   std::string address;
   // A malformed address was refused by gRPC before it got here; the channel would say so too.
   if (!DataAddress(grpc_address, &address).ok()) address = grpc_address;

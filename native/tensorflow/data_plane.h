@@ -7,11 +7,11 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tensorflow/core/protobuf/cluster.pb.h"
-#include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "failed_steps.h"
 #include "push_inbox.h"
 #include "standing_orders.h"
+#include "tensorflow/core/protobuf/cluster.pb.h"
+#include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorwire/wire/endpoint_map.h"
 #include "tensorwire/wire/engine.h"
 

@@ -34,8 +34,7 @@ class RemoteWorker : public tensorflow::WorkerInterface {
                          tensorflow::StatusCallback done) override;
 
   // --- on gRPC ---
-  void GetStatusAsync(tensorflow::CallOptions* options,
-                      const tensorflow::GetStatusRequest* request,
+  void GetStatusAsync(tensorflow::CallOptions* options, const tensorflow::GetStatusRequest* request,
                       tensorflow::GetStatusResponse* response, bool fail_fast,
                       tensorflow::StatusCallback done) override {
     grpc_->GetStatusAsync(options, request, response, fail_fast, std::move(done));

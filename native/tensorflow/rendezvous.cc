@@ -202,8 +202,8 @@ void RemoteRendezvous::RecvCall::Ask() {
   // What comes after a Recv is put into TensorFlow's pool by the executor itself.
   wire::CallOptions options;
   options.done_on = wire::RunOn::kReactorWhenAlone;
-  const uint64_t id = link_.channel->Start(
-      std::move(request), std::make_unique<Reply>(shared_from_this()), options);
+  const uint64_t id = link_.channel->Start(std::move(request),
+                                           std::make_unique<Reply>(shared_from_this()), options);
   bool unwanted = false;
   {
     tensorflow::mutex_lock lock(mutex_);

@@ -102,8 +102,7 @@ class Server : public tensorflow::GrpcServer {
     tensorflow::GrpcServerOptions options;
     options.local_device_mgr = local_device_mgr;
     options.rendezvous_mgr_func = [this](const tensorflow::WorkerEnv* env) {
-      return static_cast<tensorflow::RendezvousMgrInterface*>(
-          new RendezvousMgr(env, plane_.get()));
+      return static_cast<tensorflow::RendezvousMgrInterface*>(new RendezvousMgr(env, plane_.get()));
     };
     options.worker_func = [this](tensorflow::WorkerEnv* env,
                                  const tensorflow::ConfigProto& config) {

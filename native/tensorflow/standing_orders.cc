@@ -22,8 +22,8 @@ void StandingOrders::Forget(uint64_t connection_id) {
   any_.store(!orders_.empty(), std::memory_order_release);
 }
 
-bool StandingOrders::Serve(int64_t step_id, std::string_view key,
-                           const tensorflow::Tensor& tensor, bool is_dead) {
+bool StandingOrders::Serve(int64_t step_id, std::string_view key, const tensorflow::Tensor& tensor,
+                           bool is_dead) {
   if (!any_.load(std::memory_order_acquire)) return false;
   Order order;
   {

@@ -24,8 +24,7 @@ class StandingOrders {
   void Forget(uint64_t connection_id);
 
   // Sends the tensor, which is in host memory, if there is an order for its key.
-  bool Serve(int64_t step_id, std::string_view key, const tensorflow::Tensor& tensor,
-             bool is_dead);
+  bool Serve(int64_t step_id, std::string_view key, const tensorflow::Tensor& tensor, bool is_dead);
 
  private:
   static constexpr size_t kMostOrders = size_t{1} << 18;

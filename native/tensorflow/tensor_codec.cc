@@ -17,8 +17,7 @@ bool TravelsAsMemory(const Tensor& tensor) {
          tensorflow::DataTypeCanUseMemcpy(tensor.dtype());
 }
 
-void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t waited_us,
-                  wire::Message* message) {
+void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t waited_us, wire::Message* message) {
   // A dead tensor may be uninitialised: it has a type and a shape, and nothing in it.
   const bool empty = !tensor.IsInitialized() || tensor.NumElements() == 0;
   const bool as_proto = !empty && !TravelsAsMemory(tensor);

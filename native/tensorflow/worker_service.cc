@@ -41,11 +41,10 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
   if (absl::Status s = env->device_mgr->LookupDevice(local_name, device); !s.ok()) return s;
   const uint64_t incarnation = (*device)->attributes().incarnation();
   if (incarnation == parsed.src_incarnation) return absl::OkStatus();
-  return absl::AbortedError("RecvTensor expects another incarnation of " +
-                            std::string(parsed.src_device) + ": " +
-                            std::to_string(parsed.src_incarnation) + " instead of " +
-                            std::to_string(incarnation) +
-                            ". The task was probably restarted; its log may say why.");
+  return absl::AbortedError(
+      "RecvTensor expects another incarnation of " + std::string(parsed.src_device) + ": " +
+      std::to_string(parsed.src_incarnation) + " instead of " + std::to_string(incarnation) +
+      ". The task was probably restarted; its log may say why.");
 }
 
 void ReplyTensor(const wire::Request& request, const Tensor& tensor, uint8_t flags,
@@ -103,8 +102,8 @@ void WorkerService::Handle(wire::Request request) {
     case kCleanupGraph:
       return CleanupGraph(request);
     default:
-      request.Fail(ToWire(absl::UnimplementedError("grpc++: no method " +
-                                                   std::to_string(request.method))));
+      request.Fail(
+          ToWire(absl::UnimplementedError("grpc++: no method " + std::to_string(request.method))));
   }
 }
 
@@ -167,9 +166,8 @@ void WorkerService::RecvTensor(wire::Request request) {
           return;
         }
         // Encoding takes time in proportion to the tensor; this may be a reactor.
-        env->compute_pool->Schedule([request, value, flags, waited_us] {
-          ReplyTensor(request, value, flags, waited_us);
-        });
+        env->compute_pool->Schedule(
+            [request, value, flags, waited_us] { ReplyTensor(request, value, flags, waited_us); });
       });
 }
 
@@ -185,21 +183,21 @@ void WorkerService::RunGraph(wire::Request request) {
     std::lock_guard lock(mutex_);
     running_[key] = state;
   }
-  worker_->RunGraphAsync(&state->options, &state->wrapped_request, &state->wrapped_response,
-                         [this, key, state, request = std::move(request)](
-                             const absl::Status& status) {
-                           {
-                             std::lock_guard lock(mutex_);
-                             running_.erase(key);
-                           }
-                           if (!status.ok()) {
-                             request.Fail(ToWire(status));
-                             return;
-                           }
-                           wire::Message reply;
-                           reply.SetOwnedPayload(state->response.SerializeAsString());
-                           request.Reply(std::move(reply));
-                         });
+  worker_->RunGraphAsync(
+      &state->options, &state->wrapped_request, &state->wrapped_response,
+      [this, key, state, request = std::move(request)](const absl::Status& status) {
+        {
+          std::lock_guard lock(mutex_);
+          running_.erase(key);
+        }
+        if (!status.ok()) {
+          request.Fail(ToWire(status));
+          return;
+        }
+        wire::Message reply;
+        reply.SetOwnedPayload(state->response.SerializeAsString());
+        request.Reply(std::move(reply));
+      });
 }
 
 void WorkerService::CleanupGraph(const wire::Request& request) {

@@ -2,7 +2,11 @@
 // under AddressSanitizer, whose leak check is part of the test.
 
 #include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -154,6 +158,32 @@ TEST(a_stopped_engine_listens_no_more) {
   CHECK(ps.engine->Listen("127.0.0.1", 0, ps.handler, &bound).code() == Code::kCancelled);
   Task again("ps:0");
   again.Listen(std::stoi(address.substr(address.rfind(':') + 1)));  // the port is free
+}
+
+TEST(signals_that_interrupt_system_calls_do_no_harm) {
+  struct sigaction handler{};
+  struct sigaction before{};
+  handler.sa_handler = [](int) {};  // and no SA_RESTART
+  sigaction(SIGUSR1, &handler, &before);
+  {
+    Task ps("ps:0", 2);
+    Task worker("worker:0", 2);
+    auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+    std::atomic<bool> ended{false};
+    std::thread pest([&] {
+      while (!ended) {
+        kill(getpid(), SIGUSR1);
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+    for (int i = 0; i < 300; ++i) {
+      const size_t size = i % 10 == 0 ? 2'000'000 : 100;
+      CHECK_EQ(Get(Begin(*channel, kEcho, "", std::string(size, 's'))).payload.size(), size);
+    }
+    ended = true;
+    pest.join();
+  }
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST(an_engine_that_cannot_be_is_refused) {
