@@ -44,6 +44,7 @@ class TensorFlowCluster:
         self.protocol = protocol
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, Task] = {}
+        self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
 
     @property
     def spec(self) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
+from tensorwire.lab.ports import PortLease
 
 from .support import START_TIMEOUT_S, TensorFlowCluster, tf1
 from .test_sessions import Background
@@ -34,9 +35,13 @@ MAP_NAME = ".endpoint_map"
 
 @pytest.fixture
 def pair() -> Iterator[TensorFlowCluster]:
-    """A ps and a worker of which none has been started."""
+    """A ps and a worker of which none has been started, and for each a data address to map to."""
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        lease = PortLease()
+        for address in addresses(cluster):
+            cluster.mapped[address] = f"127.0.0.1:{lease.take()}"
         yield cluster
+        lease.release()
 
 
 def addresses(cluster: TensorFlowCluster) -> list[str]:
@@ -47,13 +52,8 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def mapped(address: str, shift: int = 21_000) -> str:
-    """A data address that the rule would not give."""
-    return f"127.0.0.1:{port_of(address) + shift}"
-
-
 def good_map(cluster: TensorFlowCluster) -> list[str]:
-    return [f"{address}={mapped(address)}" for address in addresses(cluster)]
+    return [f"{address}={cluster.mapped[address]}" for address in addresses(cluster)]
 
 
 def refusal(
@@ -64,7 +64,9 @@ def refusal(
     with pytest.raises(TensorwireError, match="gone"):
         task.channel.receive(START_TIMEOUT_S)
     task.process.wait(30)
-    said = [line for line in task.log.read_text().splitlines() if "grpc++" in line or "Error" in line]
+    said = [
+        line for line in task.log.read_text().splitlines() if "grpc++" in line or "Error" in line
+    ]
     assert task.poll() == 1, task.tail()
     return said[-1]
 
@@ -98,7 +100,7 @@ def test_a_map_names_the_data_ports(
     assert step(pair) == 3.0
     assert pair.stats("ps:0")["tx_bytes"] > 0
     for address in addresses(pair):
-        socket.create_connection(("127.0.0.1", port_of(mapped(address))), 5).close()
+        socket.create_connection(("127.0.0.1", port_of(pair.mapped[address])), 5).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", data_port(port_of(address))), 5)
 
@@ -189,9 +191,7 @@ def test_a_variable_with_a_bad_value_is_named(
     ],
     ids=["polling", "pinned"],
 )
-def test_the_six_variables_are_taken(
-    pair: TensorFlowCluster, variables: Mapping[str, str]
-) -> None:
+def test_the_six_variables_are_taken(pair: TensorFlowCluster, variables: Mapping[str, str]) -> None:
     pair.start_all(env=variables)
     assert step(pair) == 3.0
     assert pair.stats("ps:0")["tx_bytes"] > 0
@@ -309,7 +309,7 @@ def test_a_data_address_that_is_a_grpc_port_is_a_clear_error(
     (tmp_path / "worker").mkdir()
     ps, worker = pair.spec["ps"][0], pair.spec["worker"][0]
     (tmp_path / "ps" / MAP_NAME).write_text("\n".join(good_map(pair)))
-    (tmp_path / "worker" / MAP_NAME).write_text(f"{ps}={ps}\n{worker}={mapped(worker)}\n")
+    (tmp_path / "worker" / MAP_NAME).write_text(f"{ps}={ps}\n{worker}={pair.mapped[worker]}\n")
     tasks = [
         pair.begin("ps", 0, cwd=tmp_path / "ps"),
         pair.begin("worker", 0, cwd=tmp_path / "worker"),
