@@ -44,7 +44,9 @@ def main() -> None:
     if job == "ps":
         server.join()
     train = train_async if options.mode == "async" else train_sync
-    setter = tf1.train.replica_device_setter(cluster=spec, worker_device=f"/job:worker/task:{index}")
+    setter = tf1.train.replica_device_setter(
+        cluster=spec, worker_device=f"/job:worker/task:{index}"
+    )
     with tf1.device(setter):
         train(server, index, options)
 

@@ -97,7 +97,9 @@ def train_keras(strategy: Any, steps: int) -> dict[str, Any]:
         model = keras.Sequential(
             [
                 keras.layers.InputLayer((COLUMNS,)),
-                keras.layers.Dense(8, "relu", kernel_initializer=keras.initializers.GlorotUniform(1)),
+                keras.layers.Dense(
+                    8, "relu", kernel_initializer=keras.initializers.GlorotUniform(1)
+                ),
                 keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2)),
             ]
         )

@@ -15,7 +15,8 @@ pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.timeout(600, func_only=True),
     pytest.mark.skipif(
-        tf.version.VERSION.split(".")[:2] > ["2", "15"], reason="TensorFlow 2.16 has no tf.estimator"
+        tf.version.VERSION.split(".")[:2] > ["2", "15"],
+        reason="TensorFlow 2.16 has no tf.estimator",
     ),
 ]
 
