@@ -57,9 +57,11 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
     const bool first = seen_.insert(std::hash<std::string>()(name)).second;
     if (first || orders_.size() >= kMostOrders) {
       *order = 0;
+      unordered_[{step_id, std::move(name)}] = waiter;
       return Expected::kAsk;
     }
     known = orders_.emplace(std::move(name), ++last_order_).first;
+    keys_[known->second] = known->first;
   }
   *order = known->second;
   const Slot slot{step_id, *order};
@@ -81,10 +83,13 @@ void PushInbox::Accept(uint32_t order) {
   accepted_.insert(order);
 }
 
-void PushInbox::Forget(int64_t step_id, uint32_t order) {
-  if (order == 0) return;
+void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
   std::lock_guard lock(mutex_);
-  waiting_.erase({step_id, order});
+  if (order == 0) {
+    unordered_.erase({step_id, std::string(key)});
+  } else {
+    waiting_.erase({step_id, order});
+  }
 }
 
 void PushInbox::EndStep(int64_t step_id) {
@@ -115,12 +120,25 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) 
     if (const auto at = waiting_.find(slot); at != waiting_.end()) {
       waiter = std::move(at->second.waiter);
       waiting_.erase(at);
+    } else if (auto unordered = UnorderedLocked(step_id, order)) {
+      waiter = std::move(unordered);
     } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
       parked_[slot] = std::move(tensor);
       any_parked_.store(true, std::memory_order_release);
     }
   }
   if (waiter != nullptr) waiter->OnPush(std::move(tensor));
+}
+
+std::shared_ptr<PushInbox::Waiter> PushInbox::UnorderedLocked(int64_t step_id, uint32_t order) {
+  if (unordered_.empty()) return nullptr;
+  const auto key = keys_.find(order);
+  if (key == keys_.end()) return nullptr;
+  const auto at = unordered_.find({step_id, std::string(key->second)});
+  if (at == unordered_.end()) return nullptr;
+  auto waiter = std::move(at->second);
+  unordered_.erase(at);
+  return waiter;
 }
 
 void PushInbox::OnLost(const wire::Status& why) {
@@ -131,6 +149,7 @@ void PushInbox::OnLost(const wire::Status& why) {
     waiting.swap(waiting_);
     parked.swap(parked_);
     any_parked_.store(false, std::memory_order_release);
+    keys_.clear();
     orders_.clear();
     accepted_.clear();
   }

@@ -54,7 +54,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   // The producer accepted this order.
   void Accept(uint32_t order);
   // The waiter got its tensor, or its error, in another way.
-  void Forget(int64_t step_id, uint32_t order);
+  void Forget(int64_t step_id, uint32_t order, std::string_view key);
   // The step is over; what was pushed for it and not taken is dropped.
   void EndStep(int64_t step_id);
 
@@ -75,6 +75,8 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   static constexpr size_t kEndedSteps = 256;
 
   void Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor);
+  // Takes out who asked in `step_id` without an order for the key that `order` is about.
+  std::shared_ptr<Waiter> UnorderedLocked(int64_t step_id, uint32_t order);
   void ArmLocked();
   void AskForOverdue();
 
@@ -82,12 +84,16 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
 
   std::mutex mutex_;
   uint32_t last_order_ = 0;
-  std::unordered_map<std::string, uint32_t> orders_;  // by key
+  std::unordered_map<std::string, uint32_t> orders_;     // by key
+  std::unordered_map<uint32_t, std::string_view> keys_;  // of orders; the text is in orders_
   std::unordered_set<uint32_t> accepted_;
   // Hashes of the keys that were asked for once: most keys of eager execution never come again, and
   // are not worth an order.
   std::unordered_set<size_t> seen_;
   std::map<Slot, Waiting> waiting_;
+  // Who asked without an order, by step and key. Of two steps under way the second may give an
+  // order that the producer then follows for the first as well.
+  std::map<std::pair<int64_t, std::string>, std::shared_ptr<Waiter>> unordered_;
   std::map<Slot, IncomingTensor> parked_;
   std::atomic<bool> any_parked_{false};
   std::deque<int64_t> ended_;  // a push may come after the end of its step

@@ -269,7 +269,7 @@ absl::Status RemoteRendezvous::RecvCall::DecodeProto(const IncomingTensor& incom
 void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming) {
   const auto self = shared_from_this();  // whoever ends it may hold the last reference
   if (ended_.exchange(true)) return;
-  link_.inbox->Forget(step_id_, order_);
+  link_.inbox->Forget(step_id_, order_, key_);
   // Nobody aborts it from here on; why it was aborted, if it was, comes before what the wire says.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = aborted;
