@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+# A job that a shell put into the background ignores Ctrl-C, and so would everything it starts; the
+# tests that press Ctrl-C need it to work.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
