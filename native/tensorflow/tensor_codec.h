@@ -45,8 +45,8 @@ class IncomingTensor {
   absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
                        tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
 
-  // After the payload has arrived. Null when the tensor is already in place; otherwise what is to
-  // be decoded into it.
+  // After the payload has arrived: whether proto_bytes() is still to be decoded into the tensor, or
+  // tensor() is in place already.
   bool as_proto() const { return (flags_ & kAsProto) != 0; }
   const std::string& proto_bytes() const { return proto_bytes_; }
 

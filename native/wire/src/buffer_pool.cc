@@ -30,7 +30,8 @@ BufferPool::~BufferPool() {
 }
 
 // Sizes that differ by little share a class, so that a tensor whose first dimension varies from
-// step to step finds the last step's block: eight classes to a doubling waste 12 % at most.
+// step to step finds the last step's block: eight classes to a doubling waste 12 % at most, but for
+// the first few huge pages, where a whole one may be begun for a byte.
 size_t BufferPool::BlockBytes(size_t bytes) {
   size_t unit = kPage;
   while (bytes > 16 * unit) unit *= 2;
