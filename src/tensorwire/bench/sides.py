@@ -7,6 +7,7 @@ them in turns is what makes a ratio hold on a machine that does something else t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,46 @@ class Setting:
         return {"TENSORWIRE_TRANSPORT": self.transport, "CUDA_VISIBLE_DEVICES": "-1"}
 
 
+@dataclass(frozen=True)
+class Contender:
+    """A protocol as it takes part in a comparison."""
+
+    protocol: str
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        """As tables and ratios call it: "grpc++ fused"."""
+        return side_name(self.protocol, self.setting.tensor_fuse)
+
+
+def side_name(protocol: str, tensor_fuse: bool) -> str:
+    """What a side of a comparison is called: "grpc", "grpc++ fused"."""
+    return f"{protocol} fused" if tensor_fuse else protocol
+
+
+def contenders(protocols: Sequence[str], setting: Setting) -> tuple[Contender, ...]:
+    """Each protocol with its tensors sent singly, which is what a stock TensorFlow does.
+
+    Where `setting` asks for fusion the last one takes part once more, with it.
+    """
+    single = dataclasses.replace(setting, tensor_fuse=False)
+    chosen = [Contender(protocol, single) for protocol in protocols]
+    if setting.tensor_fuse:
+        chosen.append(Contender(protocols[-1], setting))
+    return tuple(chosen)
+
+
+PAIRS = (
+    ("grpc++", "grpc"),
+    ("grpc++ fused", "grpc"),
+    ("grpc++ fused", "grpc++"),
+    ("grpc fused", "grpc"),
+    ("grpc++", "grpc fused"),
+)
+"""Contenders' names, the one that should be faster first, in the order in which they are shown."""
+
+
 def request_timeout_s(tensors: Tensors, iters: int) -> float:
     """A deadline that only a task which hangs misses, for `iters` steps."""
     return _REQUEST_TIMEOUT_S + iters * (_SLOWEST_STEP_S + tensors.data_mb / _SLOWEST_MB_PER_S)
@@ -151,9 +192,10 @@ class Block:
 class ProtocolSide:
     """One ps and one worker of a protocol on this machine. A context manager."""
 
-    def __init__(self, protocol: str, setting: Setting) -> None:
-        self.protocol = protocol
-        self._setting = setting
+    def __init__(self, contender: Contender) -> None:
+        self.name = contender.name
+        self.protocol = contender.protocol
+        self._setting = contender.setting
         self._cluster = LocalCluster({"ps": 1, "worker": 1})
         self._tasks: dict[str, Task] = {}
         self._steps = 0

@@ -15,12 +15,15 @@ from tensorwire.bench import stats
 from tensorwire.bench.record import Record, StepsResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
+    PAIRS,
     PROTOCOLS,
+    Contender,
     ProtocolSide,
     Setting,
     Tensors,
     Watcher,
     compare,
+    contenders,
 )
 
 _FLOATS_OF_4_KB = 1024
@@ -36,13 +39,17 @@ _WARM_UP_STEPS_OF_A_BLOCK = 3
 
 @dataclass(frozen=True)
 class StepsPlan:
-    """One call of `bench steps`; `iters` steps for each case and protocol, over all rounds."""
+    """One call of `bench steps`; `iters` steps for each case and contender, over all rounds."""
 
     cases: tuple[str, ...] = tuple(CASES)
     iters: int = 600
     rounds: int = 20
     protocols: tuple[str, ...] = PROTOCOLS
     setting: Setting = DEFAULT_SETTING
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        return contenders(self.protocols, self.setting)
 
 
 @dataclass(frozen=True)
@@ -64,11 +71,11 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         TensorwireError: a task failed or did not answer in time.
     """
     rounds: dict[str, dict[str, list[list[float]]]] = {
-        case: {name: [] for name in plan.protocols} for case in plan.cases
+        case: {contender.name: [] for contender in plan.contenders} for case in plan.cases
     }
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(name, plan.setting)) for name in plan.protocols]
+        sides = [stack.enter_context(ProtocolSide(each)) for each in plan.contenders]
         for side in sides:
             side.wait_started(watcher)
         watcher.activity("warming up")
@@ -81,29 +88,29 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
             for case in plan.cases:
                 for side in sides:
                     block = side.block(CASES[case], iters, _WARM_UP_STEPS_OF_A_BLOCK)
-                    rounds[case][side.protocol].append(block.step_s)
+                    rounds[case][side.name].append(block.step_s)
             watcher.advance()
         for case in plan.cases:
             for side in sides:
                 side.verify(CASES[case])
-        tensorflow, notes = sides[0].tensorflow, sides[0].notes()
+        tensorflow, notes = sides[-1].tensorflow, sides[-1].notes()
     ratios: dict[str, stats.Ratio] = {}
     for case in plan.cases:
         suffix = f" {case}" if len(plan.cases) > 1 else ""
-        for name, ratio in compare(rounds[case], [("grpc++", "grpc")]).items():
+        for name, ratio in compare(rounds[case], PAIRS).items():
             ratios[name + suffix] = ratio
     results = [
         StepsResult(
-            protocol=name,
-            tensor_fuse=plan.setting.tensor_fuse,
+            protocol=contender.protocol,
+            tensor_fuse=contender.setting.tensor_fuse,
             case=case,
             data_mb=CASES[case].data_mb,
             tensors=CASES[case].count,
             iters=plan.iters,
-            step_ms=stats.step_ms(rounds[case][name]),
+            step_ms=stats.step_ms(rounds[case][contender.name]),
         )
         for case in plan.cases
-        for name in plan.protocols
+        for contender in plan.contenders
     ]
     record = Record(
         command="bench steps",

@@ -18,18 +18,20 @@ from tensorwire.bench import stats
 from tensorwire.bench.record import Record, TransferResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
+    PAIRS,
     PROTOCOLS,
     CeilingSide,
+    Contender,
     ProtocolSide,
     Setting,
     Tensors,
     Watcher,
     compare,
+    contenders,
 )
 from tensorwire.errors import TensorwireError, UsageError
 
 _CEILINGS = ("tcp", "memcpy")
-_PAIRS = tuple((a, b) for a in ("grpc++", "grpc") for b in ("grpc", *_CEILINGS) if a != b)
 # Above this a buffer is in DRAM wholly, and the rate of a larger one is the same.
 _CEILING_BUFFER_MB = 1000.0
 # A variable on each task, and the received tensor beside the one that it replaces.
@@ -43,7 +45,7 @@ GRPC_LIMIT_MB = 2**31 / 1e6
 class TransferPlan:
     """One call of `bench transfer` on this machine. Sizes in MB of 10^6 bytes.
 
-    `iters` steps are measured for each protocol, over all rounds.
+    `iters` steps are measured for each contender, over all rounds.
     """
 
     data_mb: float = 100.0
@@ -56,6 +58,10 @@ class TransferPlan:
         """Raises UsageError for what cannot be measured."""
         check_data_mb(self.data_mb)
         check_grpc_limit(self.data_mb, self.protocols)
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        return contenders(self.protocols, self.setting)
 
     @property
     def tensors(self) -> Tensors:
@@ -103,11 +109,12 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
     ceiling_bytes = round(min(plan.data_mb, _CEILING_BUFFER_MB) * 1e6)
     _check_memory(plan, ceiling_bytes)
     blocks = stats.split(plan.iters, plan.rounds)
-    rounds: dict[str, list[list[float]]] = {name: [] for name in (*plan.protocols, *_CEILINGS)}
-    cpu_s = dict.fromkeys(plan.protocols, 0.0)
+    names = [contender.name for contender in plan.contenders]
+    rounds: dict[str, list[list[float]]] = {name: [] for name in (*names, *_CEILINGS)}
+    cpu_s = dict.fromkeys(names, 0.0)
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(name, plan.setting)) for name in plan.protocols]
+        sides = [stack.enter_context(ProtocolSide(each)) for each in plan.contenders]
         ceiling = stack.enter_context(CeilingSide(ceiling_bytes))
         for side in sides:
             side.wait_started(watcher)
@@ -120,30 +127,30 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
         for iters in blocks:
             for side in sides:
                 block = side.block(tensors, iters)
-                rounds[side.protocol].append(block.step_s)
-                cpu_s[side.protocol] += block.cpu_s
+                rounds[side.name].append(block.step_s)
+                cpu_s[side.name] += block.cpu_s
             for kind in _CEILINGS:
                 scale = plan.data_mb * 1e6 / ceiling_bytes
                 rounds[kind].append([time_s * scale for time_s in ceiling.block(kind, iters)])
             watcher.advance()
         for side in sides:
             side.verify(tensors)
-        tensorflow, notes = sides[0].tensorflow, sides[0].notes()
+        tensorflow, notes = sides[-1].tensorflow, sides[-1].notes()
     results = [
         TransferResult(
-            protocol=name,
-            tensor_fuse=plan.setting.tensor_fuse,
+            protocol=contender.protocol,
+            tensor_fuse=contender.setting.tensor_fuse,
             data_mb=plan.data_mb,
             tensors=1,
             iters=plan.iters,
-            mb_per_s=plan.data_mb / stats.typical_s(rounds[name]),
-            step_ms=stats.step_ms(rounds[name]),
-            cpu_s_per_gb=cpu_s[name] / (plan.iters * plan.data_mb / 1e3),
+            mb_per_s=plan.data_mb / stats.typical_s(rounds[contender.name]),
+            step_ms=stats.step_ms(rounds[contender.name]),
+            cpu_s_per_gb=cpu_s[contender.name] / (plan.iters * plan.data_mb / 1e3),
         )
-        for name in plan.protocols
+        for contender in plan.contenders
     ]
-    pairs = [pair for pair in _PAIRS if pair[0] == "grpc++" or "grpc++" not in plan.protocols]
-    ratios = compare(rounds, pairs)
+    pairs = [(name, ceiling) for name in _compared_with_ceilings(names) for ceiling in _CEILINGS]
+    ratios = compare(rounds, [*PAIRS, *pairs])
     return TransferOutcome(
         record=Record(
             command="bench transfer",
@@ -158,14 +165,20 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
     )
 
 
+def _compared_with_ceilings(names: Sequence[str]) -> list[str]:
+    """Stock grpc only where nothing of ours takes part."""
+    return [name for name in names if name != "grpc"] or ["grpc"]
+
+
 def _check_memory(plan: TransferPlan, ceiling_bytes: int) -> None:
     tensor_bytes = plan.data_mb * 1e6
-    needed = len(plan.protocols) * _COPIES_PER_PROTOCOL * tensor_bytes
+    sides = len(plan.contenders)
+    needed = sides * _COPIES_PER_PROTOCOL * tensor_bytes
     needed += _CEILING_COPIES * ceiling_bytes
     available = _available_bytes()
     if needed > available:
         raise TensorwireError(
-            f"{plan.data_mb:g} MB on {len(plan.protocols)} protocol(s) takes about "
+            f"{plan.data_mb:g} MB on {sides} protocol(s) takes about "
             f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: "
             "use a smaller --data-mb or one protocol"
         )

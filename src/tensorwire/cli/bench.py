@@ -2,83 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
+from tensorwire.cli.options import comparison_options
 from tensorwire.errors import UsageError
 
 if TYPE_CHECKING:
     from tensorwire.bench.two_hosts import Hosts
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 _MB = "MB are 10^6 bytes."
-
-
-def _in_a_folder(
-    context: click.Context, parameter: click.Parameter, path: Path | None
-) -> Path | None:
-    """Refuses before the measurement what could not be written after it."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UsageError(f"{parameter.opts[0]} {path}: there is no folder {path.parent}")
-    return path
 
 
 @click.group(epilog="Example: tensorwire bench transfer --data-mb 100")
 def bench() -> None:
     """Measure the layers below a training step, on this machine or between two hosts."""
-
-
-def comparison_options(default_rounds: int) -> Callable[[Command], Command]:
-    """The options that every experiment has."""
-    options = [
-        click.option(
-            "--protocols",
-            metavar="LIST",
-            help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
-        ),
-        click.option(
-            "--rounds",
-            type=click.IntRange(min=1),
-            default=default_rounds,
-            show_default=True,
-            help="Turns that the protocols take (A B A B …).",
-        ),
-        click.option("--tensor-fuse", is_flag=True, help="Send tensors of one step together."),
-        click.option(
-            "--transport",
-            type=click.Choice(TRANSPORTS),
-            default="auto",
-            show_default=True,
-            help="How grpc++ moves payloads between tasks of one host.",
-        ),
-        click.option(
-            "--json",
-            "json_path",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            callback=_in_a_folder,
-            help="Write the record to this file.",
-        ),
-        click.option(
-            "--report",
-            "report_path",
-            metavar="FILE.html",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            callback=_in_a_folder,
-            help="Write a page with plots.",
-        ),
-    ]
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 @bench.command(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
-from tensorwire.cli.bench import comparison_options
+from tensorwire.cli.options import comparison_options
 
 
 @click.command(

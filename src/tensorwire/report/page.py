@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from tensorwire.bench.record import Record, StepMs, StepsResult, TransferResult
+from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 from tensorwire.errors import TensorwireError
 from tensorwire.report.tables import number, spread_notes
@@ -88,11 +89,15 @@ class Plot:
 
 def transfer_plots(results: Sequence[TransferResult], ceilings: Mapping[str, float]) -> list[Plot]:
     """The rates, with the ceilings, and the steps' times."""
-    bars = [Bar(result.protocol, result.mb_per_s) for result in results]
+    bars = [
+        Bar(side_name(result.protocol, result.tensor_fuse), result.mb_per_s) for result in results
+    ]
     bars += [Bar(f"{name} (raw)", rate, "ceiling") for name, rate in ceilings.items()]
     return [
         Plot("Rate, MB/s (MB = 10^6 bytes)", "MB/s", bars),
-        _step_plot("Time of a step", [(r.protocol, r.step_ms) for r in results]),
+        _step_plot(
+            "Time of a step", [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in results]
+        ),
     ]
 
 
@@ -102,7 +107,7 @@ def steps_plots(results: Sequence[StepsResult]) -> list[Plot]:
     return [
         _step_plot(
             f"Time of a step, {case}",
-            [(r.protocol, r.step_ms) for r in results if r.case == case],
+            [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in results if r.case == case],
         )
         for case in cases
     ]

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tensorwire.bench.record import StepMs, StepsResult, TransferResult
+from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 
 
@@ -57,7 +58,7 @@ def transfer_table(results: Sequence[TransferResult], ceilings: Mapping[str, flo
     )
     for result in results:
         cpu = "-" if result.cpu_s_per_gb is None else number(result.cpu_s_per_gb)
-        name = result.protocol + (" fused" if result.tensor_fuse else "")
+        name = side_name(result.protocol, result.tensor_fuse)
         table.add_row(name, number(result.mb_per_s), *_steps(result.step_ms), cpu)
     if ceilings:
         table.add_section()
@@ -77,7 +78,7 @@ def steps_table(results: Sequence[StepsResult]) -> Table:
         if previous and result.case != previous:
             table.add_section()
         previous = result.case
-        name = result.protocol + (" fused" if result.tensor_fuse else "")
+        name = side_name(result.protocol, result.tensor_fuse)
         table.add_row(result.case, name, str(result.tensors), *_steps(result.step_ms))
     return table
 

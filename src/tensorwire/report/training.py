@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from tensorwire.bench.record import TrainResult
+from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 from tensorwire.bench.train import TrainProgress
 from tensorwire.report.page import Bar, Plot
@@ -96,7 +97,7 @@ def train_table(results: Sequence[TrainResult], title: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
-            result.protocol + (" fused" if result.tensor_fuse else ""),
+            side_name(result.protocol, result.tensor_fuse),
             number(result.steps_per_s),
             f"{result.examples_per_s:.0f}",
             "-" if result.wire_mb_per_step is None else number(result.wire_mb_per_step),
