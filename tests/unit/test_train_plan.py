@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tensorwire.bench.record import TrainResult
 from tensorwire.bench.stats import Ratio
 from tensorwire.bench.train import TrainPlan
 from tensorwire.errors import UsageError
-from tensorwire.report.training import spread_notes, train_table, verdict
+from tensorwire.report.training import spread_notes, train_table, verdicts
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])
@@ -44,14 +46,28 @@ def result(protocol: str, steps_per_s: float, auc: float) -> TrainResult:
 def test_verdict_says_how_many_times_as_fast_and_both_aucs() -> None:
     results = [result("grpc", 40.0, 0.6604), result("grpc++", 90.0, 0.6611)]
 
-    sentence = verdict(results, {"grpc++/grpc": Ratio(2.25, 2.1, 2.4)})
+    (sentence,) = verdicts(results, {"grpc++/grpc": Ratio(2.25, 2.1, 2.4)})
 
     assert sentence.startswith("grpc++ trains 2.25 times as fast as grpc (2.10 to 2.40")
     assert sentence.endswith("AUC of 0.6611 against 0.6604.")
 
 
+def test_verdict_of_a_fused_side_says_how_many_messages_it_saves() -> None:
+    grpc = dataclasses.replace(result("grpc", 40.0, 0.66), rpcs_per_step=400.0)
+    single = dataclasses.replace(result("grpc++", 90.0, 0.66), rpcs_per_step=400.0)
+    fused = dataclasses.replace(single, tensor_fuse=True, rpcs_per_step=100.0)
+    ratio = Ratio(2.25, 2.1, 2.4)
+    ratios = {"grpc++/grpc": ratio, "grpc++ fused/grpc": ratio, "grpc++ fused/grpc++": ratio}
+
+    first, second = verdicts([grpc, single, fused], ratios)
+
+    assert "messages" not in first
+    assert second.startswith("grpc++ fused trains")
+    assert "75% fewer messages a step" in second
+
+
 def test_one_protocol_has_no_verdict() -> None:
-    assert verdict([result("grpc", 40.0, 0.66)], {}) == ""
+    assert verdicts([result("grpc", 40.0, 0.66)], {}) == []
 
 
 def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:

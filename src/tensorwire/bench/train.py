@@ -1,7 +1,7 @@
-"""Steps and examples a second of a real model, trained by ps and workers on this machine.
+"""Steps and examples a second of a model, trained by ps and workers on this machine.
 
-Each protocol has a cluster of its own, and all clusters live at once, but only one trains at a
-time, in turns of a few seconds: what else the machine does meets all protocols alike, and a ratio
+Each contender has a cluster of its own, and all clusters live at once, but only one trains at a
+time, in turns of a few seconds: what else the machine does meets all of them alike, and a ratio
 holds on a noisy machine. The first turn of each is a warm-up and is not counted.
 """
 
@@ -17,14 +17,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorwire.bench import traffic
-from tensorwire.bench.models import flights
+from tensorwire.bench.models import MODELS, examples
 from tensorwire.bench.record import Record, TrainResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
+    PAIRS,
     PROTOCOLS,
+    Contender,
     Setting,
     answer,
     compare,
+    contenders,
     task_argv,
     wait_started,
 )
@@ -41,8 +44,9 @@ _REPLY_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """What to train on; ``steps`` counts the steps of all workers together, for each protocol."""
+    """What to train on; ``steps`` counts the steps of all workers together, for each contender."""
 
+    model: str = "flights"
     protocols: tuple[str, ...] = PROTOCOLS
     ps: int = 2
     workers: int = 2
@@ -61,6 +65,10 @@ class TrainPlan:
                 "a step of warm-up and a measured one for each worker"
             )
 
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        return contenders(self.protocols, self.setting)
+
     def turns(self) -> list[int]:
         """Steps that each worker takes in each turn, the warm-up first."""
         per_worker = self.steps // self.workers
@@ -71,9 +79,9 @@ class TrainPlan:
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """How far one protocol's training is."""
+    """How far one contender's training is."""
 
-    protocol: str
+    contender: str
     phase: str
     """"start", "warm-up", "train", "evaluate", or what the tasks say while they start."""
     step: int
@@ -105,7 +113,7 @@ def run(
     plan: TrainPlan,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
 ) -> TrainOutcome:
-    """Trains Wide & Deep on the flights, once per protocol, in turns, as ``command``.
+    """Trains the model once per contender, in turns, as ``command``.
 
     Raises TensorwireError when TensorFlow or the data is missing or a task fails, and leaves no
     process behind, however it ends.
@@ -117,22 +125,22 @@ def run(
     with contextlib.ExitStack() as stack:
         clusters = [
             stack.enter_context(LocalCluster({"ps": plan.ps, "worker": plan.workers}))
-            for _ in plan.protocols
+            for _ in plan.contenders
         ]
         # In a cluster's directory the data goes when the cluster goes, even if we are killed.
         data_directory = clusters[0].directory / "data"
         data_directory.mkdir()
         stack.callback(shutil.rmtree, data_directory, ignore_errors=True)
-        files = flights.prepare(data_directory, plan.workers)
+        files = examples.write(data_directory, plan.workers, *MODELS[plan.model].load())
         largest_batch = files.train_examples // plan.workers
         if plan.batch_size > largest_batch:
             raise UsageError(
-                f"--batch-size {plan.batch_size} is more than a worker's share of the flights: "
+                f"--batch-size {plan.batch_size} is more than a worker's share of the examples: "
                 f"at most {largest_batch} with {plan.workers} worker(s)"
             )
         sides = [
-            _Training(protocol, plan, cluster, files, on_progress)
-            for protocol, cluster in zip(plan.protocols, clusters, strict=True)
+            _Training(contender, plan, cluster, files, on_progress)
+            for contender, cluster in zip(plan.contenders, clusters, strict=True)
         ]
         for side in sides:
             side.start()
@@ -143,7 +151,7 @@ def run(
             for side in sides if number % 2 == 0 else reversed(sides):
                 side.take_turn(steps, warm_up=number == 0)
         results = [side.finish() for side in sides]
-    ratios = compare({side.protocol: side.rounds for side in sides}, [("grpc++", "grpc")])
+    ratios = compare({side.contender.name: side.rounds for side in sides}, PAIRS)
     return TrainOutcome(
         record=Record(
             command=command,
@@ -183,7 +191,7 @@ def _negative(a: int | None) -> int | None:
 
 
 class _Training:
-    """One protocol's cluster while it trains.
+    """One contender's cluster while it trains.
 
     ``rounds`` has, for each measured turn, the seconds of a step, workers together, as its one
     element.
@@ -191,13 +199,13 @@ class _Training:
 
     def __init__(
         self,
-        protocol: str,
+        contender: Contender,
         plan: TrainPlan,
         cluster: LocalCluster,
-        files: flights.FlightsFiles,
+        files: examples.ExampleFiles,
         on_progress: Callable[[TrainProgress], None],
     ) -> None:
-        self.protocol = protocol
+        self.contender = contender
         self._plan = plan
         self._cluster = cluster
         self._files = files
@@ -226,8 +234,9 @@ class _Training:
             "job": job,
             "index": index,
             "spec": self._cluster.spec,
-            "protocol": self.protocol,
-            "tensor_fuse": self._plan.setting.tensor_fuse,
+            "protocol": self.contender.protocol,
+            "tensor_fuse": self.contender.setting.tensor_fuse,
+            "model": self._plan.model,
             "batch_size": self._plan.batch_size,
             "train_file": str(self._files.train[index]) if job == "worker" else "",
             "held_out_file": str(self._files.held_out),
@@ -237,7 +246,7 @@ class _Training:
             job,
             index,
             task_argv("train_task"),
-            env=self._plan.setting.task_environment(),
+            env=self.contender.setting.task_environment(),
             channel=True,
         )
         self._send(task, config)
@@ -286,11 +295,12 @@ class _Training:
         self._traffic += self._traffic_so_far() - before
         if self._traffic.calls == 0:
             raise TensorwireError(
-                f"no tensor went over {self.protocol}: its figures would be those of another way"
+                f"no tensor went over {self.contender.protocol}: "
+                "its figures would be those of another way"
             )
 
     def finish(self) -> TrainResult:
-        """Scores the held-out flights, writes the last checkpoint and ends the tasks."""
+        """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
         self._report("evaluate")
         chief = self._workers[0]
         calls = self._traffic.calls
@@ -308,9 +318,9 @@ class _Training:
             task.stop()
         steps_per_s = 1.0 / typical_s(self.rounds)
         return TrainResult(
-            protocol=self.protocol,
-            tensor_fuse=self._plan.setting.tensor_fuse,
-            model="flights",
+            protocol=self.contender.protocol,
+            tensor_fuse=self.contender.setting.tensor_fuse,
+            model=self._plan.model,
             steps=self._steps_done,
             steps_per_s=steps_per_s,
             examples_per_s=steps_per_s * self._plan.batch_size,
@@ -327,7 +337,7 @@ class _Training:
             grpc_bytes: int | None = traffic.received_bytes(self._grpc_ports)
         except traffic.TrafficUnavailable:
             grpc_bytes = None
-        if self.protocol == "grpc":
+        if self.contender.protocol == "grpc":
             return _Traffic(grpc_bytes, None)
         stats = [self._ask(task, "stats") for task in (*self._ps, *self._workers)]
         data_bytes = sum(int(task["rx_bytes"]) for task in stats)
@@ -340,7 +350,7 @@ class _Training:
         plan = self._plan
         self._on_progress(
             TrainProgress(
-                protocol=self.protocol,
+                contender=self.contender.name,
                 phase=phase,
                 step=self._steps_done + taken,
                 steps=sum(plan.turns()) * plan.workers,

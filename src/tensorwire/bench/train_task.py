@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorwire.bench.models import flights
+from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
@@ -41,6 +41,7 @@ class TaskConfig:
     spec: Mapping[str, list[str]]
     protocol: str
     tensor_fuse: bool
+    model: str
     batch_size: int
     train_file: str
     held_out_file: str
@@ -57,6 +58,7 @@ class Worker:
         self._channel = channel
         self._target: str = server.target
         self._session: Any = None
+        self._columns = MODELS[config.model].columns
         # Workers draw their batches in different orders, the same ones on every protocol.
         v1.set_random_seed(2013 + config.index)
         with v1.device(
@@ -65,7 +67,9 @@ class Worker:
                 cluster=tf.train.ClusterSpec(dict(config.spec)),
             )
         ):
-            self._model = flights.build(tf, Path(config.train_file), config.batch_size)
+            self._model = wide_deep.build(
+                tf, self._columns, Path(config.train_file), config.batch_size
+            )
 
     def open(self) -> Message:
         v1 = self._tf.compat.v1
@@ -135,8 +139,8 @@ class Worker:
         return {"calls": received + 2 * len(remote)}
 
     def evaluate(self) -> Message:
-        """The AUC on the held-out flights with the variables that the ps have now."""
-        held_out = flights.read(Path(self._config.held_out_file))
+        """The AUC on the held-out examples with the variables that the ps have now."""
+        held_out = examples.read(Path(self._config.held_out_file), len(self._columns))
 
         def score(step_context: Any) -> list[Any]:
             # The step context's session runs no hooks: scoring is no training step.
@@ -149,7 +153,7 @@ class Worker:
             ]
 
         scores = np.concatenate(self._session.run_step_fn(score))
-        return {"auc": flights.auc(scores, held_out.late), "examples": len(held_out.late)}
+        return {"auc": examples.auc(scores, held_out.labels), "examples": len(held_out.labels)}
 
     def close(self) -> Message:
         """Ends the session; the chief's writes the last checkpoint."""

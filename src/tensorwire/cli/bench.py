@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorwire.bench.models import MODELS
 from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
 from tensorwire.cli.options import comparison_options
+from tensorwire.cli.training import train_and_show, training_options
 from tensorwire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -238,3 +240,53 @@ def steps(
         *tables.ratio_tables(outcome.ratios),
         notes=outcome.notes + tables.spread_notes(outcome.ratios),
     )
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  tensorwire bench train --model flights
+  tensorwire bench train --model ctr --tensor-fuse --json train.json"""
+)
+@click.option(
+    "--model",
+    type=click.Choice(list(MODELS)),
+    default="flights",
+    show_default=True,
+    help="flights: the demo's; ctr: 26 categorical and 200 further small columns, synthetic.",
+)
+@training_options
+@comparison_options(default_rounds=8)
+def train(
+    *,
+    model: str,
+    steps: int,
+    ps: int,
+    workers: int,
+    batch_size: int,
+    protocols: str | None,
+    rounds: int,
+    tensor_fuse: bool,
+    transport: str,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Train Wide & Deep with ps and workers of this machine: steps and examples a second.
+
+    Beside them the AUC on examples that training never sees, and what a step sends between the
+    tasks: MB (of 10^6 bytes) and messages, a message being a call from one task to another, or a
+    tensor that was sent unasked.
+    """
+    from tensorwire.bench.train import TrainPlan
+
+    plan = TrainPlan(
+        model=model,
+        protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
+        ps=ps,
+        workers=workers,
+        steps=steps,
+        batch_size=batch_size,
+        rounds=rounds,
+        setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
+    )
+    train_and_show("bench train", plan, json_path, report_path)

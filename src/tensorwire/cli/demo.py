@@ -8,6 +8,7 @@ import click
 
 from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
 from tensorwire.cli.options import comparison_options
+from tensorwire.cli.training import train_and_show, training_options
 
 
 @click.command(
@@ -23,22 +24,7 @@ Examples:
     metavar="NAME",
     help="As --protocols, one at a time; may be repeated.",
 )
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=2000,
-    show_default=True,
-    help="Training steps of all workers together, for each protocol.",
-)
-@click.option("--ps", type=click.IntRange(1, 16), default=2, show_default=True)
-@click.option("--workers", type=click.IntRange(1, 16), default=2, show_default=True)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, 65536),
-    default=256,
-    show_default=True,
-    help="Examples of a step of one worker.",
-)
+@training_options
 @comparison_options(default_rounds=8)
 def demo(
     *,
@@ -61,8 +47,7 @@ def demo(
     turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
     another, or a tensor that was sent unasked; the AUC is of months that training never sees.
     """
-    from tensorwire.bench.train import TrainPlan, run
-    from tensorwire.report import page, tables, training
+    from tensorwire.bench.train import TrainPlan
 
     named = ",".join([*single_protocols, *([protocols] if protocols is not None else [])])
     plan = TrainPlan(
@@ -74,18 +59,4 @@ def demo(
         rounds=rounds,
         setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
     )
-    with training.TrainingDisplay(plan.protocols) as display:
-        outcome = run("demo", plan, display)
-    if json_path is not None:
-        outcome.record.write(json_path)
-    results = outcome.train_results
-    if report_path is not None:
-        page.write(report_path, outcome.record, training.train_plots(results), outcome.ratios)
-    title = f"Wide & Deep on flights: {ps} ps, {workers} workers, batches of {batch_size}"
-    tables.show(
-        training.train_table(results, title),
-        notes=[*outcome.notes, *training.spread_notes(outcome.ratios)],
-    )
-    sentence = training.verdict(results, outcome.ratios)
-    if sentence:
-        click.echo(sentence)
+    train_and_show("demo", plan, json_path, report_path)

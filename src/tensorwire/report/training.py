@@ -23,12 +23,12 @@ _WAITING_LINE_EVERY_S = 30.0
 
 
 class TrainingDisplay:
-    """Progress on standard error: a bar a protocol for a person, a line now and then for a log.
+    """Progress on standard error: a bar a contender for a person, a line now and then for a log.
 
     A context manager; call it with each TrainProgress.
     """
 
-    def __init__(self, protocols: Sequence[str]) -> None:
+    def __init__(self, contenders: Sequence[str]) -> None:
         self._last_line = 0.0
         self._last_phase: tuple[str, str] | None = None
         self._bars: Progress | None = None
@@ -36,7 +36,7 @@ class TrainingDisplay:
         console = Console(stderr=True)
         if console.is_terminal:
             self._bars = Progress(
-                TextColumn("{task.description:8}"),
+                TextColumn("{task.description:12}"),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[rate]:>16}"),
@@ -44,9 +44,9 @@ class TrainingDisplay:
                 TextColumn("{task.fields[phase]}"),
                 console=console,
             )
-            for protocol in protocols:
-                self._bar_of[protocol] = self._bars.add_task(
-                    protocol, total=None, rate="", loss="", phase="waits"
+            for name in contenders:
+                self._bar_of[name] = self._bars.add_task(
+                    name, total=None, rate="", loss="", phase="waits"
                 )
 
     def __enter__(self) -> TrainingDisplay:
@@ -69,7 +69,7 @@ class TrainingDisplay:
         if self._bars is None:
             self._line(progress, rate, loss)
             return
-        bar = self._bar_of[progress.protocol]
+        bar = self._bar_of[progress.contender]
         self._bars.update(
             bar, total=progress.steps, completed=progress.step, loss=loss, phase=progress.phase
         )
@@ -77,7 +77,7 @@ class TrainingDisplay:
             self._bars.update(bar, rate=rate)
 
     def _line(self, progress: TrainProgress, rate: str, loss: str) -> None:
-        phase = (progress.protocol, progress.phase)
+        phase = (progress.contender, progress.phase)
         now = time.monotonic()
         quiet_s = _LINE_EVERY_S if rate else _WAITING_LINE_EVERY_S
         if phase == self._last_phase and now - self._last_line < quiet_s:
@@ -85,19 +85,19 @@ class TrainingDisplay:
         self._last_phase = phase
         self._last_line = now
         words = [f"step {progress.step} of {progress.steps}" if rate else "", rate, loss]
-        text = ", ".join([f"{progress.protocol}: {progress.phase}", *filter(None, words)])
+        text = ", ".join([f"{progress.contender}: {progress.phase}", *filter(None, words)])
         print(text, file=sys.stderr, flush=True)
 
 
 def train_table(results: Sequence[TrainResult], title: str) -> Table:
-    """A row a protocol."""
+    """A row a contender."""
     table = Table(title=title, title_justify="left")
     table.add_column("protocol", no_wrap=True)
     for heading in ("steps/s", "examples/s", "MB/step", "messages/step", "AUC"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
-            side_name(result.protocol, result.tensor_fuse),
+            _name(result),
             number(result.steps_per_s),
             f"{result.examples_per_s:.0f}",
             "-" if result.wire_mb_per_step is None else number(result.wire_mb_per_step),
@@ -108,8 +108,19 @@ def train_table(results: Sequence[TrainResult], title: str) -> Table:
 
 
 def train_plots(results: Sequence[TrainResult]) -> list[Plot]:
-    """Steps a second, a bar a protocol."""
-    return [Plot("Steps a second", "steps/s", [Bar(r.protocol, r.steps_per_s) for r in results])]
+    """Steps a second, and messages a step where they were counted; a bar a contender."""
+    rates = [Bar(_name(result), result.steps_per_s) for result in results]
+    messages = [
+        Bar(_name(result), result.rpcs_per_step)
+        for result in results
+        if result.rpcs_per_step is not None
+    ]
+    plots = [Plot("Steps a second", "steps/s", rates)]
+    return [*plots, Plot("Messages a step", "messages", messages)] if messages else plots
+
+
+def _name(result: TrainResult) -> str:
+    return side_name(result.protocol, result.tensor_fuse)
 
 
 def spread_notes(ratios: Mapping[str, Ratio]) -> list[str]:
@@ -122,15 +133,23 @@ def spread_notes(ratios: Mapping[str, Ratio]) -> list[str]:
     ]
 
 
-def verdict(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> str:
-    """The comparison in one sentence; empty where there is nothing to compare."""
-    if not ratios:
-        return ""
-    name, ratio = next(iter(ratios.items()))
-    first, second = name.split("/")
-    auc = {result.protocol: result.auc for result in results}
+def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
+    """A sentence for each comparison with stock grpc; none where it took no part."""
+    of = {_name(result): result for result in results}
+    return [
+        _verdict(of[name.removesuffix("/grpc")], of["grpc"], ratio)
+        for name, ratio in ratios.items()
+        if name.endswith("/grpc")
+    ]
+
+
+def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
+    messages = ""
+    if first.tensor_fuse and first.rpcs_per_step is not None and grpc.rpcs_per_step:
+        fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
+        messages = f" with {fewer:.0%} fewer messages a step,"
     return (
-        f"{first} trains {ratio.value:.2f} times as fast as {second} "
-        f"({ratio.low:.2f} to {ratio.high:.2f} in the middle half of the rounds), "
-        f"to an AUC of {auc[first]:.4f} against {auc[second]:.4f}."
+        f"{_name(first)} trains {ratio.value:.2f} times as fast as grpc "
+        f"({ratio.low:.2f} to {ratio.high:.2f} in the middle half of the rounds),{messages} "
+        f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."
     )

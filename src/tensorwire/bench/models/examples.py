@@ -1,0 +1,75 @@
+"""Labelled examples of hashed columns: their files, and how well a model ranks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+Labels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """``ids`` is int32 [examples, columns]; ``labels`` is int32 [examples], 0 or 1."""
+
+    ids: Ids
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class ExampleFiles:
+    """Prepared data on disk.
+
+    ``train`` has a file a worker: records of int32 [columns + 1], the ids and then the label.
+    ``held_out`` has records of the same form.
+    """
+
+    train: tuple[Path, ...]
+    held_out: Path
+    train_examples: int
+    held_out_examples: int
+
+
+def write(directory: Path, workers: int, train: Examples, held_out: Examples) -> ExampleFiles:
+    """Writes the data for ``workers`` workers into ``directory``; each gets its own share."""
+
+    def write_one(path: Path, examples: Examples) -> Path:
+        np.hstack([examples.ids, examples.labels[:, None]]).tofile(path)
+        return path
+
+    return ExampleFiles(
+        train=tuple(
+            write_one(
+                directory / f"train-{w}-of-{workers}.bin",
+                Examples(train.ids[w::workers], train.labels[w::workers]),
+            )
+            for w in range(workers)
+        ),
+        held_out=write_one(directory / "held_out.bin", held_out),
+        train_examples=len(train.labels),
+        held_out_examples=len(held_out.labels),
+    )
+
+
+def read(path: Path, columns: int) -> Examples:
+    """Examples of ``columns`` columns from a file that :func:`write` wrote."""
+    records = np.fromfile(path, dtype=np.int32).reshape(-1, columns + 1)
+    return Examples(records[:, :-1], records[:, -1])
+
+
+def auc(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Area under the ROC curve: the share of (1, 0) pairs of labels ranked right, ties half."""
+    positives = int(labels.sum())
+    negatives = len(labels) - positives
+    if positives == 0 or negatives == 0:
+        raise ValueError("the AUC needs examples of both classes")
+    _, index, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    last_rank = np.cumsum(counts)
+    mean_rank = last_rank - (counts - 1) / 2.0
+    rank_sum = float(mean_rank[index][labels == 1].sum())
+    return (rank_sum - positives * (positives + 1) / 2.0) / (positives * negatives)

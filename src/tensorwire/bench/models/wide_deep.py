@@ -1,0 +1,149 @@
+"""Wide & Deep over hashed columns, as a parameter server trains it.
+
+The model follows Cheng et al., *Wide & Deep Learning for Recommender Systems* (2016): a linear
+part over hashed columns trained by FTRL, a multi-layer perceptron over their embeddings trained by
+Adagrad, one logit. Each column has its own embedding table and its own wide weights, as in
+click-through models in production, so that a step moves some hundreds of small tensors between
+worker and ps.
+
+Only :func:`build` needs TensorFlow, and gets it from its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorwire.bench.models.examples import Examples
+
+HIDDEN_UNITS = (128, 64)
+WIDE_LEARNING_RATE = 0.05
+DEEP_LEARNING_RATE = 0.05
+_SHUFFLED_BATCHES = 64
+
+
+@dataclass(frozen=True)
+class Column:
+    """A hashed feature column; its ids are in [0, ``buckets``)."""
+
+    name: str
+    buckets: int
+    embedding_dim: int = 8
+    is_wide: bool = True
+    """Whether it is part of the linear model too."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Columns, and the data that they describe."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    load: Callable[[], tuple[Examples, Examples]]
+    """The training examples in the order to read them in, and the held-out ones."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The tensors of a model graph that a training loop uses.
+
+    Feeding ``ids`` and fetching ``logits`` scores other examples than the next batch.
+    """
+
+    ids: Any
+    """int64 [batch, columns]"""
+    logits: Any
+    """float32 [batch]"""
+    loss: Any
+    """float32 scalar"""
+    global_step: Any
+    train: Any
+    """Run to take one step."""
+
+
+def build(tf: Any, columns: Sequence[Column], train_file: Path, batch_size: int) -> Graph:
+    """Builds the model into the current graph.
+
+    Variables are created with ``tf.compat.v1.get_variable`` under the caller's device function
+    (``replica_device_setter``); lookups run on the ps that owns the table, and gradients go there
+    as ``IndexedSlices``. The rest, the input included, stays on the worker. ``train_file``, as
+    ``examples.write`` wrote it, has at least ``batch_size`` examples.
+    """
+    v1 = tf.compat.v1
+    # The file's order is random, so a batch can be a record: to put batches together example
+    # by example would cost more than the model does. Each epoch takes the batches in another order.
+    batch_bytes = 4 * (len(columns) + 1) * batch_size
+    batches, left_over_bytes = divmod(train_file.stat().st_size, batch_bytes)
+    records = (
+        tf.data.FixedLengthRecordDataset(str(train_file), batch_bytes, footer_bytes=left_over_bytes)
+        .shuffle(min(batches, _SHUFFLED_BATCHES))
+        .repeat()
+        .prefetch(2)
+    )
+    batch = tf.io.decode_raw(v1.data.make_one_shot_iterator(records).get_next(), tf.int32)
+    batch = tf.reshape(batch, [batch_size, len(columns) + 1])
+    ids = v1.placeholder_with_default(
+        tf.cast(batch[:, :-1], tf.int64), [None, len(columns)], name="ids"
+    )
+    labels = tf.cast(batch[:, -1], tf.float32)
+    column_ids = tf.unstack(ids, axis=1)
+
+    # All tables of a kind one after the other: round robin then spreads each kind over all ps.
+    with v1.variable_scope("deep"):
+        tables = [
+            v1.get_variable(
+                column.name,
+                [column.buckets, column.embedding_dim],
+                initializer=v1.truncated_normal_initializer(stddev=0.05, seed=c),
+            )
+            for c, column in enumerate(columns)
+        ]
+    with v1.variable_scope("wide"):
+        weights = [
+            (
+                v1.get_variable(
+                    column.name, [column.buckets, 1], initializer=v1.zeros_initializer()
+                ),
+                i,
+            )
+            for column, i in zip(columns, column_ids, strict=True)
+            if column.is_wide
+        ]
+        bias = v1.get_variable("bias", [1], initializer=v1.zeros_initializer())
+
+    hidden = tf.concat(
+        [tf.nn.embedding_lookup(table, i) for table, i in zip(tables, column_ids, strict=True)],
+        axis=1,
+    )
+    with v1.variable_scope("deep"):
+        width = sum(column.embedding_dim for column in columns)
+        for layer, units in enumerate((*HIDDEN_UNITS, 1)):
+            kernel = v1.get_variable(
+                f"layer{layer}/kernel",
+                [width, units],
+                initializer=v1.glorot_uniform_initializer(seed=layer),
+            )
+            offset = v1.get_variable(
+                f"layer{layer}/bias", [units], initializer=v1.zeros_initializer()
+            )
+            hidden = tf.matmul(hidden, kernel) + offset
+            if units != 1:
+                hidden = tf.nn.relu(hidden)
+            width = units
+    linear = tf.add_n([tf.nn.embedding_lookup(weight, i) for weight, i in weights])
+    logits = tf.squeeze(hidden + linear + bias, axis=1, name="logits")
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+
+    global_step = v1.train.get_or_create_global_step()
+    wide_train = v1.train.FtrlOptimizer(WIDE_LEARNING_RATE).minimize(
+        loss, var_list=v1.trainable_variables("wide")
+    )
+    deep_train = v1.train.AdagradOptimizer(DEEP_LEARNING_RATE).minimize(
+        loss, var_list=v1.trainable_variables("deep")
+    )
+    with v1.control_dependencies([wide_train, deep_train]):
+        train = v1.assign_add(global_step, 1).op
+    return Graph(ids=ids, logits=logits, loss=loss, global_step=global_step, train=train)

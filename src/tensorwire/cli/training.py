@@ -1,0 +1,66 @@
+"""What the commands that train a model have in common: `demo` and `bench train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from tensorwire.bench.train import TrainPlan
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def training_options(command: Command) -> Command:
+    """How many tasks train, and for how long."""
+    options = [
+        click.option(
+            "--steps",
+            type=click.IntRange(min=1),
+            default=2000,
+            show_default=True,
+            help="Training steps of all workers together, for each protocol.",
+        ),
+        click.option("--ps", type=click.IntRange(1, 16), default=2, show_default=True),
+        click.option("--workers", type=click.IntRange(1, 16), default=2, show_default=True),
+        click.option(
+            "--batch-size",
+            type=click.IntRange(1, 65536),
+            default=256,
+            show_default=True,
+            help="Examples of a step of one worker.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def train_and_show(
+    command: str, plan: TrainPlan, json_path: Path | None, report_path: Path | None
+) -> None:
+    """Trains, shows how far it is, and says what came of it."""
+    from tensorwire.bench.models import MODELS
+    from tensorwire.bench.train import run
+    from tensorwire.report import page, tables, training
+
+    with training.TrainingDisplay([each.name for each in plan.contenders]) as display:
+        outcome = run(command, plan, display)
+    if json_path is not None:
+        outcome.record.write(json_path)
+    results = outcome.train_results
+    if report_path is not None:
+        page.write(report_path, outcome.record, training.train_plots(results), outcome.ratios)
+    title = (
+        f"Wide & Deep on {MODELS[plan.model].title}: {plan.ps} ps, {plan.workers} workers, "
+        f"batches of {plan.batch_size}"
+    )
+    tables.show(
+        training.train_table(results, title),
+        notes=[*outcome.notes, *training.spread_notes(outcome.ratios)],
+    )
+    for sentence in training.verdicts(results, outcome.ratios):
+        click.echo(sentence)

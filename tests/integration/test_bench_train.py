@@ -1,0 +1,81 @@
+"""`tensorwire bench train` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+pytestmark = pytest.mark.tensorflow
+
+COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "train"]
+RESULT_FIELDS = [
+    "protocol",
+    "tensor_fuse",
+    "model",
+    "steps",
+    "steps_per_s",
+    "examples_per_s",
+    "auc",
+    "rpcs_per_step",
+    "wire_mb_per_step",
+]
+
+
+def test_the_wide_model_is_trained_stock_single_and_fused(tmp_path: Path) -> None:
+    json_path, page = tmp_path / "train.json", tmp_path / "train.html"
+    size = ["--ps=1", "--workers=1", "--batch-size=64", "--steps=60", "--rounds=2"]
+
+    done = subprocess.run(
+        [
+            *COMMAND,
+            "--model=ctr",
+            *size,
+            "--tensor-fuse",
+            f"--json={json_path}",
+            f"--report={page}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    record = json.loads(json_path.read_text())
+    assert record["command"] == "bench train"
+    sides = [(result["protocol"], result["tensor_fuse"]) for result in record["results"]]
+    assert sides == [("grpc", False), ("grpc++", False), ("grpc++", True)]
+    for result in record["results"]:
+        assert list(result) == RESULT_FIELDS
+        assert result["model"] == "ctr"
+        assert result["steps"] == 60
+        assert result["examples_per_s"] == pytest.approx(64 * result["steps_per_s"], rel=1e-3)
+        assert 0.4 < result["auc"] < 0.8
+    grpc, single, fused = record["results"]
+    # 226 columns: their ids to the ps, their embeddings back, and gradients.
+    assert 500 < grpc["rpcs_per_step"] < 1000
+    # Two ways of counting: a traced step, and the plug-in's counters. On a slow machine some
+    # tensors are asked for although they are on their way.
+    assert 0.95 < single["rpcs_per_step"] / grpc["rpcs_per_step"] < 2.05
+    if None not in (grpc["wire_mb_per_step"], single["wire_mb_per_step"]):
+        assert single["wire_mb_per_step"] == pytest.approx(grpc["wire_mb_per_step"], rel=0.25)
+    assert fused["auc"] == pytest.approx(single["auc"], abs=0.05)
+    assert set(record["ratios"]) == {"grpc++/grpc", "grpc++ fused/grpc", "grpc++ fused/grpc++"}
+    assert "grpc++ fused trains" in done.stdout
+    assert "Messages a step" in page.read_text()
+
+
+def test_wrong_usage_is_one_line_and_status_2() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--model", "resnet"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "resnet" in done.stderr

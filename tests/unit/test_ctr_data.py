@@ -1,0 +1,58 @@
+"""The synthetic click-through data: wide, skewed, the same everywhere, and learnable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensorwire.bench.models import ctr
+from tensorwire.bench.models.examples import Examples, auc
+
+EXAMPLES = 20_000
+
+
+@pytest.fixture(scope="module")
+def sample() -> Examples:
+    return ctr.generate(EXAMPLES)
+
+
+def test_there_are_26_categorical_columns_and_200_small_ones(sample: Examples) -> None:
+    categorical, small = ctr.COLUMNS[:26], ctr.COLUMNS[26:]
+
+    assert len(small) == 200
+    assert max(column.buckets for column in categorical) == 100_000
+    assert max(column.buckets for column in small) <= 100
+    assert len({column.name for column in ctr.COLUMNS}) == 226
+    assert sample.ids.shape == (EXAMPLES, 226)
+    assert sample.ids.dtype == np.int32
+
+
+def test_ids_are_within_their_tables_and_follow_zipfs_law(sample: Examples) -> None:
+    for c, column in enumerate(ctr.COLUMNS):
+        shares = np.bincount(sample.ids[:, c], minlength=column.buckets) / EXAMPLES
+        expected = np.arange(1, column.buckets + 1) ** -ctr.ZIPF_EXPONENT
+        expected /= expected.sum()
+        assert len(shares) == column.buckets
+        np.testing.assert_allclose(shares[:4], expected[:4], atol=0.02)
+
+
+def test_the_data_is_the_same_each_time(sample: Examples) -> None:
+    again = ctr.generate(EXAMPLES)
+
+    np.testing.assert_array_equal(again.ids, sample.ids)
+    np.testing.assert_array_equal(again.labels, sample.labels)
+
+
+def test_clicks_are_the_rarer_label_and_follow_from_the_ids(sample: Examples) -> None:
+    half = EXAMPLES // 2
+    assert 0.1 < sample.labels.mean() < 0.4
+
+    # The rate of clicks of a column's value, learned on one half, ranks the other.
+    scores = np.zeros(half)
+    for c, column in enumerate(ctr.COLUMNS[:26]):
+        ids, labels = sample.ids[:half, c], sample.labels[:half]
+        shown = np.bincount(ids, minlength=column.buckets) + 20.0
+        clicked = np.bincount(ids, labels, minlength=column.buckets) + 20.0 * labels.mean()
+        scores += np.log(clicked / shown)[sample.ids[half:, c]]
+
+    assert auc(scores, sample.labels[half:]) > 0.6
