@@ -11,6 +11,8 @@ struct PluginCounters {
   std::atomic<uint64_t> pushed_tensors{0};  // that came from them unasked
   std::atomic<uint64_t> served_tensors{0};  // asked by other tasks
   std::atomic<uint64_t> run_graphs{0};      // asked by a master elsewhere
+  std::atomic<uint64_t> fused_messages{0};  // sent by tensor_fuse, under any protocol
+  std::atomic<uint64_t> fused_tensors{0};   // that travelled in them
 };
 
 PluginCounters& Counters();

@@ -222,8 +222,10 @@ std::string Planes::ToJson() const {
          ", \"recv_tensors\": " + std::to_string(counters.recv_tensors.load()) +
          ", \"pushed_tensors\": " + std::to_string(counters.pushed_tensors.load()) +
          ", \"served_tensors\": " + std::to_string(counters.served_tensors.load()) +
-         ", \"run_graphs\": " + std::to_string(counters.run_graphs.load()) + ", \"peers\": [" +
-         peers + "]}";
+         ", \"run_graphs\": " + std::to_string(counters.run_graphs.load()) +
+         ", \"fused_messages\": " + std::to_string(counters.fused_messages.load()) +
+         ", \"fused_tensors\": " + std::to_string(counters.fused_tensors.load()) +
+         ", \"peers\": [" + peers + "]}";
 }
 
 }  // namespace

@@ -1,0 +1,180 @@
+#include "fuse_pass.h"
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuse_groups.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_set.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/node_builder.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::GraphOptimizationPassOptions;
+using tensorflow::Node;
+using tensorflow::NodeBuilder;
+
+bool AskedFor(const GraphOptimizationPassOptions& options) {
+  const char* const variable = std::getenv(kFuseVariable);
+  if (variable != nullptr && *variable != '\0' && std::string_view(variable) != "0") return true;
+  if (options.session_options == nullptr) return false;
+  const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
+  for (const auto& optimizer : rewrite.custom_optimizers()) {
+    if (optimizer.name() == kFuseOptimizerName) return true;
+  }
+  return false;
+}
+
+// The device of the first node that `node` has a data edge to.
+std::string FirstConsumersDevice(const Node& node) {
+  for (const Edge* edge : node.out_edges()) {
+    if (!edge->IsControlEdge()) return edge->dst()->assigned_device_name();
+  }
+  return node.assigned_device_name();
+}
+
+// Puts the nodes of branches and loops where TensorFlow's partitioner is about to put them: on the
+// device of what they pass on. Otherwise tensors would cross to them that need not.
+void PlaceControlFlow(Graph* graph) {
+  std::vector<Node*> inputs_first;
+  tensorflow::GetReversePostOrder(*graph, &inputs_first);
+  for (Node* node : inputs_first) {
+    if (node->IsSwitch() || node->IsExit()) {
+      const Edge* data = nullptr;
+      if (node->input_edge(0, &data).ok()) {
+        node->set_assigned_device_name(data->src()->assigned_device_name());
+      }
+    } else if ((node->IsEnter() && !tensorflow::IsRefType(node->input_type(0))) ||
+               node->IsNextIteration()) {
+      node->set_assigned_device_name(FirstConsumersDevice(*node));
+    }
+  }
+}
+
+// Replaces the crossing edges of one group by nodes that send and receive them as one.
+class GroupRewriter {
+ public:
+  GroupRewriter(Graph* graph, const FuseGroup& group, int64_t incarnation)
+      : graph_(graph),
+        group_(group),
+        incarnation_(incarnation),
+        name_(graph->NewName("tensor_fuse")),
+        // As TensorFlow's partitioner does, with the producer's name: the functions of one step
+        // share a rendezvous.
+        tensor_name_(name_ + "_" + group.crossings.front().src->name()) {}
+
+  absl::Status Rewrite();
+
+ private:
+  NodeBuilder Builder(const std::string& name, const char* op, const char* label) const {
+    NodeBuilder builder(name_ + "/" + name, op);
+    builder.Attr("_kernel", label)
+        .Attr("tensor_name", tensor_name_)
+        .Attr("send_device", group_.src_device)
+        .Attr("send_device_incarnation", incarnation_)
+        .Attr("recv_device", group_.dst_device)
+        .Attr("client_terminated", false)
+        .Attr(kFusePartsAttr, static_cast<int64_t>(group_.crossings.size()));
+    return builder;
+  }
+  absl::Status Add(NodeBuilder builder, const std::string& device, Node** node) {
+    absl::Status status = builder.Finalize(graph_, node);
+    if (status.ok()) (*node)->set_assigned_device_name(device);
+    return status;
+  }
+  // The node on the receiving device behind which the parts can be had.
+  absl::Status AddReceive(Node** arrived);
+  absl::Status Replace(int64_t index, const Crossing& crossing, Node* arrived);
+
+  Graph* const graph_;
+  const FuseGroup& group_;
+  const int64_t incarnation_;
+  const std::string name_;
+  const std::string tensor_name_;
+};
+
+absl::Status GroupRewriter::Rewrite() {
+  Node* arrived = nullptr;
+  if (absl::Status s = AddReceive(&arrived); !s.ok()) return s;
+  int64_t index = 0;
+  for (const Crossing& crossing : group_.crossings) {
+    if (absl::Status s = Replace(index++, crossing, arrived); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupRewriter::AddReceive(Node** arrived) {
+  Node* receive = nullptr;
+  NodeBuilder receiver = Builder("receive", "_Recv", kFuseReceiveLabel);
+  receiver.Attr("tensor_type", tensorflow::DT_UINT8);
+  if (absl::Status s = Add(receiver, group_.dst_device, &receive); !s.ok()) return s;
+  // What follows a kernel that ends in another thread is put into the pool, node by node; what
+  // follows this one, which does nothing, runs where it runs. So all parts are handed out at once.
+  NodeBuilder barrier(name_ + "/arrived", "NoOp");
+  barrier.ControlInput(receive);
+  return Add(barrier, group_.dst_device, arrived);
+}
+
+absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Node* arrived) {
+  const std::string number = std::to_string(index);
+  Node* send = nullptr;
+  NodeBuilder sender = Builder("send_" + number, "_Send", kFusePartLabel);
+  sender.Input(crossing.src, crossing.output).Attr(kFusePartAttr, index);
+  if (absl::Status s = Add(sender, group_.src_device, &send); !s.ok()) return s;
+
+  Node* part = nullptr;
+  NodeBuilder taker = Builder("part_" + number, "_Recv", kFusePartLabel);
+  taker.ControlInput(arrived)
+      .Attr("tensor_type", crossing.src->output_type(crossing.output))
+      .Attr(kFusePartAttr, index);
+  if (absl::Status s = Add(taker, group_.dst_device, &part); !s.ok()) return s;
+
+  for (const Edge* edge : crossing.edges) {
+    Node* const dst = edge->dst();
+    const int input = edge->dst_input();
+    graph_->RemoveEdge(edge);
+    graph_->AddEdge(part, 0, dst, input);
+  }
+  return absl::OkStatus();
+}
+
+// Runs on the master, for each graph that is executed, and for functions whose nodes are on several
+// devices: when every node has its device, and before the graph is cut into parts.
+class TensorFusePass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr || options.device_set == nullptr || !AskedFor(options)) {
+      return absl::OkStatus();
+    }
+    Graph* const graph = options.graph->get();
+    PlaceControlFlow(graph);
+    const bool casts_floats =
+        options.session_options != nullptr &&
+        options.session_options->config.graph_options().enable_bfloat16_sendrecv();
+    std::vector<FuseGroup> groups;
+    if (absl::Status s = FindFuseGroups(*graph, casts_floats, &groups); !s.ok()) return s;
+    for (const FuseGroup& group : groups) {
+      const auto* device = options.device_set->FindDeviceByName(group.src_device);
+      if (device == nullptr) continue;
+      const auto incarnation = static_cast<int64_t>(device->attributes().incarnation());
+      if (absl::Status s = GroupRewriter(graph, group, incarnation).Rewrite(); !s.ok()) return s;
+    }
+    if (!groups.empty()) tensorflow::FixupSourceAndSinkEdges(graph);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 100,
+                      TensorFusePass);
+
+}  // namespace
+}  // namespace tensorwire::plugin

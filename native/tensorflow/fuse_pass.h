@@ -1,0 +1,21 @@
+#pragma once
+
+namespace tensorwire::plugin {
+
+// What the pass writes into a graph and the kernels read.
+//
+// Tensors that travel as one are sent and received by nodes of TensorFlow's own operations _Send
+// and _Recv whose attribute "_kernel" names kernels of ours. The executor goes by the operation:
+// only these run when their input is dead, and may yield a dead output.
+constexpr char kFusePartLabel[] = "tensorwire_fuse_part";        // of a _Send or _Recv
+constexpr char kFuseReceiveLabel[] = "tensorwire_fuse_receive";  // of the _Recv before the parts
+constexpr char kFusePartAttr[] = "_tensorwire_part";             // which of the group's tensors
+constexpr char kFusePartsAttr[] = "_tensorwire_parts";           // how many it has
+
+// By which a session asks for fusion: the name of a custom optimizer in its RewriterConfig. Who
+// does not know it passes over it.
+constexpr char kFuseOptimizerName[] = "tensorwire_fuse";
+// Asks for it in every session and function of this process.
+constexpr char kFuseVariable[] = "TENSORWIRE_TENSOR_FUSE";
+
+}  // namespace tensorwire::plugin
