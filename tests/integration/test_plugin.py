@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import tensorwire.tf  # noqa: E402 - after TensorFlow is known to be there
-from tensorwire.tf import config  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -41,18 +39,6 @@ def test_config_proto_is_a_stock_one() -> None:
     made = tensorwire.tf.ConfigProto(allow_soft_placement=True, operation_timeout_in_ms=500)
     assert type(made) is tf.compat.v1.ConfigProto
     assert made == tf.compat.v1.ConfigProto(allow_soft_placement=True, operation_timeout_in_ms=500)
-
-
-def test_asking_for_fusion_warns_once_and_gives_a_config_that_trains(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(config, "_told", False)
-    with pytest.warns(UserWarning, match="tensor_fuse=True has no effect yet"):
-        made = tensorwire.tf.ConfigProto(tensor_fuse=True, allow_soft_placement=True)
-    assert made == tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tensorwire.tf.ConfigProto(tensor_fuse=True)
 
 
 def test_a_misspelt_option_is_reported_as_by_tensorflow() -> None:

@@ -109,15 +109,18 @@ def test_a_protocol_that_is_neither_is_refused(tensorwire: Any, script: Path) ->
     assert "grpc++" in done.stderr
 
 
-def test_asking_for_fusion_says_that_there_is_none_and_runs(tensorwire: Any, script: Path) -> None:
-    done = tensorwire("run", "--tensor-fuse", script)
-    assert done.returncode == 0
-    assert "no effect yet" in done.stderr
+def test_asking_for_fusion_reaches_the_plugin_through_the_environment() -> None:
+    plain = runner.environment(None, tensor_fuse=False, debug=False, inherited={})
+    fused = runner.environment(None, tensor_fuse=True, debug=False, inherited=plain)
+    inner = runner.environment(None, tensor_fuse=False, debug=False, inherited=fused)
+    assert [env.get("TENSORWIRE_TENSOR_FUSE") for env in (plain, fused, inner)] == [None, "1", "1"]
 
 
 def test_a_run_within_a_run_takes_the_inner_protocol() -> None:
-    outer = runner.environment("grpc++", debug=False, inherited={"PYTHONPATH": "/mine"})
-    inner = runner.environment("grpc", debug=False, inherited=outer)
+    outer = runner.environment(
+        "grpc++", tensor_fuse=False, debug=False, inherited={"PYTHONPATH": "/mine"}
+    )
+    inner = runner.environment("grpc", tensor_fuse=False, debug=False, inherited=outer)
     assert inner[runner.PROTOCOL_VARIABLE] == "grpc"
     assert inner["PYTHONPATH"] == outer["PYTHONPATH"]
     assert inner["PYTHONPATH"].endswith(":/mine")

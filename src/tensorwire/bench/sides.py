@@ -282,10 +282,6 @@ class ProtocolSide:
                 "its figures mean nothing"
             )
 
-    def notes(self) -> list[str]:
-        """What the tasks want a user to know."""
-        return list(self._ask("worker", {"do": "notes"})["notes"])
-
     def _arrived_tensors(self) -> int:
         """Tensors that came to the ps over grpc++ so far."""
         wire = self._ask("ps", {"do": "wire"})

@@ -59,7 +59,6 @@ class StepsOutcome:
     record: Record
     results: list[StepsResult]
     ratios: dict[str, stats.Ratio]
-    notes: list[str]
 
 
 def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
@@ -93,7 +92,7 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         for case in plan.cases:
             for side in sides:
                 side.verify(CASES[case])
-        tensorflow, notes = sides[-1].tensorflow, sides[-1].notes()
+        tensorflow = sides[-1].tensorflow
     ratios: dict[str, stats.Ratio] = {}
     for case in plan.cases:
         suffix = f" {case}" if len(plan.cases) > 1 else ""
@@ -118,4 +117,4 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         results=results,
         ratios={name: ratio.value for name, ratio in ratios.items()},
     )
-    return StepsOutcome(record, results, ratios, notes)
+    return StepsOutcome(record, results, ratios)

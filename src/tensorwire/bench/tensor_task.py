@@ -20,7 +20,6 @@ import resource
 import socket
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -57,12 +56,8 @@ class TensorTask:
         self._plugin: Any = None
         if protocol == GRPCPP or setup["tensor_fuse"]:
             self._plugin = _import("tensorwire.tf")
-        self.notes: list[str] = []
         if setup["tensor_fuse"]:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                self._config = self._plugin.ConfigProto(tensor_fuse=True)
-            self.notes = [str(warning.message) for warning in caught]
+            self._config = self._plugin.ConfigProto(tensor_fuse=True)
         v1 = self._tf.compat.v1
         try:
             self._server = v1.train.Server(
@@ -183,8 +178,6 @@ class TensorTask:
                 return self.finish()
             case "finished":
                 return self.finished()
-            case "notes":
-                return {"notes": self.notes}
             case "cpu":
                 return {"cpu_s": _cpu_s()}
             case "wire":

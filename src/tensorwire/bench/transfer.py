@@ -75,7 +75,6 @@ class TransferOutcome:
     record: Record
     results: list[TransferResult]
     ratios: dict[str, stats.Ratio]
-    notes: list[str]
     ceilings: dict[str, float]
     """MB/s of "tcp" and "memcpy"."""
 
@@ -135,7 +134,7 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
             watcher.advance()
         for side in sides:
             side.verify(tensors)
-        tensorflow, notes = sides[-1].tensorflow, sides[-1].notes()
+        tensorflow = sides[-1].tensorflow
     results = [
         TransferResult(
             protocol=contender.protocol,
@@ -160,7 +159,6 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
         ),
         results=results,
         ratios=ratios,
-        notes=notes,
         ceilings={kind: plan.data_mb / stats.typical_s(rounds[kind]) for kind in _CEILINGS},
     )
 

@@ -100,7 +100,6 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
         reply = ask(cluster, task, {"do": "verify", **case}, request_timeout_s(tensors, 4))
         if not reply["equal"]:
             raise TensorwireError(f"the ps at {hosts.ps} does not hold what this worker sent")
-        notes = ask(cluster, task, {"do": "notes"}, _REQUEST_TIMEOUT_S)["notes"]
         ask(cluster, task, {"do": "finish"}, _REQUEST_TIMEOUT_S)
     result = TransferResult(
         protocol=hosts.protocol,
@@ -113,7 +112,7 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
         cpu_s_per_gb=None,
     )
     record = Record("bench transfer", tensorflow, [result], ratios={})
-    return TransferOutcome(record, [result], ratios={}, notes=notes, ceilings={})
+    return TransferOutcome(record, [result], ratios={}, ceilings={})
 
 
 def _start(cluster: LocalCluster, job: str, hosts: Hosts, watcher: Watcher) -> tuple[Task, str]:

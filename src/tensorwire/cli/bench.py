@@ -141,7 +141,7 @@ def _transfer_here(
     tables.show(
         tables.transfer_table(outcome.results, outcome.ceilings),
         *tables.ratio_tables(outcome.ratios),
-        notes=[*notes, *outcome.notes, *tables.spread_notes(outcome.ratios)],
+        notes=[*notes, *tables.spread_notes(outcome.ratios)],
     )
 
 
@@ -170,7 +170,7 @@ def _transfer_between_hosts(
     if report_path is not None:
         plots = page.transfer_plots(outcome.results, outcome.ceilings)
         page.write(report_path, outcome.record, plots, outcome.ratios)
-    tables.show(tables.transfer_table(outcome.results, outcome.ceilings), notes=outcome.notes)
+    tables.show(tables.transfer_table(outcome.results, outcome.ceilings))
     click.echo(f"transfer rate: {outcome.results[0].mb_per_s:.6f} MB/s")
 
 
@@ -238,7 +238,7 @@ def steps(
     tables.show(
         tables.steps_table(outcome.results),
         *tables.ratio_tables(outcome.ratios),
-        notes=outcome.notes + tables.spread_notes(outcome.ratios),
+        notes=tables.spread_notes(outcome.ratios),
     )
 
 

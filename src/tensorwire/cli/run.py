@@ -21,7 +21,11 @@ from tensorwire.plugin import runner
     type=click.Choice(["grpc++", "grpc"]),
     help="Used whatever the script says. Default: what the script says.",
 )
-@click.option("--tensor-fuse", is_flag=True, help="No effect yet: says so, and trains without.")
+@click.option(
+    "--tensor-fuse",
+    is_flag=True,
+    help="Tensors that cross between two tasks at the same depth travel as one message.",
+)
 @click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
 )
@@ -43,10 +47,10 @@ def run(
     """
     if not as_module and not Path(script).exists():
         raise UsageError(f"there is no script {script}")
-    if tensor_fuse:
-        click.echo("tensorwire: --tensor-fuse has no effect yet; tensors are sent singly", err=True)
     target = ["-m", script] if as_module else [script]
-    environment = runner.environment(protocol, debug=bool(ctx.obj and ctx.obj["debug"]))
+    environment = runner.environment(
+        protocol, tensor_fuse, debug=bool(ctx.obj and ctx.obj["debug"])
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *target, *arguments], environment)

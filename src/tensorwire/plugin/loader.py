@@ -36,6 +36,7 @@ def load() -> Path:
         if _loaded is None:
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
+            patches.refuse_partial_runs_that_fuse()
         return _loaded.path
 
 

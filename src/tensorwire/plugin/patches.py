@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tensorwire.plugin import fusion
 from tensorwire.plugin.imports import after_import
 
 PROTOCOL = "grpc++"
@@ -79,3 +80,27 @@ def _widen_run_config_check() -> None:
             config._protocol = named
 
     run_config._validate_properties = validate_properties
+
+
+def refuse_partial_runs_that_fuse() -> None:
+    """``Session.partial_run_setup`` raises InvalidArgumentError where the session fuses tensors.
+
+    What a partial run is fed may depend on what it returned before; the graph does not show that,
+    and tensors that travel as one would wait for each other.
+    """
+    from tensorflow.python.client import session
+    from tensorflow.python.framework import errors
+
+    setup = _original(session.BaseSession.partial_run_setup)
+
+    @functools.wraps(setup)
+    def partial_run_setup(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if fusion.is_asked_for(self._config):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                "partial_run does not work with tensor_fuse: use a session without it",
+            )
+        return setup(self, *args, **kwargs)
+
+    session.BaseSession.partial_run_setup = partial_run_setup

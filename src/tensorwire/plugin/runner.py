@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
+from tensorwire.plugin import fusion
 from tensorwire.plugin.imports import after_import
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
@@ -25,16 +26,22 @@ _SITE = Path(__file__).parent / "site"
 
 
 def environment(
-    protocol: str | None, debug: bool, inherited: Mapping[str, str] | None = None
+    protocol: str | None,
+    tensor_fuse: bool,
+    debug: bool,
+    inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
 
-    With a `protocol`, they use it whatever the script says.
+    With a `protocol`, they use it whatever the script says; with `tensor_fuse`, all their sessions
+    and functions fuse.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
     env["PYTHONPATH"] = os.pathsep.join([str(_SITE), *others])
     env[PROTOCOL_VARIABLE] = protocol or ""
+    if tensor_fuse:
+        env[fusion.VARIABLE] = "1"
     env[DEBUG_VARIABLE] = "1" if debug else ""
     return env
 
