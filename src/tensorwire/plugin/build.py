@@ -46,6 +46,12 @@ class PluginSource:
     folder: Path
     include: Path
     engine: Path
+    name: str = PLUGIN_NAME
+    """Of the library."""
+    what: str = "the grpc++ plug-in"
+    """For messages."""
+    plugin: Path | None = None
+    """The built plug-in, for a library that is linked with it."""
 
     def units(self) -> list[Path]:
         """The files to compile, together: what they name in anonymous namespaces must differ."""
@@ -63,12 +69,25 @@ def packaged_source() -> PluginSource:
     return PluginSource(native / "plugin", native / "include", paths.engine_library())
 
 
+def bench_source(plugin: Path) -> PluginSource:
+    """The native part of `bench serve`, for the plug-in that was built."""
+    packaged = packaged_source()
+    return PluginSource(
+        packaged.folder / "bench",
+        packaged.include,
+        packaged.engine,
+        name="tensorwire_bench.so",
+        what="the native part of bench serve",
+        plugin=plugin,
+    )
+
+
 def ensure_built(
     tensorflow: TensorFlowInstall | None = None,
     source: PluginSource | None = None,
     rebuild: bool = False,
 ) -> Path:
-    """The library of the plug-in for `tensorflow` (the installed one), built first if need be.
+    """The library of `source` (the plug-in) for `tensorflow` (the installed one), built if need be.
 
     Any number of processes may call this at once: one builds, the others wait for it. Where there
     is no compiler, what another one built from the same source is as good.
@@ -83,16 +102,16 @@ def ensure_built(
     try:
         cxx = compiler.find_compiler()
     except TensorwireError:
-        for library in sorted(cache.glob(f"{name}-*/{PLUGIN_NAME}")):
+        for library in sorted(cache.glob(f"{name}-*/{source.name}")):
             return library
         raise
     finished = cache / f"{name}-{_digest(cxx.version)}"
-    library = finished / PLUGIN_NAME
+    library = finished / source.name
     if library.exists() and not rebuild:
         return library
     with _writing_to(cache):
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f"{finished.name}.lock"):
+        with _locked(cache / f"{finished.name}.lock", source.what):
             if not library.exists() or rebuild:  # another process may have built it meanwhile
                 _build(tensorflow, source, cxx, finished)
     return library
@@ -109,8 +128,11 @@ def _digest(*parts: str | bytes) -> str:
 
 def _source_digest(tensorflow: TensorFlowInstall, source: PluginSource) -> str:
     """Of all that a build depends on but the compiler."""
-    parts: list[str | bytes] = [__version__, tensorflow.fingerprint, *_FLAGS, *_LINK_FLAGS]
+    parts: list[str | bytes] = [__version__, source.name, tensorflow.fingerprint]
+    parts += [*_FLAGS, *_LINK_FLAGS]
     parts += tensorflow.compile_flags
+    if source.plugin is not None:
+        parts.append(source.plugin.parent.name)  # which has the digest of all that it was made of
     for file in source.files():
         parts += [file.name, file.read_bytes()]
     return _digest(*parts)
@@ -129,13 +151,13 @@ def _writing_to(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, what: str) -> Iterator[None]:
     """Holds a lock that ends with the process that holds it, however that ends."""
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        _say("tensorwire: another process is building the grpc++ plug-in; waiting for it\n")
+        _say(f"tensorwire: another process is building {what}; waiting for it\n")
         try:
             lock.acquire(timeout=WAIT_FOR_OTHER_BUILD_S)
         except filelock.Timeout:
@@ -159,7 +181,7 @@ def _build(
     work.mkdir()
     began = time.monotonic()
     _say(
-        f"tensorwire: building the grpc++ plug-in for TensorFlow {tensorflow.version} "
+        f"tensorwire: building {source.what} for TensorFlow {tensorflow.version} "
         f"(once, about {TYPICAL_S} s) … "
     )
     try:
@@ -175,7 +197,7 @@ def _build(
         _say("failed\n")
         log.write_text(f"{shlex.join(error.command)}\n{error.output}", encoding="utf-8")
         raise TensorwireError(
-            f"the grpc++ plug-in does not compile for TensorFlow {tensorflow.version} "
+            f"{source.what} does not compile for TensorFlow {tensorflow.version} "
             f"with {cxx.version}: {error.first_error()} (all of it: {log})"
         ) from None
     except BaseException:
@@ -233,16 +255,19 @@ def _link_command(
 ) -> list[str]:
     # No rpath: whoever loads the plug-in has loaded the engine and TensorFlow before, and the
     # dynamic linker finds both by their SONAME.
+    beside = [str(source.plugin)] if source.plugin is not None else []
     return [
         *cxx.command,
         *_LINK_FLAGS,
+        f"-Wl,-soname,{source.name}",
         _OBJECT,
+        *beside,
         f"-L{tensorflow.library_folder}",
         *(f"-l:{name}" for name in LIBRARIES),
         f"-L{source.engine.parent}",
         f"-l:{source.engine.name}",
         "-o",
-        PLUGIN_NAME,
+        source.name,
     ]
 
 

@@ -1,0 +1,111 @@
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client.h"
+#include "keys.h"
+#include "serve.h"
+
+namespace tensorwire::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clients* const the_clients = new Clients;  // used by threads that run until the process ends
+uint64_t the_incarnation = 0;
+
+// A closed loop: whoever has got a tensor asks for the next that nobody has asked for. Lives until
+// its last request has ended, so that one which is late finds it.
+class Round : public std::enable_shared_from_this<Round> {
+ public:
+  Round(int64_t step_id, int64_t first, int64_t count)
+      : step_id_(step_id), latency_us_(static_cast<size_t>(count)) {
+    // Made ahead of time: a worker's graph has its keys made, too.
+    for (int64_t i = 0; i < count; ++i) keys_.push_back(KeyOf(first + i, the_incarnation));
+  }
+
+  absl::Status Run(int in_flight, double timeout_s, tensorwire_bench_asked* asked,
+                   float* latency_us) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < in_flight; ++i) {
+      for (const auto& client : *the_clients) AskNext(client.get());
+    }
+    std::unique_lock lock(mutex_);
+    const bool ended = condition_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                                           [this] { return ended_ == latency_us_.size(); });
+    if (!status_.ok()) return status_;
+    if (!ended) {
+      return absl::DeadlineExceededError(std::to_string(ended_.load()) + " of " +
+                                         std::to_string(latency_us_.size()) +
+                                         " requests were answered in time");
+    }
+    asked->seconds = std::chrono::duration<double>(last_ - begin).count();
+    asked->bytes = bytes_.load();
+    std::memcpy(latency_us, latency_us_.data(), latency_us_.size() * sizeof(float));
+    return absl::OkStatus();
+  }
+
+ private:
+  void AskNext(Client* client) {
+    const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= keys_.size()) return;
+    client->Ask(step_id_, keys_[index],
+                [self = shared_from_this(), client, index, begin = Clock::now()](
+                    const absl::Status& status, const tensorflow::Tensor& tensor) {
+                  self->latency_us_[index] =
+                      std::chrono::duration<float, std::micro>(Clock::now() - begin).count();
+                  self->AskNext(client);  // first, for it is the next one's time that runs
+                  self->End(status, tensor);
+                });
+  }
+
+  void End(const absl::Status& status, const tensorflow::Tensor& tensor) {
+    const auto data = tensor.tensor_data();
+    const bool whole = !data.empty() && static_cast<uint8_t>(data[data.size() - 1]) == kFill;
+    bytes_.fetch_add(static_cast<int64_t>(data.size()), std::memory_order_relaxed);
+    if (!status.ok() || !whole) {
+      std::lock_guard lock(mutex_);
+      if (status_.ok()) status_ = status.ok() ? absl::DataLossError("not what was sent") : status;
+    }
+    if (ended_.fetch_add(1) + 1 < latency_us_.size()) return;
+    std::lock_guard lock(mutex_);
+    last_ = Clock::now();
+    condition_.notify_all();
+  }
+
+  const int64_t step_id_;
+  std::vector<std::string> keys_;
+  std::vector<float> latency_us_;
+  std::atomic<size_t> next_{0};
+  std::atomic<size_t> ended_{0};
+  std::atomic<int64_t> bytes_{0};
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  Clock::time_point last_;
+  absl::Status status_;
+};
+
+}  // namespace
+}  // namespace tensorwire::bench
+
+extern "C" const char* tensorwire_bench_connect(const char* protocol, const char* address,
+                                                int clients, uint64_t incarnation) {
+  using namespace tensorwire::bench;
+  the_incarnation = incarnation;
+  const auto make = std::string(protocol) == "grpc" ? GrpcClients : WireClients;
+  return Words(make(address, clients, the_clients));
+}
+
+extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t first, int64_t count,
+                                            int in_flight, double timeout_s,
+                                            tensorwire_bench_asked* asked, float* latency_us) {
+  using namespace tensorwire::bench;
+  const auto round = std::make_shared<Round>(step_id, first, count);
+  return Words(round->Run(in_flight, timeout_s, asked, latency_us));
+}

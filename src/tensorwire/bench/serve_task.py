@@ -1,0 +1,144 @@
+"""The ps and the clients of `bench serve`: `python -m tensorwire.bench.serve_task`.
+
+The process that started it asks by JSON messages (`lab.channel`). The first is
+{"part": "ps", "protocol", "spec"} or {"part": "clients"}, and is answered when the library is
+loaded; then {"do": a public method of `PsTask` or `ClientsTask`, its arguments} are answered one by
+one. What is measured runs in C++ (native/tensorflow/bench): Python only says when.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import resource
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorwire.bench.payloads import payload_sizes
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.channel import Message, TaskEnd
+
+
+class _Asked(ctypes.Structure):
+    """As tensorwire_bench_asked in serve.h."""
+
+    _fields_ = (("seconds", ctypes.c_double), ("bytes", ctypes.c_int64))
+
+
+class _Library:
+    """native/tensorflow/bench/serve.h; a function's error becomes a TensorwireError."""
+
+    def __init__(self) -> None:
+        from tensorwire.plugin import build, loader
+
+        path = build.ensure_built(source=build.bench_source(loader.load()))
+        self._library = ctypes.CDLL(str(path))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        function = self._library[f"tensorwire_bench_{name}"]
+        function.restype = ctypes.c_char_p
+        error = function(*arguments)
+        if error is not None:
+            raise TensorwireError(error.decode(errors="replace"))
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class PsTask:
+    """A server, and the tensors that its clients will ask for."""
+
+    def __init__(self, library: _Library, protocol: str, spec: dict[str, list[str]]) -> None:
+        from tensorflow.core.protobuf import tensorflow_server_pb2
+
+        self._library = library
+        server_def = tensorflow_server_pb2.ServerDef(
+            job_name="ps", task_index=0, protocol=protocol
+        )
+        for name, addresses in spec.items():
+            job = server_def.cluster.job.add(name=name)
+            for index, address in enumerate(addresses):
+                job.tasks[index] = address
+        data = server_def.SerializeToString()
+        incarnation = ctypes.c_uint64()
+        library.call("start_ps", data, ctypes.c_uint64(len(data)), ctypes.byref(incarnation))
+        self.started = {"incarnation": incarnation.value}
+
+    def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
+        """Makes the tensors of a step; their sizes depend on the arguments only."""
+        sizes = payload_sizes(payload, message_size, count, seed=step)
+        pointer = sizes.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
+        self._library.call("fill", ctypes.c_int64(step), pointer, ctypes.c_int64(count))
+        return {"bytes": int(sizes.sum())}
+
+    def cpu(self) -> Message:
+        return {"cpu_s": _cpu_s()}
+
+
+class ClientsTask:
+    """Clients that ask as fast as they are answered."""
+
+    def __init__(self, library: _Library) -> None:
+        self._library = library
+        self.started: Message = {}
+
+    def connect(self, protocol: str, address: str, clients: int, incarnation: int) -> Message:
+        self._library.call(
+            "connect", protocol.encode(), address.encode(), clients, ctypes.c_uint64(incarnation)
+        )
+        return {}
+
+    def ask(
+        self, step: int, first: int, count: int, in_flight: int, timeout_s: float
+    ) -> Message:
+        """Asks for `count` tensors; returns the seconds, and each answer's time."""
+        asked = _Asked()
+        latency_us = np.empty(count, dtype=np.float32)
+        self._library.call(
+            "ask",
+            ctypes.c_int64(step),
+            ctypes.c_int64(first),
+            ctypes.c_int64(count),
+            in_flight,
+            ctypes.c_double(timeout_s),
+            ctypes.byref(asked),
+            latency_us.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+        )
+        return {
+            "seconds": asked.seconds,
+            "bytes": asked.bytes,
+            "latency_us": np.rint(latency_us).astype(int).tolist(),
+        }
+
+
+def _start(setup: Message) -> PsTask | ClientsTask:
+    library = _Library()
+    if setup["part"] == "ps":
+        return PsTask(library, setup["protocol"], setup["spec"])
+    return ClientsTask(library)
+
+
+def main() -> None:
+    end = TaskEnd()
+    setup = end.receive()
+    if setup is None:
+        return
+    try:
+        task = _start(setup)
+        tensorflow: Any = importlib.import_module("tensorflow")
+        end.send({"tensorflow": tensorflow.__version__, **task.started})
+        while (message := end.receive()) is not None:
+            method: Callable[..., Message] = getattr(task, message.pop("do"))
+            end.send(method(**message))
+    except TensorwireError as error:
+        traceback.print_exc()
+        end.send({"error": str(error)})
+
+
+if __name__ == "__main__":
+    main()
