@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
@@ -44,6 +45,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["transfer", *TWO_HOSTS[:2], "--worker-hosts", "nowhere", "--job", "ps"], "nowhere"),
         (["steps", "--case", "huge"], "'huge' is not one of"),
         (["steps", "--protocols", "grpc+"], "unknown protocol 'grpc+'"),
+        (["serve", "--clients", "0"], "--clients 0: give a number from 1"),
+        (["serve", "--clients", "16", "--requests", "100"], "give at least 160"),
+        (["serve", "--message-size", "0"], "--message-size 0: give bytes from 1"),
+        (["serve", "--payload", "lumpy"], "'lumpy' is not one of"),
+        (["serve", "--in-flight", "0"], "--in-flight"),
+        (["serve", "--tensor-fuse"], "--tensor-fuse"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(
@@ -90,3 +97,12 @@ def test_the_command_itself_loads_neither_tensorflow_nor_the_plug_in() -> None:
         "assert not {'tensorflow', 'tensorwire.tf'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_more_clients_than_a_process_may_have_connections_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1024))
+    status, err = run(capsys, "serve", "--clients", "1000")
+    assert status == 2
+    assert "a process may open 1024 files and sockets here" in err

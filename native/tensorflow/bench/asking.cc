@@ -24,10 +24,10 @@ uint64_t the_incarnation = 0;
 // its last request has ended, so that one which is late finds it.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  Round(int64_t step_id, int64_t first, int64_t count)
+  Round(int64_t step_id, int64_t count)
       : step_id_(step_id), latency_us_(static_cast<size_t>(count)) {
     // Made ahead of time: a worker's graph has its keys made, too.
-    for (int64_t i = 0; i < count; ++i) keys_.push_back(KeyOf(first + i, the_incarnation));
+    for (int64_t i = 0; i < count; ++i) keys_.push_back(KeyOf(i, the_incarnation));
   }
 
   absl::Status Run(int in_flight, double timeout_s, tensorwire_bench_asked* asked,
@@ -102,10 +102,10 @@ extern "C" const char* tensorwire_bench_connect(const char* protocol, const char
   return Words(make(address, clients, the_clients));
 }
 
-extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t first, int64_t count,
-                                            int in_flight, double timeout_s,
-                                            tensorwire_bench_asked* asked, float* latency_us) {
+extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int in_flight,
+                                            double timeout_s, tensorwire_bench_asked* asked,
+                                            float* latency_us) {
   using namespace tensorwire::bench;
-  const auto round = std::make_shared<Round>(step_id, first, count);
+  const auto round = std::make_shared<Round>(step_id, count);
   return Words(round->Run(in_flight, timeout_s, asked, latency_us));
 }

@@ -65,7 +65,8 @@ absl::Status GrpcClients(const std::string& address, int count, Clients* out) {
     if (absl::Status s = tensorflow::NewHostPortGrpcChannel(address, &options, &channel); !s.ok()) {
       return s;
     }
-    auto* const queue = env->GetCompletionQueue(static_cast<size_t>(i) % env->CompletionQueueSize());
+    auto* const queue =
+        env->GetCompletionQueue(static_cast<size_t>(i) % env->CompletionQueueSize());
     out->push_back(std::make_unique<GrpcClient>(
         tensorflow::NewGrpcRemoteWorker(channel, queue, env->GetThreadPool(), logger,
                                         "/job:ps/replica:0/task:0"),

@@ -12,10 +12,10 @@ inline constexpr uint8_t kFill = 0x5a;  // what the tensors are full of
 
 // The rendezvous key of a step's tensor number `index`, from the ps's CPU to a worker's.
 inline std::string KeyOf(int64_t index, uint64_t incarnation) {
-  return tensorflow::Rendezvous::CreateKey(
-      "/job:ps/replica:0/task:0/device:CPU:0", incarnation,
-      "/job:worker/replica:0/task:0/device:CPU:0", std::to_string(index) + "_variable/read",
-      tensorflow::FrameAndIter(0, 0));
+  return tensorflow::Rendezvous::CreateKey("/job:ps/replica:0/task:0/device:CPU:0", incarnation,
+                                           "/job:worker/replica:0/task:0/device:CPU:0",
+                                           std::to_string(index) + "_variable/read",
+                                           tensorflow::FrameAndIter(0, 0));
 }
 
 // Null, or the error in words that live until the thread's next call.

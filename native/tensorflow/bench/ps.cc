@@ -81,8 +81,7 @@ extern "C" const char* tensorwire_bench_start_ps(const void* server_def, uint64_
   return nullptr;
 }
 
-extern "C" const char* tensorwire_bench_fill(int64_t step_id, const int64_t* sizes,
-                                             int64_t count) {
+extern "C" const char* tensorwire_bench_fill(int64_t step_id, const int64_t* sizes, int64_t count) {
   using namespace tensorwire::bench;
   return Words(the_ps->Fill(step_id, sizes, count));
 }

@@ -29,9 +29,8 @@ struct tensorwire_bench_asked {
 const char* tensorwire_bench_connect(const char* protocol, const char* address, int clients,
                                      uint64_t incarnation);
 
-// Asks for the tensors [first, first + count) of step `step_id`. Every client has `in_flight`
+// Asks for the first `count` tensors of step `step_id`. Every client has `in_flight`
 // requests on their way until there is none left to send. `latency_us` has room for `count`.
-const char* tensorwire_bench_ask(int64_t step_id, int64_t first, int64_t count, int in_flight,
-                                 double timeout_s, tensorwire_bench_asked* asked,
-                                 float* latency_us);
+const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int in_flight, double timeout_s,
+                                 tensorwire_bench_asked* asked, float* latency_us);
 }

@@ -17,7 +17,7 @@ PAYLOADS = ("uniform", "random", "skewed")
 MOST_BYTES = 1 << 30
 
 _SKEWED_PARTS = np.array([0.1, 1.0, 6.4])
-_SKEWED_SHARES = np.array([0.6, 0.3, 0.1])
+_SKEWED_SHARES = (0.6, 0.3, 0.1)
 
 Sizes: TypeAlias = npt.NDArray[np.int64]
 
@@ -42,6 +42,6 @@ def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Siz
     if payload == "random":
         return random.integers(1, 2 * message_size, size=count, dtype=np.int64)
     if payload == "skewed":
-        parts = random.choice(_SKEWED_PARTS, p=_SKEWED_SHARES, size=count)
-        return np.maximum(1, np.rint(parts * message_size)).astype(np.int64)
+        sizes = np.maximum(1, np.rint(_SKEWED_PARTS * message_size)).astype(np.int64)
+        return random.choice(sizes, p=_SKEWED_SHARES, size=count)
     raise ValueError(f"no such payload: {payload}")

@@ -94,11 +94,45 @@ class TrainResult:
     wire_mb_per_step: float | None
 
 
-Result = TransferResult | StepsResult | TrainResult
+@dataclass(frozen=True)
+class LatencyUs:
+    """How long a request took, in microseconds, over every measured request."""
 
-_RESULT_TYPES: dict[str, type[TransferResult] | type[StepsResult] | type[TrainResult]] = {
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class ServeResult:
+    """`bench serve`: one protocol, one ps asked by many clients."""
+
+    protocol: str
+    clients: int
+    """Each with a connection of its own."""
+    in_flight: int
+    """Requests of each client on their way."""
+    message_size: int
+    """Mean bytes of a tensor."""
+    payload: str
+    """"uniform", "random" or "skewed"."""
+    requests: int
+    """Measured requests."""
+    requests_per_s: float
+    mb_per_s: float
+    latency_us: LatencyUs
+    ps_cpu_us_per_request: float
+    """CPU time of the ps's process."""
+    ps_threads: int
+
+
+Result = TransferResult | StepsResult | ServeResult | TrainResult
+
+_RESULT_TYPES: dict[
+    str, type[TransferResult] | type[StepsResult] | type[ServeResult] | type[TrainResult]
+] = {
     "bench transfer": TransferResult,
     "bench steps": StepsResult,
+    "bench serve": ServeResult,
     "bench train": TrainResult,
     "demo": TrainResult,
 }
@@ -167,12 +201,14 @@ class Record:
 
 
 def _result(
-    result_type: type[TransferResult] | type[StepsResult] | type[TrainResult],
+    result_type: type[TransferResult] | type[StepsResult] | type[ServeResult] | type[TrainResult],
     entry: dict[str, Any],
 ) -> Result:
     values = dict(entry)
     if "step_ms" in values:
         values["step_ms"] = StepMs(**values["step_ms"])
+    if "latency_us" in values:
+        values["latency_us"] = LatencyUs(**values["latency_us"])
     return result_type(**values)
 
 

@@ -1,9 +1,10 @@
 """The ps and the clients of `bench serve`: `python -m tensorwire.bench.serve_task`.
 
 The process that started it asks by JSON messages (`lab.channel`). The first is
-{"part": "ps", "protocol", "spec"} or {"part": "clients"}, and is answered when the library is
-loaded; then {"do": a public method of `PsTask` or `ClientsTask`, its arguments} are answered one by
-one. What is measured runs in C++ (native/tensorflow/bench): Python only says when.
+{"part": "ps" | "clients", "protocol", "descriptors"}, of a ps with "spec", and is answered when the
+library is loaded and, of a ps, the server runs; then {"do": a public method of `PsTask` or
+`ClientsTask`, its arguments} are answered one by one. What is measured runs in C++
+(native/tensorflow/bench): Python only says when.
 """
 
 from __future__ import annotations
@@ -57,17 +58,18 @@ class PsTask:
         from tensorflow.core.protobuf import tensorflow_server_pb2
 
         self._library = library
-        server_def = tensorflow_server_pb2.ServerDef(
-            job_name="ps", task_index=0, protocol=protocol
-        )
+        server_def = tensorflow_server_pb2.ServerDef(job_name="ps", task_index=0, protocol=protocol)
         for name, addresses in spec.items():
             job = server_def.cluster.job.add(name=name)
             for index, address in enumerate(addresses):
                 job.tasks[index] = address
         data = server_def.SerializeToString()
-        incarnation = ctypes.c_uint64()
-        library.call("start_ps", data, ctypes.c_uint64(len(data)), ctypes.byref(incarnation))
-        self.started = {"incarnation": incarnation.value}
+        self._incarnation = ctypes.c_uint64()
+        library.call("start_ps", data, ctypes.c_uint64(len(data)), ctypes.byref(self._incarnation))
+
+    def incarnation(self) -> Message:
+        """Of the server's device: a part of every tensor's key."""
+        return {"incarnation": self._incarnation.value}
 
     def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
         """Makes the tensors of a step; their sizes depend on the arguments only."""
@@ -83,26 +85,28 @@ class PsTask:
 class ClientsTask:
     """Clients that ask as fast as they are answered."""
 
-    def __init__(self, library: _Library) -> None:
+    def __init__(self, library: _Library, protocol: str) -> None:
         self._library = library
-        self.started: Message = {}
+        self._protocol = protocol
 
-    def connect(self, protocol: str, address: str, clients: int, incarnation: int) -> Message:
+    def connect(self, address: str, clients: int, incarnation: int) -> Message:
+        """Makes the clients; each connects when it first asks."""
         self._library.call(
-            "connect", protocol.encode(), address.encode(), clients, ctypes.c_uint64(incarnation)
+            "connect",
+            self._protocol.encode(),
+            address.encode(),
+            clients,
+            ctypes.c_uint64(incarnation),
         )
         return {}
 
-    def ask(
-        self, step: int, first: int, count: int, in_flight: int, timeout_s: float
-    ) -> Message:
+    def ask(self, step: int, count: int, in_flight: int, timeout_s: float) -> Message:
         """Asks for `count` tensors; returns the seconds, and each answer's time."""
         asked = _Asked()
         latency_us = np.empty(count, dtype=np.float32)
         self._library.call(
             "ask",
             ctypes.c_int64(step),
-            ctypes.c_int64(first),
             ctypes.c_int64(count),
             in_flight,
             ctypes.c_double(timeout_s),
@@ -116,11 +120,19 @@ class ClientsTask:
         }
 
 
+def _allow_descriptors(count: int) -> None:
+    """Raises this process's soft limit to `count`; its starter has looked at the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
 def _start(setup: Message) -> PsTask | ClientsTask:
+    _allow_descriptors(setup["descriptors"])
     library = _Library()
     if setup["part"] == "ps":
         return PsTask(library, setup["protocol"], setup["spec"])
-    return ClientsTask(library)
+    return ClientsTask(library, setup["protocol"])
 
 
 def main() -> None:
@@ -131,7 +143,7 @@ def main() -> None:
     try:
         task = _start(setup)
         tensorflow: Any = importlib.import_module("tensorflow")
-        end.send({"tensorflow": tensorflow.__version__, **task.started})
+        end.send({"tensorflow": tensorflow.__version__})
         while (message := end.receive()) is not None:
             method: Callable[..., Message] = getattr(task, message.pop("do"))
             end.send(method(**message))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorwire.bench.record import StepMs
+from tensorwire.bench.record import LatencyUs, StepMs
 
 Rounds = Sequence[Sequence[float]]
 
@@ -30,6 +30,19 @@ def step_ms(rounds: Rounds) -> StepMs:
         raise ValueError("no step was measured")
     p50, p90 = np.percentile(steps, [50, 90])
     return StepMs(p50=float(p50), p90=float(p90), min=float(steps.min()))
+
+
+def latency_us(rounds: Sequence[Sequence[int]]) -> LatencyUs:
+    """Percentiles over all requests of all rounds, in microseconds.
+
+    Raises:
+        ValueError: there is no request.
+    """
+    times = np.concatenate([np.asarray(times) for times in rounds])
+    if not times.size:
+        raise ValueError("no request was measured")
+    p50, p99 = np.percentile(times, [50, 99])
+    return LatencyUs(p50=float(p50), p99=float(p99))
 
 
 def typical_s(rounds: Rounds) -> float:

@@ -23,8 +23,17 @@ def _in_a_folder(
     return path
 
 
-def comparison_options(default_rounds: int) -> Callable[[Command], Command]:
-    """The options that every experiment has."""
+def comparison_options(
+    default_rounds: int, *, tensor_fuse: bool = True
+) -> Callable[[Command], Command]:
+    """The options that every experiment has; `tensor_fuse` only where there are graphs."""
+    fusion = [
+        click.option(
+            "--tensor-fuse",
+            is_flag=True,
+            help="Measure the last protocol with its tensors sent together, too.",
+        )
+    ]
     options = [
         click.option(
             "--protocols",
@@ -38,11 +47,7 @@ def comparison_options(default_rounds: int) -> Callable[[Command], Command]:
             show_default=True,
             help="Turns that the protocols take (A B A B …).",
         ),
-        click.option(
-            "--tensor-fuse",
-            is_flag=True,
-            help="Measure the last protocol with its tensors sent together, too.",
-        ),
+        *(fusion if tensor_fuse else []),
         click.option(
             "--transport",
             type=click.Choice(TRANSPORTS),

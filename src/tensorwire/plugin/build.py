@@ -59,7 +59,7 @@ class PluginSource:
 
     def files(self) -> list[Path]:
         """Every file whose change asks for another build."""
-        headers = (*self.folder.rglob("*.h"), *self.include.rglob("*.h"))
+        headers = (*self.folder.glob("*.h"), *self.include.rglob("*.h"))
         return self.units() + sorted(headers)
 
 

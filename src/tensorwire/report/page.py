@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tensorwire.bench.record import Record, StepMs, StepsResult, TransferResult
+from tensorwire.bench.record import Record, ServeResult, StepMs, StepsResult, TransferResult
 from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 from tensorwire.errors import TensorwireError
@@ -110,6 +110,28 @@ def steps_plots(results: Sequence[StepsResult]) -> list[Plot]:
             [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in results if r.case == case],
         )
         for case in cases
+    ]
+
+
+def serve_plots(results: Sequence[ServeResult]) -> list[Plot]:
+    """Requests a second, how long they took, and what they cost the ps."""
+    latencies = [("median", [r.latency_us.p50 for r in results])]
+    latencies.append(("99th percentile", [r.latency_us.p99 for r in results]))
+    return [
+        Plot("Requests a second", "/s", [Bar(r.protocol, r.requests_per_s) for r in results]),
+        *(
+            Plot(
+                f"Time of a request, {name}, microseconds",
+                "us",
+                [Bar(r.protocol, time) for r, time in zip(results, times, strict=True)],
+            )
+            for name, times in latencies
+        ),
+        Plot(
+            "CPU time of the ps for a request, microseconds",
+            "us",
+            [Bar(r.protocol, r.ps_cpu_us_per_request) for r in results],
+        ),
     ]
 
 

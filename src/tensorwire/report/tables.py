@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.bench.record import StepMs, StepsResult, TransferResult
+from tensorwire.bench.record import ServeResult, StepMs, StepsResult, TransferResult
 from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 
@@ -80,6 +80,28 @@ def steps_table(results: Sequence[StepsResult]) -> Table:
         previous = result.case
         name = side_name(result.protocol, result.tensor_fuse)
         table.add_row(result.case, name, str(result.tensors), *_steps(result.step_ms))
+    return table
+
+
+def serve_table(results: Sequence[ServeResult]) -> Table:
+    """A row a protocol, of one call."""
+    first = results[0]
+    in_flight = f", {first.in_flight} requests each" if first.in_flight > 1 else ""
+    table = _table(
+        f"One ps, {first.clients} clients{in_flight}, {first.payload} payload of "
+        f"{first.message_size} bytes",
+        ["protocol", "requests/s", "MB/s", "latency us p50", "p99", "ps CPU us/request", "threads"],
+    )
+    for result in results:
+        table.add_row(
+            result.protocol,
+            number(result.requests_per_s),
+            number(result.mb_per_s),
+            number(result.latency_us.p50),
+            number(result.latency_us.p99),
+            number(result.ps_cpu_us_per_request),
+            str(result.ps_threads),
+        )
     return table
 
 

@@ -1,0 +1,294 @@
+"""`bench serve`: how many requests a second one ps answers to many clients.
+
+The ps is a task as TensorFlow's users start it. Before each round its rendezvous gets a tensor for
+every request to come, so a request costs it what its service costs and no graph. Each client has a
+TCP connection of its own and asks for the next tensor as soon as it has got one: over gRPC with
+TensorFlow's own client, as its worker cache sets that up, over grpc++ with the plug-in's. They
+share one process and as many threads as one worker would have, because the machine has to leave
+the ps its share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from tensorwire.bench import stats
+from tensorwire.bench.payloads import check_message_size
+from tensorwire.bench.record import Record, ServeResult
+from tensorwire.bench.sides import (
+    DEFAULT_SETTING,
+    PROTOCOLS,
+    Setting,
+    Watcher,
+    answer,
+    ask,
+    compare,
+    task_argv,
+    wait_started,
+)
+from tensorwire.cluster import data_port
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab.channel import Message
+
+_WARM_UP_REQUESTS = 2000
+_CONNECT_TIMEOUT_S = 60.0
+_SLOWEST_REQUESTS_PER_S = 100.0
+_SLOWEST_BYTES_PER_S = 20e6
+# What a task of TensorFlow has open beside its connections is a tenth of this.
+_OTHER_DESCRIPTORS = 500
+_MOST_CLIENTS = 20_000
+_DEFAULT_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class ServePlan:
+    """One call of `bench serve`; `requests` of each protocol, over all rounds."""
+
+    clients: int = 64
+    message_size: int = 4096
+    payload: str = "uniform"
+    in_flight: int = 1
+    """Requests that each client keeps on their way."""
+    requests: int = 200_000
+    rounds: int = 10
+    protocols: tuple[str, ...] = PROTOCOLS
+    setting: Setting = DEFAULT_SETTING
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what this machine cannot run."""
+        check_message_size(self.message_size)
+        if not 1 <= self.clients <= _MOST_CLIENTS:
+            raise UsageError(f"--clients {self.clients}: give a number from 1 to {_MOST_CLIENTS}")
+        if self.requests < self.rounds * self.clients * self.in_flight:
+            raise UsageError(
+                f"--requests {self.requests} are not one a round for every client: "
+                f"give at least {self.rounds * self.clients * self.in_flight}"
+            )
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most != resource.RLIM_INFINITY and self.clients + _OTHER_DESCRIPTORS > most:
+            raise UsageError(
+                f"--clients {self.clients}: a process may open {most} files and sockets here; "
+                "raise that (ulimit -Hn) or use fewer clients"
+            )
+
+
+@dataclass(frozen=True)
+class ServeOutcome:
+    """The record for scripts, and the ratios with their spread for a person."""
+
+    record: Record
+    results: list[ServeResult]
+    ratios: dict[str, stats.Ratio]
+
+
+@dataclass
+class _Measured:
+    """What one side showed so far."""
+
+    seconds_a_request: list[list[float]] = field(default_factory=list)
+    """A round, and in it one figure."""
+    latency_us: list[list[int]] = field(default_factory=list)
+    ps_cpu_s: float = 0.0
+    bytes: int = 0
+
+
+class ServeSide:
+    """One ps and its clients, of a protocol. A context manager."""
+
+    def __init__(self, protocol: str, plan: ServePlan) -> None:
+        self.protocol = protocol
+        self.tensorflow = ""
+        self.measured = _Measured()
+        self._plan = plan
+        self._step = 0
+        self._cluster = LocalCluster({"ps": 1, "clients": 1})
+        self._ps: Task
+        self._clients: Task
+
+    def __enter__(self) -> ServeSide:
+        with contextlib.ExitStack() as stack:
+            cluster = stack.enter_context(self._cluster)
+            self._ps, self._clients = (
+                cluster.start(
+                    part,
+                    0,
+                    task_argv("serve_task"),
+                    env=self._plan.setting.task_environment(),
+                    channel=True,
+                )
+                for part in ("ps", "clients")
+            )
+            # The ps sizes its thread pools by its cluster. Nobody listens at these addresses, and
+            # nobody connects to them.
+            workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
+            spec = {"ps": [self._ps.address], "worker": workers}
+            descriptors = self._plan.clients + _OTHER_DESCRIPTORS
+            common: Message = {"protocol": self.protocol, "descriptors": descriptors}
+            self._ps.channel.send({"part": "ps", "spec": spec, **common})
+            self._clients.channel.send({"part": "clients", **common})
+            stack.pop_all()  # from here on __exit__ ends the cluster
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._cluster.__exit__(exception_type, exception, traceback)
+
+    @property
+    def _port(self) -> int:
+        port = int(self._ps.address.rpartition(":")[2])
+        return data_port(port) if self.protocol == "grpc++" else port
+
+    def connect(self, watcher: Watcher) -> None:
+        """Returns when every client has been answered.
+
+        Raises:
+            TensorwireError: the clients do not have a connection each.
+        """
+        for task in (self._ps, self._clients):
+            self.tensorflow = wait_started(self._cluster, task, watcher)
+        incarnation = ask(self._cluster, self._ps, {"do": "incarnation"})["incarnation"]
+        ask(
+            self._cluster,
+            self._clients,
+            {
+                "do": "connect",
+                "address": f"127.0.0.1:{self._port}",
+                "clients": self._plan.clients,
+                "incarnation": incarnation,
+            },
+        )
+        self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.clients * self._plan.in_flight))
+        connections = established(self._port)
+        if connections < self._plan.clients:
+            raise TensorwireError(
+                f"{self._plan.clients} clients of {self.protocol} share {connections} connections: "
+                "their figures mean nothing"
+            )
+
+    def block(self, requests: int) -> None:
+        """Measures `requests` of them."""
+        cpu_s = self._ps_cpu_s()
+        asked = self._run(requests)
+        self.measured.ps_cpu_s += self._ps_cpu_s() - cpu_s
+        self.measured.seconds_a_request.append([asked["seconds"] / requests])
+        self.measured.latency_us.append(asked["latency_us"])
+        self.measured.bytes += asked["bytes"]
+
+    def _run(self, requests: int) -> Message:
+        plan = self._plan
+        self._step += 1
+        filled = ask(
+            self._cluster,
+            self._ps,
+            {
+                "do": "fill",
+                "step": self._step,
+                "payload": plan.payload,
+                "message_size": plan.message_size,
+                "count": requests,
+            },
+        )
+        patience_s = (
+            _CONNECT_TIMEOUT_S
+            + requests / _SLOWEST_REQUESTS_PER_S
+            + filled["bytes"] / _SLOWEST_BYTES_PER_S
+        )
+        self._clients.channel.send(
+            {
+                "do": "ask",
+                "step": self._step,
+                "count": requests,
+                "in_flight": plan.in_flight,
+                "timeout_s": patience_s,
+            }
+        )
+        asked = answer(self._cluster, self._clients, patience_s + _CONNECT_TIMEOUT_S)
+        if asked["bytes"] != filled["bytes"]:
+            raise TensorwireError(
+                f"{asked['bytes']} bytes of {filled['bytes']} came over {self.protocol}: "
+                "its figures mean nothing"
+            )
+        return asked
+
+    def _ps_cpu_s(self) -> float:
+        return float(ask(self._cluster, self._ps, {"do": "cpu"})["cpu_s"])
+
+    def result(self) -> ServeResult:
+        """The figures of all rounds."""
+        plan, measured = self._plan, self.measured
+        seconds = stats.typical_s(measured.seconds_a_request)
+        requests = sum(map(len, measured.latency_us))
+        return ServeResult(
+            protocol=self.protocol,
+            clients=plan.clients,
+            in_flight=plan.in_flight,
+            message_size=plan.message_size,
+            payload=plan.payload,
+            requests=requests,
+            requests_per_s=1 / seconds,
+            mb_per_s=measured.bytes / requests / seconds / 1e6,
+            latency_us=stats.latency_us(measured.latency_us),
+            ps_cpu_us_per_request=measured.ps_cpu_s / requests * 1e6,
+            ps_threads=len(list(Path(f"/proc/{self._ps.pid}/task").iterdir())),
+        )
+
+
+def default_requests(message_size: int, least: int) -> int:
+    """Measured requests of a protocol: what takes some seconds, and not fewer than `least`."""
+    return max(least, min(200_000, _DEFAULT_BYTES // max(1, message_size)))
+
+
+def established(port: int) -> int:
+    """TCP connections of this network namespace whose local port is `port`."""
+    count = 0
+    for table in ("tcp", "tcp6"):
+        path = Path("/proc/net") / table
+        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        for line in lines:
+            _, local, _, state = line.split()[:4]
+            count += state == "01" and int(local.rpartition(":")[2], 16) == port
+    return count
+
+
+def run(plan: ServePlan, watcher: Watcher) -> ServeOutcome:
+    """Measures; `watcher.advance` is called `len(split(requests, rounds))` times.
+
+    Raises:
+        TensorwireError: a task failed or did not answer in time.
+    """
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the tasks")
+        sides = [stack.enter_context(ServeSide(name, plan)) for name in plan.protocols]
+        for side in sides:
+            side.connect(watcher)
+        watcher.activity("measuring")
+        for requests in stats.split(plan.requests, plan.rounds):
+            for side in sides:
+                side.block(requests)
+            watcher.advance()
+        results = [side.result() for side in sides]
+    ratios = compare(
+        {side.protocol: side.measured.seconds_a_request for side in sides}, [("grpc++", "grpc")]
+    )
+    return ServeOutcome(_record(sides[0].tensorflow, results, ratios), results, ratios)
+
+
+def _record(
+    tensorflow: str, results: Sequence[ServeResult], ratios: dict[str, stats.Ratio]
+) -> Record:
+    return Record(
+        command="bench serve",
+        tensorflow=tensorflow,
+        results=list(results),
+        ratios={name: ratio.value for name, ratio in ratios.items()},
+    )

@@ -1,0 +1,75 @@
+"""`tensorwire bench serve` with a real TensorFlow on both protocols."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.bench import serve
+
+pytestmark = pytest.mark.tensorflow
+
+COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
+RESULT_FIELDS = [
+    "protocol",
+    "clients",
+    "in_flight",
+    "message_size",
+    "payload",
+    "requests",
+    "requests_per_s",
+    "mb_per_s",
+    "latency_us",
+    "ps_cpu_us_per_request",
+    "ps_threads",
+]
+
+
+class Silent:
+    def activity(self, text: str) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
+
+
+def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
+    path, page = tmp_path / "serve.json", tmp_path / "serve.html"
+    arguments = ["--clients", "8", "--requests", "2000", "--rounds", "2", "--payload", "skewed"]
+    done = subprocess.run(
+        [*COMMAND, *arguments, "--json", str(path), "--report", str(page)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    record: dict[str, Any] = json.loads(path.read_text())
+    assert record["command"] == "bench serve"
+    assert [result["protocol"] for result in record["results"]] == ["grpc", "grpc++"]
+    for result in record["results"]:
+        assert list(result) == RESULT_FIELDS
+        assert (result["clients"], result["message_size"]) == (8, 4096)
+        assert (result["payload"], result["requests"]) == ("skewed", 2000)
+        assert 0 < result["latency_us"]["p50"] <= result["latency_us"]["p99"]
+        # Eight clients with a request each on its way, for the median time of one.
+        assert result["requests_per_s"] < 8 * 1e6 / (0.3 * result["latency_us"]["p50"])
+        assert result["ps_cpu_us_per_request"] > 0
+    assert list(record["ratios"]) == ["grpc++/grpc"]
+    assert "One ps, 8 clients" in done.stdout
+    assert "Requests a second" in page.read_text()
+
+
+def test_a_ps_has_no_thread_for_each_of_its_clients() -> None:
+    threads = {}
+    for clients in (2, 256):
+        plan = serve.ServePlan(
+            clients=clients, requests=2 * clients, rounds=1, protocols=("grpc++",)
+        )
+        # It refuses to measure unless every client has a connection.
+        (result,) = serve.run(plan, Silent()).results
+        threads[clients] = result.ps_threads
+    # A ps has up to eight reactors, and gRPC some threads that come and go.
+    assert threads[256] - threads[2] < 32
