@@ -131,6 +131,7 @@ _RESULT_TYPES: dict[
     str, type[TransferResult] | type[StepsResult] | type[ServeResult] | type[TrainResult]
 ] = {
     "bench transfer": TransferResult,
+    "benchmarks/link": TransferResult,
     "bench steps": StepsResult,
     "bench serve": ServeResult,
     "bench train": TrainResult,

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tensorwire.bench import stats
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import Host, LocalCluster, Task
 from tensorwire.lab.channel import ChannelClosed, Message
 
 PROTOCOLS = ("grpc", "grpc++")
@@ -190,13 +190,13 @@ class Block:
 
 
 class ProtocolSide:
-    """One ps and one worker of a protocol on this machine. A context manager."""
+    """One ps and one worker of a protocol, on this machine or on lab hosts. A context manager."""
 
-    def __init__(self, contender: Contender) -> None:
+    def __init__(self, contender: Contender, hosts: Mapping[str, Host] | None = None) -> None:
         self.name = contender.name
         self.protocol = contender.protocol
         self._setting = contender.setting
-        self._cluster = LocalCluster({"ps": 1, "worker": 1})
+        self._cluster = LocalCluster({"ps": 1, "worker": 1}, hosts)
         self._tasks: dict[str, Task] = {}
         self._steps = 0
         self.tensorflow = ""

@@ -22,6 +22,7 @@ from typing import IO
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import guard
 from tensorwire.lab.channel import Channel
+from tensorwire.lab.hosts import LOOPBACK, Host
 from tensorwire.lab.ports import PortLease
 
 _LOGGER = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Task:
 
 
 class LocalCluster:
-    """Tasks of named jobs on 127.0.0.1, each a process in a session of its own.
+    """Tasks of named jobs, each a process in a session of its own, on 127.0.0.1 or on a lab host.
 
     A context manager. When it is left, however it is left, every process that was started in it is
     ended, children of tasks too; when this process is killed outright, a guard process does the
@@ -125,19 +126,21 @@ class LocalCluster:
     Every wait has a deadline.
     """
 
-    def __init__(self, jobs: Mapping[str, int]) -> None:
+    def __init__(self, jobs: Mapping[str, int], hosts: Mapping[str, Host] | None = None) -> None:
         """Picks an address for each task.
 
         Args:
             jobs: the number of tasks of each job, {"ps": 1, "worker": 2}.
+            hosts: the host that a job's tasks run on; a job that it lacks runs on this one.
 
         Raises:
             TensorwireError: this machine has not enough free ports.
         """
+        self._hosts = {job: (hosts or {}).get(job, LOOPBACK) for job in jobs}
         self._lease = PortLease()
         try:
             self.spec: dict[str, list[str]] = {
-                job: [f"127.0.0.1:{self._lease.take()}" for _ in range(count)]
+                job: [f"{self._hosts[job].address}:{self._lease.take()}" for _ in range(count)]
                 for job, count in jobs.items()
             }
         except BaseException:
@@ -232,7 +235,7 @@ class LocalCluster:
                 output = files.enter_context(stdout.open("wb"))
             try:
                 process = subprocess.Popen(
-                    list(argv),
+                    self._hosts[job].command(argv),
                     stdin=subprocess.PIPE if channel else subprocess.DEVNULL,
                     stdout=output,
                     stderr=log_file,
@@ -259,10 +262,12 @@ class LocalCluster:
         return self.directory / f"{job}-{index}{suffix}.log"
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        addresses = [host.address for host in self._hosts.values()]
         environment = {
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "PYTHONUNBUFFERED": "1",  # a killed task's last words are in its log
-            "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC obeys http_proxy even for loopback
+            # gRPC obeys http_proxy even for addresses of this machine.
+            "no_grpc_proxy": ",".join(["localhost", LOOPBACK.address, *addresses]),
             **os.environ,
             **extra,
         }
@@ -319,7 +324,7 @@ class LocalCluster:
             time.sleep(_POLL_S)
 
     def wait_listening(self, tasks: Iterable[Task], timeout_s: float) -> None:
-        """Waits until each task of `tasks` accepts connections at its address.
+        """Waits until each task of `tasks`, all on 127.0.0.1, accepts connections at its address.
 
         Raises:
             TensorwireError: a task of the cluster failed, or the time was up.
