@@ -112,7 +112,7 @@ def run(plan: LinkPlan, watcher: Watcher) -> TransferOutcome:
     ratios = compare(rounds, pairs)
     record = Record(COMMAND, tensorflow, results, {name: r.value for name, r in ratios.items()})
     ceilings = {IPERF3: plan.data_mb / stats.typical_s(rounds[IPERF3])}
-    return TransferOutcome(record, results, ratios, [], ceilings)
+    return TransferOutcome(record, results, ratios, ceilings)
 
 
 class _Iperf3:
