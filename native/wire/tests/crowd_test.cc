@@ -1,0 +1,199 @@
+// Many clients of one server: no thread each, and none of them goes short.
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "harness.h"
+
+namespace tensorwire::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kLargeBytes = 100'000'000;
+constexpr size_t kSmallBytes = 4096;
+
+size_t Threads() {
+  size_t threads = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    ++threads;
+  return threads;
+}
+
+// How many connections this process may have both ends of, 1,000 at most.
+size_t MostConnections() {
+  rlimit limit{};
+  CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = limit.rlim_max;
+  CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  return std::min<size_t>(1000, (static_cast<size_t>(limit.rlim_cur) - 100) / 2);
+}
+
+TEST(a_thousand_clients_are_served_by_the_same_threads_as_one) {
+  Task ps("ps:0", /*reactors=*/2);
+  const std::string address = ps.Listen();
+  const size_t threads = Threads();
+  std::vector<RawStream> streams;
+  for (size_t i = 0; i < MostConnections(); ++i) {
+    streams.push_back(RawStream::To(address));
+    CHECK(streams.back().Send(HelloFrame("worker:" + std::to_string(i), "ps:0") +
+                              Frame(FrameKind::kRequest, i, kEcho, "", std::to_string(i))));
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    ReadFrame frame;
+    CHECK(streams[i].Read(&frame));
+    CHECK(frame.header.kind == FrameKind::kHelloAck);
+    CHECK(streams[i].Read(&frame));
+    CHECK_EQ(frame.payload, std::to_string(i));
+  }
+  CHECK_EQ(Threads(), threads);
+}
+
+// Replies at once with as much of its own memory as the request is asked for.
+class MemoryHandler : public TestHandler {
+ public:
+  RunOn HandleOn(const Request& /*request*/) const override { return RunOn::kReactor; }
+  void Handle(Request request) override {
+    Message reply;
+    reply.AddPayload(memory_.data(), request.metadata == "large" ? kLargeBytes : kSmallBytes);
+    request.Reply(std::move(reply));
+  }
+
+ private:
+  const std::string memory_ = std::string(kLargeBytes, 'x');
+};
+
+// Asks again and again, receiving into the same memory, until told to end.
+class Asker {
+ public:
+  Asker(std::shared_ptr<Channel> channel, std::string what)
+      : channel_(std::move(channel)),
+        what_(std::move(what)),
+        memory_(what_ == "large" ? kLargeBytes : kSmallBytes, '\0') {
+    AskNext();
+  }
+  int answers() const { return answers_.load(); }
+  // Microseconds that the answers took.
+  const std::vector<int64_t>& End() {
+    ending_ = true;
+    Eventually([this] { return ended_.load(); });
+    return took_us_;
+  }
+
+ private:
+  class NextCall : public Call {
+   public:
+    explicit NextCall(Asker* asker) : asker_(asker) {}
+    Status PrepareFromReactor(std::string_view, uint64_t payload_bytes,
+                              std::vector<MutableBuffer>* into) override {
+      CHECK_EQ(payload_bytes, asker_->memory_.size());
+      into->push_back({asker_->memory_.data(), asker_->memory_.size()});
+      return Status();
+    }
+    void Done(const Status& status) override {
+      CHECK(status.ok());
+      asker_->Answered();
+    }
+
+   private:
+    Asker* const asker_;
+  };
+
+  void AskNext() {
+    begun_ = Clock::now();
+    Message request(kFromReactor);
+    request.AppendMetadata(what_);
+    CallOptions options;
+    options.done_on = RunOn::kReactor;
+    channel_->Start(std::move(request), std::make_unique<NextCall>(this), options);
+  }
+  void Answered() {
+    took_us_.push_back(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun_).count());
+    ++answers_;
+    if (ending_) {
+      ended_ = true;
+    } else {
+      AskNext();
+    }
+  }
+
+  const std::shared_ptr<Channel> channel_;
+  const std::string what_;
+  std::string memory_;
+  Clock::time_point begun_;
+  std::vector<int64_t> took_us_;
+  std::atomic<int> answers_{0};
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> ended_{false};
+};
+
+// Clients that ask for little, each on a connection of its own.
+class Modest {
+ public:
+  Modest(Engine* engine, const std::string& address) {
+    for (int i = 0; i < 32; ++i) {
+      askers_.push_back(std::make_unique<Asker>(engine->Connect(address, "ps:0"), "small"));
+    }
+  }
+  // Of the client that has the fewest.
+  int answers() const {
+    int fewest = std::numeric_limits<int>::max();
+    for (const auto& asker : askers_) fewest = std::min(fewest, asker->answers());
+    return fewest;
+  }
+  // Microseconds within which 99 of 100 answers came.
+  int64_t EndAndP99() {
+    std::vector<int64_t> took_us;
+    for (const auto& asker : askers_) {
+      const auto& some = asker->End();
+      took_us.insert(took_us.end(), some.begin(), some.end());
+    }
+    std::sort(took_us.begin(), took_us.end());
+    return took_us[took_us.size() * 99 / 100];
+  }
+
+ private:
+  std::vector<std::unique_ptr<Asker>> askers_;
+};
+
+TEST(who_pulls_100_mb_again_and_again_leaves_its_turn_to_32_others) {
+  Task ps("ps:0");
+  ps.handler = std::make_shared<MemoryHandler>();
+  const std::string address = ps.Listen();
+  Task others("worker:1");
+  Modest quiet(others.engine.get(), address);
+  Eventually([&] { return quiet.answers() >= 300; });
+  const int64_t quiet_us = quiet.EndAndP99();
+
+  Task greedy("worker:0");
+  Asker large(greedy.engine->Connect(address, "ps:0"), "large");
+  Modest crowded(others.engine.get(), address);
+  const int payloads = kSanitized ? 3 : 10;
+  Eventually([&] { return large.answers() >= payloads; });
+  const int answers = crowded.answers();
+  const int64_t crowded_us = crowded.EndAndP99();
+  large.End();
+
+  std::fprintf(
+      stderr, "p99 %lld us alone, %lld us beside 100 MB; %d answers for %d such payloads\n",
+      static_cast<long long>(quiet_us), static_cast<long long>(crowded_us), answers, payloads);
+  // On an idle machine a hundred for a payload; what else runs there slows all of them down.
+  CHECK(answers >= 10 * payloads);
+  CHECK(crowded_us < 20 * quiet_us + 100'000);
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
