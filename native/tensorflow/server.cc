@@ -9,6 +9,7 @@
 
 #include "counters.h"
 #include "data_plane.h"
+#include "eager_service.h"
 #include "rendezvous.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
@@ -112,8 +113,13 @@ class Server : public tensorflow::GrpcServer {
     if (grpc_port == 0) {
       if (absl::Status s = plane_->Listen(bound_port(), service_); !s.ok()) return s;
     }
+    auto* const eager = EagerServiceOf(*this);
+    if (eager == nullptr) {
+      return absl::UnimplementedError("grpc++: this TensorFlow has another eager service");
+    }
+    eager_ = std::make_unique<EagerService>(eager, worker_env()->env);
     pool_.store(worker_env()->compute_pool, std::memory_order_release);
-    service_->Begin(worker_env(), worker_impl(), plane_->orders());
+    service_->Begin(worker_env(), worker_impl(), plane_->orders(), eager_.get());
     AllPlanes().Add(plane_.get());
     return absl::OkStatus();
   }
@@ -156,6 +162,7 @@ class Server : public tensorflow::GrpcServer {
 
   std::atomic<tensorflow::thread::ThreadPool*> pool_{nullptr};
   const std::shared_ptr<WorkerService> service_ = std::make_shared<WorkerService>();
+  std::unique_ptr<EagerService> eager_;
   std::unique_ptr<DataPlane> plane_;
 };
 
@@ -225,7 +232,8 @@ std::string Planes::ToJson() const {
          ", \"run_graphs\": " + std::to_string(counters.run_graphs.load()) +
          ", \"fused_messages\": " + std::to_string(counters.fused_messages.load()) +
          ", \"fused_tensors\": " + std::to_string(counters.fused_tensors.load()) +
-         ", \"peers\": [" + peers + "]}";
+         ", \"eager_calls\": " + std::to_string(counters.eager_calls.load()) + ", \"peers\": [" +
+         peers + "]}";
 }
 
 }  // namespace

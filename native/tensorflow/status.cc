@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tensorflow/core/platform/status.h"
 #include "tensorwire/wire/message.h"
@@ -60,6 +62,15 @@ absl::Status FromWire(const wire::Status& status) {
                        absl::Cord(absl::string_view(value.data(), value.size())));
   }
   return decoded;
+}
+
+absl::Status FromTask(const absl::Status& status, const std::string& task) {
+  const std::string origin = "GRPC error information from remote target " + task;
+  if (status.ok() || absl::StrContains(status.message(), origin)) return status;
+  absl::Status told(status.code(), absl::StrCat(status.message(), "\nAdditional ", origin));
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& value) { told.SetPayload(url, value); });
+  return told;
 }
 
 }  // namespace tensorwire::plugin

@@ -1,5 +1,9 @@
 #include "worker_cache.h"
 
+#include <utility>
+
+#include "eager_client.h"
+
 namespace tensorwire::plugin {
 
 tensorflow::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
@@ -17,6 +21,18 @@ tensorflow::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& t
         grpc_.get(), target, grpc, plane_->LinkTo(target, address->second), plane_->failed_steps());
   }
   return worker.get();
+}
+
+absl::Status WorkerCache::GetEagerClientCache(
+    std::unique_ptr<tensorflow::eager::EagerClientCache>* clients) {
+  std::unique_ptr<tensorflow::eager::EagerClientCache> grpc;
+  if (absl::Status s = grpc_->GetEagerClientCache(&grpc); !s.ok()) return s;
+  std::map<std::string, std::shared_ptr<wire::Channel>> channels;
+  for (const auto& [task, address] : addresses_) {
+    channels[task] = plane_->LinkTo(task, address).channel;
+  }
+  *clients = std::make_unique<EagerClients>(std::move(grpc), std::move(channels));
+  return absl::OkStatus();
 }
 
 void WorkerCache::ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) {

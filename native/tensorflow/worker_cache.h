@@ -24,6 +24,8 @@ class WorkerCache : public tensorflow::WorkerCacheWrapper {
 
   tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
+  absl::Status GetEagerClientCache(
+      std::unique_ptr<tensorflow::eager::EagerClientCache>* clients) override;
 
  private:
   const std::unique_ptr<tensorflow::WorkerCacheInterface> grpc_;

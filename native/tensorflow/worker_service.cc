@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "counters.h"
 #include "methods.h"
@@ -65,10 +64,11 @@ struct WorkerService::RunGraphState {
 };
 
 void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker,
-                          StandingOrders* orders) {
+                          StandingOrders* orders, EagerService* eager) {
   env_ = env;
   worker_ = worker;
   orders_ = orders;
+  eager_ = eager;
   ready_.store(true, std::memory_order_release);
 }
 
@@ -84,6 +84,8 @@ wire::RunOn WorkerService::HandleOn(const wire::Request& request) const {
       // what is fed can take longer.
       return request.payload.size() < kLargeFeedBytes ? wire::RunOn::kReactorWhenAlone
                                                       : wire::RunOn::kExecutor;
+    case kEagerEnqueue:
+      return wire::RunOn::kReactor;  // it only puts it into its stream
     default:
       return wire::RunOn::kExecutor;
   }
@@ -101,6 +103,12 @@ void WorkerService::Handle(wire::Request request) {
       return RunGraph(std::move(request));
     case kCleanupGraph:
       return CleanupGraph(request);
+    case kEagerEnqueue:
+      return eager_->Enqueue(std::move(request));
+    case kEagerRunFunction:
+      return eager_->RunFunction(std::move(request));
+    case kEagerCloseContext:
+      return eager_->CloseContext(std::move(request));
     default:
       request.Fail(
           ToWire(absl::UnimplementedError("grpc++: no method " + std::to_string(request.method))));
@@ -178,26 +186,18 @@ void WorkerService::RunGraph(wire::Request request) {
     request.Fail(ToWire(absl::InvalidArgumentError("grpc++: a malformed RunGraph request")));
     return;
   }
-  const RequestKey key{request.connection_id(), request.id};
-  {
-    std::lock_guard lock(mutex_);
-    running_[key] = state;
-  }
-  worker_->RunGraphAsync(
-      &state->options, &state->wrapped_request, &state->wrapped_response,
-      [this, key, state, request = std::move(request)](const absl::Status& status) {
-        {
-          std::lock_guard lock(mutex_);
-          running_.erase(key);
-        }
-        if (!status.ok()) {
-          request.Fail(ToWire(status));
-          return;
-        }
-        wire::Message reply;
-        reply.SetOwnedPayload(state->response.SerializeAsString());
-        request.Reply(std::move(reply));
-      });
+  running_.Add(request, {state, &state->options});
+  worker_->RunGraphAsync(&state->options, &state->wrapped_request, &state->wrapped_response,
+                         [this, state, request](const absl::Status& status) {
+                           running_.Remove(request);
+                           if (!status.ok()) {
+                             request.Fail(ToWire(status));
+                             return;
+                           }
+                           wire::Message reply;
+                           reply.SetOwnedPayload(state->response.SerializeAsString());
+                           request.Reply(std::move(reply));
+                         });
 }
 
 void WorkerService::CleanupGraph(const wire::Request& request) {
@@ -211,26 +211,16 @@ void WorkerService::CleanupGraph(const wire::Request& request) {
 }
 
 void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
-  std::shared_ptr<RunGraphState> state;
-  {
-    std::lock_guard lock(mutex_);
-    const auto at = running_.find({connection_id, request_id});
-    if (at != running_.end()) state = at->second;
-  }
-  if (state != nullptr) state->options.StartCancel();
+  running_.Cancel(connection_id, request_id);
+  if (ready_.load(std::memory_order_acquire)) eager_->OnCancel(connection_id, request_id);
 }
 
 void WorkerService::OnDisconnect(uint64_t connection_id) {
-  if (ready_.load(std::memory_order_acquire)) orders_->Forget(connection_id);
-  std::vector<std::shared_ptr<RunGraphState>> states;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto at = running_.lower_bound({connection_id, 0});
-         at != running_.end() && at->first.first == connection_id; ++at) {
-      states.push_back(at->second);
-    }
+  if (ready_.load(std::memory_order_acquire)) {
+    orders_->Forget(connection_id);
+    eager_->OnDisconnect(connection_id);
   }
-  for (const auto& state : states) state->options.StartCancel();
+  running_.CancelAll(connection_id);
 }
 
 }  // namespace tensorwire::plugin

@@ -1,11 +1,9 @@
 #pragma once
 
 #include <atomic>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <utility>
 
+#include "cancellation.h"
+#include "eager_service.h"
 #include "standing_orders.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/worker.h"
@@ -18,7 +16,8 @@ namespace tensorwire::plugin {
 class WorkerService : public wire::Handler {
  public:
   // The task can be found before it can work; until then it answers kUnavailable.
-  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, StandingOrders* orders);
+  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, StandingOrders* orders,
+             EagerService* eager);
 
   wire::RunOn HandleOn(const wire::Request& request) const override;
   void Handle(wire::Request request) override;
@@ -27,7 +26,6 @@ class WorkerService : public wire::Handler {
 
  private:
   struct RunGraphState;
-  using RequestKey = std::pair<uint64_t, uint64_t>;  // connection, request
 
   void RecvTensor(wire::Request request);
   void RunGraph(wire::Request request);
@@ -37,9 +35,8 @@ class WorkerService : public wire::Handler {
   tensorflow::WorkerEnv* env_ = nullptr;
   tensorflow::Worker* worker_ = nullptr;
   StandingOrders* orders_ = nullptr;
-
-  std::mutex mutex_;
-  std::map<RequestKey, std::shared_ptr<RunGraphState>> running_;
+  EagerService* eager_ = nullptr;
+  RunningRequests running_;
 };
 
 }  // namespace tensorwire::plugin

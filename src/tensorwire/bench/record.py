@@ -80,6 +80,22 @@ class StepsResult:
 
 
 @dataclass(frozen=True)
+class StrategyResult:
+    """`bench strategy`: one protocol, one kind of scheduled function."""
+
+    protocol: str
+    case: str
+    """"read" or "tiny"."""
+    data_mb: float
+    """Read from the ps by each function."""
+    iters: int
+    """Measured functions."""
+    functions_per_s: float
+    step_ms: StepMs
+    """Of one function, from round to round: each figure is the mean of a round."""
+
+
+@dataclass(frozen=True)
 class TrainResult:
     """`bench train` and `demo`: one protocol training one model."""
 
@@ -125,14 +141,13 @@ class ServeResult:
     ps_threads: int
 
 
-Result = TransferResult | StepsResult | ServeResult | TrainResult
+Result = TransferResult | StepsResult | StrategyResult | ServeResult | TrainResult
 
-_RESULT_TYPES: dict[
-    str, type[TransferResult] | type[StepsResult] | type[ServeResult] | type[TrainResult]
-] = {
+_RESULT_TYPES: dict[str, type[Result]] = {
     "bench transfer": TransferResult,
     "benchmarks/link": TransferResult,
     "bench steps": StepsResult,
+    "bench strategy": StrategyResult,
     "bench serve": ServeResult,
     "bench train": TrainResult,
     "demo": TrainResult,
@@ -201,10 +216,7 @@ class Record:
             raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _result(
-    result_type: type[TransferResult] | type[StepsResult] | type[ServeResult] | type[TrainResult],
-    entry: dict[str, Any],
-) -> Result:
+def _result(result_type: type[Result], entry: dict[str, Any]) -> Result:
     values = dict(entry)
     if "step_ms" in values:
         values["step_ms"] = StepMs(**values["step_ms"])

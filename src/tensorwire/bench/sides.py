@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tensorwire.bench import stats
 from tensorwire.errors import TensorwireError, UsageError
@@ -189,26 +189,35 @@ class Block:
     cpu_s: float
 
 
-class ProtocolSide:
-    """One ps and one worker of a protocol, on this machine or on lab hosts. A context manager."""
+_Side = TypeVar("_Side", bound="Side")
 
-    def __init__(self, contender: Contender, hosts: Mapping[str, Host] | None = None) -> None:
+
+class Side:
+    """A ps, a worker and perhaps more, on this machine or on lab hosts. A context manager."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        modules: Mapping[str, str],
+        hosts: Mapping[str, Host] | None = None,
+    ) -> None:
+        """`modules`: of each job the module of this package that its one task is."""
         self.name = contender.name
         self.protocol = contender.protocol
         self._setting = contender.setting
-        self._cluster = LocalCluster({"ps": 1, "worker": 1}, hosts)
+        self._modules = modules
+        self._cluster = LocalCluster(dict.fromkeys(modules, 1), hosts)
         self._tasks: dict[str, Task] = {}
-        self._steps = 0
         self.tensorflow = ""
 
-    def __enter__(self) -> ProtocolSide:
+    def __enter__(self: _Side) -> _Side:
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(self._cluster)
-            for job in ("ps", "worker"):
+            for job, module in self._modules.items():
                 task = cluster.start(
                     job,
                     0,
-                    task_argv("tensor_task"),
+                    task_argv(module),
                     env=self._setting.task_environment(),
                     channel=True,
                 )
@@ -233,12 +242,20 @@ class ProtocolSide:
         self._cluster.__exit__(exception_type, exception, traceback)
 
     def wait_started(self, watcher: Watcher) -> None:
-        """Returns when both servers run. Start all sides first: they start side by side."""
+        """Returns when every task runs. Start all sides first: they start side by side."""
         for task in self._tasks.values():
             self.tensorflow = wait_started(self._cluster, task, watcher)
 
     def _ask(self, job: str, message: Message, timeout_s: float = _REQUEST_TIMEOUT_S) -> Message:
         return ask(self._cluster, self._tasks[job], message, timeout_s)
+
+
+class ProtocolSide(Side):
+    """One ps and one worker that move tensors."""
+
+    def __init__(self, contender: Contender, hosts: Mapping[str, Host] | None = None) -> None:
+        super().__init__(contender, dict.fromkeys(("ps", "worker"), "tensor_task"), hosts)
+        self._steps = 0
 
     def build(self, tensors: Tensors) -> None:
         """Makes the variables and the op of `tensors`."""
@@ -338,3 +355,13 @@ def compare(
         for first, second in pairs
         if first in rounds and second in rounds
     }
+
+
+def compare_cases(rounds: Mapping[str, Mapping[str, stats.Rounds]]) -> dict[str, stats.Ratio]:
+    """`PAIRS` in each case of `rounds`; the case is in the name where there are several."""
+    ratios = {}
+    for case, of_sides in rounds.items():
+        suffix = f" {case}" if len(rounds) > 1 else ""
+        for name, ratio in compare(of_sides, PAIRS).items():
+            ratios[name + suffix] = ratio
+    return ratios

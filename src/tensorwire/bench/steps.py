@@ -15,14 +15,13 @@ from tensorwire.bench import stats
 from tensorwire.bench.record import Record, StepsResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
-    PAIRS,
     PROTOCOLS,
     Contender,
     ProtocolSide,
     Setting,
     Tensors,
     Watcher,
-    compare,
+    compare_cases,
     contenders,
 )
 
@@ -93,11 +92,7 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
             for side in sides:
                 side.verify(CASES[case])
         tensorflow = sides[-1].tensorflow
-    ratios: dict[str, stats.Ratio] = {}
-    for case in plan.cases:
-        suffix = f" {case}" if len(plan.cases) > 1 else ""
-        for name, ratio in compare(rounds[case], PAIRS).items():
-            ratios[name + suffix] = ratio
+    ratios = compare_cases(rounds)
     results = [
         StepsResult(
             protocol=contender.protocol,

@@ -21,7 +21,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
@@ -30,7 +30,7 @@ from tensorwire.lab.channel import Message, TaskEnd
 GRPCPP = "grpc++"
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """CPU seconds of every thread of this process, user and system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -51,11 +51,11 @@ class TensorTask:
             ports.append(data_port(ports[0]))
         for port in ports:
             _check_free(port)
-        self._tf: Any = _import("tensorflow")
+        self._tf: Any = import_for_user("tensorflow")
         self._config: Any = None
         self._plugin: Any = None
         if protocol == GRPCPP or setup["tensor_fuse"]:
-            self._plugin = _import("tensorwire.tf")
+            self._plugin = import_for_user("tensorwire.tf")
         if setup["tensor_fuse"]:
             self._config = self._plugin.ConfigProto(tensor_fuse=True)
         v1 = self._tf.compat.v1
@@ -118,16 +118,16 @@ class TensorTask:
         session, op, _ = self._cases[case]
         times = []
         gc.disable()
-        cpu_s = _cpu_s()
+        cpu = cpu_s()
         try:
             for _ in range(iters):
                 begin = time.perf_counter()
                 session.run(op)
                 times.append(time.perf_counter() - begin)
         finally:
-            cpu_s = _cpu_s() - cpu_s
+            cpu = cpu_s() - cpu
             gc.enable()
-        return {"step_s": times, "cpu_s": cpu_s}
+        return {"step_s": times, "cpu_s": cpu}
 
     def verify(self, case: str) -> Message:
         """Whether the ps now has what the worker has."""
@@ -179,14 +179,14 @@ class TensorTask:
             case "finished":
                 return self.finished()
             case "cpu":
-                return {"cpu_s": _cpu_s()}
+                return {"cpu_s": cpu_s()}
             case "wire":
                 return self.wire()
             case other:
                 raise ValueError(f"no such request: {other}")
 
 
-def _import(module: str) -> Any:
+def import_for_user(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -222,13 +222,28 @@ def _check_free(port: int) -> None:
             ) from error
 
 
-def main() -> None:
+class AnsweringTask(Protocol):
+    """A task that answers one request after the other."""
+
+    @property
+    def tensorflow_version(self) -> str:
+        """As `tf.__version__`."""
+
+    def answer(self, message: Message) -> Message:
+        """The answer to a request."""
+
+
+def serve(make: Callable[[Message], AnsweringTask]) -> None:
+    """Makes a task of the first message and answers the others, until there are no more.
+
+    A problem that a user can do something about is answered by {"error": text}.
+    """
     end = TaskEnd()
     setup = end.receive()
     if setup is None:
         return
     try:
-        task = TensorTask(setup)
+        task = make(setup)
         end.send({"tensorflow": task.tensorflow_version})
         while (message := end.receive()) is not None:
             end.send(task.answer(message))
@@ -242,4 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(TensorTask)

@@ -246,6 +246,62 @@ def steps(
 @bench.command(
     epilog="""\b
 Examples:
+  tensorwire bench strategy
+  tensorwire bench strategy --case tiny --iters 5000 --json strategy.json"""
+)
+@click.option(
+    "--case",
+    type=click.Choice(["read", "tiny", "both"]),
+    default="both",
+    show_default=True,
+    help=f"read: a function that sums 10 MB of the ps; tiny: one that adds two numbers. {_MB}",
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(min=1),
+    help="Measured functions of each case and protocol.  [default: read 200, tiny 1000]",
+)
+@comparison_options(default_rounds=10, tensor_fuse=False)
+def strategy(
+    *,
+    case: str,
+    iters: int | None,
+    protocols: str | None,
+    rounds: int,
+    transport: str,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Schedule functions with a ParameterServerStrategy: how many a worker runs in a second."""
+    from tensorwire.bench.strategy import CASES, StrategyPlan, run
+    from tensorwire.report import page, tables
+    from tensorwire.report.progress import ProgressDisplay
+
+    plan = StrategyPlan(
+        cases=tuple(CASES) if case == "both" else (case,),
+        iters=iters,
+        rounds=rounds,
+        protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
+        setting=Setting(transport=transport),
+    )
+    blocks = sum(len(plan.blocks(case)) for case in plan.cases)
+    with ProgressDisplay("bench strategy", blocks) as progress:
+        outcome = run(plan, progress)
+    if json_path is not None:
+        outcome.record.write(json_path)
+    if report_path is not None:
+        plots = page.strategy_plots(outcome.results)
+        page.write(report_path, outcome.record, plots, outcome.ratios)
+    tables.show(
+        tables.strategy_table(outcome.results),
+        *tables.ratio_tables(outcome.ratios),
+        notes=tables.spread_notes(outcome.ratios),
+    )
+
+
+@bench.command(
+    epilog="""\b
+Examples:
   tensorwire bench serve
   tensorwire bench serve --clients 256 --message-size 65536 --payload skewed --json serve.json"""
 )

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tensorwire.bench.record import Record, ServeResult, StepMs, StepsResult, TransferResult
+from tensorwire.bench.record import (
+    Record,
+    ServeResult,
+    StepMs,
+    StepsResult,
+    StrategyResult,
+    TransferResult,
+)
 from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 from tensorwire.errors import TensorwireError
@@ -108,6 +115,19 @@ def steps_plots(results: Sequence[StepsResult]) -> list[Plot]:
         _step_plot(
             f"Time of a step, {case}",
             [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in results if r.case == case],
+        )
+        for case in cases
+    ]
+
+
+def strategy_plots(results: Sequence[StrategyResult]) -> list[Plot]:
+    """Functions a second, a plot a case."""
+    cases = dict.fromkeys(result.case for result in results)
+    return [
+        Plot(
+            f"Functions a second, {case}",
+            "/s",
+            [Bar(r.protocol, r.functions_per_s) for r in results if r.case == case],
         )
         for case in cases
     ]

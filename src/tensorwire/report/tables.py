@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.bench.record import ServeResult, StepMs, StepsResult, TransferResult
+from tensorwire.bench.record import ServeResult, StepMs, StepsResult, StrategyResult, TransferResult
 from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 
@@ -80,6 +80,27 @@ def steps_table(results: Sequence[StepsResult]) -> Table:
         previous = result.case
         name = side_name(result.protocol, result.tensor_fuse)
         table.add_row(result.case, name, str(result.tensors), *_steps(result.step_ms))
+    return table
+
+
+def strategy_table(results: Sequence[StrategyResult]) -> Table:
+    """A row for each case and protocol."""
+    table = _table(
+        "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)",
+        ["case", "protocol", "MB read", "functions/s", "ms p50", "p90", "min"],
+    )
+    previous = ""
+    for result in results:
+        if previous and result.case != previous:
+            table.add_section()
+        previous = result.case
+        table.add_row(
+            result.case,
+            result.protocol,
+            number(result.data_mb),
+            number(result.functions_per_s),
+            *_steps(result.step_ms),
+        )
     return table
 
 

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::plugin {
+
+// The asker's side: lets a call be cancelled through TensorFlow's CallOptions from before it has an
+// id.
+class Cancellation {
+ public:
+  explicit Cancellation(std::shared_ptr<wire::Channel> channel) : channel_(std::move(channel)) {}
+  void SetId(uint64_t id) {
+    id_.store(id);
+    if (wanted_.load()) channel_->Cancel(id);
+  }
+  void Cancel() {
+    wanted_.store(true);
+    if (const uint64_t id = id_.load(); id != 0) channel_->Cancel(id);
+  }
+
+ private:
+  const std::shared_ptr<wire::Channel> channel_;
+  std::atomic<uint64_t> id_{0};
+  std::atomic<bool> wanted_{false};
+};
+
+// The server's side: the requests that run and can be cancelled, by their askers or by the loss of
+// their connection. Thread-safe.
+class RunningRequests {
+ public:
+  void Add(const wire::Request& request, std::shared_ptr<tensorflow::CallOptions> options) {
+    std::lock_guard lock(mutex_);
+    running_[{request.connection_id(), request.id}] = std::move(options);
+  }
+  void Remove(const wire::Request& request) {
+    std::lock_guard lock(mutex_);
+    running_.erase({request.connection_id(), request.id});
+  }
+  void Cancel(uint64_t connection_id, uint64_t request_id) {
+    std::shared_ptr<tensorflow::CallOptions> options;
+    {
+      std::lock_guard lock(mutex_);
+      const auto at = running_.find({connection_id, request_id});
+      if (at != running_.end()) options = at->second;
+    }
+    if (options != nullptr) options->StartCancel();
+  }
+  void CancelAll(uint64_t connection_id) {
+    std::vector<std::shared_ptr<tensorflow::CallOptions>> all;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto at = running_.lower_bound({connection_id, 0});
+           at != running_.end() && at->first.first == connection_id; ++at) {
+        all.push_back(at->second);
+      }
+    }
+    for (const auto& options : all) options->StartCancel();
+  }
+
+ private:
+  std::mutex mutex_;
+  // By connection and request.
+  std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<tensorflow::CallOptions>> running_;
+};
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,315 @@
+#include "eager_client.h"
+
+#include <atomic>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "cancellation.h"
+#include "methods.h"
+#include "proto_call.h"
+#include "status.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::StatusCallback;
+using tensorflow::eager::EagerClient;
+using tensorflow::eager::EnqueueRequest;
+using tensorflow::eager::EnqueueResponse;
+
+// A worker that has gone does not keep who closes a context.
+constexpr int64_t kCloseDeadlineMs = 10'000;
+
+// Requests of one context to one task that are done one after the other. They say who sends them
+// and their number, because frames may overtake each other. The first that fails ends the stream:
+// the others that are under way fail with it, undone, and what is sent later opens another.
+class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
+ public:
+  EnqueueStream(std::shared_ptr<wire::Channel> channel, uint64_t sender, uint32_t attempt)
+      : channel_(std::move(channel)), sender_(sender), attempt_(attempt) {}
+
+  // False when the stream has ended; then nothing is sent and `done` is not called.
+  bool Send(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
+
+  // Ends what is under way, because the context ends.
+  void Close();
+
+ private:
+  void Ended(uint64_t number, absl::Status status, const StatusCallback& done);
+
+  const std::shared_ptr<wire::Channel> channel_;
+  const uint64_t sender_;
+  const uint32_t attempt_;  // which of its sender's streams it is
+
+  std::mutex mutex_;
+  absl::Status failed_;
+  uint64_t next_ = 0;
+  std::map<uint64_t, uint64_t> under_way_;  // number to call id; 0: not known yet
+};
+
+bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* response,
+                         const StatusCallback& done) {
+  uint64_t number = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failed_.ok()) return false;
+    number = next_++;
+    under_way_[number] = 0;
+  }
+  wire::Message message(kEagerEnqueue);
+  message.Put<uint64_t>(sender_);
+  message.Put<uint32_t>(attempt_);
+  message.Put<uint64_t>(number);
+  message.SetOwnedPayload(request.SerializeAsString());
+  wire::CallOptions options;
+  // What waits for an answer is told; it goes on in a thread of its own.
+  options.done_on = wire::RunOn::kReactorWhenAlone;
+  const uint64_t id = channel_->Start(
+      std::move(message),
+      std::make_unique<ProtoCall>(
+          response, [self = shared_from_this(), number,
+                     done](const absl::Status& status) { self->Ended(number, status, done); }),
+      options);
+  bool unwanted = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto at = under_way_.find(number); at != under_way_.end()) {
+      at->second = id;
+      unwanted = !failed_.ok();
+    }
+  }
+  if (unwanted) channel_->Cancel(id);
+  return true;
+}
+
+void EnqueueStream::Ended(uint64_t number, absl::Status status, const StatusCallback& done) {
+  std::vector<uint64_t> unwanted;
+  {
+    std::lock_guard lock(mutex_);
+    under_way_.erase(number);
+    if (!status.ok()) {
+      if (failed_.ok()) {
+        failed_ = status;
+        for (auto at = under_way_.upper_bound(number); at != under_way_.end(); ++at) {
+          if (at->second != 0) unwanted.push_back(at->second);
+        }
+      }
+      status = failed_;
+    }
+  }
+  for (const uint64_t id : unwanted) channel_->Cancel(id);
+  done(status);
+}
+
+void EnqueueStream::Close() {
+  std::vector<uint64_t> unwanted;
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_.ok()) failed_ = absl::CancelledError("the context was closed");
+    for (const auto& [number, id] : under_way_) {
+      if (id != 0) unwanted.push_back(id);
+    }
+  }
+  for (const uint64_t id : unwanted) channel_->Cancel(id);
+}
+
+uint64_t NextSender() {
+  static std::atomic<uint64_t> senders{0};
+  return ++senders;
+}
+
+}  // namespace
+
+// Another task's eager service. Running functions and operations there goes over the data plane:
+// StreamingEnqueue in order, Enqueue and RunComponentFunction each by itself. Closing a context
+// does too, because it ends the stream. gRPC has what happens once, and the signs of life.
+class RemoteEager : public EagerClient {
+ public:
+  RemoteEager(tensorflow::core::RefCountPtr<EagerClient> grpc, std::string target,
+              std::shared_ptr<wire::Channel> channel)
+      : grpc_(std::move(grpc)), target_(std::move(target)), channel_(std::move(channel)) {}
+
+  // --- on the data plane ---
+  void EnqueueAsync(tensorflow::CallOptions* options, const EnqueueRequest* request,
+                    EnqueueResponse* response, StatusCallback done) override {
+    wire::Message message(kEagerEnqueue);
+    message.Put<uint64_t>(0);  // no sender: in no order
+    Call(std::move(message), options, *request, response, std::move(done), wire::RunOn::kExecutor);
+  }
+
+  void StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallOptions* options,
+                             const EnqueueRequest* request, EnqueueResponse* response,
+                             StatusCallback done) override;
+
+  void RunComponentFunctionAsync(tensorflow::CallOptions* options,
+                                 const tensorflow::eager::RunComponentFunctionRequest* request,
+                                 tensorflow::eager::RunComponentFunctionResponse* response,
+                                 StatusCallback done) override {
+    Call(wire::Message(kEagerRunFunction), options, *request, response, std::move(done),
+         wire::RunOn::kExecutor);
+  }
+
+  void CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
+                         tensorflow::eager::CloseContextResponse* response,
+                         StatusCallback done) override;
+
+  bool allow_multiple_pending_requests() const override {
+    return grpc_->allow_multiple_pending_requests();
+  }
+
+  // --- on gRPC ---
+  void CreateContextAsync(const tensorflow::eager::CreateContextRequest* request,
+                          tensorflow::eager::CreateContextResponse* response,
+                          StatusCallback done) override {
+    grpc_->CreateContextAsync(request, response, std::move(done));
+  }
+  void CreateContextAsync(const tensorflow::eager::CreateContextRequest* request,
+                          tensorflow::eager::CreateContextResponse* response, StatusCallback done,
+                          int64_t init_timeout_in_ms, int retries) override {
+    grpc_->CreateContextAsync(request, response, std::move(done), init_timeout_in_ms, retries);
+  }
+  void UpdateContextAsync(const tensorflow::eager::UpdateContextRequest* request,
+                          tensorflow::eager::UpdateContextResponse* response,
+                          StatusCallback done) override {
+    grpc_->UpdateContextAsync(request, response, std::move(done));
+  }
+  void WaitQueueDoneAsync(const tensorflow::eager::WaitQueueDoneRequest* request,
+                          tensorflow::eager::WaitQueueDoneResponse* response,
+                          StatusCallback done) override {
+    grpc_->WaitQueueDoneAsync(request, response, std::move(done));
+  }
+  void KeepAliveAsync(const tensorflow::eager::KeepAliveRequest* request,
+                      tensorflow::eager::KeepAliveResponse* response,
+                      StatusCallback done) override {
+    grpc_->KeepAliveAsync(request, response, std::move(done));
+  }
+
+ private:
+  struct Sender {
+    uint64_t id = NextSender();
+    uint32_t attempts = 0;
+    std::shared_ptr<EnqueueStream> stream;
+  };
+
+  // `options` may be null.
+  void Call(wire::Message message, tensorflow::CallOptions* options,
+            const tensorflow::protobuf::MessageLite& request,
+            tensorflow::protobuf::MessageLite* response, StatusCallback done, wire::RunOn done_on,
+            int64_t deadline_ms = 0);
+  // The client stays until its calls have ended; errors say where they come from.
+  StatusCallback Wrapped(StatusCallback done);
+
+  const tensorflow::core::RefCountPtr<EagerClient> grpc_;
+  const std::string target_;
+  const std::shared_ptr<wire::Channel> channel_;
+
+  std::mutex mutex_;
+  std::map<uint64_t, Sender> senders_;  // by context
+};
+
+StatusCallback RemoteEager::Wrapped(StatusCallback done) {
+  Ref();
+  return [this, done = std::move(done)](const absl::Status& status) {
+    done(status.ok() ? status : FromTask(status, target_));
+    Unref();
+  };
+}
+
+void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
+                       const tensorflow::protobuf::MessageLite& request,
+                       tensorflow::protobuf::MessageLite* response, StatusCallback done,
+                       wire::RunOn done_on, int64_t deadline_ms) {
+  message.SetOwnedPayload(request.SerializeAsString());
+  auto cancellation = std::make_shared<Cancellation>(channel_);
+  wire::CallOptions call_options;
+  call_options.done_on = done_on;
+  call_options.deadline_ms = deadline_ms;
+  if (options != nullptr) {
+    call_options.deadline_ms = options->GetTimeout();
+    // Before Start: afterwards `options` may be gone already.
+    options->SetCancelCallback([cancellation] { cancellation->Cancel(); });
+  }
+  auto ended = [options, done = Wrapped(std::move(done))](const absl::Status& status) {
+    if (options != nullptr) options->ClearCancelCallback();
+    done(status);
+  };
+  cancellation->SetId(channel_->Start(
+      std::move(message), std::make_unique<ProtoCall>(response, std::move(ended)), call_options));
+}
+
+void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallOptions* options,
+                                        const EnqueueRequest* request, EnqueueResponse* response,
+                                        StatusCallback done) {
+  if (!enable_streaming || !allow_multiple_pending_requests()) {
+    // As gRPC's client: who switched streaming off wants it done when this returns.
+    absl::Notification ended;
+    absl::Status outcome;
+    wire::Message message(kEagerEnqueue);
+    message.Put<uint64_t>(0);
+    Call(
+        std::move(message), options, *request, response,
+        [&](const absl::Status& status) {
+          outcome = status;
+          ended.Notify();
+        },
+        wire::RunOn::kReactor);
+    ended.WaitForNotification();
+    done(outcome);
+    return;
+  }
+  std::shared_ptr<EnqueueStream> stream;
+  const StatusCallback wrapped = Wrapped(std::move(done));
+  do {
+    std::lock_guard lock(mutex_);
+    Sender& sender = senders_[request->context_id()];
+    if (sender.stream == stream) {  // none yet, or the one that has just refused
+      sender.stream = std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts);
+    }
+    stream = sender.stream;
+  } while (!stream->Send(*request, response, wrapped));
+}
+
+void RemoteEager::CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
+                                    tensorflow::eager::CloseContextResponse* response,
+                                    StatusCallback done) {
+  Sender sender{0, 0, nullptr};
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto at = senders_.find(request->context_id()); at != senders_.end()) {
+      sender = std::move(at->second);
+      senders_.erase(at);
+    }
+  }
+  if (sender.stream != nullptr) sender.stream->Close();
+  wire::Message message(kEagerCloseContext);
+  message.Put<uint64_t>(sender.id);
+  Call(std::move(message), nullptr, *request, response, std::move(done), wire::RunOn::kExecutor,
+       kCloseDeadlineMs);
+}
+
+EagerClients::EagerClients(std::unique_ptr<tensorflow::eager::EagerClientCache> grpc,
+                           std::map<std::string, std::shared_ptr<wire::Channel>> channels)
+    : grpc_(std::move(grpc)), channels_(std::move(channels)) {}
+
+EagerClients::~EagerClients() = default;
+
+absl::Status EagerClients::GetClient(const std::string& target,
+                                     tensorflow::core::RefCountPtr<EagerClient>* client) {
+  const auto channel = channels_.find(target);
+  if (channel == channels_.end()) return grpc_->GetClient(target, client);
+  std::lock_guard lock(mutex_);
+  auto& remote = clients_[target];
+  if (remote == nullptr) {
+    tensorflow::core::RefCountPtr<EagerClient> grpc;
+    if (absl::Status s = grpc_->GetClient(target, &grpc); !s.ok()) {
+      clients_.erase(target);
+      return s;
+    }
+    remote.reset(new RemoteEager(std::move(grpc), target, channel->second));
+  }
+  remote->Ref();
+  client->reset(remote.get());
+  return absl::OkStatus();
+}
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,194 @@
+#include "eager_service.h"
+
+#include <string>
+
+#include "counters.h"
+#include "status.h"
+#include "tensorflow/core/distributed_runtime/eager/eager_service_impl.h"
+#include "tensorflow/core/distributed_runtime/rpc/eager/grpc_eager_service_impl.h"
+#include "tensorflow/core/protobuf/eager_service.pb.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::eager::EagerServiceImpl;
+using tensorflow::eager::GrpcEagerServiceImpl;
+
+// A context lives in the EagerServiceImpl that created it, and GrpcServer keeps its own private,
+// two classes deep, with no way to ask for it or to give it another. The arguments of an explicit
+// instantiation are not subject to access checks ([temp.spec]), so one can name the members;
+// everything else about this is as typed as any other access.
+template <typename Member, typename Member::Type kPointer>
+struct Reveal {
+  friend typename Member::Type PointerTo(Member) { return kPointer; }
+};
+struct EagerServiceMember {
+  using Type = tsl::AsyncServiceInterface* tensorflow::GrpcServer::*;
+  friend Type PointerTo(EagerServiceMember);
+};
+template struct Reveal<EagerServiceMember, &tensorflow::GrpcServer::eager_service_>;
+struct LocalImplMember {
+  using Type = EagerServiceImpl GrpcEagerServiceImpl::*;
+  friend Type PointerTo(LocalImplMember);
+};
+template struct Reveal<LocalImplMember, &GrpcEagerServiceImpl::local_impl_>;
+
+template <typename Response>
+void ReplyWith(const wire::Request& request, const absl::Status& status, const Response& response) {
+  if (!status.ok()) {
+    request.Fail(ToWire(status));
+    return;
+  }
+  wire::Message reply;
+  reply.SetOwnedPayload(response.SerializeAsString());
+  request.Reply(std::move(reply));
+}
+
+wire::Status Malformed() {
+  return ToWire(absl::InvalidArgumentError("grpc++: a malformed eager request"));
+}
+
+struct FunctionCall {
+  tensorflow::CallOptions options;
+  tensorflow::eager::RunComponentFunctionRequest request;
+  tensorflow::eager::RunComponentFunctionResponse response;
+};
+
+}  // namespace
+
+struct EagerService::Stream {
+  uint64_t id = 0;  // by which TensorFlow knows it
+  uint32_t attempt = 0;
+  uint64_t next = 0;
+  bool draining = false;
+  absl::Status failed;
+  std::map<uint64_t, wire::Request> waiting;  // by number
+};
+
+EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer& server) {
+  auto* const service =
+      dynamic_cast<GrpcEagerServiceImpl*>(server.*PointerTo(EagerServiceMember()));
+  return service == nullptr ? nullptr : &(service->*PointerTo(LocalImplMember()));
+}
+
+EagerService::EagerService(EagerServiceImpl* impl, tensorflow::Env* env)
+    : impl_(impl), threads_(env, "tensorwire_eager") {}
+
+EagerService::~EagerService() = default;
+
+void EagerService::Enqueue(wire::Request request) {
+  Counters().eager_calls.fetch_add(1, std::memory_order_relaxed);
+  wire::MetadataReader reader(request.metadata);
+  uint64_t sender = 0;
+  uint32_t attempt = 0;
+  uint64_t number = 0;
+  if (!reader.Get(&sender)) return request.Fail(Malformed());
+  if (sender == 0) {
+    auto options = std::make_shared<tensorflow::CallOptions>();
+    running_.Add(request, options);
+    threads_.Schedule([this, options, request = std::move(request)] {
+      RunEnqueue(request, EagerServiceImpl::kInvalidStreamId, options.get()).IgnoreError();
+      running_.Remove(request);
+    });
+    return;
+  }
+  if (!reader.Get(&attempt) || !reader.Get(&number)) return request.Fail(Malformed());
+  std::shared_ptr<Stream> stream;
+  {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<Stream>& current = streams_[{request.connection_id(), sender}];
+    if (current == nullptr || current->attempt < attempt) {
+      current = std::make_shared<Stream>();
+      current->id = ++streams_made_;
+      current->attempt = attempt;
+    }
+    if (current->attempt > attempt) return;  // its asker has given this stream up
+    current->waiting.emplace(number, std::move(request));
+    if (current->draining || current->waiting.begin()->first != current->next) return;
+    current->draining = true;
+    stream = current;
+  }
+  threads_.Schedule([this, stream] { Drain(stream); });
+}
+
+void EagerService::Drain(const std::shared_ptr<Stream>& stream) {
+  for (absl::Status status;;) {
+    wire::Request request;
+    {
+      std::lock_guard lock(mutex_);
+      if (stream->failed.ok()) stream->failed = status;
+      status = stream->failed;
+      const auto first = stream->waiting.begin();
+      if (first == stream->waiting.end() || first->first != stream->next) {
+        stream->draining = false;
+        return;
+      }
+      request = std::move(first->second);
+      stream->waiting.erase(first);
+      ++stream->next;
+    }
+    if (status.ok()) {
+      status = RunEnqueue(request, stream->id, nullptr);
+    } else {
+      request.Fail(ToWire(status));
+    }
+  }
+}
+
+absl::Status EagerService::RunEnqueue(const wire::Request& request, uint64_t stream_id,
+                                      tensorflow::CallOptions* options) {
+  tensorflow::eager::EnqueueRequest enqueue;
+  tensorflow::eager::EnqueueResponse response;
+  absl::Status status = absl::InvalidArgumentError("grpc++: a malformed Enqueue request");
+  if (enqueue.ParseFromString(request.payload)) {
+    status = impl_->Enqueue(options, &enqueue, &response, stream_id);
+  }
+  ReplyWith(request, status, response);
+  return status;
+}
+
+void EagerService::RunFunction(wire::Request request) {
+  Counters().eager_calls.fetch_add(1, std::memory_order_relaxed);
+  auto call = std::make_shared<FunctionCall>();
+  if (!call->request.ParseFromString(request.payload)) return request.Fail(Malformed());
+  running_.Add(request, {call, &call->options});
+  impl_->RunComponentFunction(&call->options, &call->request, &call->response,
+                              [this, call, request](const absl::Status& status) {
+                                running_.Remove(request);
+                                ReplyWith(request, status, call->response);
+                              });
+}
+
+void EagerService::CloseContext(wire::Request request) {
+  wire::MetadataReader reader(request.metadata);
+  uint64_t sender = 0;
+  tensorflow::eager::CloseContextRequest close;
+  if (!reader.Get(&sender) || !close.ParseFromString(request.payload)) {
+    return request.Fail(Malformed());
+  }
+  {
+    std::lock_guard lock(mutex_);
+    streams_.erase({request.connection_id(), sender});
+  }
+  // It waits for what still runs in the context.
+  threads_.Schedule([this, close = std::move(close), request = std::move(request)] {
+    tensorflow::eager::CloseContextResponse response;
+    const absl::Status status = impl_->CloseContext(&close, &response);
+    ReplyWith(request, status, response);
+  });
+}
+
+void EagerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
+  running_.Cancel(connection_id, request_id);
+}
+
+void EagerService::OnDisconnect(uint64_t connection_id) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto first = streams_.lower_bound({connection_id, 0});
+    streams_.erase(first, streams_.lower_bound({connection_id + 1, 0}));
+  }
+  running_.CancelAll(connection_id);
+}
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cancellation.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorflow::eager {
+class EagerServiceImpl;
+}
+
+namespace tensorwire::plugin {
+
+// The eager service that a gRPC server has made for itself: contexts that were created over gRPC
+// are in it. Null where this TensorFlow has another kind.
+tensorflow::eager::EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer& server);
+
+// What a task does for TF2's eager runtime elsewhere: runs operations, in the order in which a
+// stream sent them, and the component functions of functions that span devices. Thread-safe.
+class EagerService {
+ public:
+  EagerService(tensorflow::eager::EagerServiceImpl* impl, tensorflow::Env* env);
+  ~EagerService();
+
+  // Neither waits; what takes time is done in a thread of this service.
+  void Enqueue(wire::Request request);
+  void RunFunction(wire::Request request);
+  void CloseContext(wire::Request request);
+
+  void OnCancel(uint64_t connection_id, uint64_t request_id);
+  void OnDisconnect(uint64_t connection_id);
+
+ private:
+  struct Stream;
+  using Sender = std::pair<uint64_t, uint64_t>;  // connection, sender
+
+  // Does what has come in this stream, until there is a gap or no more.
+  void Drain(const std::shared_ptr<Stream>& stream);
+  absl::Status RunEnqueue(const wire::Request& request, uint64_t stream_id,
+                          tensorflow::CallOptions* options);
+
+  tensorflow::eager::EagerServiceImpl* const impl_;
+  RunningRequests running_;
+
+  std::mutex mutex_;
+  uint64_t streams_made_ = 0;
+  std::map<Sender, std::shared_ptr<Stream>> streams_;
+
+  // Operations may wait for others that come later by another way, so there is no bound to its
+  // threads. They are kept, and wait for more work.
+  tensorflow::UnboundedWorkQueue threads_;
+};
+
+}  // namespace tensorwire::plugin

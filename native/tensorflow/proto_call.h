@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "status.h"
+#include "tensorflow/core/platform/protobuf.h"
+#include "tensorflow/core/platform/status.h"
+#include "tensorwire/wire/engine.h"
+
+namespace tensorwire::plugin {
+
+// A call whose reply is one protobuf message, which it puts into `response`.
+class ProtoCall : public wire::Call {
+ public:
+  ProtoCall(tensorflow::protobuf::MessageLite* response, tensorflow::StatusCallback done)
+      : response_(response), done_(std::move(done)) {}
+
+  wire::Status PrepareFromReactor(std::string_view /*metadata*/, uint64_t payload_bytes,
+                                  std::vector<wire::MutableBuffer>* into) override {
+    bytes_.resize(payload_bytes);
+    into->push_back({bytes_.data(), bytes_.size()});
+    return wire::Status();
+  }
+
+  void Done(const wire::Status& status) override {
+    absl::Status outcome = FromWire(status);
+    if (outcome.ok() && !response_->ParseFromString(bytes_)) {
+      outcome = absl::InternalError("grpc++: a reply that cannot be parsed arrived");
+    }
+    done_(outcome);
+  }
+
+ private:
+  tensorflow::protobuf::MessageLite* const response_;
+  const tensorflow::StatusCallback done_;
+  std::string bytes_;
+};
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,151 @@
+"""`bench strategy`: functions that a ParameterServerStrategy's coordinator schedules on a worker.
+
+"read" sums a variable of 10 MB that lives on the ps, so each function moves 10 MB from ps to
+worker; "tiny" adds two numbers, so the time is that of scheduling itself: the coordinator's Python,
+the messages between it and the worker, and the copy of the result back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tensorwire.bench import stats
+from tensorwire.bench.record import Record, StrategyResult
+from tensorwire.bench.sides import (
+    DEFAULT_SETTING,
+    PROTOCOLS,
+    Contender,
+    Setting,
+    Side,
+    Watcher,
+    compare_cases,
+    contenders,
+)
+from tensorwire.bench.strategy_task import READ_FLOATS
+from tensorwire.errors import TensorwireError
+
+CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "tiny": 0.0})
+"""MB (10^6 bytes) that one function reads from the ps."""
+FUNCTIONS: Mapping[str, int] = MappingProxyType({"read": 200, "tiny": 1000})
+"""Of each case how many are measured, unless one says otherwise."""
+_WARM_UP = 20
+_WARM_UP_OF_A_BLOCK = 3
+_SLOWEST_FUNCTION_S = 1.0
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class StrategyPlan:
+    """One call of `bench strategy`.
+
+    `iters` functions for each case and protocol over all rounds; None: `FUNCTIONS` of each case.
+    """
+
+    cases: tuple[str, ...] = tuple(CASES)
+    iters: int | None = None
+    rounds: int = 10
+    protocols: tuple[str, ...] = PROTOCOLS
+    setting: Setting = DEFAULT_SETTING
+
+    def blocks(self, case: str) -> list[int]:
+        """Functions of each round."""
+        return stats.split(self.iters or FUNCTIONS[case], self.rounds)
+
+
+@dataclass(frozen=True)
+class StrategyOutcome:
+    """The record for scripts, and the ratios with their spread for a person."""
+
+    record: Record
+    results: list[StrategyResult]
+    ratios: dict[str, stats.Ratio]
+
+
+class StrategySide(Side):
+    """A ps, a worker and a coordinator."""
+
+    def __init__(self, contender: Contender) -> None:
+        modules = {"ps": "tensor_task", "worker": "tensor_task", "chief": "strategy_task"}
+        super().__init__(contender, modules)
+        self._functions = 0
+
+    def block(self, case: str, iters: int, warm_up: int) -> float:
+        """Runs `warm_up` functions that do not count, then `iters`; seconds of each of these."""
+        self._functions += warm_up + iters
+        timeout_s = _TIMEOUT_S + max(iters, warm_up) * _SLOWEST_FUNCTION_S
+        run = {"do": "run", "case": case}
+        self._ask("chief", {**run, "iters": warm_up}, timeout_s)
+        seconds: float = self._ask("chief", {**run, "iters": iters}, timeout_s)["seconds"]
+        return seconds / iters
+
+    def verify(self, case: str) -> None:
+        """Raises TensorwireError unless the functions give the right results, by this protocol."""
+        if not self._ask("chief", {"do": "verify", "case": case})["equal"]:
+            raise TensorwireError(
+                f"a scheduled function gave a wrong result over {self.protocol}: "
+                "its figures mean nothing"
+            )
+        # Functions that took another way would make these the figures of that way.
+        served = int(self._ask("worker", {"do": "wire"}).get("eager_calls", 0))
+        if self.protocol == "grpc++" and served < self._functions:
+            raise TensorwireError(
+                f"only {served} calls of {self._functions} functions came over grpc++: "
+                "its figures mean nothing"
+            )
+
+
+def run(plan: StrategyPlan, watcher: Watcher) -> StrategyOutcome:
+    """Measures; `watcher.advance` is called once a round of a case.
+
+    With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
+
+    Raises:
+        TensorwireError: a task failed or did not answer in time.
+    """
+    rounds: dict[str, dict[str, list[list[float]]]] = {
+        case: {name: [] for name in plan.protocols} for case in plan.cases
+    }
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the tasks")
+        sides = [
+            stack.enter_context(StrategySide(contender))
+            for contender in contenders(plan.protocols, plan.setting)
+        ]
+        for side in sides:
+            side.wait_started(watcher)
+        for case in plan.cases:
+            watcher.activity(f"warming up: {case}")
+            for side in sides:
+                side.block(case, iters=1, warm_up=_WARM_UP)
+            watcher.activity(f"measuring: {case}")
+            for iters in plan.blocks(case):
+                for side in sides:
+                    seconds = side.block(case, iters, _WARM_UP_OF_A_BLOCK)
+                    rounds[case][side.protocol].append([seconds])
+                watcher.advance()
+            for side in sides:
+                side.verify(case)
+        tensorflow = sides[0].tensorflow
+    ratios = compare_cases(rounds)
+    results = [
+        StrategyResult(
+            protocol=name,
+            case=case,
+            data_mb=CASES[case],
+            iters=sum(plan.blocks(case)),
+            functions_per_s=1 / stats.typical_s(rounds[case][name]),
+            step_ms=stats.step_ms(rounds[case][name]),
+        )
+        for case in plan.cases
+        for name in plan.protocols
+    ]
+    record = Record(
+        command="bench strategy",
+        tensorflow=tensorflow,
+        results=results,
+        ratios={name: ratio.value for name, ratio in ratios.items()},
+    )
+    return StrategyOutcome(record, results, ratios)

@@ -1,0 +1,106 @@
+"""The coordinator of a ParameterServerStrategy: `python -m tensorwire.bench.strategy_task`.
+
+The process that started it asks by JSON messages (`lab.channel`). The first is
+{"protocol", "spec"} and connects to the ps and the worker; then {"do": one of
+`StrategyTask.answer`} are answered one by one.
+
+It measures what a user's script sees: functions that `ClusterCoordinator.schedule` hands to the
+worker, until `join` has seen the last of them, Python's part of it included.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from typing import Any
+
+from tensorwire.bench.tensor_task import GRPCPP, cpu_s, import_for_user, serve
+from tensorwire.lab.channel import Message
+
+READ_FLOATS = 2_500_000
+"""Of the variable that "read" sums: 10 MB."""
+
+
+class StrategyTask:
+    """The strategy, its coordinator, and the functions of each case."""
+
+    def __init__(self, setup: Message) -> None:
+        """Connects to the ps and the worker, which must have started."""
+        self._tf: Any = import_for_user("tensorflow")
+        self._plugin: Any = None
+        if setup["protocol"] == GRPCPP:
+            self._plugin = import_for_user("tensorwire.tf")
+        tf = self._tf
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(setup["spec"]), rpc_layer=setup["protocol"]
+        )
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        with strategy.scope():
+            # Drawn at random, so that no optimizer can make a constant of the sum.
+            table = tf.Variable(tf.random.uniform([READ_FLOATS]))
+        number = tf.constant(1.0)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def read() -> Any:
+            return tf.reduce_sum(table)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def tiny(value: Any) -> Any:
+            return value + 1.0
+
+        self._cases: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
+            "read": (read, (), lambda: tf.reduce_sum(table.read_value())),
+            "tiny": (tiny, (number,), lambda: number + 1.0),
+        }
+
+    @property
+    def tensorflow_version(self) -> str:
+        return str(self._tf.__version__)
+
+    def run(self, case: str, iters: int) -> Message:
+        """Seconds from the first `schedule` of `iters` to the end of the last function."""
+        function, arguments, _ = self._cases[case]
+        gc.disable()
+        cpu = cpu_s()
+        try:
+            begin = time.perf_counter()
+            for _ in range(iters):
+                self._coordinator.schedule(function, args=arguments)
+            self._coordinator.join()
+            seconds = time.perf_counter() - begin
+        finally:
+            cpu = cpu_s() - cpu
+            gc.enable()
+        return {"seconds": seconds, "cpu_s": cpu}
+
+    def verify(self, case: str) -> Message:
+        """Whether a scheduled function returns what the coordinator computes itself."""
+        function, arguments, expected = self._cases[case]
+        found = self._coordinator.schedule(function, args=arguments).fetch()
+        wanted = float(expected())
+        # Sums of floats differ by the order of the additions.
+        return {"equal": abs(float(found) - wanted) <= 1e-4 * abs(wanted)}
+
+    def wire(self) -> Message:
+        """The plug-in's own counters; empty under grpc."""
+        return dict(self._plugin.stats()) if self._plugin is not None else {}
+
+    def answer(self, message: Message) -> Message:
+        arguments = dict(message)
+        match arguments.pop("do"):
+            case "run":
+                return self.run(**arguments)
+            case "verify":
+                return self.verify(**arguments)
+            case "wire":
+                return self.wire()
+            case other:
+                raise ValueError(f"no such request: {other}")
+
+
+if __name__ == "__main__":
+    serve(StrategyTask)
+    # TensorFlow's destructors would wait for the ps and the worker, which may have gone.
+    os._exit(0)
