@@ -8,6 +8,7 @@
 #include "methods.h"
 #include "proto_call.h"
 #include "status.h"
+#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
 namespace {
@@ -295,17 +296,21 @@ EagerClients::~EagerClients() = default;
 
 absl::Status EagerClients::GetClient(const std::string& target,
                                      tensorflow::core::RefCountPtr<EagerClient>* client) {
-  const auto channel = channels_.find(target);
+  // Some ask for a task and some for a device on it.
+  std::string task;
+  std::string device;
+  if (!tensorflow::DeviceNameUtils::SplitDeviceName(target, &task, &device)) task = target;
+  const auto channel = channels_.find(task);
   if (channel == channels_.end()) return grpc_->GetClient(target, client);
   std::lock_guard lock(mutex_);
-  auto& remote = clients_[target];
+  auto& remote = clients_[task];
   if (remote == nullptr) {
     tensorflow::core::RefCountPtr<EagerClient> grpc;
-    if (absl::Status s = grpc_->GetClient(target, &grpc); !s.ok()) {
-      clients_.erase(target);
+    if (absl::Status s = grpc_->GetClient(task, &grpc); !s.ok()) {
+      clients_.erase(task);
       return s;
     }
-    remote.reset(new RemoteEager(std::move(grpc), target, channel->second));
+    remote.reset(new RemoteEager(std::move(grpc), task, channel->second));
   }
   remote->Ref();
   client->reset(remote.get());

@@ -66,8 +66,9 @@ class StrategyTask:
         cpu = cpu_s()
         try:
             begin = time.perf_counter()
-            for _ in range(iters):
-                self._coordinator.schedule(function, args=arguments)
+            results = [
+                self._coordinator.schedule(function, args=arguments) for _ in range(iters)
+            ]
             self._coordinator.join()
             seconds = time.perf_counter() - begin
         finally:
