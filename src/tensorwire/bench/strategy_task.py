@@ -66,9 +66,7 @@ class StrategyTask:
         cpu = cpu_s()
         try:
             begin = time.perf_counter()
-            results = [
-                self._coordinator.schedule(function, args=arguments) for _ in range(iters)
-            ]
+            results = [self._coordinator.schedule(function, args=arguments) for _ in range(iters)]
             self._coordinator.join()
             seconds = time.perf_counter() - begin
         finally:

@@ -44,6 +44,8 @@ def test_coordinated_steps_end_with_the_same_variables_as_on_grpc(tmp_path: Path
     assert wire.used_the_data_plane("ps-0", "ps-1")
     # One worker may have been quick enough to do it all.
     assert wire.used_the_data_plane("worker-0") or wire.used_the_data_plane("worker-1")
+    calls = [wire.reports[f"worker-{index}"]["stats"]["eager_calls"] for index in range(2)]
+    assert sum(calls) >= STEPS
     assert wire.values("chief-0") == expected.values("chief-0")
 
 
