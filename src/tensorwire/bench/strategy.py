@@ -78,17 +78,19 @@ class StrategySide(Side):
         timeout_s = _TIMEOUT_S + max(iters, warm_up) * _SLOWEST_FUNCTION_S
         run = {"do": "run", "case": case}
         self._ask("chief", {**run, "iters": warm_up}, timeout_s)
-        seconds: float = self._ask("chief", {**run, "iters": iters}, timeout_s)["seconds"]
-        return seconds / iters
-
-    def verify(self, case: str) -> None:
-        """Raises TensorwireError unless the functions give the right results, by this protocol."""
-        if not self._ask("chief", {"do": "verify", "case": case})["equal"]:
+        measured = self._ask("chief", {**run, "iters": iters}, timeout_s)
+        if not measured["right"]:
             raise TensorwireError(
                 f"a scheduled function gave a wrong result over {self.protocol}: "
                 "its figures mean nothing"
             )
-        # Functions that took another way would make these the figures of that way.
+        return float(measured["seconds"]) / iters
+
+    def verify(self) -> None:
+        """Raises TensorwireError unless the functions ran by this protocol.
+
+        Those that took another way would make these the figures of that way.
+        """
         served = int(self._ask("worker", {"do": "wire"}).get("eager_calls", 0))
         if self.protocol == "grpc++" and served < self._functions:
             raise TensorwireError(
@@ -126,8 +128,8 @@ def run(plan: StrategyPlan, watcher: Watcher) -> StrategyOutcome:
                     seconds = side.block(case, iters, _WARM_UP_OF_A_BLOCK)
                     rounds[case][side.protocol].append([seconds])
                 watcher.advance()
-            for side in sides:
-                side.verify(case)
+        for side in sides:
+            side.verify()
         tensorflow = sides[0].tensorflow
     ratios = compare_cases(rounds)
     results = [
