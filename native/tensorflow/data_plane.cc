@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "pool_allocator.h"
 #include "status.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -66,6 +67,9 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   options.name = plane->name_;
   options.executor = std::move(executor);
   options.log = Log;
+  if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
+    options.pool = allocator->pool();
+  }
   const int connections = CountTasks(server_def.cluster()) - 1;
   if (wire::Status s = wire::ReadEnvironment(server_def.job_name(), connections, &options);
       !s.ok()) {

@@ -5,10 +5,16 @@
 #include "tensorflow/core/platform/logging.h"
 
 namespace tensorwire::plugin {
+namespace {
+
+constexpr size_t kBlockAlignment = 4096;
+
+}  // namespace
 
 PoolAllocator* PoolAllocator::Get() {
   static PoolAllocator* const allocator = []() -> PoolAllocator* {
     wire::BufferPool::Options options;
+    options.shared = true;
     if (const char* text = std::getenv("TENSORWIRE_POOL_MB"); text != nullptr && *text != '\0') {
       char* end = nullptr;
       const unsigned long long megabytes = std::strtoull(text, &end, 10);
@@ -23,6 +29,21 @@ PoolAllocator* PoolAllocator::Get() {
     return new PoolAllocator(options);
   }();
   return allocator;
+}
+
+void* PoolAllocator::AllocateRaw(size_t alignment, size_t bytes) {
+  if (bytes >= kMinBytes && alignment <= kBlockAlignment) {
+    if (void* const block = pool_.Acquire(bytes); block != nullptr) return block;
+  }
+  return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
+}
+
+void PoolAllocator::DeallocateRaw(void* memory) {
+  if (pool_.Owns(memory)) {
+    pool_.Release(memory);
+  } else {
+    tensorflow::cpu_allocator()->DeallocateRaw(memory);
+  }
 }
 
 tensorflow::Allocator* HostMemoryFor(uint64_t bytes) {

@@ -7,7 +7,8 @@
 
 namespace tensorwire::plugin {
 
-// TensorFlow's view of the process's BufferPool: where large tensors that arrive are put.
+// TensorFlow's view of the process's BufferPool: where large tensors are put, those that arrive and
+// those that the devices of a grpc++ server make. Small ones are left to TensorFlow's allocator.
 class PoolAllocator : public tensorflow::Allocator {
  public:
   // Below this size malloc keeps memory well enough by itself.
@@ -18,9 +19,9 @@ class PoolAllocator : public tensorflow::Allocator {
   static PoolAllocator* Get();
 
   std::string Name() override { return "tensorwire_pool"; }
-  void* AllocateRaw(size_t /*alignment*/, size_t bytes) override { return pool_.Acquire(bytes); }
-  void DeallocateRaw(void* memory) override { pool_.Release(memory); }
-  wire::BufferPool::Stats stats() const { return pool_.stats(); }
+  void* AllocateRaw(size_t alignment, size_t bytes) override;
+  void DeallocateRaw(void* memory) override;
+  wire::BufferPool* pool() { return &pool_; }
 
  private:
   explicit PoolAllocator(const wire::BufferPool::Options& options) : pool_(options) {}

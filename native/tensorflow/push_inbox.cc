@@ -1,25 +1,15 @@
 #include "push_inbox.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include "counters.h"
 #include "pool_allocator.h"
 #include "status.h"
 #include "tensorflow/core/framework/allocator.h"
+#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
-namespace {
-
-int64_t SteadyMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-}  // namespace
-
 // A push that arrives.
 class PushInbox::PushCall : public wire::Call {
  public:
@@ -72,7 +62,7 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
     return Expected::kHere;
   }
   const bool asks = accepted_.count(*order) == 0;
-  waiting_[slot] = {waiter, SteadyMs(), asks};
+  waiting_[slot] = {waiter, wire::NowMs(), asks};
   if (asks) return Expected::kAsk;
   ArmLocked();
   return Expected::kWait;
@@ -174,7 +164,7 @@ void PushInbox::AskForOverdue() {
   {
     std::lock_guard lock(mutex_);
     armed_ = false;
-    const int64_t now_ms = SteadyMs();
+    const int64_t now_ms = wire::NowMs();
     bool more = false;
     for (auto& [slot, entry] : waiting_) {
       if (entry.asked) continue;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "counters.h"
+#include "cpu_devices.h"
 #include "data_plane.h"
 #include "eager_service.h"
 #include "rendezvous.h"
@@ -73,7 +74,12 @@ class Worker : public tensorflow::GrpcWorker {
   FailedSteps* const failed_steps_;
 };
 
-class Server : public tensorflow::GrpcServer {
+// Goes after ~GrpcServer, which takes down what runs on the devices.
+struct OwnDevices {
+  std::unique_ptr<tensorflow::DeviceMgr> devices;  // null where TensorFlow has made them
+};
+
+class Server : private OwnDevices, public tensorflow::GrpcServer {
  public:
   Server(const tensorflow::ServerDef& server_def, tensorflow::Env* env)
       : GrpcServer(server_def, env) {}
@@ -101,6 +107,10 @@ class Server : public tensorflow::GrpcServer {
       if (absl::Status s = plane_->Listen(grpc_port, service_); !s.ok()) return s;
     }
     tensorflow::GrpcServerOptions options;
+    if (local_device_mgr == nullptr) {
+      if (absl::Status s = MakePooledCpuDevices(server_def(), &devices); !s.ok()) return s;
+      local_device_mgr = devices.get();
+    }
     options.local_device_mgr = local_device_mgr;
     options.rendezvous_mgr_func = [this](const tensorflow::WorkerEnv* env) {
       return static_cast<tensorflow::RendezvousMgrInterface*>(new RendezvousMgr(env, plane_.get()));
@@ -206,6 +216,8 @@ std::string Planes::ToJson() const {
       total.rx_frames += peer.rx_frames;
       total.tx_syscalls += peer.tx_syscalls;
       total.rx_syscalls += peer.rx_syscalls;
+      total.lent_bytes += peer.lent_bytes;
+      total.read_bytes += peer.read_bytes;
       total.connects += peer.connects;
       peers += (peers.empty() ? "" : ", ") + ("{\"task\": " + Quote(plane->name())) +
                ", \"peer\": " + Quote(peer.peer) +
@@ -215,6 +227,8 @@ std::string Planes::ToJson() const {
                ", \"rx_frames\": " + std::to_string(peer.rx_frames) +
                ", \"tx_syscalls\": " + std::to_string(peer.tx_syscalls) +
                ", \"rx_syscalls\": " + std::to_string(peer.rx_syscalls) +
+               ", \"lent_bytes\": " + std::to_string(peer.lent_bytes) +
+               ", \"read_bytes\": " + std::to_string(peer.read_bytes) +
                ", \"connects\": " + std::to_string(peer.connects) + "}";
     }
   }
@@ -225,6 +239,8 @@ std::string Planes::ToJson() const {
          ", \"rx_frames\": " + std::to_string(total.rx_frames) +
          ", \"tx_syscalls\": " + std::to_string(total.tx_syscalls) +
          ", \"rx_syscalls\": " + std::to_string(total.rx_syscalls) +
+         ", \"lent_bytes\": " + std::to_string(total.lent_bytes) +
+         ", \"read_bytes\": " + std::to_string(total.read_bytes) +
          ", \"connects\": " + std::to_string(total.connects) +
          ", \"recv_tensors\": " + std::to_string(counters.recv_tensors.load()) +
          ", \"pushed_tensors\": " + std::to_string(counters.pushed_tensors.load()) +

@@ -1,6 +1,5 @@
 #include "worker_service.h"
 
-#include <chrono>
 #include <string>
 
 #include "counters.h"
@@ -16,6 +15,7 @@
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
 namespace {
@@ -25,12 +25,6 @@ using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
 constexpr size_t kLargeFeedBytes = 16u << 10;
-
-int64_t NowUs() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // Finds the device that `parsed` says the tensor is made on, and makes sure that it is still the
 // one the asker knows: a task that was restarted has none of the old one's tensors.
@@ -134,7 +128,7 @@ void WorkerService::RecvTensor(wire::Request request) {
   // What is made on an accelerator is copied to the host when it is asked for, not before.
   const bool ordered = order != 0 && device->tensorflow_accelerator_device_info() == nullptr &&
                        orders_->Add(reader.rest(), order, request.pusher());
-  const int64_t asked_us = NowUs();
+  const int64_t asked_us = wire::NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
       [env = env_, device, asked_us, ordered, request = std::move(request)](
@@ -146,7 +140,7 @@ void WorkerService::RecvTensor(wire::Request request) {
           return;
         }
         const auto waited_us = static_cast<uint32_t>(
-            std::min<int64_t>(NowUs() - asked_us, std::numeric_limits<uint32_t>::max()));
+            std::min<int64_t>(wire::NowUs() - asked_us, std::numeric_limits<uint32_t>::max()));
         const auto flags =
             static_cast<uint8_t>((is_dead ? kDead : 0) | (ordered ? kOrderAccepted : 0));
         const bool on_device = device->tensorflow_accelerator_device_info() != nullptr &&

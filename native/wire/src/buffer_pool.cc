@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "shared_memory.h"
+#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -13,19 +15,16 @@ constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAddressable = size_t{1} << 47;  // rounding more than that up would overflow
 
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
+BufferPool::BufferPool(const Options& options)
+    : options_(options), shared_memory_(options.shared ? SharedMemory::Create() : nullptr) {}
+
 BufferPool::~BufferPool() {
   for (const auto& [bytes, blocks] : kept_) {
-    for (const Kept& kept : blocks) munmap(kept.block, bytes);
+    for (const Kept& kept : blocks) Unmap(kept.block, bytes);
   }
 }
 
@@ -40,6 +39,7 @@ size_t BufferPool::BlockBytes(size_t bytes) {
 }
 
 void* BufferPool::Map(size_t block_bytes) {
+  if (shared_memory_ != nullptr) return shared_memory_->Map(block_bytes);
   const bool huge = block_bytes >= kHugePage;
   // A huge page begins at a multiple of its size; map more and give back both ends.
   const size_t mapped = huge ? block_bytes + kHugePage : block_bytes;
@@ -55,6 +55,14 @@ void* BufferPool::Map(size_t block_bytes) {
   void* const block = reinterpret_cast<void*>(aligned);
   madvise(block, block_bytes, MADV_HUGEPAGE);  // a wish; small pages do too
   return block;
+}
+
+void BufferPool::Unmap(void* block, size_t block_bytes) {
+  if (shared_memory_ != nullptr) {
+    shared_memory_->Unmap(block, block_bytes);
+  } else {
+    munmap(block, block_bytes);
+  }
 }
 
 void* BufferPool::Acquire(size_t bytes) {
@@ -96,7 +104,16 @@ void BufferPool::Release(void* block) {
     kept_[block_bytes].push_back({block, now_ms});
     excess = CollectExcess(now_ms);
   }
-  for (const auto& [unused, bytes] : excess) munmap(unused, bytes);
+  for (const auto& [unused, bytes] : excess) Unmap(unused, bytes);
+}
+
+bool BufferPool::Owns(const void* block) const {
+  if (shared_memory_ != nullptr) {
+    uint64_t offset = 0;
+    return shared_memory_->Find(block, 1, &offset);
+  }
+  std::lock_guard lock(mutex_);
+  return used_.count(const_cast<void*>(block)) > 0;
 }
 
 std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) {

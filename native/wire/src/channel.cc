@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hello.h"
+#include "borrow.h"
 #include "tensorwire/wire/endpoint_map.h"
 
 namespace tensorwire::wire {
@@ -229,8 +229,8 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     opening_->SetPeerFromReactor(peer_name_);
     status = opening_->OpenFromReactor(shared_from_this(), /*connecting=*/true);
     if (!status.ok()) continue;
-    opening_->Send(std::make_unique<OutFrame>(FrameKind::kHello, 0, 0,
-                                              Hello{context_->options.name, peer_name_}.Encode()));
+    opening_->Send(std::make_unique<OutFrame>(
+        FrameKind::kHello, 0, 0, Hello{context_->options.name, peer_name_, ""}.Encode()));
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
@@ -295,6 +295,7 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
   switch (frame->header.kind) {
     case FrameKind::kHelloAck: {
       if (opening_ == nullptr) return Status(Code::kInvalidArgument, "a second greeting");
+      if (Status s = MapFromReactor(Hello::Decode(metadata), opening_.get()); !s.ok()) return s;
       std::shared_ptr<Connection> connection = std::move(opening_);
       opening_.reset();
       std::lock_guard lock(mutex_);
@@ -309,6 +310,7 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
     case FrameKind::kReply:
     case FrameKind::kError: {
       if (opening_ != nullptr) return Status(Code::kInvalidArgument, "a reply before the greeting");
+      if (Status s = TakeLoanFromReactor(&metadata, frame); !s.ok()) return s;
       CallTable::Entry entry;
       {
         std::lock_guard lock(mutex_);
@@ -328,6 +330,7 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
     }
     case FrameKind::kPush:
       if (opening_ != nullptr) return Status(Code::kInvalidArgument, "a push before the greeting");
+      if (Status s = TakeLoanFromReactor(&metadata, frame); !s.ok()) return s;
       if (push_receiver_ == nullptr) return Status();
       frame->call = push_receiver_->BeginFromReactor(frame->header.request_id);
       frame->done_on = RunOn::kReactorWhenAlone;
@@ -338,19 +341,84 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
   }
 }
 
+Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
+  memory_.reset();
+  const Transport transport = context_->options.transport;
+  if (transport == Transport::kTcp) return Status();
+  Status status(Code::kPermissionDenied, "it shares no memory");
+  if (!hello.memory.empty()) status = ForeignMemory::Open(hello.memory, &memory_);
+  if (status.ok()) {
+    connection->Send(std::make_unique<OutFrame>(FrameKind::kMapped, 0, 0, Message()));
+  } else if (transport == Transport::kMemory) {
+    return Status(Code::kFailedPrecondition, "payloads shall go through memory only, and " +
+                                                 peer_name_ +
+                                                 " cannot be read: " + status.message());
+  }
+  return Status();
+}
+
+Status ChannelImpl::TakeLoanFromReactor(std::string_view* metadata, InFrame* frame) {
+  if ((frame->header.flags & kLent) == 0) return Status();
+  if (frame->header.payload_bytes == 0 && memory_ != nullptr &&
+      Loan::Read(*memory_, frame->header.method, metadata, &frame->loan)) {
+    return Status();
+  }
+  return Status(Code::kInvalidArgument, "a loan of memory that is not there");
+}
+
 void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) {
-  frame->status =
-      frame->call->PrepareFromReactor(metadata, frame->header.payload_bytes, &frame->into);
+  const bool lent = frame->loan.number != 0;
+  const uint64_t payload_bytes = lent ? frame->loan.bytes : frame->header.payload_bytes;
+  frame->status = frame->call->PrepareFromReactor(metadata, payload_bytes, &frame->into);
   uint64_t room = 0;
   for (const MutableBuffer& buffer : frame->into) room += buffer.size;
-  if (frame->status.ok() && room == frame->header.payload_bytes) {
-    frame->payload = InFrame::Payload::kInto;
+  if (frame->status.ok() && room == payload_bytes) {
+    if (!lent) frame->payload = InFrame::Payload::kInto;
   } else if (frame->status.ok()) {
     frame->status = Describe(Code::kInternal, "a reply of another size than it announced");
   }
 }
 
+void ChannelImpl::CopyLoanFromReactor(InFrame frame) {
+  std::shared_ptr<Connection> connection;
+  {
+    std::lock_guard lock(mutex_);
+    connection = ready_;
+  }
+  const uint64_t number = frame.loan.number;
+  auto give_back = [connection, number] {
+    if (connection == nullptr) return;
+    connection->Send(std::make_unique<OutFrame>(FrameKind::kReturn, 0, number, Message()));
+  };
+  if (frame.call == nullptr || !frame.status.ok()) {
+    give_back();
+    if (frame.call != nullptr) {
+      reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
+    }
+    return;
+  }
+  if (connection != nullptr) Count(connection->counters().read_bytes, frame.loan.bytes);
+  const Status lost = Describe(Code::kUnavailable, "the connection was lost in mid-payload");
+  if (IsCopiedAtOnce(frame.loan.bytes)) {
+    bool whole = false;
+    CopyLoan(memory_, std::move(frame.loan), frame.into, nullptr, [&](bool ok) { whole = ok; });
+    give_back();
+    reactor_->CompleteFromReactor(std::move(frame.call), whole ? Status() : lost, frame.done_on);
+    return;
+  }
+  std::shared_ptr<Call> call(std::move(frame.call));
+  CopyLoan(memory_, std::move(frame.loan), frame.into, context_->options.executor,
+           [give_back, call, lost](bool whole) {
+             give_back();
+             call->Done(whole ? Status() : lost);
+           });
+}
+
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
+  if (frame.loan.number != 0) {
+    CopyLoanFromReactor(std::move(frame));
+    return Status();
+  }
   if (frame.call != nullptr) {
     reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
   }

@@ -9,6 +9,7 @@
 #include "call_table.h"
 #include "connection.h"
 #include "context.h"
+#include "hello.h"
 #include "socket.h"
 
 namespace tensorwire::wire {
@@ -46,6 +47,10 @@ class ChannelImpl : public Channel,
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void RetryOrFailFromReactor(const Status& why);
   bool EndCall(uint64_t call_id, const Status& why);  // false: there is none that still waits
+  // Whether and how payloads of this peer are read in its memory.
+  Status MapFromReactor(const Hello& hello, Connection* connection);
+  Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
+  void CopyLoanFromReactor(InFrame frame);
   void PrepareFromReactor(std::string_view metadata, InFrame* frame);
   void EndArrivingCallFromReactor(uint64_t call_id, const Status& why);
   void FailAllFromReactor(const Status& why);
@@ -69,6 +74,7 @@ class ChannelImpl : public Channel,
   // The reactor's.
   std::shared_ptr<Connection> opening_;
   std::vector<SocketAddress> addresses_left_;
+  std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;
   int64_t pause_ms_ = 0;
 };

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
 
 #include "socket.h"
+#include "tensorwire/wire/buffer_pool.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -30,17 +30,13 @@ constexpr int kTickMs = 1000;
 constexpr int kShortestTickMs = 10;
 constexpr int kGoodbyeMs = 1000;
 constexpr size_t kForeignBytes = 12;  // enough for DescribeForeign to tell
-// So many frames unsent to a peer that takes none: then what it asks for waits in its own socket.
+// So much unsent to a peer that takes none: then what it asks for waits in its own socket, and what
+// it has not asked for is not made to wait here.
 constexpr size_t kMostUnsentFrames = 4096;
+constexpr uint64_t kMostUnsentBytes = 256u << 20;
 
 thread_local SendBatch* current_batch = nullptr;
 std::atomic<uint64_t> next_connection_id{1};
-
-int64_t NowUs() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -75,7 +71,9 @@ Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd
       id_(next_connection_id.fetch_add(1, std::memory_order_relaxed)),
       address_(std::move(address)),
       peer_(address_),
-      counters_(std::make_shared<PeerCounters>()) {}
+      counters_(std::make_shared<PeerCounters>()),
+      loans_(context_->options.pool != nullptr ? context_->options.pool->shared_memory()
+                                               : nullptr) {}
 
 Connection::~Connection() {
   while (MpscNode* node = outbox_.Pop()) delete static_cast<OutFrame*>(node);
@@ -83,9 +81,29 @@ Connection::~Connection() {
 
 // --- sending ---------------------------------------------------------------------------------
 
+std::unique_ptr<OutFrame> Connection::FrameWithPayload(FrameKind kind, uint64_t request_id,
+                                                       Message message) {
+  uint16_t flags = 0;
+  if (lends_.load(std::memory_order_acquire)) {
+    const uint64_t bytes = message.payload_bytes();
+    if (const uint16_t pieces = loans_.Lend(&message); pieces > 0) {
+      flags = kLent;
+      message.set_method(pieces);
+      Count(counters_->lent_bytes, bytes);
+    }
+  }
+  return std::make_unique<OutFrame>(kind, flags, request_id, std::move(message));
+}
+
+bool Connection::HasBacklog() const {
+  return queued_.load(std::memory_order_acquire) >= kMostUnsentFrames ||
+         unsent_bytes_.load(std::memory_order_relaxed) >= kMostUnsentBytes;
+}
+
 void Connection::Send(std::unique_ptr<OutFrame> frame) {
   if (closed_.load(std::memory_order_acquire)) return;
   const uint64_t bytes = frame->total_bytes;
+  unsent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   // Counted before it can be found: a writer that took an uncounted frame would bring the count
   // below the truth, and two threads would be the writer.
   const bool writer = queued_.fetch_add(1, std::memory_order_acq_rel) == 0;
@@ -175,7 +193,10 @@ void Connection::TakeQueuedAsWriter() {
       frames.swap(lazy_);
     }
     queued_.fetch_add(frames.size(), std::memory_order_acq_rel);
-    for (auto& frame : frames) small_.push_back(std::move(frame));
+    for (auto& frame : frames) {
+      unsent_bytes_.fetch_add(frame->total_bytes, std::memory_order_relaxed);
+      small_.push_back(std::move(frame));
+    }
   }
   while (MpscNode* node = outbox_.Pop()) {
     std::unique_ptr<OutFrame> frame(static_cast<OutFrame*>(node));
@@ -227,6 +248,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
   }
   Count(counters_->tx_bytes, static_cast<uint64_t>(sent));
   Count(counters_->tx_syscalls);
+  unsent_bytes_.fetch_sub(static_cast<uint64_t>(sent), std::memory_order_relaxed);
 
   // Account for what left, frame by frame, in the order in which they were gathered.
   uint64_t left = static_cast<uint64_t>(sent);
@@ -311,6 +333,7 @@ void Connection::CloseFromReactor(const Status& reason) {
   // object, so that nobody writes into a stranger's.
   ::shutdown(fd_.get(), SHUT_RDWR);
   reactor_->UnwatchFromReactor(fd_.get(), this);
+  loans_.ReturnAll();
   if (auto receiver = std::move(receiver_)) {
     receiver->OnClosedFromReactor(why, in_payload_ ? &frame_ : nullptr);
   }
@@ -371,8 +394,7 @@ void Connection::OnEventsFromReactor(uint32_t epoll_events) {
     last_sign_ms_ = NowMs();
     wants_write_ = false;
     Write();
-    if (reading_paused_ &&
-        (!wants_write_ || queued_.load(std::memory_order_acquire) < kMostUnsentFrames / 2)) {
+    if (reading_paused_ && (!wants_write_ || !HasBacklog())) {
       reading_paused_ = false;
       UpdateEventsFromReactor();
     }
@@ -399,8 +421,7 @@ void Connection::FinishConnectFromReactor() {
 void Connection::ReadFromReactor() {
   uint64_t turn_bytes = 0;
   while (turn_bytes < kTurnBytes && !closed_.load(std::memory_order_acquire)) {
-    if (pauses_reading_ && wants_write_ &&
-        queued_.load(std::memory_order_acquire) >= kMostUnsentFrames) {
+    if (pauses_reading_ && wants_write_ && HasBacklog()) {
       reading_paused_ = true;
       UpdateEventsFromReactor();
       return;
@@ -521,7 +542,7 @@ Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* 
   switch (header.kind) {
     case FrameKind::kPing:
       // A peer that takes what is queued hears from us anyway.
-      if (queued_.load(std::memory_order_acquire) < kMostUnsentFrames) {
+      if (!HasBacklog()) {
         Send(std::make_unique<OutFrame>(FrameKind::kPong, 0, 0, Message()));
       }
       break;

@@ -10,6 +10,7 @@
 
 #include "context.h"
 #include "fd.h"
+#include "loans.h"
 #include "mpsc_queue.h"
 #include "reactor.h"
 #include "tensorwire/wire/engine.h"
@@ -41,7 +42,8 @@ struct InFrame {
   std::string bytes;                // kBytes: grows as they arrive, never ahead of them
   std::string metadata;             // kept where the receiver needs it at the end
 
-  // Of a reply: the call it ends and how.
+  // Of a reply or push: where its payload is if it did not come along, the call it ends and how.
+  Loan loan;
   std::unique_ptr<Call> call;
   RunOn done_on = RunOn::kExecutor;
   Status status;
@@ -75,6 +77,10 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
 
   // --- any thread ---
   void Send(std::unique_ptr<OutFrame> frame);
+  // A reply or push; its payload is lent rather than sent where that is possible.
+  std::unique_ptr<OutFrame> FrameWithPayload(FrameKind kind, uint64_t request_id, Message message);
+  // Whether so much waits to be sent that more should not be made.
+  bool HasBacklog() const;
   // Leaves with the next frame that is sent, or a little later on its own.
   void SendLazily(std::unique_ptr<OutFrame> frame);
 
@@ -84,13 +90,17 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   const std::string& address() const { return address_; }
   // The other end as a person knows it: its task's name once it has said it, and its address.
   const std::string& peer() const { return peer_; }
+  PeerCounters& counters() const { return *counters_; }
   const FrameLimits& limits() const { return context_->options.limits; }
 
   // --- on the reactor ---
   // Begins to read. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
-  // Stops reading while the peer leaves thousands of frames untaken. For servers: if both ends did
+  // The peer reads our memory.
+  void LendFromReactor() { lends_.store(true, std::memory_order_release); }
+  void ReturnLoanFromReactor(uint64_t number) { loans_.Return(number); }
+  // Stops reading while the peer leaves much untaken. For servers: if both ends did
   // it, they could wait for each other.
   void PauseReadingWhenBlockedFromReactor() { pauses_reading_ = true; }
   // The call whose reply's payload is arriving, if it is this request's: the rest is dropped.
@@ -135,6 +145,9 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   MpscQueue outbox_;
   std::atomic<size_t> queued_{0};  // frames in outbox_, small_, large_ and current_
   std::atomic<int64_t> inline_write_us_{0};
+  std::atomic<uint64_t> unsent_bytes_{0};
+  std::atomic<bool> lends_{false};
+  Loans loans_;
   // The writer's.
   std::unique_ptr<OutFrame> current_;            // partly written
   std::deque<std::unique_ptr<OutFrame>> small_;  // go first: they are what somebody waits for

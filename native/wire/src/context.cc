@@ -24,6 +24,8 @@ EngineStats Context::Stats() const {
     figures.rx_frames = live->rx_frames.load(std::memory_order_relaxed);
     figures.tx_syscalls = live->tx_syscalls.load(std::memory_order_relaxed);
     figures.rx_syscalls = live->rx_syscalls.load(std::memory_order_relaxed);
+    figures.lent_bytes = live->lent_bytes.load(std::memory_order_relaxed);
+    figures.read_bytes = live->read_bytes.load(std::memory_order_relaxed);
     figures.connects = live->connects.load(std::memory_order_relaxed);
     stats.peers.push_back(std::move(figures));
   }

@@ -21,6 +21,8 @@ struct PeerCounters {
   std::atomic<uint64_t> rx_frames{0};
   std::atomic<uint64_t> tx_syscalls{0};
   std::atomic<uint64_t> rx_syscalls{0};
+  std::atomic<uint64_t> lent_bytes{0};
+  std::atomic<uint64_t> read_bytes{0};
   std::atomic<uint64_t> connects{0};
 };
 

@@ -15,6 +15,7 @@ std::string Printable(std::string_view name) {
 Message Hello::Encode() const {
   Message message;
   message.AppendMetadata("task=" + task + "\npeer=" + peer + "\n");
+  if (!memory.empty()) message.AppendMetadata("memory=" + memory + "\n");
   return message;
 }
 
@@ -29,6 +30,7 @@ Hello Hello::Decode(std::string_view metadata) {
     const std::string_view value = line.substr(equals + 1);
     if (line.substr(0, equals) == "task") hello.task = Printable(value);
     if (line.substr(0, equals) == "peer") hello.peer = value;
+    if (line.substr(0, equals) == "memory") hello.memory = Printable(value);
   }
   return hello;
 }

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "cores.h"
+
 namespace tensorwire::wire {
 namespace {
 
@@ -41,14 +43,32 @@ Status ReadCount(const std::string& name, int* value) {
   return Status();
 }
 
+Status ReadTransport(Transport* transport) {
+  constexpr const char* kName = "TENSORWIRE_TRANSPORT";
+  const char* text = std::getenv(kName);
+  if (text == nullptr || *text == '\0') return Status();
+  const std::string_view value(text);
+  if (value == "auto") {
+    *transport = Transport::kAuto;
+  } else if (value == "tcp") {
+    *transport = Transport::kTcp;
+  } else if (value == "memory") {
+    *transport = Transport::kMemory;
+  } else {
+    return Status(Code::kInvalidArgument, std::string("environment variable ") + kName + "=" +
+                                              text + ": expected auto, tcp or memory");
+  }
+  return Status();
+}
+
+}  // namespace
+
 // The cores that this process may run on: a container's CPU set can be smaller than the machine.
 int UsableCores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   return std::max(1, CPU_COUNT(&set));
 }
-
-}  // namespace
 
 Status ReadEnvironment(const std::string& job, int connections, EngineOptions* options) {
   const std::string prefix = job == "ps" ? "PS" : "WORKER";
@@ -58,6 +78,7 @@ Status ReadEnvironment(const std::string& job, int connections, EngineOptions* o
     return s;
   }
   if (Status s = ReadBool(prefix + "_ENABLE_POLLING", &options->polling); !s.ok()) return s;
+  if (Status s = ReadTransport(&options->transport); !s.ok()) return s;
   bool unpinned = true;
   if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;
   options->pin = !unpinned;

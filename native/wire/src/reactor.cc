@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -34,12 +33,6 @@ void PinToCore(int index) {
 }
 
 }  // namespace
-
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 Reactor::Reactor(int index, const EngineOptions& options)
     : index_(index), options_(options), scratch_(new char[kScratchBytes]) {}

@@ -12,11 +12,10 @@
 
 #include "fd.h"
 #include "mpsc_queue.h"
+#include "tensorwire/wire/clock.h"
 #include "tensorwire/wire/engine.h"
 
 namespace tensorwire::wire {
-
-int64_t NowMs();  // of the steady clock
 
 // Something with a descriptor that a reactor watches.
 class EventTarget {

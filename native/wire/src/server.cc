@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "hello.h"
+#include "shared_memory.h"
 #include "socket.h"
+#include "tensorwire/wire/buffer_pool.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -81,8 +83,13 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
     greeted_ = true;
     connection_id_ = connection->id();
     connection->SetPeerFromReactor(hello.task.empty() ? connection->address() : hello.task);
-    connection->Send(
-        std::make_unique<OutFrame>(FrameKind::kHelloAck, 0, 0, Hello{me, hello.task}.Encode()));
+    Hello answer{me, hello.task, ""};
+    const EngineOptions& options = context_->options;
+    if (options.transport != Transport::kTcp && options.pool != nullptr &&
+        options.pool->shared_memory() != nullptr) {
+      answer.memory = options.pool->shared_memory()->ticket();
+    }
+    connection->Send(std::make_unique<OutFrame>(FrameKind::kHelloAck, 0, 0, answer.Encode()));
     return Status();
   }
   switch (frame->header.kind) {
@@ -96,6 +103,12 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
       frame->metadata = metadata;
       return Status();
     case FrameKind::kCancel:
+      return Status();
+    case FrameKind::kMapped:
+      connection->LendFromReactor();
+      return Status();
+    case FrameKind::kReturn:
+      connection->ReturnLoanFromReactor(frame->header.request_id);
       return Status();
     default:
       return Status(Code::kInvalidArgument, "a frame that a client does not send");
@@ -192,7 +205,7 @@ void Request::Reply(Message reply) const {
                                               " bytes is beyond the limits"));
     return;
   }
-  connection->Send(std::make_unique<OutFrame>(FrameKind::kReply, 0, id, std::move(reply)));
+  connection->Send(connection->FrameWithPayload(FrameKind::kReply, id, std::move(reply)));
 }
 
 void Request::Fail(const Status& status) const {
@@ -204,7 +217,7 @@ void Request::Fail(const Status& status) const {
 
 bool Pusher::Push(uint64_t what, Message message) const {
   if (connection_ == nullptr || connection_->closed()) return false;
-  connection_->Send(std::make_unique<OutFrame>(FrameKind::kPush, 0, what, std::move(message)));
+  connection_->Send(connection_->FrameWithPayload(FrameKind::kPush, what, std::move(message)));
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "tensorwire/wire/export.h"
 
 namespace tensorwire::wire {
+
+class SharedMemory;
 
 // Memory for large payloads that is kept when it is given back, so that the next step's tensors of
 // the same size find pages that are there already: faulting a fresh page in and zeroing it costs
@@ -22,6 +25,9 @@ class TENSORWIRE_API BufferPool {
   struct Options {
     size_t kept_bytes_cap = size_t{1} << 30;
     int64_t kept_ms = 30'000;
+    // Blocks are where other tasks on this host may read them (EngineOptions::pool), where the
+    // system grants that.
+    bool shared = false;
   };
   struct Stats {
     size_t used_bytes = 0;  // in blocks that are out
@@ -30,16 +36,21 @@ class TENSORWIRE_API BufferPool {
     uint64_t misses = 0;    // blocks that were made
   };
 
-  explicit BufferPool(const Options& options) : options_(options) {}
+  explicit BufferPool(const Options& options);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // At least `bytes`, aligned to a page at least; not zeroed. Null when the system has none.
+  // At least `bytes`, aligned to a page at least; not zeroed. Null when the system has none, or
+  // when the range for shared blocks is used up.
   void* Acquire(size_t bytes);
   void Release(void* block);
+  // Whether Acquire gave this block out. Takes no lock where blocks are shared.
+  bool Owns(const void* block) const;
 
   Stats stats() const;
+  // Null where blocks are not shared.
+  SharedMemory* shared_memory() const { return shared_memory_.get(); }
 
  private:
   struct Kept {
@@ -47,11 +58,13 @@ class TENSORWIRE_API BufferPool {
     int64_t since_ms;
   };
   static size_t BlockBytes(size_t bytes);
-  static void* Map(size_t block_bytes);
+  void* Map(size_t block_bytes);
+  void Unmap(void* block, size_t block_bytes);
   // Takes out of `kept_` what is over the cap or too old.
   std::vector<std::pair<void*, size_t>> CollectExcess(int64_t now_ms);
 
   const Options options_;
+  const std::unique_ptr<SharedMemory> shared_memory_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, size_t> used_;    // block to its size
   std::map<size_t, std::vector<Kept>> kept_;  // by size; each oldest first

@@ -19,7 +19,7 @@ namespace tensorwire::wire {
 //           6  u16  flags            FrameFlags
 //           8  u64  request_id       chosen by the side that asks; a reply repeats it
 //          16  u32  metadata_bytes
-//          20  u16  method           of a request; of kError: the status code
+//          20  u16  method           of a request; of kError: the status code; with kLent: pieces
 //          22  u16  reserved         zero
 //          24  u64  payload_bytes
 //
@@ -41,10 +41,13 @@ enum class FrameKind : uint8_t {
   kPong = 8,
   kGoodbye = 9,  // the sender closes now; metadata says why
   kPush = 10,    // server to client, unasked: request_id says what for
+  kMapped = 11,  // client to server: it reads the server's memory, and payloads may be lent
+  kReturn = 12,  // client to server: request_id is the number of a loan that has been read
 };
 
 enum FrameFlags : uint16_t {
   kOneWay = 1,  // of a request: no reply is wanted
+  kLent = 2,    // of a reply or push: the payload is in the server's memory; see loans.h
 };
 
 struct FrameHeader {

@@ -53,6 +53,7 @@ class Message {
   }
 
   uint16_t method() const { return method_; }
+  void set_method(uint16_t method) { method_ = method; }
   size_t metadata_bytes() const { return head_.size() - kHeaderBytes; }
   uint64_t payload_bytes() const {
     uint64_t bytes = 0;
@@ -62,6 +63,7 @@ class Message {
 
  private:
   friend struct OutFrame;
+  friend class Loans;
   uint16_t method_;
   std::string head_;  // room for the header, then the metadata: one buffer for the gathering write
   std::vector<ConstBuffer> payload_;

@@ -10,6 +10,15 @@
 
 namespace tensorwire::wire {
 
+// How payloads travel between tasks of one host.
+enum class Transport {
+  kAuto,    // through memory where the peer grants it, else by TCP
+  kTcp,     // always by TCP
+  kMemory,  // through memory; a peer that does not grant it is refused
+};
+
+class BufferPool;
+
 enum class LogLevel { kInfo, kWarning, kError };
 
 struct EngineOptions {
@@ -20,6 +29,11 @@ struct EngineOptions {
   int reactors = 1;      // threads that move bytes
   bool polling = false;  // spin instead of sleeping: a core per reactor for some microseconds
   bool pin = false;      // bind each reactor to a core of its own
+
+  Transport transport = Transport::kAuto;
+  // Where the payloads of this task are kept; one that is shared lets peers on this host read them
+  // there. It must outlive the engine. Null: nothing is shared.
+  BufferPool* pool = nullptr;
 
   FrameLimits limits;
   int connect_timeout_ms = 5000;     // how long a call waits for its connection to come up
@@ -37,7 +51,8 @@ struct EngineOptions {
 
 // Sets reactors, polling and pin from GRPC++'s six variables: {PS,WORKER}_ENABLE_POLLING,
 // NETWORK_{PS,WORKER}_CORE_NUMBER, {PS,WORKER}_DISABLE_PIN_CORES, those of PS when `job` is "ps"
-// and those of WORKER otherwise. Where a number of cores is not given it is min(8, connections)
+// and those of WORKER otherwise; and transport from TENSORWIRE_TRANSPORT (auto, tcp or memory).
+// Where a number of cores is not given it is min(8, connections)
 // for a ps, min(2, connections) for others, and never more than the cores this process may use.
 // `connections` is how many peers the task has. Fails with kInvalidArgument naming the variable
 // when a value cannot be read.

@@ -16,6 +16,8 @@ struct PeerStats {
   uint64_t rx_frames = 0;
   uint64_t tx_syscalls = 0;
   uint64_t rx_syscalls = 0;
+  uint64_t lent_bytes = 0;  // payloads the peer read in this task's memory; not in tx_bytes
+  uint64_t read_bytes = 0;  // payloads read in the peer's memory; not in rx_bytes
   uint64_t connects = 0;
 };
 

@@ -1,0 +1,43 @@
+#include "cpu_devices.h"
+
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "pool_allocator.h"
+#include "tensorflow/core/common_runtime/device_factory.h"
+#include "tensorflow/core/common_runtime/threadpool_device.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tensorwire::plugin {
+
+using tensorflow::Device;
+
+absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
+                                  std::unique_ptr<tensorflow::DeviceMgr>* out) {
+  PoolAllocator* const allocator = PoolAllocator::Get();
+  if (allocator == nullptr || allocator->pool()->shared_memory() == nullptr) {
+    return absl::OkStatus();
+  }
+  tensorflow::SessionOptions options;
+  options.config = server_def.default_session_config();
+  const std::string prefix = "/job:" + server_def.job_name() +
+                             "/replica:" + std::to_string(server_def.replica()) +
+                             "/task:" + std::to_string(server_def.task_index());
+  std::vector<std::unique_ptr<Device>> devices;
+  if (absl::Status s = tensorflow::DeviceFactory::AddDevices(options, prefix, &devices); !s.ok()) {
+    return s;
+  }
+  for (auto& device : devices) {
+    const Device& plain = *device;
+    if (typeid(plain) != typeid(tensorflow::ThreadPoolDevice)) return absl::OkStatus();
+    device = std::make_unique<tensorflow::ThreadPoolDevice>(
+        options, plain.name(), tensorflow::Bytes(plain.attributes().memory_limit()),
+        plain.attributes().locality(), allocator);
+  }
+  *out = std::make_unique<tensorflow::DynamicDeviceMgr>(std::move(devices));
+  return absl::OkStatus();
+}
+
+}  // namespace tensorwire::plugin

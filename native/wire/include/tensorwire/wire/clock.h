@@ -1,0 +1,16 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace tensorwire::wire {
+
+// Of the steady clock, whose beginning means nothing.
+inline int64_t NowUs() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+inline int64_t NowMs() { return NowUs() / 1000; }
+
+}  // namespace tensorwire::wire

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fd.h"
+#include "tensorwire/wire/status.h"
+
+namespace tensorwire::wire {
+
+// The short way between two tasks of one host. A task keeps its large buffers in SharedMemory, an
+// unnamed file in memory; a peer that may open it reads them through ForeignMemory, with one copy
+// and without the kernel. Who may is the kernel's decision: /proc/PID/fd lets in a process of the
+// same user, and shows nothing of another process namespace.
+//
+// What may be read, and for how long, is agreed on by *loans*. The owner lends a buffer by writing
+// the loan's number into a slot of the file, and erases it before the buffer's memory may be used
+// for something else. The reader looks at the slot after it has copied: as long as the number
+// stands there, what it copied was the buffer. So a reader that is stopped in mid-copy, or whose
+// connection is lost, never takes other bytes for the tensor's.
+
+class SharedMemory {
+ public:
+  // Null where the system grants no such file or not the address range for it.
+  static std::unique_ptr<SharedMemory> Create();
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  // A block of `bytes`, a multiple of the page size, zeroed; null when the range is used up.
+  void* Map(size_t bytes);
+  // Gives the block's pages back to the system.
+  void Unmap(void* block, size_t bytes);
+
+  // Whether these bytes are in a block, and where in the file.
+  bool Find(const void* data, size_t bytes, uint64_t* offset) const;
+
+  // By which a peer finds and recognises the file; see ForeignMemory::Open.
+  const std::string& ticket() const { return ticket_; }
+
+  // False when too much is lent. `number` is never used again.
+  bool OpenLoan(uint64_t* number, uint32_t* slot);
+  void CloseLoan(uint32_t slot);
+
+ private:
+  SharedMemory() = default;
+
+  char* base_ = nullptr;
+  size_t size_ = 0;
+  Fd fd_;
+  std::string ticket_;
+
+  std::mutex mutex_;
+  size_t used_ = 0;  // of the range; what lies behind was never given out
+  std::map<size_t, std::vector<char*>> unmapped_;  // ranges to be used again, by size
+  std::vector<uint32_t> free_slots_;
+  std::atomic<uint64_t> last_number_{0};
+};
+
+class ForeignMemory {
+ public:
+  // Opens what `ticket` stands for. Fails with kPermissionDenied, saying why, where this process
+  // is not on the same host and network or may not; with kInvalidArgument where it is no ticket.
+  // Channels to one process share one mapping.
+  static Status Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out);
+  ~ForeignMemory();
+  ForeignMemory(const ForeignMemory&) = delete;
+  ForeignMemory& operator=(const ForeignMemory&) = delete;
+
+  // Null when the range is not within the file's blocks.
+  const char* At(uint64_t offset, uint64_t bytes) const;
+  // Whether all that was read before this call, of what the loan is about, was the loan's.
+  bool StillLent(uint64_t number, uint32_t slot) const;
+
+ private:
+  ForeignMemory(const char* base, size_t size) : base_(base), size_(size) {}
+
+  const char* const base_;
+  const size_t size_;
+};
+
+}  // namespace tensorwire::wire
