@@ -59,9 +59,9 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
     *here = std::move(parked->second);
     parked_.erase(parked);
     any_parked_.store(!parked_.empty(), std::memory_order_release);
-    return Expected::kHere;
+    if (!here->declined()) return Expected::kHere;
   }
-  const bool asks = accepted_.count(*order) == 0;
+  const bool asks = here->declined() || accepted_.count(*order) == 0;
   waiting_[slot] = {waiter, wire::NowMs(), asks};
   if (asks) return Expected::kAsk;
   ArmLocked();
@@ -108,27 +108,34 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) 
     accepted_.insert(order);  // or it would not have come
     const Slot slot{step_id, order};
     if (const auto at = waiting_.find(slot); at != waiting_.end()) {
-      waiter = std::move(at->second.waiter);
-      waiting_.erase(at);
-    } else if (auto unordered = UnorderedLocked(step_id, order)) {
-      waiter = std::move(unordered);
+      waiter = at->second.waiter;
+      if (!tensor.declined()) {
+        waiting_.erase(at);
+      } else if (std::exchange(at->second.asked, true)) {
+        waiter.reset();
+      }
+    } else if (const auto asked = FindUnorderedLocked(step_id, order); asked != unordered_.end()) {
+      if (tensor.declined()) return;
+      waiter = std::move(asked->second);
+      unordered_.erase(asked);
     } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
       parked_[slot] = std::move(tensor);
       any_parked_.store(true, std::memory_order_release);
     }
   }
-  if (waiter != nullptr) waiter->OnPush(std::move(tensor));
+  if (waiter == nullptr) return;
+  if (tensor.declined()) {
+    waiter->Ask();
+  } else {
+    waiter->OnPush(std::move(tensor));
+  }
 }
 
-std::shared_ptr<PushInbox::Waiter> PushInbox::UnorderedLocked(int64_t step_id, uint32_t order) {
-  if (unordered_.empty()) return nullptr;
+PushInbox::Unordered::iterator PushInbox::FindUnorderedLocked(int64_t step_id, uint32_t order) {
+  if (unordered_.empty()) return unordered_.end();
   const auto key = keys_.find(order);
-  if (key == keys_.end()) return nullptr;
-  const auto at = unordered_.find({step_id, std::string(key->second)});
-  if (at == unordered_.end()) return nullptr;
-  auto waiter = std::move(at->second);
-  unordered_.erase(at);
-  return waiter;
+  return key == keys_.end() ? unordered_.end()
+                            : unordered_.find({step_id, std::string(key->second)});
 }
 
 void PushInbox::OnLost(const wire::Status& why) {

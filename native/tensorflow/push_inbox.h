@@ -64,6 +64,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
  private:
   class PushCall;
   using Slot = std::pair<int64_t, uint32_t>;  // step, order
+  using Unordered = std::map<std::pair<int64_t, std::string>, std::shared_ptr<Waiter>>;
   struct Waiting {
     std::shared_ptr<Waiter> waiter;
     int64_t since_ms = 0;
@@ -75,8 +76,8 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   static constexpr size_t kEndedSteps = 256;
 
   void Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor);
-  // Takes out who asked in `step_id` without an order for the key that `order` is about.
-  std::shared_ptr<Waiter> UnorderedLocked(int64_t step_id, uint32_t order);
+  // Who asked in `step_id` without an order for the key that `order` is about.
+  Unordered::iterator FindUnorderedLocked(int64_t step_id, uint32_t order);
   void ArmLocked();
   void AskForOverdue();
 
@@ -93,7 +94,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   std::map<Slot, Waiting> waiting_;
   // Who asked without an order, by step and key. Of two steps under way the second may give an
   // order that the producer then follows for the first as well.
-  std::map<std::pair<int64_t, std::string>, std::shared_ptr<Waiter>> unordered_;
+  Unordered unordered_;
   std::map<Slot, IncomingTensor> parked_;
   std::atomic<bool> any_parked_{false};
   std::deque<int64_t> ended_;  // a push may come after the end of its step

@@ -34,6 +34,11 @@ bool StandingOrders::Serve(int64_t step_id, std::string_view key, const tensorfl
   }
   wire::Message message;
   message.Put<int64_t>(step_id);
+  if (!order.pusher.IsTaken()) {
+    EncodeTensor(tensorflow::Tensor(), kDead | kDeclined, /*waited_us=*/0, &message);
+    order.pusher.Push(order.order, std::move(message));
+    return false;
+  }
   EncodeTensor(tensor, is_dead ? kDead : 0, /*waited_us=*/0, &message);
   return order.pusher.Push(order.order, std::move(message));
 }

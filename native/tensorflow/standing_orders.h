@@ -23,7 +23,8 @@ class StandingOrders {
   // The connection is gone, and its orders with it.
   void Forget(uint64_t connection_id);
 
-  // Sends the tensor, which is in host memory, if there is an order for its key.
+  // Sends the tensor, which is in host memory, if there is an order for its key. To a consumer that
+  // does not take what it is sent only the word goes that it has to ask.
   bool Serve(int64_t step_id, std::string_view key, const tensorflow::Tensor& tensor, bool is_dead);
 
  private:

@@ -27,6 +27,7 @@ enum TensorFlags : uint8_t {
   kDead = 1,
   kAsProto = 2,
   kOrderAccepted = 4,  // of a reply: later steps' tensors of this key come without being asked for
+  kDeclined = 8,       // of a push: there is no tensor; it has to be asked for this time
 };
 
 // Whether the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
@@ -51,6 +52,7 @@ class IncomingTensor {
   const std::string& proto_bytes() const { return proto_bytes_; }
 
   bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
+  bool declined() const { return (flags_ & kDeclined) != 0; }
   bool is_dead() const { return (flags_ & kDead) != 0; }
   uint32_t waited_us() const { return waited_us_; }
   const tensorflow::Tensor& tensor() const { return tensor_; }

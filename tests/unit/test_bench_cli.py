@@ -32,7 +32,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["transfer", "--protocols", ","], "names no protocol"),
         (["transfer", "--protocols", "grpc,grpc"], "names a protocol twice"),
         (["transfer", "--transport", "pigeon"], "'pigeon' is not one of"),
-        (["transfer", "--transport", "memory"], "use --transport tcp or auto"),
         (["transfer", "--iters", "0"], "--iters"),
         (["transfer", "--rounds", "0"], "--rounds"),
         (["transfer", "--json", "/no/such/folder/record.json"], "there is no folder /no/such"),

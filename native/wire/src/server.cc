@@ -215,6 +215,10 @@ void Request::Fail(const Status& status) const {
   connection->Send(std::make_unique<OutFrame>(FrameKind::kError, 0, id, std::move(message)));
 }
 
+bool Pusher::IsTaken() const {
+  return connection_ != nullptr && !connection_->closed() && !connection_->HasBacklog();
+}
+
 bool Pusher::Push(uint64_t what, Message message) const {
   if (connection_ == nullptr || connection_->closed()) return false;
   connection_->Send(connection_->FrameWithPayload(FrameKind::kPush, what, std::move(message)));

@@ -55,6 +55,12 @@ std::atomic<uint64_t>* SlotAt(const char* base, uint32_t slot) {
   return reinterpret_cast<std::atomic<uint64_t>*>(const_cast<char*>(base) + kSlotsAt) + slot;
 }
 
+void Fence() {
+#ifndef __SANITIZE_THREAD__  // which knows no fences
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 template <typename T>
 bool TakeNumber(std::string_view* text, T* number) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
@@ -144,7 +150,7 @@ bool SharedMemory::OpenLoan(uint64_t* number, uint32_t* slot) {
 void SharedMemory::CloseLoan(uint32_t slot) {
   SlotAt(base_, slot)->store(0, std::memory_order_seq_cst);
   // What the caller writes into the lent memory from now on comes after the erasure.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  Fence();
   std::lock_guard lock(mutex_);
   free_slots_.push_back(slot);
 }
@@ -207,7 +213,7 @@ const char* ForeignMemory::At(uint64_t offset, uint64_t bytes) const {
 
 bool ForeignMemory::StillLent(uint64_t number, uint32_t slot) const {
   if (slot >= kSlots) return false;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  Fence();  // what was read before is not read later
   return SlotAt(base_, slot)->load(std::memory_order_seq_cst) == number;
 }
 

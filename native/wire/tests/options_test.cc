@@ -14,7 +14,8 @@ namespace {
 
 constexpr const char* kVariables[] = {"PS_ENABLE_POLLING",      "WORKER_ENABLE_POLLING",
                                       "NETWORK_PS_CORE_NUMBER", "NETWORK_WORKER_CORE_NUMBER",
-                                      "PS_DISABLE_PIN_CORES",   "WORKER_DISABLE_PIN_CORES"};
+                                      "PS_DISABLE_PIN_CORES",   "WORKER_DISABLE_PIN_CORES",
+                                      "TENSORWIRE_TRANSPORT"};
 
 void Clear() {
   for (const char* name : kVariables) unsetenv(name);
@@ -119,6 +120,21 @@ TEST(a_cpu_set_smaller_than_the_machine_bounds_the_default_and_not_the_wish) {
     setenv("NETWORK_PS_CORE_NUMBER", "3", 1);
     CHECK_EQ(Read("ps", 100).reactors, 3);
   }).join();
+  Clear();
+}
+
+TEST(the_transport_is_read_and_a_wrong_one_named_with_the_right_ones) {
+  Clear();
+  CHECK(Read("ps", 1).transport == Transport::kAuto);
+  setenv("TENSORWIRE_TRANSPORT", "tcp", 1);
+  CHECK(Read("ps", 1).transport == Transport::kTcp);
+  setenv("TENSORWIRE_TRANSPORT", "memory", 1);
+  CHECK(Read("worker", 1).transport == Transport::kMemory);
+  setenv("TENSORWIRE_TRANSPORT", "Memory", 1);
+  EngineOptions options;
+  const Status status = ReadEnvironment("ps", 1, &options);
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(status.message().find("expected auto, tcp or memory") != std::string::npos);
   Clear();
 }
 

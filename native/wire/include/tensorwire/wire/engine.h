@@ -93,6 +93,9 @@ class TENSORWIRE_API Pusher {
   Pusher() = default;
   explicit Pusher(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
+  // Whether the client takes what it is sent. Who has gone does not, and neither does who lets much
+  // pile up: that would fill this task's memory.
+  bool IsTaken() const;
   // False when the client has gone.
   bool Push(uint64_t what, Message message) const;
   uint64_t connection_id() const;

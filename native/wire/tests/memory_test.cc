@@ -1,0 +1,380 @@
+// Payloads that a peer on this host reads in the memory of the task that has them.
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "connection.h"
+#include "harness.h"
+#include "loans.h"
+#include "shared_memory.h"
+#include "tensorwire/wire/buffer_pool.h"
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr size_t kMb = 1u << 20;
+
+BufferPool::Options Shared() {
+  BufferPool::Options options;
+  options.shared = true;
+  return options;
+}
+
+// Answers with as many bytes as the metadata says, from a block of `pool`.
+class PoolHandler : public TestHandler {
+ public:
+  explicit PoolHandler(BufferPool* pool) : pool_(pool) {}
+  void Handle(Request request) override {
+    if (request.method != kBytes) {
+      TestHandler::Handle(std::move(request));
+      return;
+    }
+    const auto bytes = static_cast<size_t>(std::stoul(request.metadata));
+    std::shared_ptr<void> block(pool_->Acquire(bytes), [this](void* b) { pool_->Release(b); });
+    std::memset(block.get(), 'm', bytes);
+    static_cast<char*>(block.get())[bytes - 1] = 'e';
+    Message reply;
+    reply.AppendMetadata("meta");
+    const size_t half = bytes / 2;  // in two pieces, as a tensor could be
+    reply.AddPayload(block.get(), half);
+    reply.AddPayload(static_cast<char*>(block.get()) + half, bytes - half);
+    reply.KeepAlive(block);
+    request.Reply(std::move(reply));
+  }
+
+ private:
+  BufferPool* const pool_;
+};
+
+struct Pair {
+  explicit Pair(Transport of_ps = Transport::kAuto, Transport of_worker = Transport::kAuto)
+      : pool(Shared()),
+        ps("ps:0", 1,
+           [&](EngineOptions* options) {
+             options->pool = &pool;
+             options->transport = of_ps;
+           }),
+        worker("worker:0", 1, [&](EngineOptions* options) { options->transport = of_worker; }) {
+    ps.handler = std::make_shared<PoolHandler>(&pool);
+    channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  }
+  PeerStats OfPs() {
+    const EngineStats stats = ps.engine->stats();
+    return stats.peers.empty() ? PeerStats() : stats.peers[0];
+  }
+
+  BufferPool pool;
+  Task ps;
+  Task worker;
+  std::shared_ptr<Channel> channel;
+};
+
+void CheckBytes(Pair& pair, size_t bytes) {
+  const Outcome outcome = Get(Begin(*pair.channel, kBytes, std::to_string(bytes)));
+  CHECK(outcome.status.ok());
+  CHECK_EQ(outcome.metadata, "meta");
+  CHECK_EQ(outcome.payload.size(), bytes);
+  CHECK_EQ(outcome.payload.find_first_not_of('m'), bytes - 1);
+  CHECK_EQ(outcome.payload.back(), 'e');
+}
+
+TEST(large_payloads_are_read_in_the_peers_memory_and_small_ones_are_sent) {
+  Pair pair;
+  // Odd sizes, on both sides of where it is lent, copied at once, and copied by several threads.
+  for (const size_t bytes : {3 * kMb / 10 + 1, kMb / 2, kMb / 2 + 1, 13 * kMb + 7, 40 * kMb}) {
+    const uint64_t before = pair.OfPs().lent_bytes;
+    CheckBytes(pair, bytes);
+    CHECK_EQ(pair.OfPs().lent_bytes - before, bytes);
+  }
+  CHECK(pair.OfPs().tx_bytes < 10'000);
+  CHECK_EQ(pair.worker.engine->stats().peers.at(0).read_bytes, pair.OfPs().lent_bytes);
+  const uint64_t lent = pair.OfPs().lent_bytes;
+  CheckBytes(pair, 1000);
+  CHECK_EQ(pair.OfPs().lent_bytes, lent);
+}
+
+TEST(what_was_lent_is_the_owners_again_once_it_has_been_read) {
+  Pair pair;
+  for (int i = 0; i < 20; ++i) CheckBytes(pair, 5 * kMb);
+  Eventually([&] { return pair.pool.stats().used_bytes == 0; });
+  CHECK(pair.pool.stats().misses <= 2);  // a loan may come back a moment after the reply
+}
+
+TEST(either_end_can_insist_on_tcp) {
+  for (const bool at_ps : {true, false}) {
+    Pair pair(at_ps ? Transport::kTcp : Transport::kAuto,
+              at_ps ? Transport::kAuto : Transport::kTcp);
+    CheckBytes(pair, 5 * kMb);
+    CHECK_EQ(pair.OfPs().lent_bytes, 0u);
+    CHECK(pair.OfPs().tx_bytes > 5 * kMb);
+  }
+}
+
+TEST(what_is_not_in_shared_memory_is_sent) {
+  Pair pair;
+  const Outcome outcome = Get(Begin(*pair.channel, kEcho, "", std::string(3 * kMb, 'q')));
+  CHECK(outcome.payload == std::string(3 * kMb, 'q'));
+  CHECK_EQ(pair.OfPs().lent_bytes, 0u);
+}
+
+TEST(who_insists_on_memory_is_told_when_the_peer_has_none_to_read) {
+  Task ps("ps:0");
+  Task worker("worker:0", 1, [](EngineOptions* o) { o->transport = Transport::kMemory; });
+  const auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  const Outcome outcome = Get(Begin(*channel, kEcho, ""));
+  CHECK(outcome.status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(outcome.status.message(), "through memory only"));
+  CHECK(Contains(outcome.status.message(), "shares no memory"));
+}
+
+TEST(calls_that_were_cancelled_give_their_loans_back) {
+  Pair pair;
+  CheckBytes(pair, kMb);
+  for (int i = 0; i < 30; ++i) {
+    uint64_t id = 0;
+    auto outcome = Begin(*pair.channel, kBytes, std::to_string(8 * kMb), "", {}, &id);
+    if (i % 3 != 0) SleepMs(i % 3);
+    pair.channel->Cancel(id);
+    const Outcome ended = Get(std::move(outcome));
+    CHECK(ended.status.ok() || ended.status.code() == Code::kCancelled);
+  }
+  CheckBytes(pair, kMb);
+  Eventually([&] { return pair.pool.stats().used_bytes == 0; });
+}
+
+TEST(a_peer_that_disconnects_gives_everything_back) {
+  BufferPool pool(Shared());
+  Task ps("ps:0", 1, [&](EngineOptions* options) { options->pool = &pool; });
+  ps.handler = std::make_shared<PoolHandler>(&pool);
+  {
+    RawStream client = RawStream::To(ps.Listen());
+    client.Greet("worker:0", "ps:0");
+    CHECK(client.Send(Frame(FrameKind::kMapped, 0)));
+    CHECK(client.Send(Frame(FrameKind::kRequest, 1, kBytes, std::to_string(kMb))));
+    CHECK(client.Send(Frame(FrameKind::kReturn, 77)));  // which nobody lent
+    ReadFrame reply;
+    CHECK(client.Read(&reply));
+    CHECK_EQ(reply.header.flags & kLent, kLent);
+    CHECK_EQ(reply.header.payload_bytes, 0u);
+    CHECK(pool.stats().used_bytes > 0);
+  }
+  Eventually([&] { return pool.stats().used_bytes == 0; });
+}
+
+TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
+  const auto memory = SharedMemory::Create();
+  CHECK(memory != nullptr);
+  auto lent = [](uint64_t number, uint32_t slot, uint64_t offset, uint64_t bytes) {
+    Message message;
+    message.Put(number);
+    message.Put(slot);
+    message.Put<uint32_t>(0);
+    message.Put(offset);
+    message.Put(bytes);
+    OutFrame frame(FrameKind::kReply, kLent, 0, std::move(message));
+    return frame.head.substr(kHeaderBytes);
+  };
+  const struct {
+    uint16_t pieces;
+    std::string description;
+  } lies[] = {
+      {1, lent(1, 0, 0, kMb)},                  // the slots
+      {1, lent(1, 0, ~uint64_t{0} - 10, kMb)},  // beyond all memory
+      {1, lent(1, 0, 2 * kMb, ~uint64_t{0})},   // of all bytes
+      {1, lent(0, 0, 2 * kMb, kMb)},            // no number
+      {2, lent(1, 0, 2 * kMb, kMb)},            // one piece short
+      {0, lent(1, 0, 2 * kMb, kMb)},            // none
+      {60'000, lent(1, 0, 2 * kMb, kMb)},
+      {1, ""},
+  };
+  for (const auto& lie : lies) {
+    Task worker("worker:0");
+    RawServer server;
+    const auto channel = worker.engine->Connect(server.address(), "ps:0");
+    auto outcome = Begin(*channel, kEcho, "");
+    {
+      RawStream stream = server.Accept();
+      ReadFrame frame;
+      CHECK(stream.Read(&frame));
+      CHECK(stream.Send(
+          Frame(FrameKind::kHelloAck, 0, 0, "task=ps:0\nmemory=" + memory->ticket() + "\n")));
+      uint64_t id = 0;
+      for (bool mapped = false; id == 0 || !mapped;) {
+        CHECK(stream.Read(&frame));
+        if (frame.header.kind == FrameKind::kMapped) mapped = true;
+        if (frame.header.kind == FrameKind::kRequest) id = frame.header.request_id;
+      }
+      CHECK(stream.Send(Frame(FrameKind::kReply, id, lie.pieces, lie.description, "", kLent)));
+      CHECK(stream.Read(&frame));
+      CHECK(frame.header.kind == FrameKind::kGoodbye);
+    }
+    CHECK(!Get(std::move(outcome)).status.ok());
+  }
+}
+
+TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
+  Task worker("worker:0");
+  RawServer server;
+  const auto memory = SharedMemory::Create();
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  RawStream stream = server.Accept();
+  ReadFrame frame;
+  CHECK(stream.Read(&frame));
+  CHECK(stream.Send(
+      Frame(FrameKind::kHelloAck, 0, 0, "task=ps:0\nmemory=" + memory->ticket() + "\n")));
+  do CHECK(stream.Read(&frame));
+  while (frame.header.kind != FrameKind::kRequest);
+  Loans loans(memory.get());
+  Message reply;
+  void* const block = memory->Map(4 * kMb);
+  reply.AddPayload(block, 4 * kMb);
+  const uint16_t pieces = loans.Lend(&reply);
+  CHECK_EQ(pieces, 1);
+  OutFrame out(FrameKind::kReply, kLent, 0, std::move(reply));
+  loans.ReturnAll();  // as when the connection is lost
+  CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, pieces,
+                          out.head.substr(kHeaderBytes), "", kLent)));
+  const Outcome ended = Get(std::move(outcome));
+  CHECK(ended.status.code() == Code::kUnavailable);
+  CHECK(Contains(ended.status.message(), "in mid-payload"));
+}
+
+TEST(a_loan_stands_until_it_is_returned_and_its_slot_serves_again) {
+  const auto memory = SharedMemory::Create();
+  std::shared_ptr<const ForeignMemory> foreign;
+  CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+  uint64_t first = 0;
+  uint64_t second = 0;
+  uint32_t slot = 0;
+  uint32_t slot_again = 0;
+  CHECK(memory->OpenLoan(&first, &slot));
+  CHECK(foreign->StillLent(first, slot));
+  memory->CloseLoan(slot);
+  CHECK(!foreign->StillLent(first, slot));
+  CHECK(memory->OpenLoan(&second, &slot_again));
+  CHECK_EQ(slot_again, slot);
+  CHECK(!foreign->StillLent(first, slot));
+  CHECK(foreign->StillLent(second, slot));
+  CHECK(!foreign->StillLent(second, ~0u));
+}
+
+TEST(blocks_given_back_cost_no_memory_and_come_back_zeroed) {
+  const auto memory = SharedMemory::Create();
+  auto* const block = static_cast<char*>(memory->Map(64 * kMb));
+  std::memset(block, 'x', 64 * kMb);
+  const int64_t before = ResidentBytes();
+  memory->Unmap(block, 64 * kMb);
+  CHECK(before - ResidentBytes() > static_cast<int64_t>(60 * kMb));
+  CHECK(memory->Map(64 * kMb) == block);
+  CHECK_EQ(block[123], '\0');
+}
+
+TEST(tickets_that_lie_are_refused_with_a_reason) {
+  const auto memory = SharedMemory::Create();
+  const std::string& good = memory->ticket();
+  const std::string pid = std::to_string(getpid());
+  const std::string after_pid = good.substr(good.find(':'));
+  const std::string after_fd = after_pid.substr(after_pid.find(':', 1));
+  std::shared_ptr<const ForeignMemory> foreign;
+  for (const std::string& malformed :
+       {std::string(), std::string("x"), good.substr(0, good.rfind(':')), "-1" + after_pid,
+        "99999999999999999999" + after_pid, pid + ":0:17:1-1:00", pid + ":0:x:1-1:00"}) {
+    CHECK(ForeignMemory::Open(malformed, &foreign).code() == Code::kInvalidArgument);
+  }
+  Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  std::string other_secret = good;
+  other_secret.back() = other_secret.back() == '0' ? '1' : '0';
+  std::string other_network = good;
+  other_network[good.rfind(':') - 1] ^= 1;
+  const struct {
+    std::string ticket;
+    std::string why;
+  } lies[] = {
+      {other_secret, "process namespace"},
+      {other_network, "another host or network"},
+      {"4000000" + after_pid, "No such file"},
+      {pid + ":900" + after_fd, "No such file"},
+      {pid + ":" + std::to_string(null.get()) + after_fd, "process namespace"},
+      {pid + ":" + std::to_string(file.get()) + after_fd, "process namespace"},
+  };
+  for (const auto& lie : lies) {
+    const Status status = ForeignMemory::Open(lie.ticket, &foreign);
+    CHECK(status.code() == Code::kPermissionDenied);
+    CHECK(Contains(status.message(), lie.why));
+  }
+}
+
+// In a process of its own, as `user` where this one may change that: whether the ticket opens.
+bool OpensElsewhere(const std::string& ticket, unsigned user) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (user != 0 && setuid(user) != 0) _exit(2);
+    std::shared_ptr<const ForeignMemory> foreign;
+    _exit(ForeignMemory::Open(ticket, &foreign).ok() ? 0 : 1);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status));
+  return WEXITSTATUS(status) == 0;
+}
+
+TEST(another_process_of_this_user_may_read_and_one_of_another_user_may_not) {
+  const auto memory = SharedMemory::Create();
+  CHECK(OpensElsewhere(memory->ticket(), 0));
+  if (getuid() != 0) {
+    std::fprintf(stderr, "skipped for another user: only root can become one\n");
+    return;
+  }
+  CHECK(!OpensElsewhere(memory->ticket(), 65534));
+}
+
+TEST(a_peer_whose_process_is_killed_is_a_lost_connection) {
+  if (kSanitized) return;  // sanitizers do not follow a fork with threads
+  int to_parent[2];
+  CHECK_EQ(pipe(to_parent), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    BufferPool pool(Shared());
+    Task ps("ps:0", 1, [&](EngineOptions* options) { options->pool = &pool; });
+    ps.handler = std::make_shared<PoolHandler>(&pool);
+    const std::string address = ps.Listen();
+    CHECK_EQ(write(to_parent[1], address.data(), address.size()),
+             static_cast<ssize_t>(address.size()));
+    for (;;) pause();
+  }
+  char address[64] = {};
+  CHECK(read(to_parent[0], address, sizeof(address) - 1) > 0);
+  Task worker("worker:0");
+  const auto channel = worker.engine->Connect(address, "ps:0");
+  const Outcome whole = Get(Begin(*channel, kBytes, std::to_string(20 * kMb)));
+  CHECK(whole.status.ok());
+  CHECK(worker.engine->stats().peers.at(0).read_bytes == 20 * kMb);
+  std::vector<std::future<Outcome>> outcomes;
+  for (int i = 0; i < 20; ++i)
+    outcomes.push_back(Begin(*channel, kBytes, std::to_string(20 * kMb)));
+  kill(child, SIGKILL);
+  for (auto& future : outcomes) {
+    const Outcome outcome = Get(std::move(future));
+    if (outcome.status.ok()) {
+      CHECK_EQ(outcome.payload.find_first_not_of('m'), 20 * kMb - 1);
+    } else {
+      CHECK(outcome.status.code() == Code::kUnavailable);
+    }
+  }
+  CHECK_EQ(waitpid(child, nullptr, 0), child);
+  close(to_parent[0]);
+  close(to_parent[1]);
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
