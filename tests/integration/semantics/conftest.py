@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .support import PROTOCOLS, TensorFlowCluster
+from .support import PROTOCOLS, TensorFlowCluster, tf1
 
 JOBS = {"ps": 1, "worker": 2}
 # What TensorFlow logs unless told otherwise: tests look for lines that should not be there.
@@ -53,3 +53,28 @@ def cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
     fixture = "grpc_cluster" if protocol == "grpc" else "wire_cluster"
     shared: TensorFlowCluster = request.getfixturevalue(fixture)
     return shared
+
+
+@pytest.fixture(scope="session")
+def grpc_plugin_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
+    """On grpc, with the plug-in loaded: what fuses tensors there."""
+    with TensorFlowCluster("grpc", JOBS, plugin=True) as cluster:
+        cluster.start_all(LOG_EVERYTHING)
+        yield cluster
+
+
+@pytest.fixture
+def fusing_cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
+    """As `cluster`; tensors are fused in the sessions that ask for it."""
+    fixture = "grpc_plugin_cluster" if protocol == "grpc" else "wire_cluster"
+    shared: TensorFlowCluster = request.getfixturevalue(fixture)
+    return shared
+
+
+@pytest.fixture(params=["v1", "v2"])
+def control_flow(request: pytest.FixtureRequest) -> Iterator[str]:
+    """TensorFlow 1's switch and merge, and TensorFlow 2's functional operations."""
+    was_v2 = tf1.control_flow_v2_enabled()
+    (tf1.enable_control_flow_v2 if request.param == "v2" else tf1.disable_control_flow_v2)()
+    yield request.param
+    (tf1.enable_control_flow_v2 if was_v2 else tf1.disable_control_flow_v2)()

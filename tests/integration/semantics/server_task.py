@@ -1,7 +1,7 @@
 """A task that serves one address of a cluster and answers questions about itself.
 
 Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "index",
-"protocol"}. It says {"ready": true} when it serves, and ends when the channel is closed.
+"protocol", "plugin"}. It says {"ready": true} when it serves, and ends when the channel is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     import tensorflow as tf
 
     protocol = arguments["protocol"]
-    if protocol == "grpc++":
+    if arguments["plugin"]:
         import tensorwire.tf
     server = tf.compat.v1.train.Server(
         arguments["spec"],
@@ -29,7 +29,7 @@ def main() -> None:
     end.send({"ready": True, "target": server.target})
     while (question := end.receive()) is not None:
         if question["ask"] == "stats":
-            end.send({"stats": tensorwire.tf.stats() if protocol == "grpc++" else None})
+            end.send({"stats": tensorwire.tf.stats() if arguments["plugin"] else None})
         else:
             end.send({"error": f"unknown question {question['ask']!r}"})
 

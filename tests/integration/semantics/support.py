@@ -38,10 +38,12 @@ class TensorFlowCluster:
     """A LocalCluster whose tasks are TensorFlow servers of one protocol.
 
     The test is the client: it opens sessions on a worker's gRPC address, as a notebook would.
+    Tasks on grpc load the plug-in only where that is asked for.
     """
 
-    def __init__(self, protocol: str, jobs: Mapping[str, int]) -> None:
+    def __init__(self, protocol: str, jobs: Mapping[str, int], plugin: bool = False) -> None:
         self.protocol = protocol
+        self.plugin = plugin or protocol == "grpc++"
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, Task] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
@@ -71,6 +73,7 @@ class TensorFlowCluster:
             "job": job,
             "index": index,
             "protocol": self.protocol,
+            "plugin": self.plugin,
         }
         task = self.local.start(
             job,
@@ -132,7 +135,7 @@ class TensorFlowCluster:
                 return session.run(fetches, {f"{k}:0": v for k, v in (feed or {}).items()})
 
     def stats(self, name: str) -> dict[str, int]:
-        """The counters of a task's plug-in; only on grpc++."""
+        """The counters of a task's plug-in."""
         reply = self.tasks[name].channel.request({"ask": "stats"}, 30)
         stats: dict[str, int] = reply["stats"]
         return stats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,15 +14,6 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120, method="thread", 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"
 W1 = "/job:worker/task:1"
-
-
-@pytest.fixture(params=["v1", "v2"])
-def control_flow(request: pytest.FixtureRequest) -> Iterator[str]:
-    """TensorFlow 1's switch and merge, and TensorFlow 2's functional operations."""
-    was_v2 = tf1.control_flow_v2_enabled()
-    (tf1.enable_control_flow_v2 if request.param == "v2" else tf1.disable_control_flow_v2)()
-    yield request.param
-    (tf1.enable_control_flow_v2 if was_v2 else tf1.disable_control_flow_v2)()
 
 
 def test_a_dead_tensor_stays_dead_on_the_next_task(cluster: TensorFlowCluster) -> None:
