@@ -1,5 +1,7 @@
 #include "fuse_pass.h"
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -60,6 +62,13 @@ void PlaceControlFlow(Graph* graph) {
   }
 }
 
+// TensorFlow keeps the kernels of stateful nodes, as _Send and _Recv are, by session and name:
+// nodes of two graphs that run in one session must not have one name.
+std::string SessionWideName() {
+  static std::atomic<uint64_t> next{0};
+  return "tensor_fuse_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
+}
+
 // Replaces the crossing edges of one group by nodes that send and receive them as one.
 class GroupRewriter {
  public:
@@ -67,7 +76,7 @@ class GroupRewriter {
       : graph_(graph),
         group_(group),
         incarnation_(incarnation),
-        name_(graph->NewName("tensor_fuse")),
+        name_(graph->NewName(SessionWideName())),
         // As TensorFlow's partitioner does, with the producer's name: the functions of one step
         // share a rendezvous.
         tensor_name_(name_ + "_" + group.crossings.front().src->name()) {}
