@@ -1,9 +1,9 @@
 #include "fused_tensor.h"
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "pool_allocator.h"
@@ -120,7 +120,8 @@ absl::Status SplitMemory(const Tensor& fused, const PartHeader& header, Tensor* 
 absl::Status SplitProto(const Tensor& fused, const PartHeader& header,
                         tensorflow::DeviceBase* device, Tensor* part) {
   tensorflow::TensorProto proto;
-  if (!proto.ParseFromArray(fused.tensor_data().data() + header.offset,
+  if (header.bytes > std::numeric_limits<int>::max() ||
+      !proto.ParseFromArray(fused.tensor_data().data() + header.offset,
                             static_cast<int>(header.bytes))) {
     return Malformed("a TensorProto that cannot be parsed");
   }

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -236,3 +241,23 @@ def test_tasks_without_the_plug_in_pass_over_the_request(grpc_cluster: TensorFlo
             results = [tf.reduce_sum(part) for part in parts]
         with fusing_session(grpc_cluster, graph) as session:
             assert session.run(results) == [0.0, 1.0, 2.0]
+
+
+def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster) -> None:
+    arguments = {"spec": fusing_cluster.spec, "protocol": fusing_cluster.protocol}
+    script = Path(__file__).with_name("function_script.py")
+    command = [sys.executable, "-m", "tensorwire.cli.main", "run"]
+    before = total(fusing_cluster, "fused_tensors")
+    done = subprocess.run(
+        [*command, "--tensor-fuse", str(script), json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
+    expected = [[45.0 * (s if s > 2 else 1), 10.0 * (s if s > 2 else 1)] for s in range(5)]
+    assert json.loads(line.removeprefix("RESULTS ")) == expected
+    # Ten to the worker, ten to the ps, five times.
+    assert total(fusing_cluster, "fused_tensors") - before >= 100

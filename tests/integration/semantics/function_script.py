@@ -1,0 +1,35 @@
+"""A TensorFlow 2 script whose function has parts on two tasks. Its argument is JSON: {"spec",
+"protocol"}. It prints what the function returned."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import tensorflow as tf
+
+
+def main() -> None:
+    arguments = json.loads(sys.argv[1])
+    cluster = tf.train.ClusterSpec(arguments["spec"])
+    tf.config.experimental_connect_to_cluster(
+        cluster, job_name="client", protocol=arguments["protocol"]
+    )
+    with tf.device("/job:ps/task:0"):
+        weights = [tf.Variable([float(i), 1.0]) for i in range(10)]
+
+    @tf.function
+    def total(scale: tf.Tensor) -> tf.Tensor:
+        with tf.device("/job:ps/task:0"):
+            read = [tf.identity(weight) for weight in weights]
+        with tf.device("/job:worker/task:0"):
+            scaled = [tf.cond(scale > 2.0, lambda w=w: w * scale, lambda w=w: w) for w in read]
+        with tf.device("/job:ps/task:0"):
+            return tf.add_n(scaled)
+
+    results = [total(tf.constant(float(step))).numpy().tolist() for step in range(5)]
+    print("RESULTS", json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
