@@ -37,6 +37,18 @@ class DeviceNames {
   std::unordered_map<std::string, DeviceNameUtils::ParsedName> parsed_;
 };
 
+bool NameHas(const Node& node, const char* part) {
+  return node.type_string().find(part) != std::string::npos;
+}
+
+// Whether an operation waits for what no edge of the graph brings.
+bool WaitsOutside(const Node& node) {
+  for (const char* part : {"Dequeue", "TakeGradient", "TakeMany", "Unstage", "Peek"}) {
+    if (NameHas(node, part)) return true;
+  }
+  return false;
+}
+
 class Depths {
  public:
   Depths(const Graph& graph, DeviceNames* devices) : graph_(graph), devices_(devices) {}
@@ -123,7 +135,8 @@ absl::Status Depths::Compute(bool* acyclic) {
     ++done;
     for (const Edge* edge : leaving[unit]) {
       const int to = unit_[edge->dst()->id()];
-      depth_[to] = std::max(depth_[to], depth_[unit] + (CrossesTasks(*edge) ? 1 : 0));
+      const int deeper = (CrossesTasks(*edge) ? 1 : 0) + (WaitsOutside(*edge->dst()) ? 1 : 0);
+      depth_[to] = std::max(depth_[to], depth_[unit] + deeper);
       if (--missing[to] == 0) ready.push_back(to);
     }
   }
@@ -134,6 +147,9 @@ absl::Status Depths::Compute(bool* acyclic) {
 }  // namespace
 
 absl::Status FindFuseGroups(const Graph& graph, bool keep_floats, std::vector<FuseGroup>* groups) {
+  for (const Node* node : graph.op_nodes()) {
+    if (NameHas(*node, "Collective")) return absl::OkStatus();
+  }
   DeviceNames devices;
   Depths depths(graph, &devices);
   bool acyclic = false;

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -174,8 +175,8 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
     const DoneCallback done;
     std::vector<FusedPart> parts;
     std::atomic<int> awaited{1};
-    tensorflow::mutex mutex;
-    absl::Status status TF_GUARDED_BY(mutex);  // the first that is not OK
+    std::mutex mutex;
+    absl::Status status;  // the first that is not OK; under mutex
   };
   using Received = std::function<void(const absl::Status&, const Tensor&)>;
 
@@ -213,14 +214,14 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
 
   void Arrived(const std::shared_ptr<Arrival>& arrival, const absl::Status& status) {
     if (!status.ok()) {
-      tensorflow::mutex_lock lock(arrival->mutex);
+      std::lock_guard lock(arrival->mutex);
       if (arrival->status.ok()) arrival->status = status;
     }
     if (arrival->awaited.fetch_sub(1) != 1) return;
     OpKernelContext* const ctx = arrival->ctx;
     absl::Status all;
     {
-      tensorflow::mutex_lock lock(arrival->mutex);
+      std::lock_guard lock(arrival->mutex);
       all = arrival->status;
     }
     OP_REQUIRES_OK_ASYNC(ctx, all, arrival->done);

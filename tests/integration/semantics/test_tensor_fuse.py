@@ -97,6 +97,23 @@ def test_what_leaves_a_loop_never_travels_with_what_the_loop_waits_for(
     assert fused == single == [("value", [40, 21.0])]
 
 
+def test_what_a_queue_gives_never_travels_with_what_fills_it(
+    fusing_cluster: TensorFlowCluster,
+) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(W0):
+            queue = tf1.FIFOQueue(1, [tf.float32], [[]], shared_name="fuse_queue")
+            first = tf1.placeholder_with_default(1.0, []) + 1.0
+            second = queue.dequeue() + 1.0
+        with tf.device(PS):
+            there = first * 10.0
+            result = second + 0.5
+        with tf.device(W0):
+            enqueue = queue.enqueue([there])
+        fused, single = with_and_without(fusing_cluster, graph, [result, enqueue])
+    assert fused == single == [("value", [21.5, None])]
+
+
 def test_dead_tensors_travel_with_live_ones(fusing_cluster: TensorFlowCluster) -> None:
     with tf.Graph().as_default() as graph:
         with tf.device(PS):
