@@ -63,7 +63,7 @@ bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* respons
   message.Put<uint64_t>(number);
   message.SetOwnedPayload(request.SerializeAsString());
   wire::CallOptions options;
-  // What waits for an answer is told; it goes on in a thread of its own.
+  // Whoever waits is told; what comes after it runs in a thread of its own.
   options.done_on = wire::RunOn::kReactorWhenAlone;
   const uint64_t id = channel_->Start(
       std::move(message),
@@ -133,6 +133,7 @@ class RemoteEager : public EagerClient {
   // --- on the data plane ---
   void EnqueueAsync(tensorflow::CallOptions* options, const EnqueueRequest* request,
                     EnqueueResponse* response, StatusCallback done) override {
+    if (Forget(*request, response, done)) return;
     wire::Message message(kEagerEnqueue);
     message.Put<uint64_t>(0);  // no sender: in no order
     Call(std::move(message), options, *request, response, std::move(done), wire::RunOn::kExecutor);
@@ -146,8 +147,9 @@ class RemoteEager : public EagerClient {
                                  const tensorflow::eager::RunComponentFunctionRequest* request,
                                  tensorflow::eager::RunComponentFunctionResponse* response,
                                  StatusCallback done) override {
+    // Whoever waits is told; what comes after it runs in a thread of its own.
     Call(wire::Message(kEagerRunFunction), options, *request, response, std::move(done),
-         wire::RunOn::kExecutor);
+         wire::RunOn::kReactorWhenAlone);
   }
 
   void CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
@@ -192,6 +194,9 @@ class RemoteEager : public EagerClient {
     std::shared_ptr<EnqueueStream> stream;
   };
 
+  // True where the request only ends a step. A function has not returned before this has an answer,
+  // but needs none: the notice travels with what is sent next.
+  bool Forget(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
   // `options` may be null.
   void Call(wire::Message message, tensorflow::CallOptions* options,
             const tensorflow::protobuf::MessageLite& request,
@@ -214,6 +219,17 @@ StatusCallback RemoteEager::Wrapped(StatusCallback done) {
     done(status.ok() ? status : FromTask(status, target_));
     Unref();
   };
+}
+
+bool RemoteEager::Forget(const EnqueueRequest& request, EnqueueResponse* response,
+                         const StatusCallback& done) {
+  if (request.queue_size() != 1 || !request.queue(0).has_cleanup_function()) return false;
+  wire::Message message(kCleanupGraph);
+  message.Put<int64_t>(request.queue(0).cleanup_function().step_id());
+  channel_->Notify(std::move(message), /*lazy=*/true);
+  response->add_queue_response();
+  done(absl::OkStatus());
+  return true;
 }
 
 void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
@@ -241,6 +257,7 @@ void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
 void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallOptions* options,
                                         const EnqueueRequest* request, EnqueueResponse* response,
                                         StatusCallback done) {
+  if (Forget(*request, response, done)) return;
   if (!enable_streaming || !allow_multiple_pending_requests()) {
     // As gRPC's client: who switched streaming off wants it done when this returns.
     absl::Notification ended;

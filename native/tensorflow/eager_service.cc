@@ -57,7 +57,6 @@ struct FunctionCall {
 }  // namespace
 
 struct EagerService::Stream {
-  uint64_t id = 0;  // by which TensorFlow knows it
   uint32_t attempt = 0;
   uint64_t next = 0;
   bool draining = false;
@@ -87,7 +86,7 @@ void EagerService::Enqueue(wire::Request request) {
     auto options = std::make_shared<tensorflow::CallOptions>();
     running_.Add(request, options);
     threads_.Schedule([this, options, request = std::move(request)] {
-      RunEnqueue(request, EagerServiceImpl::kInvalidStreamId, options.get()).IgnoreError();
+      RunEnqueue(request, options.get()).IgnoreError();
       running_.Remove(request);
     });
     return;
@@ -99,7 +98,6 @@ void EagerService::Enqueue(wire::Request request) {
     std::shared_ptr<Stream>& current = streams_[{request.connection_id(), sender}];
     if (current == nullptr || current->attempt < attempt) {
       current = std::make_shared<Stream>();
-      current->id = ++streams_made_;
       current->attempt = attempt;
     }
     if (current->attempt > attempt) return;  // its asker has given this stream up
@@ -128,20 +126,22 @@ void EagerService::Drain(const std::shared_ptr<Stream>& stream) {
       ++stream->next;
     }
     if (status.ok()) {
-      status = RunEnqueue(request, stream->id, nullptr);
+      status = RunEnqueue(request, nullptr);
     } else {
       request.Fail(ToWire(status));
     }
   }
 }
 
-absl::Status EagerService::RunEnqueue(const wire::Request& request, uint64_t stream_id,
+absl::Status EagerService::RunEnqueue(const wire::Request& request,
                                       tensorflow::CallOptions* options) {
   tensorflow::eager::EnqueueRequest enqueue;
   tensorflow::eager::EnqueueResponse response;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed Enqueue request");
   if (enqueue.ParseFromString(request.payload)) {
-    status = impl_->Enqueue(options, &enqueue, &response, stream_id);
+    // TensorFlow is not told that there is a stream: it would run each operation in a thread of its
+    // own and have this one wait for it.
+    status = impl_->Enqueue(options, &enqueue, &response);
   }
   ReplyWith(request, status, response);
   return status;

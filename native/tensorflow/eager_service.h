@@ -42,14 +42,12 @@ class EagerService {
 
   // Does what has come in this stream, until there is a gap or no more.
   void Drain(const std::shared_ptr<Stream>& stream);
-  absl::Status RunEnqueue(const wire::Request& request, uint64_t stream_id,
-                          tensorflow::CallOptions* options);
+  absl::Status RunEnqueue(const wire::Request& request, tensorflow::CallOptions* options);
 
   tensorflow::eager::EagerServiceImpl* const impl_;
   RunningRequests running_;
 
   std::mutex mutex_;
-  uint64_t streams_made_ = 0;
   std::map<Sender, std::shared_ptr<Stream>> streams_;
 
   // Operations may wait for others that come later by another way, so there is no bound to its

@@ -74,6 +74,7 @@ wire::RunOn WorkerService::HandleOn(const wire::Request& request) const {
       // makes a tensor later answers in a thread of its own.
       return wire::RunOn::kReactor;
     case kRunGraph:
+    case kEagerRunFunction:
       // Starting a graph is tens of microseconds; its kernels run in TensorFlow's pool. Decoding
       // what is fed can take longer.
       return request.payload.size() < kLargeFeedBytes ? wire::RunOn::kReactorWhenAlone
