@@ -1,0 +1,101 @@
+"""Scheduled functions that fail, and workers that go and come back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.lab import LocalCluster, Task
+
+from .support import HERE, train
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+
+SCRIPT = HERE / "functions_script.py"
+JOBS = {"ps": 1, "worker": 1, "chief": 1}
+
+
+def test_functions_fail_as_on_grpc_and_the_next_ones_work(tmp_path: Path) -> None:
+    expected = train(SCRIPT, JOBS, tmp_path / "grpc", "grpc", ["--mode", "errors"])
+    wire = train(SCRIPT, JOBS, tmp_path / "wire", "grpc++", ["--mode", "errors"])
+    failures = expected.values("chief-0")
+    assert failures["on_worker"] == failures["on_ps"] == "InvalidArgumentError"
+    assert wire.values("chief-0") == failures
+    assert wire.reports["worker-0"]["stats"]["eager_calls"] > 0
+    assert wire.reports["ps-0"]["stats"]["eager_calls"] > 0
+
+
+def wait_until(what: Callable[[], bool], timeout_s: float = 90.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Enduring:
+    """A cluster whose chief schedules functions until it is told that it is enough."""
+
+    def __init__(self, cluster: LocalCluster, protocol: str, directory: Path) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        arguments = ["--protocol", protocol, "--directory", str(directory), "--mode", "endure"]
+        self._argv = [sys.executable, str(SCRIPT), *arguments]
+
+    def start(self, job: str, index: int) -> Task:
+        task = {"type": job, "index": index}
+        env = {
+            "TF_CONFIG": json.dumps({"cluster": self.cluster.spec, "task": task}),
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
+        return self.cluster.start(job, index, self._argv, env, cwd=self.directory)
+
+    def has_begun(self) -> bool:
+        return (self.directory / "begun").exists()
+
+    def eager_calls(self, task: str) -> int:
+        """Served by a task so far, as far as it has told."""
+        path = self.directory / f"{task}.json"
+        stats: Any = json.loads(path.read_text())["stats"] if path.exists() else None
+        return stats["eager_calls"] if stats else 0
+
+    def end(self, chief: Task) -> Any:
+        """What the chief reports."""
+        (self.directory / "enough").touch()
+        self.cluster.wait([chief], 60)
+        return json.loads((self.directory / "chief-0.json").read_text())["values"]
+
+
+def test_functions_complete_while_a_worker_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with LocalCluster({"ps": 1, "worker": 2, "chief": 1}) as cluster:
+        enduring = Enduring(cluster, "grpc++", tmp_path)
+        enduring.start("ps", 0)
+        enduring.start("worker", 0)
+        doomed = enduring.start("worker", 1)
+        chief = enduring.start("chief", 0)
+        wait_until(lambda: enduring.has_begun() and enduring.eager_calls("worker-1") > 20)
+        doomed.stop()
+        (tmp_path / "worker-1.json").unlink()
+        enduring.start("worker", 1)
+        wait_until(lambda: enduring.eager_calls("worker-1") > 20)
+        values = enduring.end(chief)
+    assert values["wrong"] == 0
+    assert values["done"] > 0
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
+def test_a_ps_that_is_gone_ends_the_training_with_an_error(tmp_path: Path, protocol: str) -> None:
+    with LocalCluster(JOBS) as cluster:
+        enduring = Enduring(cluster, protocol, tmp_path)
+        doomed = enduring.start("ps", 0)
+        enduring.start("worker", 0)
+        chief = enduring.start("chief", 0)
+        wait_until(enduring.has_begun)
+        doomed.stop()
+        wait_until((tmp_path / "chief-0.json").exists)
+        assert enduring.end(chief) == {"error": "UnavailableError"}
