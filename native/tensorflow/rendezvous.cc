@@ -86,10 +86,12 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
 
   // --- PushInbox::Waiter ---
   void OnPush(IncomingTensor tensor) override;
-  void OnLost(const absl::Status& why) override { End(why, IncomingTensor()); }
+  void OnLost(const absl::Status& why) override { End(FromSource(why), IncomingTensor()); }
   void Ask() override;
 
   void OnReply(const absl::Status& status, IncomingTensor tensor);
+  // An error from the task that `key_` names.
+  absl::Status FromSource(const absl::Status& status) const;
   bool ended() const { return ended_.load(); }
   // Of a tensor that arrives: where it is to be in host memory first.
   tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
@@ -244,7 +246,16 @@ void RemoteRendezvous::RecvCall::OnPush(IncomingTensor tensor) {
 
 void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
   if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_);
-  End(status, std::move(tensor));
+  End(FromSource(status), std::move(tensor));
+}
+
+absl::Status RemoteRendezvous::RecvCall::FromSource(const absl::Status& status) const {
+  if (status.ok()) return status;
+  std::string task;
+  std::string device_on_task;
+  tensorflow::DeviceNameUtils::SplitDeviceName(key_.substr(0, key_.find(';')), &task,
+                                               &device_on_task);
+  return FromTask(status, task);
 }
 
 tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes) const {
