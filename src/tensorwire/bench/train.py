@@ -94,7 +94,8 @@ class TrainProgress:
 class TrainOutcome:
     """The record for scripts, and what only a person wants to see.
 
-    ``wire_mb_per_step`` of a result is the payload that went between the tasks, both directions;
+    ``wire_mb_per_step`` of a result is what went between the tasks, both directions, by TCP or
+    through memory;
     ``rpcs_per_step`` the calls from one task to another, each a request with its reply, and the
     tensors that were sent unasked.
     """
@@ -340,7 +341,7 @@ class _Training:
         if self.contender.protocol == "grpc":
             return _Traffic(grpc_bytes, None)
         stats = [self._ask(task, "stats") for task in (*self._ps, *self._workers)]
-        data_bytes = sum(int(task["rx_bytes"]) for task in stats)
+        data_bytes = sum(int(task["rx_bytes"]) + int(task["read_bytes"]) for task in stats)
         tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in stats)
         # CleanupGraph follows each RunGraph and has no counter of its own.
         graph_calls = 2 * sum(int(s["run_graphs"]) for s in stats)

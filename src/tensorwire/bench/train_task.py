@@ -113,29 +113,24 @@ class Worker:
         return report
 
     def trace(self) -> Message:
-        """Counts the calls of one step in the graphs that it ran, partition by partition.
+        """Counts the calls of one step on grpc, which has no counters.
 
-        gRPC does not count its calls. It makes one RecvTensor for each ``_Recv`` node whose sender
-        is another task, and a RunGraph and a CleanupGraph for each remote partition.
+        TensorFlow logs each RecvTensor of a traced step. With them come a RunGraph and a
+        CleanupGraph for each task, other than this one, that the step ran on.
         """
         v1 = self._tf.compat.v1
         metadata = v1.RunMetadata()
         self._session.run(
             [self._model.train, self._model.loss],
-            options=v1.RunOptions(output_partition_graphs=True),
+            options=v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE),
             run_metadata=metadata,
         )
-        here = f"/job:worker/replica:0/task:{self._config.index}"
-        received = 0
-        remote: set[str] = set()
-        for graph in metadata.partition_graphs:
-            remote.update(_task_of(node.device) for node in graph.node if node.device)
-            for node in graph.node:
-                if node.op in ("_Recv", "_HostRecv") and not node.attr["client_terminated"].b:
-                    sender = node.attr["send_device"].s.decode()
-                    receiver = node.attr["recv_device"].s.decode()
-                    received += _task_of(sender) != _task_of(receiver)
-        remote.discard(here)
+        devices = metadata.step_stats.dev_stats
+        received = sum(
+            node.node_name == "RecvTensor" for device in devices for node in device.node_stats
+        )
+        remote = {device.device.partition("/device:")[0] for device in devices}
+        remote.discard(f"/job:worker/replica:0/task:{self._config.index}")
         return {"calls": received + 2 * len(remote)}
 
     def evaluate(self) -> Message:
@@ -160,11 +155,6 @@ class Worker:
         self._session.close()
         latest = self._tf.train.latest_checkpoint(self._config.checkpoint_directory)
         return {"checkpoint": latest}
-
-
-def _task_of(device: str) -> str:
-    """The task of a device: all of its name before "/device:"."""
-    return device.partition("/device:")[0]
 
 
 def _stats(config: TaskConfig) -> Message:
