@@ -141,11 +141,32 @@ class ServeResult:
     ps_threads: int
 
 
-Result = TransferResult | StepsResult | StrategyResult | ServeResult | TrainResult
+@dataclass(frozen=True)
+class MemoryResult:
+    """`benchmarks/memory`: what one task holds while one large tensor moves over and over."""
+
+    protocol: str
+    transport: str
+    task: str
+    """"ps:0" or "worker:0"."""
+    data_mb: float
+    iters: int
+    early_mb: float
+    """Resident memory, in MB of 10^6 bytes, after the first hundred steps."""
+    highest_mb: float
+    """The highest of the samples taken from then on."""
+    final_mb: float
+    """After the last step."""
+    pool_cap_mb: float
+    """What a task may keep of received tensors' memory (TENSORWIRE_POOL_MB)."""
+
+
+Result = MemoryResult | TransferResult | StepsResult | StrategyResult | ServeResult | TrainResult
 
 _RESULT_TYPES: dict[str, type[Result]] = {
     "bench transfer": TransferResult,
     "benchmarks/link": TransferResult,
+    "benchmarks/memory": MemoryResult,
     "bench steps": StepsResult,
     "bench strategy": StrategyResult,
     "bench serve": ServeResult,

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+import psutil
+
 from tensorwire.bench import stats
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import Host, LocalCluster, Task
@@ -237,6 +239,13 @@ class Side:
         """Returns when every task runs. Start all sides first: they start side by side."""
         for task in self._tasks.values():
             self.tensorflow = wait_started(self._cluster, task, watcher)
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Memory of each task that is resident now, by the task's name."""
+        return {
+            task.name: int(psutil.Process(task.pid).memory_info().rss)
+            for task in self._tasks.values()
+        }
 
     def _ask(self, job: str, message: Message, timeout_s: float = _REQUEST_TIMEOUT_S) -> Message:
         return ask(self._cluster, self._tasks[job], message, timeout_s)

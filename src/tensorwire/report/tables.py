@@ -9,7 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.bench.record import ServeResult, StepMs, StepsResult, StrategyResult, TransferResult
+from tensorwire.bench.record import (
+    MemoryResult,
+    ServeResult,
+    StepMs,
+    StepsResult,
+    StrategyResult,
+    TransferResult,
+)
 from tensorwire.bench.sides import side_name
 from tensorwire.bench.stats import Ratio
 
@@ -123,6 +130,19 @@ def serve_table(results: Sequence[ServeResult]) -> Table:
             number(result.ps_cpu_us_per_request),
             str(result.ps_threads),
         )
+    return table
+
+
+def memory_table(results: Sequence[MemoryResult]) -> Table:
+    """A row a task."""
+    steps = results[0].iters if results else 0
+    table = _table(
+        f"Resident memory over {steps} steps, MB (of 10^6 bytes)",
+        ["task", "protocol", "tensor", "after 100 steps", "highest", "at the end", "pool's cap"],
+    )
+    for each in results:
+        figures = (each.data_mb, each.early_mb, each.highest_mb, each.final_mb, each.pool_cap_mb)
+        table.add_row(each.task, each.protocol, *(f"{figure:.0f}" for figure in figures))
     return table
 
 
