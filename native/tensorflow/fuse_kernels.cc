@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "counters.h"
 #include "fuse_pass.h"
 #include "fused_tensor.h"
@@ -63,11 +64,11 @@ class Group {
     return MakeKey("_" + std::to_string(part), key);
   }
 
-  // The box of this step. The rendezvous is in its name because a function may run more than once
-  // in a step, each time with a rendezvous of its own.
-  std::string BoxName(OpKernelContext* ctx, const char* end) const {
-    return std::string(key_.FullKey()) + end +
-           std::to_string(reinterpret_cast<uintptr_t>(ctx->rendezvous()));
+  // The box of this step: in a step's container, `kind` tells the two ends of a group apart, and
+  // the rendezvous the calls of a function, each of which has one of its own.
+  std::string BoxName(OpKernelContext* ctx, char kind) const {
+    return absl::StrCat(tensor_name_, ";", absl::string_view(&kind, 1),
+                        absl::Hex(reinterpret_cast<uintptr_t>(ctx->rendezvous())));
   }
   static absl::Status Check(OpKernelContext* ctx) {
     if (ctx->rendezvous() != nullptr && ctx->step_container() != nullptr) return absl::OkStatus();
@@ -111,7 +112,7 @@ class FuseSendOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, Group::Check(ctx));
-    const std::string name = group_.BoxName(ctx, ";send;");
+    const std::string name = group_.BoxName(ctx, 's');
     Box* found = nullptr;
     OP_REQUIRES_OK(ctx, ctx->step_container()->LookupOrCreate<Box>(ctx->resource_manager(), name,
                                                                    &found, [this](Box** box) {
@@ -227,7 +228,7 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(ctx, all, arrival->done);
     OP_REQUIRES_OK_ASYNC(
         ctx,
-        ctx->step_container()->Create<Box>(ctx->resource_manager(), group_.BoxName(ctx, ";recv;"),
+        ctx->step_container()->Create<Box>(ctx->resource_manager(), group_.BoxName(ctx, 'r'),
                                            new Box(std::move(arrival->parts))),
         arrival->done);
     ctx->set_output(0, Tensor(tensorflow::DT_UINT8, {0}));  // the parts are had from the box
@@ -247,7 +248,7 @@ class FusePartOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, Group::Check(ctx));
-    const std::string name = group_.BoxName(ctx, ";recv;");
+    const std::string name = group_.BoxName(ctx, 'r');
     Box* found = nullptr;
     OP_REQUIRES_OK(ctx, ctx->step_container()->Lookup<Box>(ctx->resource_manager(), name, &found));
     tensorflow::core::ScopedUnref unref(found);

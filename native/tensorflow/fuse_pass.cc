@@ -69,6 +69,9 @@ std::string SessionWideName() {
   return "tensor_fuse_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
 }
 
+// What a task says that has no kernel for a node is the node's name, so this is what a user reads.
+constexpr char kNodePrefix[] = "import_tensorwire.tf_in_every_task/";
+
 // Replaces the crossing edges of one group by nodes that send and receive them as one.
 class GroupRewriter {
  public:
@@ -84,8 +87,9 @@ class GroupRewriter {
   absl::Status Rewrite();
 
  private:
+  std::string NodeName(const std::string& name) const { return kNodePrefix + name_ + "/" + name; }
   NodeBuilder Builder(const std::string& name, const char* op, const char* label) const {
-    NodeBuilder builder(name_ + "/" + name, op);
+    NodeBuilder builder(NodeName(name), op);
     builder.Attr("_kernel", label)
         .Attr("tensor_name", tensor_name_)
         .Attr("send_device", group_.src_device)
@@ -128,7 +132,7 @@ absl::Status GroupRewriter::AddReceive(Node** arrived) {
   if (absl::Status s = Add(receiver, group_.dst_device, &receive); !s.ok()) return s;
   // What follows a kernel that ends in another thread is put into the pool, node by node; what
   // follows this one, which does nothing, runs where it runs. So all parts are handed out at once.
-  NodeBuilder barrier(name_ + "/arrived", "NoOp");
+  NodeBuilder barrier(NodeName("arrived"), "NoOp");
   barrier.ControlInput(receive);
   return Add(barrier, group_.dst_device, arrived);
 }

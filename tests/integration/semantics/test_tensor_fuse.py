@@ -260,6 +260,25 @@ def test_tasks_without_the_plug_in_pass_over_the_request(grpc_cluster: TensorFlo
             assert session.run(results) == [0.0, 1.0, 2.0]
 
 
+def test_a_task_without_the_plug_in_tells_what_it_needs(plugin: None) -> None:
+    with TensorFlowCluster("grpc", {"ps": 1, "worker": 1}, plugin=True) as cluster:
+        worker = cluster.begin("worker", 0)
+        cluster.plugin = False
+        cluster.ready(worker, cluster.begin("ps", 0))
+        with tf.Graph().as_default() as graph:
+            with tf.device(PS):
+                parts = [tf.fill([i], 1.0) for i in range(3)]
+            with tf.device(W0):
+                results = [tf.reduce_sum(part) for part in parts]
+            with (
+                fusing_session(cluster, graph) as session,
+                pytest.raises(
+                    tf.errors.NotFoundError, match=r"import_tensorwire\.tf_in_every_task"
+                ),
+            ):
+                session.run(results)
+
+
 def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster) -> None:
     arguments = {"spec": fusing_cluster.spec, "protocol": fusing_cluster.protocol}
     script = Path(__file__).with_name("function_script.py")
