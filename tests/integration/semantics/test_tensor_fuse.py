@@ -295,5 +295,5 @@ def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster) -> None:
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
     expected = [[45.0 * (s if s > 2 else 1), 10.0 * (s if s > 2 else 1)] for s in range(5)]
     assert json.loads(line.removeprefix("RESULTS ")) == expected
-    # Ten to the worker, ten to the ps, five times.
-    assert total(fusing_cluster, "fused_tensors") - before >= 100
+    # At least ten to the worker, in five calls and three steps.
+    assert total(fusing_cluster, "fused_tensors") - before >= 150
