@@ -27,19 +27,13 @@ RESULT_FIELDS = [
 ]
 
 
-def test_the_wide_model_is_trained_stock_single_and_fused(tmp_path: Path) -> None:
+def test_the_wide_model_is_trained_with_its_tensors_singly_and_fused(tmp_path: Path) -> None:
     json_path, page = tmp_path / "train.json", tmp_path / "train.html"
     size = ["--ps=1", "--workers=1", "--batch-size=64", "--steps=60", "--rounds=2"]
+    sides = ["--protocols=grpc++", "--tensor-fuse"]
 
     done = subprocess.run(
-        [
-            *COMMAND,
-            "--model=ctr",
-            *size,
-            "--tensor-fuse",
-            f"--json={json_path}",
-            f"--report={page}",
-        ],
+        [*COMMAND, "--model=ctr", *size, *sides, f"--json={json_path}", f"--report={page}"],
         capture_output=True,
         text=True,
         timeout=280,
@@ -49,25 +43,23 @@ def test_the_wide_model_is_trained_stock_single_and_fused(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     record = json.loads(json_path.read_text())
     assert record["command"] == "bench train"
-    sides = [(result["protocol"], result["tensor_fuse"]) for result in record["results"]]
-    assert sides == [("grpc", False), ("grpc++", False), ("grpc++", True)]
-    for result in record["results"]:
+    single, fused = record["results"]
+    for result, tensor_fuse in ((single, False), (fused, True)):
         assert list(result) == RESULT_FIELDS
+        assert (result["protocol"], result["tensor_fuse"]) == ("grpc++", tensor_fuse)
         assert result["model"] == "ctr"
         assert result["steps"] == 60
         assert result["examples_per_s"] == pytest.approx(64 * result["steps_per_s"], rel=1e-3)
         assert 0.4 < result["auc"] < 0.8
-    grpc, single, fused = record["results"]
-    # 226 columns: their ids to the ps, their embeddings back, and gradients.
-    assert 500 < grpc["rpcs_per_step"] < 1000
-    # Two ways of counting: a traced step, and the plug-in's counters. On a slow machine some
-    # tensors are asked for although they are on their way.
-    assert 0.95 < single["rpcs_per_step"] / grpc["rpcs_per_step"] < 2.05
-    if None not in (grpc["wire_mb_per_step"], single["wire_mb_per_step"]):
-        assert single["wire_mb_per_step"] == pytest.approx(grpc["wire_mb_per_step"], rel=0.25)
+    # 226 columns: their ids to the ps, their embeddings back, and gradients. On a slow machine
+    # some tensors are asked for although they are on their way.
+    assert 500 < single["rpcs_per_step"] < 1500
+    assert fused["rpcs_per_step"] < 0.45 * single["rpcs_per_step"]
+    if None not in (single["wire_mb_per_step"], fused["wire_mb_per_step"]):
+        assert fused["wire_mb_per_step"] == pytest.approx(single["wire_mb_per_step"], rel=0.25)
     assert fused["auc"] == pytest.approx(single["auc"], abs=0.05)
-    assert set(record["ratios"]) == {"grpc++/grpc", "grpc++ fused/grpc", "grpc++ fused/grpc++"}
-    assert "grpc++ fused trains" in done.stdout
+    assert set(record["ratios"]) == {"grpc++ fused/grpc++"}
+    assert "grpc++ fused" in done.stdout
     assert "Messages a step" in page.read_text()
 
 
