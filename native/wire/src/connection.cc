@@ -448,7 +448,9 @@ void Connection::ReadFromReactor() {
     }
     const size_t capacity = direct_bytes + (all_direct ? 0 : Reactor::kScratchBytes - stashed);
 
-    const ssize_t got = ::readv(fd_.get(), iov.data(), parts);
+    // The way into the kernel is shorter for one buffer, which is all that a small frame needs.
+    const ssize_t got = parts == 1 ? ::recv(fd_.get(), iov[0].iov_base, iov[0].iov_len, 0)
+                                   : ::readv(fd_.get(), iov.data(), parts);
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
