@@ -105,8 +105,6 @@ class TrainOutcome:
     """The record's."""
     ratios: dict[str, Ratio]
     """Of steps_per_s."""
-    notes: list[str]
-    """What the tasks warned of."""
 
 
 def run(
@@ -162,7 +160,6 @@ def run(
         ),
         train_results=results,
         ratios=ratios,
-        notes=list(dict.fromkeys(note for side in sides for note in side.notes)),
     )
 
 
@@ -212,7 +209,6 @@ class _Training:
         self._files = files
         self._on_progress = on_progress
         self.tensorflow = ""
-        self.notes: list[str] = []
         self._ps: list[Task] = []
         self._workers: list[Task] = []
         self._steps_done = 0
@@ -258,7 +254,7 @@ class _Training:
         for task in (*self._ps, *self._workers):
             self.tensorflow = wait_started(self._cluster, task, self)
         for task in self._workers:
-            self.notes += self._ask(task, "open")["notes"]
+            self._ask(task, "open")
 
     def activity(self, text: str) -> None:
         """For the Watcher that hears what the tasks do while they start."""

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,14 +74,10 @@ class Worker:
         v1 = self._tf.compat.v1
         config = self._config
         filters = ["/job:ps", f"/job:worker/task:{config.index}"]
-        notes: list[str] = []
         if config.tensor_fuse:
             import tensorwire.tf
 
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                session_config = tensorwire.tf.ConfigProto(tensor_fuse=True, device_filters=filters)
-            notes = [str(warning.message) for warning in caught]
+            session_config = tensorwire.tf.ConfigProto(tensor_fuse=True, device_filters=filters)
         else:
             session_config = v1.ConfigProto(device_filters=filters)
         self._session = v1.train.MonitoredTrainingSession(
@@ -95,7 +90,7 @@ class Worker:
             log_step_count_steps=None,
             max_wait_secs=_START_DEADLINE_S,
         )
-        return {"notes": notes}
+        return {}
 
     def run(self, steps: int, report_every: int) -> Message:
         """Takes steps. The reply to the last one is returned, those before it are sent."""

@@ -60,7 +60,7 @@ def train_and_show(
     )
     tables.show(
         training.train_table(results, title),
-        notes=[*outcome.notes, *training.spread_notes(outcome.ratios)],
+        notes=training.spread_notes(outcome.ratios),
     )
     for sentence in training.verdicts(results, outcome.ratios):
         click.echo(sentence)
