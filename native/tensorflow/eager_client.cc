@@ -21,9 +21,10 @@ using tensorflow::eager::EnqueueResponse;
 // A worker that has gone does not keep who closes a context.
 constexpr int64_t kCloseDeadlineMs = 10'000;
 
-// Requests of one context to one task that are done one after the other. They say who sends them
-// and their number, because frames may overtake each other. The first that fails ends the stream:
-// the others that are under way fail with it, undone, and what is sent later opens another.
+// Requests of one context to one task that are done one after the other. They say who sends them,
+// their number, and which number they wait for, because frames may overtake each other. The first
+// that fails ends the stream: the others that are under way fail with it, undone, and what is sent
+// later opens another.
 class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
  public:
   EnqueueStream(std::shared_ptr<wire::Channel> channel, uint64_t sender, uint32_t attempt)
@@ -51,16 +52,19 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
 bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* response,
                          const StatusCallback& done) {
   uint64_t number = 0;
+  uint64_t first_under_way = 0;
   {
     std::lock_guard lock(mutex_);
     if (!failed_.ok()) return false;
     number = next_++;
     under_way_[number] = 0;
+    first_under_way = under_way_.begin()->first;
   }
   wire::Message message(kEagerEnqueue);
   message.Put<uint64_t>(sender_);
   message.Put<uint32_t>(attempt_);
   message.Put<uint64_t>(number);
+  message.Put<uint64_t>(first_under_way);
   message.SetOwnedPayload(request.SerializeAsString());
   wire::CallOptions options;
   // Whoever waits is told; what comes after it runs in a thread of its own.

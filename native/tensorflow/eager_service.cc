@@ -1,5 +1,6 @@
 #include "eager_service.h"
 
+#include <algorithm>
 #include <string>
 
 #include "counters.h"
@@ -81,6 +82,7 @@ void EagerService::Enqueue(wire::Request request) {
   uint64_t sender = 0;
   uint32_t attempt = 0;
   uint64_t number = 0;
+  uint64_t first_under_way = 0;
   if (!reader.Get(&sender)) return request.Fail(Malformed());
   if (sender == 0) {
     auto options = std::make_shared<tensorflow::CallOptions>();
@@ -91,7 +93,9 @@ void EagerService::Enqueue(wire::Request request) {
     });
     return;
   }
-  if (!reader.Get(&attempt) || !reader.Get(&number)) return request.Fail(Malformed());
+  if (!reader.Get(&attempt) || !reader.Get(&number) || !reader.Get(&first_under_way)) {
+    return request.Fail(Malformed());
+  }
   std::shared_ptr<Stream> stream;
   {
     std::lock_guard lock(mutex_);
@@ -100,7 +104,11 @@ void EagerService::Enqueue(wire::Request request) {
       current = std::make_shared<Stream>();
       current->attempt = attempt;
     }
-    if (current->attempt > attempt) return;  // its asker has given this stream up
+    if (current->attempt > attempt) {
+      return request.Fail(ToWire(absl::CancelledError("grpc++: this stream has ended")));
+    }
+    // What came before has been answered, perhaps on a connection that is gone.
+    current->next = std::max(current->next, first_under_way);
     current->waiting.emplace(number, std::move(request));
     if (current->draining || current->waiting.begin()->first != current->next) return;
     current->draining = true;

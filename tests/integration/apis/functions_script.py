@@ -1,20 +1,25 @@
-"""Functions that a ClusterCoordinator schedules and that do not simply succeed.
+"""Functions that a ClusterCoordinator schedules and that do not simply succeed, and operations.
 
---mode errors: functions that fail on the worker and on the ps; reports how, and that the next ones
-work. --mode endure: schedules functions until the file "enough" is in the directory, while other
-tasks may go and come back; reports whether every result was right, or what error ended it.
+--mode errors: functions that fail on the worker and on the ps, and connections that are lost
+between functions; reports how, and that the next ones work. --mode endure: schedules functions
+until the file "enough" is in the directory, while other tasks may go and come back; reports whether
+every result was right, or what error ended it. --mode operations: no strategy, but operations on
+the devices of other tasks, which are sent in a stream without waiting for each other.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from reporting import keep_reporting, report
+
+from tensorwire.cluster import data_port
 
 DEADLINE_S = 120.0
 BATCH = 20
@@ -24,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--protocol", required=True)
     parser.add_argument("--directory", required=True)
-    parser.add_argument("--mode", choices=["errors", "endure"], required=True)
+    parser.add_argument("--mode", choices=["errors", "endure", "operations"], required=True)
     options = parser.parse_args()
     if options.protocol == "grpc++":
         import tensorwire.tf  # noqa: F401
@@ -39,20 +44,58 @@ def main() -> None:
         )
         keep_reporting(options.directory, f"{resolver.task_type}-{resolver.task_id}")
         server.join()
+    if options.mode == "operations":
+        finish(options.directory, operate(resolver, options.protocol))
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         table = tf.Variable(tf.range(100_000.0))
     if options.mode == "errors":
         values = fail(coordinator, table)
+        end_connections({data_port(port) for port in ports(resolver)})
+        values["after a lost connection"] = total(coordinator, table)
     else:
         try:
             values = survive(coordinator, table, Path(options.directory))
         except tf.errors.UnavailableError as error:
             values = {"error": type(error).__name__}
-    report(options.directory, "chief-0", values=values)
+    finish(options.directory, values)
+
+
+def finish(directory: str, values: dict[str, Any]) -> None:
+    report(directory, "chief-0", values=values)
     time.sleep(1)  # the other tasks report what they have counted
     os._exit(0)  # TensorFlow's destructors would wait for the other tasks
+
+
+def operate(resolver: Any, protocol: str) -> dict[str, Any]:
+    tf.config.experimental_connect_to_cluster(resolver, job_name="chief", protocol=protocol)
+    worker = tf.device("/job:worker/replica:0/task:0/device:CPU:0")
+
+    def sums() -> list[float]:
+        found = []
+        for size in (10, 1_000_000):  # a tensor that others may overtake on their way
+            for number in range(20):
+                here = tf.fill([size], float(number))
+                with worker:
+                    there = tf.identity(here) + 1.0
+                    found.append(tf.reduce_sum(there * 2.0))
+        return [float(each.numpy()) for each in found]
+
+    with worker:
+        variable = tf.Variable(5.0)
+    values: dict[str, Any] = {"sums": sums()}
+    try:
+        with worker:
+            values["failed"] = float(tf.gather(tf.fill([10], 1.0), 20).numpy())
+    except tf.errors.OpError as error:
+        values["failed"] = type(error).__name__
+    values["after failure"] = sums()
+    end_connections({data_port(port) for port in ports(resolver)})
+    with worker:
+        variable.assign_add(2.0)
+    values["after a lost connection"] = [float(variable.numpy()), *sums()]
+    return values
 
 
 def fail(coordinator: Any, table: Any) -> dict[str, Any]:
@@ -69,11 +112,7 @@ def fail(coordinator: Any, table: Any) -> dict[str, Any]:
     def nothing_returned(number: Any) -> None:
         table.scatter_nd_add([[100_000 + number]], [1.0])
 
-    @tf.function
-    def right(number: Any) -> Any:
-        return tf.reduce_sum(table) + number
-
-    failures = {}
+    failures: dict[str, Any] = {}
     for function in (on_worker, on_ps, nothing_returned):
         kept = coordinator.schedule(function, args=(tf.constant(7),))
         try:
@@ -81,15 +120,39 @@ def fail(coordinator: Any, table: Any) -> dict[str, Any]:
             failures[function.__name__] = "none"
         except tf.errors.OpError as error:
             failures[function.__name__] = type(error).__name__
-        result = coordinator.schedule(right, args=(tf.constant(1.0),))
-        failures[f"after {function.__name__}"] = float(result.fetch())
+        failures[f"after {function.__name__}"] = total(coordinator, table)
         del kept
     return failures
 
 
+def total(coordinator: Any, table: Any) -> float:
+    """Of the table, by a function that works."""
+    return float(coordinator.schedule(tf.function(lambda: tf.reduce_sum(table))).fetch())
+
+
+def ports(resolver: Any) -> list[int]:
+    """Of the gRPC addresses of all other tasks."""
+    spec = resolver.cluster_spec().as_dict()
+    return [int(address.rpartition(":")[2]) for job in ("ps", "worker") for address in spec[job]]
+
+
+def end_connections(peer_ports: set[int]) -> None:
+    """Ends this process's TCP connections to those ports, as a network that breaks would."""
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            if not entry.is_socket():
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as connection:
+                if connection.getpeername()[1] in peer_ports:
+                    connection.shutdown(socket.SHUT_RDWR)
+        except (OSError, TypeError, IndexError):
+            continue  # closed meanwhile, or not connected by TCP
+    time.sleep(0.5)
+
+
 def survive(coordinator: Any, table: Any, directory: Path) -> dict[str, Any]:
     @tf.function
-    def total(number: Any) -> Any:
+    def part(number: Any) -> Any:
         return tf.reduce_sum(table[:1000]) + number
 
     deadline = time.monotonic() + DEADLINE_S
@@ -98,7 +161,7 @@ def survive(coordinator: Any, table: Any, directory: Path) -> dict[str, Any]:
         if time.monotonic() > deadline:
             raise TimeoutError("nobody said that it was enough")
         numbers = [float(done + index) for index in range(BATCH)]
-        results = [coordinator.schedule(total, args=(tf.constant(n),)) for n in numbers]
+        results = [coordinator.schedule(part, args=(tf.constant(n),)) for n in numbers]
         coordinator.join()
         sums = [result.fetch() for result in results]
         wrong += sum(float(s) != 499_500.0 + n for s, n in zip(sums, numbers, strict=True))

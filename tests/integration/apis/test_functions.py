@@ -28,7 +28,21 @@ def test_functions_fail_as_on_grpc_and_the_next_ones_work(tmp_path: Path) -> Non
     assert failures["on_worker"] == failures["on_ps"] == "InvalidArgumentError"
     assert wire.values("chief-0") == failures
     assert wire.reports["worker-0"]["stats"]["eager_calls"] > 0
+    # The connections that the chief ended came back.
+    assert all(peer["connects"] >= 2 for peer in wire.reports["chief-0"]["stats"]["peers"])
     assert wire.reports["ps-0"]["stats"]["eager_calls"] > 0
+
+
+def test_operations_in_a_stream_are_done_in_order_and_fail_as_on_grpc(tmp_path: Path) -> None:
+    expected = train(SCRIPT, JOBS, tmp_path / "grpc", "grpc", ["--mode", "operations"])
+    wire = train(SCRIPT, JOBS, tmp_path / "wire", "grpc++", ["--mode", "operations"])
+    values = wire.values("chief-0")
+    assert values == expected.values("chief-0")
+    sums = [size * 2.0 * (number + 1) for size in (10, 1_000_000) for number in range(20)]
+    assert values["sums"] == values["after failure"] == sums
+    assert values["failed"] == "InvalidArgumentError"
+    assert values["after a lost connection"] == [7.0, *sums]
+    assert wire.reports["worker-0"]["stats"]["eager_calls"] > 3 * len(sums)
 
 
 def wait_until(what: Callable[[], bool], timeout_s: float = 90.0) -> None:
