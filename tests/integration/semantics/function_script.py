@@ -1,5 +1,5 @@
 """A TensorFlow 2 script whose function has parts on two tasks. Its argument is JSON: {"spec",
-"protocol"}. It prints what the function returned."""
+"protocol"}; the script is the "client" of the spec. It prints what the function returned."""
 
 from __future__ import annotations
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tensorwire.lab.ports import PortLease
 
 from .fusing import fusing_session, total, with_and_without
 from .support import TensorFlowCluster, tf1
@@ -279,8 +282,19 @@ def test_a_task_without_the_plug_in_tells_what_it_needs(plugin: None) -> None:
                 session.run(results)
 
 
-def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster) -> None:
-    arguments = {"spec": fusing_cluster.spec, "protocol": fusing_cluster.protocol}
+@pytest.fixture
+def client_address() -> Iterator[str]:
+    """Of a port whose data port is free too."""
+    lease = PortLease()
+    yield f"127.0.0.1:{lease.take()}"
+    lease.release()
+
+
+def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster, client_address: str) -> None:
+    arguments = {
+        "spec": {**fusing_cluster.spec, "client": [client_address]},
+        "protocol": fusing_cluster.protocol,
+    }
     script = Path(__file__).with_name("function_script.py")
     command = [sys.executable, "-m", "tensorwire.cli.main", "run"]
     before = total(fusing_cluster, "fused_tensors")
