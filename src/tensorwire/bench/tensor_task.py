@@ -30,7 +30,7 @@ from tensorwire.lab.channel import Message, TaskEnd
 GRPCPP = "grpc++"
 
 
-def cpu_s() -> float:
+def _cpu_s() -> float:
     """CPU seconds of every thread of this process, user and system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -118,14 +118,14 @@ class TensorTask:
         session, op, _ = self._cases[case]
         times = []
         gc.disable()
-        cpu = cpu_s()
+        cpu = _cpu_s()
         try:
             for _ in range(iters):
                 begin = time.perf_counter()
                 session.run(op)
                 times.append(time.perf_counter() - begin)
         finally:
-            cpu = cpu_s() - cpu
+            cpu = _cpu_s() - cpu
             gc.enable()
         return {"step_s": times, "cpu_s": cpu}
 
@@ -179,7 +179,7 @@ class TensorTask:
             case "finished":
                 return self.finished()
             case "cpu":
-                return {"cpu_s": cpu_s()}
+                return {"cpu_s": _cpu_s()}
             case "wire":
                 return self.wire()
             case other:
