@@ -12,7 +12,8 @@ enum Method : uint16_t {
   kRunGraph = 2,      // payload: RunGraphRequest. Reply's payload: RunGraphResponse
   kCleanupGraph = 3,  // one way. metadata: step id (i64)
   // metadata: sender (u64), and unless that is 0: which of its streams (u32), number in the stream
-  // (u64), the first number without an answer yet (u64); see EnqueueStream. payload: EnqueueRequest. Reply's payload: EnqueueResponse
+  // (u64), the first number without an answer yet (u64); see EnqueueStream. payload:
+  // EnqueueRequest. Reply's payload: EnqueueResponse
   kEagerEnqueue = 16,
   kEagerRunFunction = 17,   // payload: RunComponentFunctionRequest. Reply's: …Response
   kEagerCloseContext = 18,  // metadata: sender (u64) or 0. payload: CloseContextRequest
