@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "borrow.h"
+#include "fetch.h"
 #include "tensorwire/wire/endpoint_map.h"
 
 namespace tensorwire::wire {
@@ -15,13 +16,17 @@ constexpr uint16_t kLastCode = 16;  // of the canonical codes
 }  // namespace
 
 ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, std::string address,
-                         std::string peer_name)
+                         std::string peer_name, int streams)
     : context_(std::move(context)),
       reactor_(context_->NextReactor()),
       address_(std::move(address)),
-      peer_name_(std::move(peer_name)) {}
+      peer_name_(std::move(peer_name)) {
+  for (int i = 1; i < streams; ++i) {
+    lanes_.push_back(std::make_shared<ChannelImpl>(context_, address_, peer_name_, 1));
+  }
+}
 
-ChannelImpl::~ChannelImpl() { Stop(); }
+ChannelImpl::~ChannelImpl() { End(); }
 
 uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
                             const CallOptions& options) {
@@ -166,6 +171,11 @@ Status ChannelImpl::Describe(Code code, const std::string& what) const {
 }
 
 void ChannelImpl::Stop() {
+  for (const auto& lane : lanes_) lane->End();
+  End();
+}
+
+void ChannelImpl::End() {
   std::vector<CallTable::Entry> calls;
   decltype(waiting_) unsent;  // what they keep alive goes without the lock
   std::shared_ptr<Connection> connection;
@@ -182,7 +192,7 @@ void ChannelImpl::Stop() {
   if (push_receiver_ != nullptr) {
     push_receiver_->OnLost(Status(Code::kCancelled, "the engine was stopped"));
   }
-  opening_.reset();  // the reactors have ended
+  opening_.reset();  // the reactors have ended, or hold no reference to this
 }
 
 // --- connecting --------------------------------------------------------------------------------
@@ -343,6 +353,9 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
 
 Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
   memory_.reset();
+  if (!lanes_.empty()) {
+    connection->Send(std::make_unique<OutFrame>(FrameKind::kFetches, 0, 0, Message()));
+  }
   const Transport transport = context_->options.transport;
   if (transport == Transport::kTcp) return Status();
   Status status(Code::kPermissionDenied, "it shares no memory");
@@ -358,6 +371,13 @@ Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
 }
 
 Status ChannelImpl::TakeLoanFromReactor(std::string_view* metadata, InFrame* frame) {
+  if ((frame->header.flags & kHeld) != 0) {
+    if (!lanes_.empty() && frame->header.payload_bytes == 0 &&
+        Loan::ReadHeld(metadata, &frame->loan)) {
+      return Status();
+    }
+    return Status(Code::kInvalidArgument, "a payload to be fetched that nobody asked to hold");
+  }
   if ((frame->header.flags & kLent) == 0) return Status();
   if (frame->header.payload_bytes == 0 && memory_ != nullptr &&
       Loan::Read(*memory_, frame->header.method, metadata, &frame->loan)) {
@@ -379,6 +399,22 @@ void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) 
   }
 }
 
+void ChannelImpl::FetchFromReactor(InFrame frame, std::function<void()> give_back) {
+  std::shared_ptr<Call> call(std::move(frame.call));
+  auto fetch = std::make_shared<Fetch>(
+      frame.loan.bytes, lanes_.size() + 1, std::move(frame.into),
+      [give_back = std::move(give_back), call, context = context_](const Status& status) {
+        give_back();
+        context->options.executor([call, status] { call->Done(status); });
+      });
+  CallOptions options;
+  options.done_on = RunOn::kReactor;
+  for (size_t i = 0; i < fetch->ranges(); ++i) {
+    ChannelImpl* const lane = i == 0 ? this : lanes_[i - 1].get();
+    lane->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
+  }
+}
+
 void ChannelImpl::CopyLoanFromReactor(InFrame frame) {
   std::shared_ptr<Connection> connection;
   {
@@ -395,6 +431,10 @@ void ChannelImpl::CopyLoanFromReactor(InFrame frame) {
     if (frame.call != nullptr) {
       reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
     }
+    return;
+  }
+  if (frame.loan.pieces.empty()) {
+    FetchFromReactor(std::move(frame), std::move(give_back));
     return;
   }
   if (connection != nullptr) Count(connection->counters().read_bytes, frame.loan.bytes);

@@ -22,7 +22,9 @@ class ChannelImpl : public Channel,
                     public FrameReceiver,
                     public std::enable_shared_from_this<ChannelImpl> {
  public:
-  ChannelImpl(std::shared_ptr<Context> context, std::string address, std::string peer_name);
+  // `streams`: over how many connections a large payload comes in; at least 1.
+  ChannelImpl(std::shared_ptr<Context> context, std::string address, std::string peer_name,
+              int streams);
   ~ChannelImpl() override;
 
   uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;
@@ -37,6 +39,8 @@ class ChannelImpl : public Channel,
   void Stop();
 
  private:
+  void End();
+
   // FrameReceiver.
   Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
   Status OnFrameFromReactor(InFrame frame) override;
@@ -51,6 +55,7 @@ class ChannelImpl : public Channel,
   Status MapFromReactor(const Hello& hello, Connection* connection);
   Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
   void CopyLoanFromReactor(InFrame frame);
+  void FetchFromReactor(InFrame frame, std::function<void()> give_back);
   void PrepareFromReactor(std::string_view metadata, InFrame* frame);
   void EndArrivingCallFromReactor(uint64_t call_id, const Status& why);
   void FailAllFromReactor(const Status& why);
@@ -63,6 +68,8 @@ class ChannelImpl : public Channel,
   const std::string address_;
   const std::string peer_name_;
   std::shared_ptr<PushReceiver> push_receiver_;
+  // Further connections to the same peer, on other reactors, that only fetch.
+  std::vector<std::shared_ptr<ChannelImpl>> lanes_;
 
   std::mutex mutex_;  // between the threads that start calls and this channel's reactor
   CallTable calls_;

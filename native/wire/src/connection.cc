@@ -72,8 +72,8 @@ Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd
       address_(std::move(address)),
       peer_(address_),
       counters_(std::make_shared<PeerCounters>()),
-      loans_(context_->options.pool != nullptr ? context_->options.pool->shared_memory()
-                                               : nullptr) {}
+      loans_(context_->options.pool != nullptr ? context_->options.pool->shared_memory() : nullptr,
+             &context_->held) {}
 
 Connection::~Connection() {
   while (MpscNode* node = outbox_.Pop()) delete static_cast<OutFrame*>(node);
@@ -92,6 +92,7 @@ std::unique_ptr<OutFrame> Connection::FrameWithPayload(FrameKind kind, uint64_t 
       Count(counters_->lent_bytes, bytes);
     }
   }
+  if (flags == 0 && holds_.load(std::memory_order_acquire) && loans_.Hold(&message)) flags = kHeld;
   return std::make_unique<OutFrame>(kind, flags, request_id, std::move(message));
 }
 

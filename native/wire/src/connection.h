@@ -77,7 +77,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
 
   // --- any thread ---
   void Send(std::unique_ptr<OutFrame> frame);
-  // A reply or push; its payload is lent rather than sent where that is possible.
+  // A reply or push; its payload is lent or held rather than sent along where that is better.
   std::unique_ptr<OutFrame> FrameWithPayload(FrameKind kind, uint64_t request_id, Message message);
   // Whether so much waits to be sent that more should not be made.
   bool HasBacklog() const;
@@ -99,6 +99,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void SetPeerFromReactor(const std::string& name);
   // The peer reads our memory.
   void LendFromReactor() { lends_.store(true, std::memory_order_release); }
+  // The peer fetches large payloads itself.
+  void HoldFromReactor() { holds_.store(true, std::memory_order_release); }
   void ReturnLoanFromReactor(uint64_t number) { loans_.Return(number); }
   // Stops reading while the peer leaves much untaken. For servers: if both ends did
   // it, they could wait for each other.
@@ -147,6 +149,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::atomic<int64_t> inline_write_us_{0};
   std::atomic<uint64_t> unsent_bytes_{0};
   std::atomic<bool> lends_{false};
+  std::atomic<bool> holds_{false};
   Loans loans_;
   // The writer's.
   std::unique_ptr<OutFrame> current_;            // partly written

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "loans.h"
 #include "reactor.h"
 #include "tensorwire/wire/options.h"
 #include "tensorwire/wire/stats.h"
@@ -37,6 +38,7 @@ class Context {
 
   const EngineOptions options;
   std::vector<std::unique_ptr<Reactor>> reactors;
+  HeldPayloads held;
 
   // The reactor for the next connection: they take turns.
   Reactor* NextReactor() {

@@ -1,5 +1,6 @@
 #include "tensorwire/wire/engine.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "channel.h"
 #include "context.h"
+#include "cores.h"
 #include "server.h"
 #include "socket.h"
 
@@ -55,7 +57,7 @@ class EngineImpl : public Engine {
 
   std::shared_ptr<Channel> Connect(const std::string& address,
                                    const std::string& peer_name) override {
-    auto channel = std::make_shared<ChannelImpl>(context_, address, peer_name);
+    auto channel = std::make_shared<ChannelImpl>(context_, address, peer_name, Streams());
     std::lock_guard lock(mutex_);
     if (stopped_) {
       channel->Stop();
@@ -82,6 +84,16 @@ class EngineImpl : public Engine {
   }
 
  private:
+  // A stream keeps a core busy at either end, beside those that compute; and a network that four do
+  // not fill is rare.
+  int Streams() const {
+    constexpr int kCoresPerStream = 4;
+    constexpr int kMostStreams = 4;
+    if (context_->options.streams > 0) return context_->options.streams;
+    const int cores = std::min(UsableCores() / kCoresPerStream, kMostStreams);
+    return std::clamp(static_cast<int>(context_->reactors.size()), 1, std::max(1, cores));
+  }
+
   const std::shared_ptr<Context> context_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<ChannelImpl>> channels_;

@@ -1,5 +1,7 @@
 #include "loans.h"
 
+#include <algorithm>
+#include <random>
 #include <utility>
 
 namespace tensorwire::wire {
@@ -11,6 +13,8 @@ constexpr uint64_t kLeastBytes = 256u << 10;
 constexpr uint64_t kMostBytes = 1u << 30;
 constexpr size_t kMostPieces = 16;
 constexpr size_t kHeadBytes = 16;
+// Asking costs a round trip.
+constexpr uint64_t kLeastHeldBytes = 8u << 20;
 constexpr size_t kPieceBytes = 16;
 
 }  // namespace
@@ -38,6 +42,82 @@ bool Loan::Read(const ForeignMemory& memory, uint16_t pieces, std::string_view* 
   return out->number != 0;
 }
 
+bool Loan::ReadHeld(std::string_view* metadata, Loan* out) {
+  if (metadata->size() < kHeadBytes) return false;
+  MetadataReader reader(metadata->substr(metadata->size() - kHeadBytes));
+  metadata->remove_suffix(kHeadBytes);
+  reader.Get(&out->number);
+  reader.Get(&out->bytes);
+  return out->number != 0;
+}
+
+uint64_t HeldPayloads::Add(const std::shared_ptr<const Payload>& payload) {
+  // Of all connections of the process, and not to be guessed by another client.
+  static thread_local std::mt19937_64 random{std::random_device{}()};
+  std::lock_guard lock(mutex_);
+  for (;;) {
+    const uint64_t number = random();
+    if (number != 0 && held_.emplace(number, payload).second) return number;
+  }
+}
+
+void HeldPayloads::Remove(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  held_.erase(number);
+}
+
+std::shared_ptr<const HeldPayloads::Payload> HeldPayloads::Find(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  const auto at = held_.find(number);
+  return at == held_.end() ? nullptr : at->second.lock();
+}
+
+bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint64_t offset,
+              uint64_t bytes, Message* message) {
+  if (offset > payload->bytes || bytes > payload->bytes - offset) return false;
+  for (const ConstBuffer& buffer : payload->buffers) {
+    if (offset >= buffer.size) {
+      offset -= buffer.size;
+      continue;
+    }
+    const uint64_t size = std::min<uint64_t>(bytes, buffer.size - offset);
+    message->AddPayload(static_cast<const char*>(buffer.data) + offset, size);
+    bytes -= size;
+    offset = 0;
+  }
+  message->KeepAlive(payload);
+  return true;
+}
+
+bool Loans::Hold(Message* message) {
+  const uint64_t bytes = message->payload_bytes();
+  if (bytes < kLeastHeldBytes) return false;
+  auto payload = std::make_shared<HeldPayloads::Payload>();
+  payload->bytes = bytes;
+  {
+    std::lock_guard lock(mutex_);
+    if (bytes_ > kMostBytes) return false;
+    payload->buffers = std::move(message->payload_);
+    payload->owner = std::move(message->owner_);
+    message->payload_.clear();
+    message->owner_.reset();
+    const uint64_t number = held_->Add(payload);
+    message->Put<uint64_t>(number);
+    message->Put<uint64_t>(bytes);
+    bytes_ += bytes;
+    lent_.emplace(number, Lent{false, 0, bytes, std::move(payload)});
+  }
+  return true;
+}
+
+void Loans::End(uint64_t number, const Lent& lent) {
+  if (lent.in_memory) {
+    memory_->CloseLoan(lent.slot);
+  } else {
+    held_->Remove(number);
+  }
+}
+
 uint16_t Loans::Lend(Message* message) {
   const uint64_t bytes = message->payload_bytes();
   if (memory_ == nullptr || bytes < kLeastBytes || message->payload_.size() > kMostPieces) return 0;
@@ -53,6 +133,7 @@ uint16_t Loans::Lend(Message* message) {
     std::lock_guard lock(mutex_);
     if (bytes_ > kMostBytes || !memory_->OpenLoan(&number, &lent.slot)) return 0;
     bytes_ += bytes;
+    lent.in_memory = true;
     lent.bytes = bytes;
     lent.owner = std::move(message->owner_);
     message->owner_.reset();
@@ -77,7 +158,7 @@ void Loans::Return(uint64_t number) {
   lent = std::move(at->second);
   lent_.erase(at);
   bytes_ -= lent.bytes;
-  memory_->CloseLoan(lent.slot);
+  End(number, lent);
 }
 
 void Loans::ReturnAll() {
@@ -86,7 +167,7 @@ void Loans::ReturnAll() {
     std::lock_guard lock(mutex_);
     all.swap(lent_);
     bytes_ = 0;
-    for (const auto& [number, lent] : all) memory_->CloseLoan(lent.slot);
+    for (const auto& [number, lent] : all) End(number, lent);
   }
 }
 

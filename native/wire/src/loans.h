@@ -12,13 +12,21 @@
 
 namespace tensorwire::wire {
 
-// A payload that stays in its owner's SharedMemory, as a frame with kLent describes it: behind the
-// metadata
+// A payload that stays with its owner until the peer returns it. A frame with kLent says where in
+// the owner's SharedMemory it is: behind the metadata
 //
 //   u64  number
 //   u32  slot
 //   u32  reserved        zero
 //   u64  offset, u64 bytes      as often as the frame's method says
+//
+// A frame with kHeld says only how large it is:
+//
+//   u64  number
+//   u64  bytes
+//
+// and the peer asks for ranges of it (kFetch: u64 number, u64 offset, u64 bytes) on several
+// connections at once.
 struct Loan {
   uint64_t number = 0;  // 0: there is none
   uint32_t slot = 0;
@@ -32,30 +40,59 @@ struct Loan {
   // Cuts the description off `metadata`. False when it is none, or of memory that is not there.
   static bool Read(const ForeignMemory& memory, uint16_t pieces, std::string_view* metadata,
                    Loan* out);
+  static bool ReadHeld(std::string_view* metadata, Loan* out);
 };
+
+// The payloads that a task holds for its peers, for all of its connections to find. Thread-safe.
+class HeldPayloads {
+ public:
+  struct Payload {
+    std::vector<ConstBuffer> buffers;
+    std::shared_ptr<const void> owner;
+    uint64_t bytes = 0;
+  };
+  uint64_t Add(const std::shared_ptr<const Payload>& payload);
+  void Remove(uint64_t number);
+  // Null when it has been returned.
+  std::shared_ptr<const Payload> Find(uint64_t number);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::weak_ptr<const Payload>> held_;
+};
+
+// Adds bytes [offset, offset + bytes) of `payload` to `message`. False when it has fewer.
+bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint64_t offset,
+              uint64_t bytes, Message* message);
 
 // What has been lent to one peer. Thread-safe.
 class Loans {
  public:
-  // Null: nothing is ever lent.
-  explicit Loans(SharedMemory* memory) : memory_(memory) {}
+  // `memory` is null where nothing is shared.
+  Loans(SharedMemory* memory, HeldPayloads* held) : memory_(memory), held_(held) {}
   ~Loans() { ReturnAll(); }
 
   // Replaces the message's payload by its description. Zero when it has to be sent: it is small, or
   // not in shared memory, or the peer has much that it has not returned; otherwise the number of
   // pieces, for the frame's method.
   uint16_t Lend(Message* message);
+  // Replaces it by what is to be fetched. False when it is better sent.
+  bool Hold(Message* message);
   void Return(uint64_t number);
   // The peer is gone. What it still reads it will find to be returned.
   void ReturnAll();
 
  private:
   struct Lent {
-    uint32_t slot = 0;
+    bool in_memory = false;
+    uint32_t slot = 0;  // in_memory only
     uint64_t bytes = 0;
     std::shared_ptr<const void> owner;
   };
+  void End(uint64_t number, const Lent& lent);
+
   SharedMemory* const memory_;
+  HeldPayloads* const held_;
   std::mutex mutex_;
   uint64_t bytes_ = 0;
   std::unordered_map<uint64_t, Lent> lent_;

@@ -37,7 +37,7 @@ Status ReadCount(const std::string& name, int* value) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed);
   if (error != std::errc() || end != digits.data() + digits.size() || parsed < 1 || parsed > 256) {
     return Status(Code::kInvalidArgument, "environment variable " + name + "=" + text +
-                                              ": expected a number of threads from 1 to 256");
+                                              ": expected a number from 1 to 256");
   }
   *value = parsed;
   return Status();
@@ -78,6 +78,7 @@ Status ReadEnvironment(const std::string& job, int connections, EngineOptions* o
     return s;
   }
   if (Status s = ReadBool(prefix + "_ENABLE_POLLING", &options->polling); !s.ok()) return s;
+  if (Status s = ReadCount("TENSORWIRE_STREAMS", &options->streams); !s.ok()) return s;
   if (Status s = ReadTransport(&options->transport); !s.ok()) return s;
   bool unpinned = true;
   if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;

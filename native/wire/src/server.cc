@@ -109,6 +109,9 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
     case FrameKind::kMapped:
       connection->LendFromReactor();
       return Status();
+    case FrameKind::kFetches:
+      connection->HoldFromReactor();
+      return Status();
     case FrameKind::kReturn:
       connection->ReturnLoanFromReactor(frame->header.request_id);
       return Status();
@@ -129,6 +132,10 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     request.payload = std::move(frame.bytes);
     Reactor* reactor = connection->reactor();
     request.connection = std::move(connection);
+    if (request.method == kFetch) {
+      Fetch(request);
+      return Status();
+    }
     handler_->ExpectFromReactor(request);
     reactor->DispatchFromReactor(handler_, std::move(request));
   } else if (frame.header.kind == FrameKind::kCancel) {
@@ -138,6 +145,25 @@ Status Session::OnFrameFromReactor(InFrame frame) {
         });
   }
   return Status();
+}
+
+void Session::Fetch(const Request& request) const {
+  MetadataReader reader(request.metadata);
+  uint64_t number = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  std::shared_ptr<const HeldPayloads::Payload> payload;
+  if (reader.Get(&number) && reader.Get(&offset) && reader.Get(&bytes)) {
+    payload = context_->held.Find(number);
+  }
+  Message reply;
+  if (payload != nullptr && AddRange(payload, offset, bytes, &reply)) {
+    // Not through FrameWithPayload: a range is not held again.
+    request.connection->Send(
+        std::make_unique<OutFrame>(FrameKind::kReply, 0, request.id, std::move(reply)));
+  } else {
+    request.Fail(Status(Code::kUnavailable, "that payload is not held any more"));
+  }
 }
 
 void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/) {

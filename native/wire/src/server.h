@@ -74,6 +74,9 @@ class Session : public FrameReceiver {
   Status OnFrameFromReactor(InFrame frame) override;
   void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
 
+  // A range of a payload that is held for this peer.
+  void Fetch(const Request& request) const;
+
   const std::shared_ptr<Context> context_;
   const std::weak_ptr<Connection> connection_;  // it owns this
   const std::shared_ptr<OrderedHandler> handler_;

@@ -255,6 +255,43 @@ TEST(a_client_that_takes_no_replies_is_not_read_from_without_end) {
   rest.join();
 }
 
+// Makes the reply before the next request is read.
+class AtOnceHandler : public TestHandler {
+ public:
+  RunOn HandleOn(const Request&) const override { return RunOn::kReactor; }
+};
+
+TEST(a_client_that_takes_no_large_replies_makes_the_server_hold_no_more_than_so_many_bytes) {
+  Task ps("ps:0");
+  ps.handler = std::make_shared<AtOnceHandler>();
+  RawStream client = RawStream::To(ps.Listen(), /*receive_buffer_bytes=*/64 << 10);
+  client.Greet("worker:0", "ps:0");
+  CHECK(client.Send(Frame(FrameKind::kRequest, 1, kNever)));  // by which the server knows it
+  Eventually([&] {
+    std::lock_guard lock(ps.handler->mutex);
+    return !ps.handler->kept.empty();
+  });
+  const Pusher pusher = ps.handler->kept.front().pusher();
+  CHECK(pusher.IsTaken());
+  const int64_t before = ResidentBytes();
+  constexpr size_t kReplyBytes = 16u << 20;
+  constexpr int kReplies = 40;  // 640 MB, were they all made
+  for (uint64_t id = 0; id < kReplies; ++id) {
+    CHECK(client.Send(Frame(FrameKind::kRequest, 10 + id, kBytes, std::to_string(kReplyBytes))));
+    SleepMs(2);  // in reads of their own
+  }
+  Eventually([&] { return !pusher.IsTaken(); });
+  SleepMs(300);
+  CHECK(ResidentBytes() - before < 400 << 20);
+  // What it takes in the end is all there.
+  ReadFrame reply;
+  for (int i = 0; i < kReplies; ++i) {
+    CHECK(client.Read(&reply));
+    CHECK_EQ(reply.payload.size(), kReplyBytes);
+  }
+  Eventually([&] { return pusher.IsTaken(); });
+}
+
 TEST(who_pulls_large_replies_leaves_time_for_small_requests) {
   Task ps("ps:0");
   const std::string address = ps.Listen();

@@ -231,7 +231,7 @@ TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
       Frame(FrameKind::kHelloAck, 0, 0, "task=ps:0\nmemory=" + memory->ticket() + "\n")));
   do CHECK(stream.Read(&frame));
   while (frame.header.kind != FrameKind::kRequest);
-  Loans loans(memory.get());
+  Loans loans(memory.get(), nullptr);
   Message reply;
   void* const block = memory->Map(4 * kMb);
   reply.AddPayload(block, 4 * kMb);

@@ -39,16 +39,21 @@ enum class FrameKind : uint8_t {
   kCancel = 6,  // the asker no longer wants request_id
   kPing = 7,    // answered by kPong, whatever else goes on
   kPong = 8,
-  kGoodbye = 9,  // the sender closes now; metadata says why
-  kPush = 10,    // server to client, unasked: request_id says what for
-  kMapped = 11,  // client to server: it reads the server's memory, and payloads may be lent
-  kReturn = 12,  // client to server: request_id is the number of a loan that has been read
+  kGoodbye = 9,   // the sender closes now; metadata says why
+  kPush = 10,     // server to client, unasked: request_id says what for
+  kMapped = 11,   // client to server: it reads the server's memory, and payloads may be lent
+  kReturn = 12,   // client to server: request_id is the number of a loan that has been read
+  kFetches = 13,  // client to server: it has several connections, and payloads may be held for it
 };
 
 enum FrameFlags : uint16_t {
   kOneWay = 1,  // of a request: no reply is wanted
   kLent = 2,    // of a reply or push: the payload is in the server's memory; see loans.h
+  kHeld = 4,    // of a reply or push: the payload is fetched in ranges; see loans.h
 };
+
+// The method of a request for a range of a payload that is held; the engine answers it itself.
+inline constexpr uint16_t kFetch = 0xffff;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kPing;

@@ -1,0 +1,175 @@
+// Large payloads that come in over several connections.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "connection.h"
+#include "harness.h"
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr size_t kMb = 1u << 20;
+
+// Answers with as many bytes as the metadata says, each of which tells where it is; in two pieces.
+class PatternHandler : public TestHandler {
+ public:
+  static char At(size_t i) { return static_cast<char>(i * 2654435761u >> 13); }
+  void Handle(Request request) override {
+    if (request.method != kBytes) {
+      TestHandler::Handle(std::move(request));
+      return;
+    }
+    const auto bytes = static_cast<size_t>(std::stoul(request.metadata));
+    auto payload = std::make_shared<std::string>(bytes, '\0');
+    for (size_t i = 0; i < bytes; ++i) (*payload)[i] = At(i);
+    {
+      std::lock_guard lock(mutex);
+      last_ = payload;
+    }
+    Message reply;
+    reply.AppendMetadata("meta");
+    reply.AddPayload(payload->data(), bytes / 3);
+    reply.AddPayload(payload->data() + bytes / 3, bytes - bytes / 3);
+    reply.KeepAlive(payload);
+    request.Reply(std::move(reply));
+  }
+  // Whether the last payload has been let go of.
+  bool LetGo() {
+    std::lock_guard lock(mutex);
+    return last_.expired();
+  }
+
+ private:
+  std::weak_ptr<std::string> last_;
+};
+
+struct Pair {
+  explicit Pair(int streams)
+      : ps("ps:0", 2), worker("worker:0", 2, [&](EngineOptions* o) { o->streams = streams; }) {
+    ps.handler = handler;
+    channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  }
+  PeerStats OfPs() { return ps.engine->stats().peers.at(0); }
+  std::shared_ptr<PatternHandler> handler = std::make_shared<PatternHandler>();
+  Task ps;
+  Task worker;
+  std::shared_ptr<Channel> channel;
+};
+
+void CheckBytes(Pair& pair, size_t bytes) {
+  const Outcome outcome = Get(Begin(*pair.channel, kBytes, std::to_string(bytes)));
+  if (!outcome.status.ok()) check::Fail(__FILE__, __LINE__, outcome.status.message());
+  CHECK_EQ(outcome.metadata, "meta");
+  CHECK_EQ(outcome.payload.size(), bytes);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (outcome.payload[i] != PatternHandler::At(i)) {
+      check::Fail(__FILE__, __LINE__, "byte " + std::to_string(i) + " is another");
+    }
+  }
+}
+
+TEST(a_large_payload_comes_whole_over_as_many_connections_as_asked_for) {
+  for (const int streams : {1, 2, 3}) {
+    Pair pair(streams);
+    CheckBytes(pair, 1000);
+    CHECK_EQ(pair.OfPs().connects, 1u);  // nothing large, no further connection
+    for (const size_t bytes : {8 * kMb, 9 * kMb + 1, 20 * kMb + 17}) CheckBytes(pair, bytes);
+    CHECK_EQ(pair.OfPs().connects, static_cast<uint64_t>(streams));
+    Eventually([&] { return pair.handler->LetGo(); });
+  }
+}
+
+TEST(on_few_cores_one_connection_is_enough) {
+  if (std::thread::hardware_concurrency() >= 8) return;
+  Pair pair(0);
+  CheckBytes(pair, 9 * kMb);
+  CHECK_EQ(pair.OfPs().connects, 1u);
+}
+
+TEST(a_payload_whose_holder_goes_is_a_lost_connection) {
+  auto ps = std::make_unique<Task>("ps:0");
+  auto handler = std::make_shared<PatternHandler>();
+  ps->handler = handler;
+  Task worker("worker:0", 2, [](EngineOptions* o) {
+    o->streams = 2;
+    o->connect_timeout_ms = 200;
+  });
+  const auto channel = worker.engine->Connect(ps->Listen(), "ps:0");
+  CHECK(Get(Begin(*channel, kBytes, std::to_string(9 * kMb))).status.ok());
+  std::vector<std::future<Outcome>> outcomes;
+  for (int i = 0; i < 10; ++i) {
+    outcomes.push_back(Begin(*channel, kBytes, std::to_string(12 * kMb)));
+  }
+  ps.reset();
+  for (auto& future : outcomes) {
+    const Outcome outcome = Get(std::move(future));
+    CHECK(outcome.status.ok() || outcome.status.code() == Code::kUnavailable);
+  }
+}
+
+TEST(what_is_not_held_cannot_be_fetched) {
+  Task ps("ps:0");
+  auto handler = std::make_shared<PatternHandler>();
+  ps.handler = handler;
+  RawStream client = RawStream::To(ps.Listen());
+  client.Greet("worker:0", "ps:0");
+  CHECK(client.Send(Frame(FrameKind::kFetches, 0)));
+  CHECK(client.Send(Frame(FrameKind::kRequest, 1, kBytes, std::to_string(9 * kMb))));
+  ReadFrame reply;
+  CHECK(client.Read(&reply));
+  CHECK_EQ(reply.header.flags & kHeld, kHeld);
+  CHECK_EQ(reply.header.payload_bytes, 0u);
+  uint64_t number = 0;
+  std::memcpy(&number, reply.metadata.data() + 4, 8);
+  uint64_t id = 10;
+  auto fetch = [&](uint64_t of, uint64_t offset, uint64_t bytes) {
+    Message request(kFetch);
+    request.Put(of);
+    request.Put(offset);
+    request.Put(bytes);
+    OutFrame frame(FrameKind::kRequest, 0, ++id, std::move(request));
+    CHECK(client.Send(frame.head));
+    CHECK(client.Read(&reply));
+    CHECK_EQ(reply.header.request_id, id);
+    return reply.header.kind == FrameKind::kReply ? static_cast<int64_t>(reply.payload.size()) : -1;
+  };
+  CHECK_EQ(fetch(number, 5, 100), 100);
+  CHECK_EQ(fetch(number, 3 * kMb - 50, 100), 100);  // over the border of its pieces
+  CHECK_EQ(reply.payload[70], PatternHandler::At(3 * kMb + 20));
+  CHECK_EQ(fetch(number, 9 * kMb, 0), 0);
+  CHECK_EQ(fetch(number, 9 * kMb - 1, 2), -1);
+  CHECK_EQ(fetch(number, ~uint64_t{0}, 2), -1);
+  CHECK_EQ(fetch(number + 1, 0, 10), -1);
+  CHECK(client.Send(Frame(FrameKind::kRequest, 5, kFetch, "short")));
+  CHECK(client.Read(&reply));
+  CHECK(reply.header.kind == FrameKind::kError);
+  CHECK(client.Send(Frame(FrameKind::kReturn, number)));
+  CHECK_EQ(fetch(number, 0, 10), -1);
+  Eventually([&] { return handler->LetGo(); });
+}
+
+TEST(a_payload_held_for_who_did_not_ask_for_that_ends_the_connection) {
+  Task worker("worker:0");  // one stream
+  RawServer server;
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  {
+    RawStream stream = server.AcceptAndGreet();
+    ReadFrame frame;
+    CHECK(stream.Read(&frame));
+    CHECK(stream.Send(
+        Frame(FrameKind::kReply, frame.header.request_id, 0, std::string(16, '1'), "", kHeld)));
+    CHECK(stream.Read(&frame));
+    CHECK(frame.header.kind == FrameKind::kGoodbye);
+  }
+  CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
