@@ -29,6 +29,7 @@ constexpr uint64_t kGatherBytes = 4u << 20;  // enough for one system call
 constexpr int kTickMs = 1000;
 constexpr int kShortestTickMs = 10;
 constexpr int kGoodbyeMs = 1000;
+constexpr int kPauseMs = 5;
 constexpr size_t kForeignBytes = 12;  // enough for DescribeForeign to tell
 // So much unsent to a peer that takes none: then what it asks for waits in its own socket, and what
 // it has not asked for is not made to wait here.
@@ -395,10 +396,7 @@ void Connection::OnEventsFromReactor(uint32_t epoll_events) {
     last_sign_ms_ = NowMs();
     wants_write_ = false;
     Write();
-    if (reading_paused_ && (!wants_write_ || !HasBacklog())) {
-      reading_paused_ = false;
-      UpdateEventsFromReactor();
-    }
+    ResumeReadingFromReactor();
     if (!wants_write_ && !closed_.load(std::memory_order_acquire)) UpdateEventsFromReactor();
   }
   if ((epoll_events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) ReadFromReactor();
@@ -419,14 +417,48 @@ void Connection::FinishConnectFromReactor() {
 
 // --- reading -----------------------------------------------------------------------------------
 
+bool Connection::PauseReadingFromReactor() {
+  if (!pauses_reading_ || !HasBacklog()) return false;
+  reading_paused_ = true;
+  UpdateEventsFromReactor();
+  WatchPauseFromReactor();
+  return true;
+}
+
+void Connection::WatchPauseFromReactor() {
+  // What is queued may leave without this connection ever being told that its socket has room.
+  reactor_->AtFromReactor(NowMs() + kPauseMs, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (self == nullptr || !self->reading_paused_) return;
+    if (self->HasBacklog()) {
+      self->WatchPauseFromReactor();
+    } else {
+      self->ResumeReadingFromReactor();
+    }
+  });
+}
+
+void Connection::ResumeReadingFromReactor() {
+  if (!reading_paused_ || HasBacklog() || closed_.load(std::memory_order_acquire)) return;
+  reading_paused_ = false;
+  UpdateEventsFromReactor();
+  const std::string stashed = std::exchange(stash_, {});
+  if (Status s = ParseFromReactor(stashed.data(), stashed.size()); !s.ok()) {
+    RefuseFromReactor(s);
+  } else if (!reading_paused_) {
+    ReadFromReactor();
+  }
+}
+
+void Connection::RefuseFromReactor(const Status& why) {
+  context_->WarnAboutPeer(address_, "closed the connection with " + peer_ + ": " + why.message());
+  SayGoodbyeFromReactor(why.message());
+}
+
 void Connection::ReadFromReactor() {
   uint64_t turn_bytes = 0;
   while (turn_bytes < kTurnBytes && !closed_.load(std::memory_order_acquire)) {
-    if (pauses_reading_ && wants_write_ && HasBacklog()) {
-      reading_paused_ = true;
-      UpdateEventsFromReactor();
-      return;
-    }
+    if (PauseReadingFromReactor()) return;
     std::array<iovec, 64> iov;
     int parts = 0;
     size_t direct_bytes = 0;
@@ -497,11 +529,11 @@ void Connection::ReadFromReactor() {
       s = ParseFromReactor(scratch, stashed + rest);
     }
     if (!s.ok()) {
-      context_->WarnAboutPeer(address_, "closed the connection with " + peer_ + ": " + s.message());
-      SayGoodbyeFromReactor(s.message());
+      RefuseFromReactor(s);
       return;
     }
-    if (static_cast<size_t>(got) < capacity) return;  // the socket is empty, or nearly
+    if (reading_paused_ || static_cast<size_t>(got) < capacity)
+      return;  // the socket is empty, or nearly
   }
 }
 
@@ -510,6 +542,10 @@ Status Connection::ParseFromReactor(const char* bytes, size_t size) {
     if (in_payload_) {
       if (Status s = TakePayloadFromReactor(&bytes, &size); !s.ok()) return s;
       continue;
+    }
+    if (PauseReadingFromReactor()) {
+      stash_.assign(bytes, size);
+      break;
     }
     bool complete = false;
     if (Status s = ParseHeadFromReactor(&bytes, &size, &complete); !s.ok()) return s;

@@ -126,6 +126,11 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
 
   // Reading.
   void ReadFromReactor();
+  // Whether what is read would only pile up: then reading stops until ResumeReadingFromReactor.
+  bool PauseReadingFromReactor();
+  void WatchPauseFromReactor();
+  void ResumeReadingFromReactor();
+  void RefuseFromReactor(const Status& why);
   Status ParseFromReactor(const char* bytes, size_t size);
   Status ParseHeadFromReactor(const char** bytes, size_t* size, bool* complete);
   Status TakePayloadFromReactor(const char** bytes, size_t* size);
