@@ -70,9 +70,8 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     options.pool = allocator->pool();
   }
-  const int connections = CountTasks(server_def.cluster()) - 1;
-  if (wire::Status s = wire::ReadEnvironment(server_def.job_name(), connections, &options);
-      !s.ok()) {
+  const int peers = CountTasks(server_def.cluster()) - 1;
+  if (wire::Status s = wire::ReadEnvironment(server_def.job_name(), peers, &options); !s.ok()) {
     return FromWire(s);
   }
   if (wire::Status s = wire::Engine::Create(std::move(options), &plane->engine_); !s.ok()) {

@@ -8,7 +8,6 @@
 
 #include "channel.h"
 #include "context.h"
-#include "cores.h"
 #include "server.h"
 #include "socket.h"
 
@@ -84,14 +83,11 @@ class EngineImpl : public Engine {
   }
 
  private:
-  // A stream keeps a core busy at either end, beside those that compute; and a network that four do
-  // not fill is rare.
+  // One a reactor: streams that share a thread gain nothing. What four do not fill is rare.
   int Streams() const {
-    constexpr int kCoresPerStream = 4;
     constexpr int kMostStreams = 4;
     if (context_->options.streams > 0) return context_->options.streams;
-    const int cores = std::min(UsableCores() / kCoresPerStream, kMostStreams);
-    return std::clamp(static_cast<int>(context_->reactors.size()), 1, std::max(1, cores));
+    return std::min(static_cast<int>(context_->reactors.size()), kMostStreams);
   }
 
   const std::shared_ptr<Context> context_;

@@ -70,9 +70,10 @@ int UsableCores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-Status ReadEnvironment(const std::string& job, int connections, EngineOptions* options) {
+Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options) {
   const std::string prefix = job == "ps" ? "PS" : "WORKER";
-  const int wanted = std::min(job == "ps" ? 8 : 2, std::max(1, connections));
+  const int connections = 2 * std::max(1, peers);
+  const int wanted = std::min(job == "ps" ? 8 : 2, connections);
   options->reactors = std::min(wanted, UsableCores());
   if (Status s = ReadCount("NETWORK_" + prefix + "_CORE_NUMBER", &options->reactors); !s.ok()) {
     return s;

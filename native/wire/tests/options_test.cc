@@ -36,10 +36,10 @@ EngineOptions Read(const std::string& job, int connections) {
 
 TEST(without_variables_threads_follow_connections_and_cores) {
   Clear();
-  for (int connections : {0, 1, 2, 5, 8, 200}) {
-    CHECK_EQ(Read("ps", connections).reactors, std::min({8, std::max(1, connections), Cores()}));
-    CHECK_EQ(Read("worker", connections).reactors,
-             std::min({2, std::max(1, connections), Cores()}));
+  for (int peers : {0, 1, 2, 3, 5, 200}) {
+    const int connections = 2 * std::max(1, peers);
+    CHECK_EQ(Read("ps", peers).reactors, std::min({8, connections, Cores()}));
+    CHECK_EQ(Read("worker", peers).reactors, std::min(2, Cores()));
   }
   CHECK(!Read("ps", 1).polling);
   CHECK(!Read("ps", 1).pin);

@@ -31,8 +31,8 @@ struct EngineOptions {
   bool pin = false;      // bind each reactor to a core of its own
 
   Transport transport = Transport::kAuto;
-  // Over how many connections a large payload that is sent comes in at once. 0: as many as cores
-  // help, which on a few is one.
+  // Over how many connections a large payload that is sent comes in at once. 0: one a reactor, and
+  // four at most.
   int streams = 0;
   // Where the payloads of this task are kept; one that is shared lets peers on this host read them
   // there. It must outlive the engine. Null: nothing is shared.
@@ -56,10 +56,9 @@ struct EngineOptions {
 // NETWORK_{PS,WORKER}_CORE_NUMBER, {PS,WORKER}_DISABLE_PIN_CORES, those of PS when `job` is "ps"
 // and those of WORKER otherwise; transport from TENSORWIRE_TRANSPORT (auto, tcp or memory); and
 // streams from TENSORWIRE_STREAMS. Where a number of cores is not given it is min(8, connections)
-// for a ps, min(2, connections) for others, and never more than the cores this process may use.
-// `connections` is how many peers the task has. Fails with kInvalidArgument naming the variable
-// when a value cannot be read.
-TENSORWIRE_API Status ReadEnvironment(const std::string& job, int connections,
-                                      EngineOptions* options);
+// for a ps, min(2, connections) for others, and never more than the cores this process may use;
+// there are two connections to each of the task's `peers`. Fails with kInvalidArgument naming the
+// variable when a value cannot be read.
+TENSORWIRE_API Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options);
 
 }  // namespace tensorwire::wire
