@@ -1,5 +1,6 @@
 #include "cpu_devices.h"
 
+#include <algorithm>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -29,12 +30,16 @@ absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
   if (absl::Status s = tensorflow::DeviceFactory::AddDevices(options, prefix, &devices); !s.ok()) {
     return s;
   }
-  for (auto& device : devices) {
-    const Device& plain = *device;
-    if (typeid(plain) != typeid(tensorflow::ThreadPoolDevice)) return absl::OkStatus();
-    device = std::make_unique<tensorflow::ThreadPoolDevice>(
-        options, plain.name(), tensorflow::Bytes(plain.attributes().memory_limit()),
-        plain.attributes().locality(), allocator);
+  auto is_plain = [](const std::unique_ptr<Device>& device) {
+    const Device& made = *device;
+    return typeid(made) == typeid(tensorflow::ThreadPoolDevice);
+  };
+  if (std::all_of(devices.begin(), devices.end(), is_plain)) {
+    for (auto& device : devices) {
+      device = std::make_unique<tensorflow::ThreadPoolDevice>(
+          options, device->name(), tensorflow::Bytes(device->attributes().memory_limit()),
+          device->attributes().locality(), allocator);
+    }
   }
   *out = std::make_unique<tensorflow::DynamicDeviceMgr>(std::move(devices));
   return absl::OkStatus();

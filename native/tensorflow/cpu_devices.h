@@ -10,8 +10,8 @@ namespace tensorwire::plugin {
 
 // The devices of a task as TensorFlow would make them, but for one thing: what its CPU devices
 // allocate comes from the PoolAllocator, so that a peer on this host can read it and the next step
-// finds its pages. Null, and TensorFlow makes them itself, where the pool is not shared or the task
-// has other devices than plain CPUs (an accelerator's host memory has to be pinned).
+// finds its pages. Not where there are other devices than plain CPUs: an accelerator's host memory
+// has to be pinned. Null where the pool is not shared: then TensorFlow makes its devices itself.
 absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
                                   std::unique_ptr<tensorflow::DeviceMgr>* out);
 

@@ -362,6 +362,11 @@ Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
   if (!hello.memory.empty()) status = ForeignMemory::Open(hello.memory, &memory_);
   if (status.ok()) {
     connection->Send(std::make_unique<OutFrame>(FrameKind::kMapped, 0, 0, Message()));
+  } else if (status.code() == Code::kPermissionDenied && !hello.memory.empty() &&
+             transport == Transport::kAuto) {
+    // On one host, where its user may have expected it.
+    context_->Log(LogLevel::kInfo, "payloads of " + peer_name_ + " come by TCP, " +
+                                       "although it is on this host: " + status.message());
   } else if (transport == Transport::kMemory) {
     return Status(Code::kFailedPrecondition, "payloads shall go through memory only, and " +
                                                  peer_name_ +

@@ -178,7 +178,9 @@ Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const Fore
   const std::string_view network = rest.substr(0, colon);
   const std::string_view secret = rest.substr(colon + 1);
   auto refused = [](const std::string& why) { return Status(Code::kPermissionDenied, why); };
-  if (network != NetworkNamespace()) return refused("it is on another host or network");
+  if (network != NetworkNamespace()) {
+    return Status(Code::kUnavailable, "it is on another host or network");
+  }
 
   // The path comes from the network: nothing but a regular file is opened.
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);

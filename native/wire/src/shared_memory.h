@@ -65,8 +65,9 @@ class SharedMemory {
 
 class ForeignMemory {
  public:
-  // Opens what `ticket` stands for. Fails with kPermissionDenied, saying why, where this process
-  // is not on the same host and network or may not; with kInvalidArgument where it is no ticket.
+  // Opens what `ticket` stands for. Fails with kUnavailable where its owner is on another host or
+  // network, with kPermissionDenied, saying why, where this process may not read it, and with
+  // kInvalidArgument where it is no ticket.
   // Channels to one process share one mapping.
   static Status Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out);
   ~ForeignMemory();
