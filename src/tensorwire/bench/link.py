@@ -10,13 +10,13 @@ import contextlib
 import json
 import shutil
 from dataclasses import dataclass
-from types import TracebackType
 
 from tensorwire.bench import stats
 from tensorwire.bench.record import Record, TransferResult
 from tensorwire.bench.sides import (
     PAIRS,
     PROTOCOLS,
+    ClusterProcesses,
     Contender,
     ProtocolSide,
     Setting,
@@ -115,29 +115,17 @@ def run(plan: LinkPlan, watcher: Watcher) -> TransferOutcome:
     return TransferOutcome(record, results, ratios, ceilings)
 
 
-class _Iperf3:
-    """An iperf3 server on one host, and clients on the other. A context manager."""
+class _Iperf3(ClusterProcesses):
+    """An iperf3 server on one host, and clients on the other."""
 
     def __init__(self, server: Host, client: Host) -> None:
-        self._cluster = LocalCluster(
-            {"server": 1, "client": 1}, {"server": server, "client": client}
+        super().__init__(
+            LocalCluster({"server": 1, "client": 1}, {"server": server, "client": client})
         )
         self._address, _, self._port = self._cluster.spec["server"][0].rpartition(":")
 
-    def __enter__(self) -> _Iperf3:
-        with contextlib.ExitStack() as stack:
-            cluster = stack.enter_context(self._cluster)
-            cluster.start("server", 0, [IPERF3, "--server", "--port", self._port])
-            stack.pop_all()  # from here on __exit__ ends the cluster
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._cluster.__exit__(exception_type, exception, traceback)
+    def _start(self) -> None:
+        self._cluster.start("server", 0, [IPERF3, "--server", "--port", self._port])
 
     def mb_per_s(self) -> float:
         """What arrived, over two seconds of one stream."""

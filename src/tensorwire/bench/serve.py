@@ -15,7 +15,6 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from tensorwire.bench import stats
 from tensorwire.bench.payloads import check_message_size
@@ -23,6 +22,7 @@ from tensorwire.bench.record import Record, ServeResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
     PROTOCOLS,
+    ClusterProcesses,
     Setting,
     Watcher,
     answer,
@@ -98,50 +98,38 @@ class _Measured:
     bytes: int = 0
 
 
-class ServeSide:
-    """One ps and its clients, of a protocol. A context manager."""
+class ServeSide(ClusterProcesses):
+    """One ps and its clients, of a protocol."""
 
     def __init__(self, protocol: str, plan: ServePlan) -> None:
+        super().__init__(LocalCluster({"ps": 1, "clients": 1}))
         self.protocol = protocol
         self.tensorflow = ""
         self.measured = _Measured()
         self._plan = plan
         self._step = 0
-        self._cluster = LocalCluster({"ps": 1, "clients": 1})
         self._ps: Task
         self._clients: Task
 
-    def __enter__(self) -> ServeSide:
-        with contextlib.ExitStack() as stack:
-            cluster = stack.enter_context(self._cluster)
-            self._ps, self._clients = (
-                cluster.start(
-                    part,
-                    0,
-                    task_argv("serve_task"),
-                    env=self._plan.setting.task_environment(),
-                    channel=True,
-                )
-                for part in ("ps", "clients")
+    def _start(self) -> None:
+        self._ps, self._clients = (
+            self._cluster.start(
+                part,
+                0,
+                task_argv("serve_task"),
+                env=self._plan.setting.task_environment(),
+                channel=True,
             )
-            # The ps sizes its thread pools by its cluster. Nobody listens at these addresses, and
-            # nobody connects to them.
-            workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
-            spec = {"ps": [self._ps.address], "worker": workers}
-            descriptors = self._plan.clients + _OTHER_DESCRIPTORS
-            common: Message = {"protocol": self.protocol, "descriptors": descriptors}
-            self._ps.channel.send({"part": "ps", "spec": spec, **common})
-            self._clients.channel.send({"part": "clients", **common})
-            stack.pop_all()  # from here on __exit__ ends the cluster
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._cluster.__exit__(exception_type, exception, traceback)
+            for part in ("ps", "clients")
+        )
+        # The ps sizes its thread pools by its cluster. Nobody listens at these addresses, and
+        # nobody connects to them.
+        workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
+        spec = {"ps": [self._ps.address], "worker": workers}
+        descriptors = self._plan.clients + _OTHER_DESCRIPTORS
+        common: Message = {"protocol": self.protocol, "descriptors": descriptors}
+        self._ps.channel.send({"part": "ps", "spec": spec, **common})
+        self._clients.channel.send({"part": "clients", **common})
 
     @property
     def _port(self) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -183,47 +184,23 @@ class Block:
     cpu_s: float
 
 
-_Side = TypeVar("_Side", bound="Side")
+_Processes = TypeVar("_Processes", bound="ClusterProcesses")
 
 
-class Side:
-    """A ps, a worker and perhaps more, on this machine or on lab hosts. A context manager."""
+class ClusterProcesses(ABC):
+    """Processes that stay for a measurement. A context manager: none of them survives it."""
 
-    def __init__(
-        self,
-        contender: Contender,
-        modules: Mapping[str, str],
-        hosts: Mapping[str, Host] | None = None,
-    ) -> None:
-        """`modules`: of each job the module of this package that its one task is."""
-        self.name = contender.name
-        self.protocol = contender.protocol
-        self._setting = contender.setting
-        self._modules = modules
-        self._cluster = LocalCluster(dict.fromkeys(modules, 1), hosts)
-        self._tasks: dict[str, Task] = {}
-        self.tensorflow = ""
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
 
-    def __enter__(self: _Side) -> _Side:
+    @abstractmethod
+    def _start(self) -> None:
+        """Starts them in the cluster."""
+
+    def __enter__(self: _Processes) -> _Processes:
         with contextlib.ExitStack() as stack:
-            cluster = stack.enter_context(self._cluster)
-            for job, module in self._modules.items():
-                task = cluster.start(
-                    job,
-                    0,
-                    task_argv(module),
-                    env=self._setting.task_environment(),
-                    channel=True,
-                )
-                setup = {
-                    "protocol": self.protocol,
-                    "spec": cluster.spec,
-                    "job": job,
-                    "index": 0,
-                    "tensor_fuse": self._setting.tensor_fuse,
-                }
-                task.channel.send(setup)
-                self._tasks[job] = task
+            stack.enter_context(self._cluster)
+            self._start()
             stack.pop_all()  # from here on __exit__ ends the cluster
         return self
 
@@ -234,6 +211,40 @@ class Side:
         traceback: TracebackType | None,
     ) -> None:
         self._cluster.__exit__(exception_type, exception, traceback)
+
+
+class Side(ClusterProcesses):
+    """A ps, a worker and perhaps more, on this machine or on lab hosts."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        modules: Mapping[str, str],
+        hosts: Mapping[str, Host] | None = None,
+    ) -> None:
+        """`modules`: of each job the module of this package that its one task is."""
+        super().__init__(LocalCluster(dict.fromkeys(modules, 1), hosts))
+        self.name = contender.name
+        self.protocol = contender.protocol
+        self._setting = contender.setting
+        self._modules = modules
+        self._tasks: dict[str, Task] = {}
+        self.tensorflow = ""
+
+    def _start(self) -> None:
+        for job, module in self._modules.items():
+            task = self._cluster.start(
+                job, 0, task_argv(module), env=self._setting.task_environment(), channel=True
+            )
+            setup = {
+                "protocol": self.protocol,
+                "spec": self._cluster.spec,
+                "job": job,
+                "index": 0,
+                "tensor_fuse": self._setting.tensor_fuse,
+            }
+            task.channel.send(setup)
+            self._tasks[job] = task
 
     def wait_started(self, watcher: Watcher) -> None:
         """Returns when every task runs. Start all sides first: they start side by side."""
@@ -306,30 +317,18 @@ class ProtocolSide(Side):
         return int(wire.get("recv_tensors", 0)) + int(wire.get("pushed_tensors", 0))
 
 
-class CeilingSide:
-    """One raw TCP stream between two processes, and memcpy in one of them. A context manager."""
+class CeilingSide(ClusterProcesses):
+    """One raw TCP stream between two processes, and memcpy in one of them."""
 
     def __init__(self, size_bytes: int) -> None:
+        super().__init__(LocalCluster({"raw": 2}))
         self._size_bytes = size_bytes
-        self._cluster = LocalCluster({"raw": 2})
         self._tasks: list[Task] = []
 
-    def __enter__(self) -> CeilingSide:
-        with contextlib.ExitStack() as stack:
-            cluster = stack.enter_context(self._cluster)
-            for index in range(2):
-                task = cluster.start("raw", index, task_argv("raw_task"), channel=True)
-                self._tasks.append(task)
-            stack.pop_all()  # from here on __exit__ ends the cluster
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._cluster.__exit__(exception_type, exception, traceback)
+    def _start(self) -> None:
+        for index in range(2):
+            task = self._cluster.start("raw", index, task_argv("raw_task"), channel=True)
+            self._tasks.append(task)
 
     def wait_started(self) -> None:
         """Returns when the stream stands and both have touched their buffers."""

@@ -134,11 +134,8 @@ def _transfer_here(
     plan = TransferPlan(data_mb, iters, rounds, chosen, setting)
     with ProgressDisplay("bench transfer", len(stats.split(iters, rounds))) as progress:
         outcome = run(plan, progress)
-    if json_path is not None:
-        outcome.record.write(json_path)
-    if report_path is not None:
-        plots = page.transfer_plots(outcome.results, outcome.ceilings)
-        page.write(report_path, outcome.record, plots, outcome.ratios)
+    plots = page.transfer_plots(outcome.results, outcome.ceilings)
+    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
     tables.show(
         tables.transfer_table(outcome.results, outcome.ceilings),
         *tables.ratio_tables(outcome.ratios),
@@ -166,11 +163,8 @@ def _transfer_between_hosts(
             two_hosts.serve(hosts, progress)
             return
         outcome = two_hosts.measure(hosts, large_tensor(data_mb), iters, progress)
-    if json_path is not None:
-        outcome.record.write(json_path)
-    if report_path is not None:
-        plots = page.transfer_plots(outcome.results, outcome.ceilings)
-        page.write(report_path, outcome.record, plots, outcome.ratios)
+    plots = page.transfer_plots(outcome.results, outcome.ceilings)
+    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
     tables.show(tables.transfer_table(outcome.results, outcome.ceilings))
     click.echo(f"transfer rate: {outcome.results[0].mb_per_s:.6f} MB/s")
 
@@ -231,11 +225,8 @@ def steps(
     )
     with ProgressDisplay("bench steps", len(stats.split(iters, rounds))) as progress:
         outcome = run(plan, progress)
-    if json_path is not None:
-        outcome.record.write(json_path)
-    if report_path is not None:
-        plots = page.steps_plots(outcome.results)
-        page.write(report_path, outcome.record, plots, outcome.ratios)
+    plots = page.steps_plots(outcome.results)
+    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
     tables.show(
         tables.steps_table(outcome.results),
         *tables.ratio_tables(outcome.ratios),
@@ -287,11 +278,8 @@ def strategy(
     blocks = sum(len(plan.blocks(case)) for case in plan.cases)
     with ProgressDisplay("bench strategy", blocks) as progress:
         outcome = run(plan, progress)
-    if json_path is not None:
-        outcome.record.write(json_path)
-    if report_path is not None:
-        plots = page.strategy_plots(outcome.results)
-        page.write(report_path, outcome.record, plots, outcome.ratios)
+    plots = page.strategy_plots(outcome.results)
+    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
     tables.show(
         tables.strategy_table(outcome.results),
         *tables.ratio_tables(outcome.ratios),
@@ -374,10 +362,8 @@ def serve(
     )
     with ProgressDisplay("bench serve", len(stats.split(plan.requests, rounds))) as progress:
         outcome = run(plan, progress)
-    if json_path is not None:
-        outcome.record.write(json_path)
-    if report_path is not None:
-        page.write(report_path, outcome.record, page.serve_plots(outcome.results), outcome.ratios)
+    plots = page.serve_plots(outcome.results)
+    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
     tables.show(
         tables.serve_table(outcome.results),
         *tables.ratio_tables(outcome.ratios),

@@ -49,11 +49,9 @@ def train_and_show(
 
     with training.TrainingDisplay([each.name for each in plan.contenders]) as display:
         outcome = run(command, plan, display)
-    if json_path is not None:
-        outcome.record.write(json_path)
     results = outcome.train_results
-    if report_path is not None:
-        page.write(report_path, outcome.record, training.train_plots(results), outcome.ratios)
+    plots = training.train_plots(results)
+    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
     title = (
         f"Wide & Deep on {MODELS[plan.model].title}: {plan.ps} ps, {plan.workers} workers, "
         f"batches of {plan.batch_size}"

@@ -222,3 +222,21 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
     )
     return f"<table><tr>{head}</tr>\n{body}</table>"
+
+
+def keep(
+    record: Record,
+    plots: Sequence[Plot],
+    ratios: Mapping[str, Ratio],
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Writes what was asked for of the record and the page.
+
+    Raises:
+        TensorwireError: a file cannot be written.
+    """
+    if json_path is not None:
+        record.write(json_path)
+    if report_path is not None:
+        write(report_path, record, plots, ratios)
