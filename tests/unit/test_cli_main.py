@@ -35,7 +35,7 @@ def test_help_lists_every_command_and_loads_none(python: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "run", "build", "bench transfer", "bench steps", "bench train"]
+    "command", ["demo", "run", "build", "bench transfer", "bench steps", "bench train", "nic"]
 )
 def test_every_command_explains_itself_with_an_example(tensorwire: Any, command: str) -> None:
     done = tensorwire(*command.split(), "--help")

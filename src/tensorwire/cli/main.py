@@ -24,6 +24,7 @@ COMMANDS = {
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
     "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
+    "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 
 INTERRUPTED = 128 + signal.SIGINT

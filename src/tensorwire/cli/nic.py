@@ -1,0 +1,44 @@
+"""`tensorwire nic`: what the network interfaces move, a line an interval."""
+
+from __future__ import annotations
+
+import itertools
+
+import click
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire nic
+  tensorwire nic --interval 5 eth0"""
+)
+@click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two lines.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="Lines, then stop.  [default: no end]")
+def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None:
+    """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
+
+    All interfaces that are up, or those named. Ctrl-C ends it with the averages.
+    """
+    from tensorwire.monitor.nic import Watch, choose
+    from tensorwire.report import nic as lines
+
+    watch = Watch(choose(interfaces))
+    shown: list[str] = []
+    try:
+        for rates in itertools.islice(watch.intervals(interval), count):
+            names = [rate.interface for rate in rates]
+            if names != shown:  # at first, and when one came or went
+                click.echo("\n".join(lines.header(rates)))
+                shown = names
+            click.echo(lines.line(rates))
+    except KeyboardInterrupt:
+        click.echo()
+    click.echo(lines.line(watch.averages()) + "   average")

@@ -1,0 +1,1 @@
+"""Figures of the machine: interfaces, processes, the engine."""
