@@ -107,6 +107,15 @@ void BufferPool::Release(void* block) {
   for (const auto& [unused, bytes] : excess) Unmap(unused, bytes);
 }
 
+void BufferPool::Trim() {
+  std::vector<std::pair<void*, size_t>> excess;
+  {
+    std::lock_guard lock(mutex_);
+    excess = CollectExcess(NowMs());
+  }
+  for (const auto& [unused, bytes] : excess) Unmap(unused, bytes);
+}
+
 bool BufferPool::Owns(const void* block) const {
   if (shared_memory_ != nullptr) {
     uint64_t offset = 0;

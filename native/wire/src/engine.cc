@@ -10,6 +10,7 @@
 #include "context.h"
 #include "server.h"
 #include "socket.h"
+#include "tensorwire/wire/buffer_pool.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -36,6 +37,10 @@ class EngineImpl : public Engine {
     }
     if (context_->reactors.empty())
       return Status(Code::kInvalidArgument, "an engine needs reactors");
+    if (context_->options.pool != nullptr) {
+      Reactor* const reactor = context_->reactors.front().get();
+      reactor->Post([context = context_.get(), reactor] { TrimFromReactor(context, reactor); });
+    }
     return Status();
   }
 
@@ -83,6 +88,18 @@ class EngineImpl : public Engine {
   }
 
  private:
+  // A job that pauses, for an evaluation say, gives back what it does not use. The context outlives
+  // its reactors' timers.
+  static void TrimFromReactor(Context* context, Reactor* reactor) {
+    constexpr int64_t kShortestMs = 20;
+    BufferPool* const pool = context->options.pool;
+    const int64_t at_ms = NowMs() + std::max(kShortestMs, pool->kept_ms() / 3);
+    reactor->AtFromReactor(at_ms, [context, reactor, pool] {
+      context->options.executor([pool] { pool->Trim(); });  // unmapping takes a while
+      TrimFromReactor(context, reactor);
+    });
+  }
+
   // One a reactor: streams that share a thread gain nothing. What four do not fill is rare.
   int Streams() const {
     constexpr int kMostStreams = 4;

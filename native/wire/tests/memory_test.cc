@@ -106,6 +106,16 @@ TEST(what_was_lent_is_the_owners_again_once_it_has_been_read) {
   CHECK(pair.pool.stats().misses <= 2);  // a loan may come back a moment after the reply
 }
 
+TEST(a_pool_that_nobody_touches_gives_back_what_it_keeps) {
+  BufferPool::Options of_pool = Shared();
+  of_pool.kept_ms = 100;
+  BufferPool pool(of_pool);
+  Task ps("ps:0", 1, [&](EngineOptions* options) { options->pool = &pool; });
+  pool.Release(pool.Acquire(10 * kMb));
+  CHECK(pool.stats().kept_bytes > 0);
+  Eventually([&] { return pool.stats().kept_bytes == 0; });
+}
+
 TEST(either_end_can_insist_on_tcp) {
   for (const bool at_ps : {true, false}) {
     Pair pair(at_ps ? Transport::kTcp : Transport::kAuto,

@@ -19,7 +19,8 @@ class SharedMemory;
 // more than copying into it. Blocks are on huge pages where the kernel grants them.
 //
 // At most `kept_bytes_cap` is kept unused; what has not been used for `kept_ms` goes back to the
-// system when the pool is next touched. Thread-safe.
+// system when the pool is next touched or trimmed, which an engine does from time to time to the
+// pool it is given. Thread-safe.
 class TENSORWIRE_API BufferPool {
  public:
   struct Options {
@@ -47,6 +48,10 @@ class TENSORWIRE_API BufferPool {
   void Release(void* block);
   // Whether Acquire gave this block out. Takes no lock where blocks are shared.
   bool Owns(const void* block) const;
+
+  // Gives back what has been kept too long.
+  void Trim();
+  int64_t kept_ms() const { return options_.kept_ms; }
 
   Stats stats() const;
   // Null where blocks are not shared.
