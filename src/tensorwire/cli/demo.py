@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
-from tensorwire.cli.options import comparison_options
+from tensorwire.bench.sides import parse_protocols
+from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.cli.training import train_and_show, training_options
 
 
@@ -29,16 +27,11 @@ Examples:
 def demo(
     *,
     single_protocols: tuple[str, ...],
-    protocols: str | None,
     steps: int,
     ps: int,
     workers: int,
     batch_size: int,
-    rounds: int,
-    tensor_fuse: bool,
-    transport: str,
-    json_path: Path | None,
-    report_path: Path | None,
+    comparison: Comparison,
 ) -> None:
     """Train Wide & Deep on real flights, on grpc and on grpc++.
 
@@ -49,14 +42,18 @@ def demo(
     """
     from tensorwire.bench.train import TrainPlan
 
-    named = ",".join([*single_protocols, *([protocols] if protocols is not None else [])])
+    protocols = comparison.protocols
+    if single_protocols:
+        protocols = parse_protocols(
+            ",".join([*single_protocols, *(comparison.named_protocols or ())])
+        )
     plan = TrainPlan(
-        protocols=parse_protocols(named) if single_protocols or protocols else PROTOCOLS,
+        protocols=protocols,
         ps=ps,
         workers=workers,
         steps=steps,
         batch_size=batch_size,
-        rounds=rounds,
-        setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
+        rounds=comparison.rounds,
+        setting=comparison.setting,
     )
-    train_and_show("demo", plan, json_path, report_path)
+    train_and_show("demo", plan, comparison)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -12,10 +11,9 @@ from collections.abc import Sequence
 import click
 
 from tensorwire import __version__
+from tensorwire.cli.lazy import LazyGroup
 from tensorwire.errors import TensorwireError
 
-# A command loads its own module and nobody else's: `tensorwire --help` stays quick, and a command
-# works where the libraries of another are missing. Name -> (module:attribute, line of help).
 COMMANDS = {
     "demo": (
         "tensorwire.cli.demo:demo",
@@ -30,27 +28,9 @@ COMMANDS = {
 INTERRUPTED = 128 + signal.SIGINT
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
-
-
 @click.group(
     cls=LazyGroup,
+    lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: tensorwire demo",
 )

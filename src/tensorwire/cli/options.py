@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tensorwire.bench.sides import TRANSPORTS
+from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
 from tensorwire.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was said by the options that every experiment has."""
+
+    named_protocols: tuple[str, ...] | None
+    """None where the user named none."""
+    rounds: int
+    setting: Setting
+    json_path: Path | None
+    report_path: Path | None
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        return self.named_protocols or PROTOCOLS
 
 
 def _in_a_folder(
@@ -26,7 +44,10 @@ def _in_a_folder(
 def comparison_options(
     default_rounds: int, *, tensor_fuse: bool = True
 ) -> Callable[[Command], Command]:
-    """The options that every experiment has; `tensor_fuse` only where there are graphs."""
+    """The options that every experiment has; `tensor_fuse` only where there are graphs.
+
+    The command gets them as one argument, `comparison`.
+    """
     fusion = [
         click.option(
             "--tensor-fuse",
@@ -73,8 +94,29 @@ def comparison_options(
     ]
 
     def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_comparison(
+            *,
+            protocols: str | None,
+            rounds: int,
+            transport: str,
+            json_path: Path | None,
+            report_path: Path | None,
+            tensor_fuse: bool = False,
+            **others: Any,
+        ) -> Any:
+            comparison = Comparison(
+                named_protocols=None if protocols is None else parse_protocols(protocols),
+                rounds=rounds,
+                setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
+                json_path=json_path,
+                report_path=report_path,
+            )
+            return command(comparison=comparison, **others)
+
+        decorated: Any = with_comparison
         for option in reversed(options):
-            command = option(command)
-        return command
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
 
     return decorate

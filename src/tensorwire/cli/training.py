@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from tensorwire.cli.options import Comparison
 
 if TYPE_CHECKING:
     from tensorwire.bench.train import TrainPlan
@@ -39,9 +40,7 @@ def training_options(command: Command) -> Command:
     return command
 
 
-def train_and_show(
-    command: str, plan: TrainPlan, json_path: Path | None, report_path: Path | None
-) -> None:
+def train_and_show(command: str, plan: TrainPlan, comparison: Comparison) -> None:
     """Trains, shows how far it is, and says what came of it."""
     from tensorwire.bench.models import MODELS
     from tensorwire.bench.train import run
@@ -51,7 +50,7 @@ def train_and_show(
         outcome = run(command, plan, display)
     results = outcome.train_results
     plots = training.train_plots(results)
-    page.keep(outcome.record, plots, outcome.ratios, json_path, report_path)
+    page.keep(outcome.record, plots, outcome.ratios, comparison.json_path, comparison.report_path)
     title = (
         f"Wide & Deep on {MODELS[plan.model].title}: {plan.ps} ps, {plan.workers} workers, "
         f"batches of {plan.batch_size}"

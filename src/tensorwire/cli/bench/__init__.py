@@ -1,0 +1,37 @@
+"""`tensorwire bench`: the experiments, each measured with all protocols in one call."""
+
+from __future__ import annotations
+
+import click
+
+from tensorwire.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "transfer": (
+        "tensorwire.cli.bench.transfer:transfer",
+        "Move one tensor from worker to ps, over and over.",
+    ),
+    "steps": (
+        "tensorwire.cli.bench.steps:steps",
+        "Time steps that move little: one tiny tensor, and many small ones.",
+    ),
+    "strategy": (
+        "tensorwire.cli.bench.strategy:strategy",
+        "Schedule functions with a ParameterServerStrategy.",
+    ),
+    "serve": (
+        "tensorwire.cli.bench.serve:serve",
+        "Ask one ps for tensors from many clients.",
+    ),
+    "train": (
+        "tensorwire.cli.bench.train:train",
+        "Train Wide & Deep with ps and workers of this machine.",
+    ),
+}
+
+
+@click.group(
+    cls=LazyGroup, lazy=COMMANDS, epilog="Example: tensorwire bench transfer --data-mb 100"
+)
+def bench() -> None:
+    """Measure the layers below a training step, on this machine or between two hosts."""

@@ -1,0 +1,88 @@
+"""`tensorwire bench serve`."""
+
+from __future__ import annotations
+
+import click
+
+from tensorwire.bench.payloads import PAYLOADS
+from tensorwire.cli.bench.frame import measure_and_show
+from tensorwire.cli.options import Comparison, comparison_options
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire bench serve
+  tensorwire bench serve --clients 256 --message-size 65536 --payload skewed --json serve.json"""
+)
+@click.option(
+    "--clients",
+    type=int,
+    default=64,
+    show_default=True,
+    help="Connections to the ps, each with requests of its own.",
+)
+@click.option(
+    "--message-size",
+    type=int,
+    default=4096,
+    show_default=True,
+    help="Bytes of a tensor, in the mean.",
+)
+@click.option(
+    "--payload",
+    type=click.Choice(PAYLOADS),
+    default="uniform",
+    show_default=True,
+    help="uniform: all of one size; random: from 1 byte to twice the size, all as likely; "
+    "skewed: of ten tensors six of a tenth of the size, three of it, one of 6.4 times it.",
+)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Requests that a client has on their way.",
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(min=1),
+    help="Measured requests of each protocol.  [default: 200000; fewer where tensors are large]",
+)
+@comparison_options(default_rounds=10, tensor_fuse=False)
+def serve(
+    *,
+    clients: int,
+    message_size: int,
+    payload: str,
+    in_flight: int,
+    requests: int | None,
+    comparison: Comparison,
+) -> None:
+    """Ask one ps for tensors from many clients: requests a second, and how long one takes.
+
+    Payloads are named after those of TF-gRPC-Bench; all three have the same mean.
+    """
+    from tensorwire.bench import stats
+    from tensorwire.bench.serve import ServePlan, default_requests, run
+    from tensorwire.report import page, tables
+
+    plan = ServePlan(
+        clients=clients,
+        message_size=message_size,
+        payload=payload,
+        in_flight=in_flight,
+        requests=requests
+        or default_requests(message_size, clients * in_flight * comparison.rounds),
+        rounds=comparison.rounds,
+        protocols=comparison.protocols,
+        setting=comparison.setting,
+    )
+    measure_and_show(
+        "bench serve",
+        len(stats.split(plan.requests, plan.rounds)),
+        lambda watcher: run(plan, watcher),
+        comparison,
+        plots=lambda outcome: page.serve_plots(outcome.results),
+        table=lambda outcome: tables.serve_table(outcome.results),
+    )

@@ -1,0 +1,55 @@
+"""`tensorwire bench steps`."""
+
+from __future__ import annotations
+
+import click
+
+from tensorwire.cli.bench.frame import measure_and_show
+from tensorwire.cli.options import Comparison, comparison_options
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire bench steps
+  tensorwire bench steps --case many --tensor-fuse --json steps.json"""
+)
+@click.option(
+    "--case",
+    type=click.Choice(["tiny", "many"]),
+    help="tiny: one tensor of 4 KB; many: 200 tensors of 4 KB.  [default: both]",
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(min=1),
+    default=600,
+    show_default=True,
+    help="Measured steps of each case and protocol.",
+)
+@comparison_options(default_rounds=20)
+def steps(
+    *,
+    case: str | None,
+    iters: int,
+    comparison: Comparison,
+) -> None:
+    """Time steps that move little: one tiny tensor, and many small ones."""
+    from tensorwire.bench import stats
+    from tensorwire.bench.steps import CASES, StepsPlan, run
+    from tensorwire.report import page, tables
+
+    plan = StepsPlan(
+        cases=(case,) if case is not None else tuple(CASES),
+        iters=iters,
+        rounds=comparison.rounds,
+        protocols=comparison.protocols,
+        setting=comparison.setting,
+    )
+    measure_and_show(
+        "bench steps",
+        len(stats.split(plan.iters, plan.rounds)),
+        lambda watcher: run(plan, watcher),
+        comparison,
+        plots=lambda outcome: page.steps_plots(outcome.results),
+        table=lambda outcome: tables.steps_table(outcome.results),
+    )

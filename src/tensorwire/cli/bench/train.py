@@ -1,0 +1,54 @@
+"""`tensorwire bench train`."""
+
+from __future__ import annotations
+
+import click
+
+from tensorwire.bench.models import MODELS
+from tensorwire.cli.options import Comparison, comparison_options
+from tensorwire.cli.training import train_and_show, training_options
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire bench train --model flights
+  tensorwire bench train --model ctr --tensor-fuse --json train.json"""
+)
+@click.option(
+    "--model",
+    type=click.Choice(list(MODELS)),
+    default="flights",
+    show_default=True,
+    help="flights: the demo's; ctr: 26 categorical and 200 further small columns, synthetic.",
+)
+@training_options
+@comparison_options(default_rounds=8)
+def train(
+    *,
+    model: str,
+    steps: int,
+    ps: int,
+    workers: int,
+    batch_size: int,
+    comparison: Comparison,
+) -> None:
+    """Train Wide & Deep with ps and workers of this machine: steps and examples a second.
+
+    Beside them the AUC on examples that training never sees, and what a step sends between the
+    tasks: MB (of 10^6 bytes) and messages, a message being a call from one task to another, or a
+    tensor that was sent unasked.
+    """
+    from tensorwire.bench.train import TrainPlan
+
+    plan = TrainPlan(
+        model=model,
+        protocols=comparison.protocols,
+        ps=ps,
+        workers=workers,
+        steps=steps,
+        batch_size=batch_size,
+        rounds=comparison.rounds,
+        setting=comparison.setting,
+    )
+    train_and_show("bench train", plan, comparison)
