@@ -91,20 +91,17 @@ void* BufferPool::Acquire(size_t bytes) {
 }
 
 void BufferPool::Release(void* block) {
-  std::vector<std::pair<void*, size_t>> excess;
   {
     std::lock_guard lock(mutex_);
     const auto at = used_.find(block);
     if (at == used_.end()) return;
     const size_t block_bytes = at->second;
     used_.erase(at);
-    const int64_t now_ms = NowMs();
     stats_.used_bytes -= block_bytes;
     stats_.kept_bytes += block_bytes;
-    kept_[block_bytes].push_back({block, now_ms});
-    excess = CollectExcess(now_ms);
+    kept_[block_bytes].push_back({block, NowMs()});
   }
-  for (const auto& [unused, bytes] : excess) Unmap(unused, bytes);
+  Trim();
 }
 
 void BufferPool::Trim() {

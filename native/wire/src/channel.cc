@@ -127,7 +127,7 @@ bool ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
     connection = ready_;
   }
   if (connection != nullptr) {
-    connection->Send(std::make_unique<OutFrame>(FrameKind::kCancel, 0, call_id, Message()));
+    connection->Signal(FrameKind::kCancel, call_id);
   }
   Finish(std::move(entry), why);
   return true;
@@ -354,14 +354,14 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
 Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
   memory_.reset();
   if (!lanes_.empty()) {
-    connection->Send(std::make_unique<OutFrame>(FrameKind::kFetches, 0, 0, Message()));
+    connection->Signal(FrameKind::kFetches);
   }
   const Transport transport = context_->options.transport;
   if (transport == Transport::kTcp) return Status();
   Status status(Code::kPermissionDenied, "it shares no memory");
   if (!hello.memory.empty()) status = ForeignMemory::Open(hello.memory, &memory_);
   if (status.ok()) {
-    connection->Send(std::make_unique<OutFrame>(FrameKind::kMapped, 0, 0, Message()));
+    connection->Signal(FrameKind::kMapped);
   } else if (status.code() == Code::kPermissionDenied && !hello.memory.empty() &&
              transport == Transport::kAuto) {
     // On one host, where its user may have expected it.
@@ -420,7 +420,7 @@ void ChannelImpl::FetchFromReactor(InFrame frame, std::function<void()> give_bac
   }
 }
 
-void ChannelImpl::CopyLoanFromReactor(InFrame frame) {
+void ChannelImpl::CollectFromReactor(InFrame frame) {
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
@@ -429,7 +429,7 @@ void ChannelImpl::CopyLoanFromReactor(InFrame frame) {
   const uint64_t number = frame.loan.number;
   auto give_back = [connection, number] {
     if (connection == nullptr) return;
-    connection->Send(std::make_unique<OutFrame>(FrameKind::kReturn, 0, number, Message()));
+    connection->Signal(FrameKind::kReturn, number);
   };
   if (frame.call == nullptr || !frame.status.ok()) {
     give_back();
@@ -444,24 +444,23 @@ void ChannelImpl::CopyLoanFromReactor(InFrame frame) {
   }
   if (connection != nullptr) Count(connection->counters().read_bytes, frame.loan.bytes);
   const Status lost = Describe(Code::kUnavailable, "the connection was lost in mid-payload");
-  if (IsCopiedAtOnce(frame.loan.bytes)) {
-    bool whole = false;
-    CopyLoan(memory_, std::move(frame.loan), frame.into, nullptr, [&](bool ok) { whole = ok; });
+  if (IsCopiedAtOnce(frame.loan)) {
+    const bool whole = CopyLoan(*memory_, frame.loan, frame.into);
     give_back();
     reactor_->CompleteFromReactor(std::move(frame.call), whole ? Status() : lost, frame.done_on);
     return;
   }
   std::shared_ptr<Call> call(std::move(frame.call));
-  CopyLoan(memory_, std::move(frame.loan), frame.into, context_->options.executor,
-           [give_back, call, lost](bool whole) {
-             give_back();
-             call->Done(whole ? Status() : lost);
-           });
+  CopyLoanInParallel(memory_, std::move(frame.loan), frame.into, context_->options.executor,
+                     [give_back, call, lost](bool whole) {
+                       give_back();
+                       call->Done(whole ? Status() : lost);
+                     });
 }
 
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
   if (frame.loan.number != 0) {
-    CopyLoanFromReactor(std::move(frame));
+    CollectFromReactor(std::move(frame));
     return Status();
   }
   if (frame.call != nullptr) {

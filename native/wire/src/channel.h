@@ -54,7 +54,7 @@ class ChannelImpl : public Channel,
   // Whether and how payloads of this peer are read in its memory.
   Status MapFromReactor(const Hello& hello, Connection* connection);
   Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
-  void CopyLoanFromReactor(InFrame frame);
+  void CollectFromReactor(InFrame frame);
   void FetchFromReactor(InFrame frame, std::function<void()> give_back);
   void PrepareFromReactor(std::string_view metadata, InFrame* frame);
   void EndArrivingCallFromReactor(uint64_t call_id, const Status& why);

@@ -125,6 +125,10 @@ void Connection::Send(std::unique_ptr<OutFrame> frame) {
   Write();
 }
 
+void Connection::Signal(FrameKind kind, uint64_t number) {
+  Send(std::make_unique<OutFrame>(kind, 0, number, Message()));
+}
+
 void Connection::SendLazily(std::unique_ptr<OutFrame> frame) {
   if (closed_.load(std::memory_order_acquire)) return;
   {
@@ -359,7 +363,7 @@ void Connection::TickFromReactor() {
   if (!connecting_ && silent_ms >= options.ping_after_ms &&
       now - pinged_ms_ >= options.ping_after_ms) {
     pinged_ms_ = now;
-    Send(std::make_unique<OutFrame>(FrameKind::kPing, 0, 0, Message()));
+    Signal(FrameKind::kPing);
   }
   const int next_ms = std::max(
       kShortestTickMs, std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms}));

@@ -77,6 +77,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
 
   // --- any thread ---
   void Send(std::unique_ptr<OutFrame> frame);
+  // Sends a frame that says all by its kind and number.
+  void Signal(FrameKind kind, uint64_t number = 0);
   // A reply or push; its payload is lent or held rather than sent along where that is better.
   std::unique_ptr<OutFrame> FrameWithPayload(FrameKind kind, uint64_t request_id, Message message);
   // Whether so much waits to be sent that more should not be made.

@@ -359,12 +359,13 @@ class RawServer {
     return RawStream(Fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   }
   // Accepts, and answers the greeting.
-  RawStream AcceptAndGreet() {
+  // `lines` are added to the greeting's answer, each ended by "\n".
+  RawStream AcceptAndGreet(const std::string& lines = "") {
     RawStream stream = Accept();
     ReadFrame hello;
     CHECK(stream.Read(&hello));
     CHECK(hello.header.kind == FrameKind::kHello);
-    CHECK(stream.Send(Frame(FrameKind::kHelloAck, 0, 0, "task=raw\n")));
+    CHECK(stream.Send(Frame(FrameKind::kHelloAck, 0, 0, "task=raw\n" + lines)));
     return stream;
   }
 

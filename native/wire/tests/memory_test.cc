@@ -209,11 +209,8 @@ TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
     const auto channel = worker.engine->Connect(server.address(), "ps:0");
     auto outcome = Begin(*channel, kEcho, "");
     {
-      RawStream stream = server.Accept();
+      RawStream stream = server.AcceptAndGreet("memory=" + memory->ticket() + "\n");
       ReadFrame frame;
-      CHECK(stream.Read(&frame));
-      CHECK(stream.Send(
-          Frame(FrameKind::kHelloAck, 0, 0, "task=ps:0\nmemory=" + memory->ticket() + "\n")));
       uint64_t id = 0;
       for (bool mapped = false; id == 0 || !mapped;) {
         CHECK(stream.Read(&frame));
@@ -234,11 +231,8 @@ TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
   const auto memory = SharedMemory::Create();
   const auto channel = worker.engine->Connect(server.address(), "ps:0");
   auto outcome = Begin(*channel, kEcho, "");
-  RawStream stream = server.Accept();
+  RawStream stream = server.AcceptAndGreet("memory=" + memory->ticket() + "\n");
   ReadFrame frame;
-  CHECK(stream.Read(&frame));
-  CHECK(stream.Send(
-      Frame(FrameKind::kHelloAck, 0, 0, "task=ps:0\nmemory=" + memory->ticket() + "\n")));
   do CHECK(stream.Read(&frame));
   while (frame.header.kind != FrameKind::kRequest);
   Loans loans(memory.get(), nullptr);
