@@ -1,0 +1,255 @@
+"""The first words between the two ends of a measurement on different hosts, and the line they use.
+
+One end waits at its task's address, the other calls it there, each with a deadline that names whom
+it waits for. Both say who they are; when they do not fit, both fail with the same sentence. From
+then on the line carries JSON messages, and its loss tells each end that the other is gone. Who
+waited has closed its listening socket by then, so what is measured can listen at that address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import platform
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import tensorwire
+from tensorwire.cluster import split_address
+from tensorwire.errors import TensorwireError
+
+Message = dict[str, Any]
+
+_HELLO_TIMEOUT_S = 5.0
+_LONGEST_HELLO_BYTES = 4096
+_LONGEST_MESSAGE_BYTES = 64 << 20
+_POLL_S = 0.25
+# A host that loses its power says nothing: after so long without a sign of life it is gone.
+_IDLE_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4
+
+
+class PeerGone(TensorwireError):
+    """The other host ended the line, or cannot be reached any more."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who speaks. `part` is the task: "ps:0", "worker:0", "server", "client"."""
+
+    command: str
+    part: str
+    tensorflow: str | None = None
+    """None where the command has no use for TensorFlow."""
+    version: str = tensorwire.__version__
+    host: str = dataclasses.field(default_factory=platform.node)
+
+    def check(self, other: Hello) -> None:
+        """Raises TensorwireError unless both can measure together; the same at both ends."""
+        first, second = sorted((self, other), key=lambda hello: hello.part)
+        for field, what, advice in (
+            ("command", "commands", "start the same one on both"),
+            ("version", "versions of tensorwire", "install the same one on both"),
+            ("tensorflow", "versions of TensorFlow", "install the same one on both"),
+        ):
+            a, b = getattr(first, field), getattr(second, field)
+            if a != b:
+                raise TensorwireError(
+                    f"the hosts have different {what}: {a or 'none'} at {first.part} "
+                    f"({first.host}), {b or 'none'} at {second.part} ({second.host}); {advice}"
+                )
+
+
+def installed_tensorflow() -> str | None:
+    """The version of the TensorFlow of this Python, without importing it; None without one."""
+    for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu", "tf-nightly"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
+
+
+class Peer:
+    """The line to the other host. A context manager: it is closed at the end.
+
+    `hello` is what the other said of itself.
+    """
+
+    def __init__(self, stream: socket.socket, address: str) -> None:
+        self._stream = stream
+        self._buffer = b""
+        self.address = address
+        self.hello = Hello("", "peer")
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY_S)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def fileno(self) -> int:
+        """For select: readable when `receive` has something, or the end, to read."""
+        return self._stream.fileno()
+
+    @property
+    def name(self) -> str:
+        return f"{self.hello.part} at {self.address}"
+
+    def send(self, message: Message) -> None:
+        """Raises PeerGone."""
+        try:
+            self._stream.settimeout(_HELLO_TIMEOUT_S)
+            self._stream.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise self._gone() from error
+
+    def receive(self, timeout_s: float) -> Message:
+        """The next message.
+
+        Raises:
+            PeerGone: there will be no more.
+            TensorwireError: none came within `timeout_s`, or what came is none.
+        """
+        line = self._line(timeout_s, _LONGEST_MESSAGE_BYTES)
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise TensorwireError(f"{self.name} sent no message but {line[:80]!r}")
+        return message
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether `receive` has something to read, a message or the end, within `timeout_s`."""
+        return b"\n" in self._buffer or bool(select.select([self], [], [], timeout_s)[0])
+
+    def _line(self, timeout_s: float, longest_bytes: int) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            if not select.select([self], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TensorwireError(f"{self.name} did not answer within {timeout_s:g} s")
+            try:
+                data = self._stream.recv(1 << 16)
+            except OSError as error:
+                raise self._gone() from error
+            if not data or len(self._buffer) > longest_bytes:
+                raise self._gone()
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _gone(self) -> PeerGone:
+        return PeerGone(f"{self.name} went before it was done")
+
+    def greet(self, me: Hello) -> None:
+        """Exchanges who both are.
+
+        Raises:
+            PeerGone: the other end says nothing that a tensorwire would say.
+            TensorwireError: both ends do not fit.
+        """
+        self.send({"tensorwire": dataclasses.asdict(me)})
+        try:
+            hello = Hello(
+                **json.loads(self._line(_HELLO_TIMEOUT_S, _LONGEST_HELLO_BYTES))["tensorwire"]
+            )
+        except (ValueError, KeyError, TypeError, TensorwireError) as error:
+            raise PeerGone(f"what is at {self.address} is no `tensorwire {me.command}`") from error
+        self.hello = hello
+        me.check(hello)
+
+
+def await_peer(
+    address: str,
+    me: Hello,
+    expected: str,
+    timeout_s: float,
+    check: Callable[[], None] | None = None,
+) -> Peer:
+    """Listens at `address`, this host's own "host:port", until the other end has greeted.
+
+    Args:
+        expected: who should come, for the error: "worker at host2:12222".
+        check: called now and then while waiting; what it raises ends the wait.
+
+    Raises:
+        TensorwireError: nobody came in time, who came does not fit, or the port is taken.
+    """
+    deadline = time.monotonic() + timeout_s
+    with _listener(address) as server:
+        while True:
+            if check is not None:
+                check()
+            if time.monotonic() > deadline:
+                raise TensorwireError(
+                    f"the {expected} did not come to {address} within {timeout_s:g} s: start it "
+                    "there with the same flags, and see that this port can be reached from it"
+                )
+            if not select.select([server], [], [], _POLL_S)[0]:
+                continue
+            stream, (host, port, *_) = server.accept()
+            with contextlib.ExitStack() as stack:
+                peer = stack.enter_context(Peer(stream, f"{host}:{port}"))
+                # A stranger: a port scan, a health check. Who is expected may yet come.
+                with contextlib.suppress(PeerGone):
+                    peer.greet(me)
+                    stack.pop_all()
+                    return peer
+
+
+def call_peer(
+    address: str,
+    me: Hello,
+    expected: str,
+    timeout_s: float,
+    check: Callable[[], None] | None = None,
+) -> Peer:
+    """Calls the other end at `address` until it answers; arguments and errors as `await_peer`."""
+    host, port = split_address(address)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if check is not None:
+            check()
+        try:
+            stream = socket.create_connection((host, port), timeout=_HELLO_TIMEOUT_S)
+            with contextlib.ExitStack() as stack:
+                peer = stack.enter_context(Peer(stream, address))
+                peer.greet(me)
+                stack.pop_all()
+                return peer
+        except (OSError, PeerGone) as error:
+            if time.monotonic() > deadline:
+                reason = str(error) if isinstance(error, PeerGone) else error.strerror or str(error)
+                raise TensorwireError(
+                    f"no {expected} after {timeout_s:g} s ({reason}): start it there with the same "
+                    "flags, and see that the port is open"
+                ) from error
+        time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def _listener(address: str) -> Iterator[socket.socket]:
+    """Listens on the port of `address`, on every address of this host, as TensorFlow does."""
+    _, port = split_address(address)
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=dual)
+    except OSError as error:
+        raise TensorwireError(
+            f"port {port} is in use on this host: end what listens there, or take another port"
+        ) from error
+    with server:
+        yield server
