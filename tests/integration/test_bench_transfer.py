@@ -30,6 +30,9 @@ RESULT_FIELDS = [
     "cpu_s_per_gb",
 ]
 
+RECORD_FIELDS = ["command", "version", "tensorflow", "host", "time", "results", "ratios"]
+RECORD_FIELDS += ["intervals", "ceilings", "noise"]
+
 
 def bench(*arguments: str, timeout_s: float = 250) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -68,7 +71,7 @@ def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     done = bench("--data-mb", "2", "--iters", "7", "--rounds", "3", "--json", str(path))
     record = load(path, done)
-    assert list(record) == ["command", "version", "tensorflow", "host", "results", "ratios"]
+    assert list(record) == RECORD_FIELDS
     assert record["command"] == "bench transfer"
     assert re.fullmatch(r"2\.\d+\.\d+.*", record["tensorflow"])
     assert list(record["host"]) == ["cpu", "cores", "kernel"]
@@ -78,6 +81,9 @@ def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
         assert result["cpu_s_per_gb"] > 0
     assert set(record["ratios"]) == {"grpc++/grpc", "grpc++/tcp", "grpc++/memcpy"}
     assert all(ratio > 0 for ratio in record["ratios"].values())
+    assert set(record["intervals"]) == set(record["ratios"])
+    assert set(record["ceilings"]) == {"tcp", "memcpy"}
+    assert set(record["noise"]["scatter"]) == {"grpc", "grpc++", "tcp", "memcpy"}
     assert all(text in done.stdout for text in ("grpc++", "tcp (raw)", "memcpy (raw)"))
     assert "measuring" in done.stderr
 

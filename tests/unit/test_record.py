@@ -11,6 +11,8 @@ import pytest
 import tensorwire
 from tensorwire.bench.record import (
     Host,
+    Noise,
+    Ratio,
     Record,
     Result,
     StepMs,
@@ -42,14 +44,17 @@ STEPS = StepsResult(
 TRAIN = TrainResult("grpc++", False, "flights", 600, 40.0, 20480.0, 0.71, None, 3.5)
 
 
-def record(command: str, result: Result) -> Record:
+def record(command: str, result: Result) -> Record[Result]:
     return Record(
         command=command,
         tensorflow="2.21.0",
         results=[result],
-        ratios={"grpc++/grpc": 2.5},
+        ratios={"grpc++/grpc": Ratio(2.5, (2.25, 2.75)), "grpc++/tcp": Ratio(0.9)},
         version="0.1.0",
         host=Host(cpu="EPYC", cores=2, kernel="6.1"),
+        ceilings={"tcp": 3800.0},
+        noise=Noise(load_start=0.5, load_end=2.0, steal=0.01, scatter={"grpc": 0.05}),
+        time="2026-01-31T12:00:00Z",
     )
 
 
@@ -59,6 +64,7 @@ def test_the_transfer_record_is_to_the_letter() -> None:
         "version": "0.1.0",
         "tensorflow": "2.21.0",
         "host": {"cpu": "EPYC", "cores": 2, "kernel": "6.1"},
+        "time": "2026-01-31T12:00:00Z",
         "results": [
             {
                 "protocol": "grpc",
@@ -71,8 +77,20 @@ def test_the_transfer_record_is_to_the_letter() -> None:
                 "cpu_s_per_gb": 1.9,
             }
         ],
-        "ratios": {"grpc++/grpc": 2.5},
+        "ratios": {"grpc++/grpc": 2.5, "grpc++/tcp": 0.9},
+        "intervals": {"grpc++/grpc": [2.25, 2.75]},
+        "ceilings": {"tcp": 3800.0},
+        "noise": {"load_start": 0.5, "load_end": 2.0, "steal": 0.01, "scatter": {"grpc": 0.05}},
     }
+
+
+def test_a_record_from_before_there_were_intervals_and_noise_is_read() -> None:
+    document = json.loads(record("bench transfer", TRANSFER).to_json())
+    for name in ("time", "intervals", "ceilings", "noise"):
+        del document[name]
+    old = Record.from_json(json.dumps(document))
+    assert old.ratios == {"grpc++/grpc": Ratio(2.5), "grpc++/tcp": Ratio(0.9)}
+    assert (old.noise, old.ceilings, old.time) == (None, {}, "")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +110,7 @@ def test_a_record_survives_its_json(command: str, result: Result) -> None:
 def test_floats_have_six_digits() -> None:
     text = record("bench steps", STEPS).to_json()
     original = Record.from_json(text)
-    noisy = Record("bench steps", "2.21.0", [STEPS], {"grpc++/grpc": 2.123456789}, "0.1.0")
+    noisy = Record("bench steps", "2.21.0", [STEPS], {"grpc++/grpc": Ratio(2.123456789)})
     assert '"grpc++/grpc": 2.12346' in noisy.to_json()
     assert original.to_json() == text
 

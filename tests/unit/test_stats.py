@@ -35,18 +35,36 @@ def test_speedup_is_above_one_when_the_first_is_faster() -> None:
     assert stats.speedup(slow, fast).value == 0.4
 
 
-def test_speedup_pairs_the_rounds_for_its_spread() -> None:
-    # The machine is twice as slow in the second half, for both: the ratio does not notice.
-    first = [[1.0], [1.0], [2.0], [2.0]]
-    second = [[2.0], [2.0], [4.0], [4.0]]
+def test_speedup_pairs_the_rounds_for_its_interval() -> None:
+    # The machine is twice as slow in the second half, for both: every round says 2, whichever
+    # rounds are drawn. Medians of rounds drawn for each side apart would say from 1 to 4.
+    first = [[1.0], [1.0], [1.0], [2.0]]
+    second = [[2.0], [2.0], [2.0], [4.0]]
     ratio = stats.speedup(first, second)
-    assert (ratio.low, ratio.value, ratio.high) == (2.0, 2.0, 2.0)
-    assert not ratio.is_wide
+    assert ratio.value == 2.0
+    assert ratio.interval == (2.0, 2.0)
 
 
-def test_a_ratio_whose_rounds_disagree_is_wide() -> None:
-    ratio = stats.speedup([[1.0]] * 4, [[1.0], [1.2], [2.0], [3.0]])
-    assert ratio.is_wide
+def test_the_interval_holds_the_ratio_and_is_wider_where_rounds_disagree() -> None:
+    calm = stats.speedup([[1.0]] * 6, [[2.0], [2.1], [1.9], [2.0], [2.1], [1.9]])
+    noisy = stats.speedup([[1.0]] * 6, [[2.0], [3.0], [1.0], [2.0], [3.0], [1.0]])
+    assert calm.interval is not None and noisy.interval is not None
+    for ratio, (low, high) in ((calm, calm.interval), (noisy, noisy.interval)):
+        assert low <= ratio.value <= high
+    assert noisy.interval[1] - noisy.interval[0] > 5 * (calm.interval[1] - calm.interval[0])
+
+
+def test_the_same_rounds_have_the_same_interval() -> None:
+    rounds = [[1.0, 1.3], [1.1], [0.9, 2.0], [1.7]]
+    assert stats.speedup(rounds, rounds[::-1]) == stats.speedup(rounds, rounds[::-1])
+
+
+def test_one_round_has_no_interval() -> None:
+    assert stats.speedup([[1.0, 2.0]], [[2.0, 4.0]]).interval is None
+
+
+def test_scatter_is_the_quartile_distance_of_the_rounds_over_their_median() -> None:
+    assert stats.scatter([[1.0], [2.0, 2.0, 9.0], [3.0], [4.0], [5.0]]) == pytest.approx(2 / 3)
 
 
 def test_speedup_of_unequal_numbers_of_rounds_is_an_error() -> None:

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.record import TrainResult
-from tensorwire.bench.stats import Ratio
+from tensorwire.bench.record import Ratio, Record, TrainResult
 from tensorwire.bench.train import TrainPlan
 from tensorwire.errors import UsageError
-from tensorwire.report.training import spread_notes, train_table, verdicts
+from tensorwire.report import experiments
+from tensorwire.report.training import verdicts
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])
@@ -46,9 +46,9 @@ def result(protocol: str, steps_per_s: float, auc: float) -> TrainResult:
 def test_verdict_says_how_many_times_as_fast_and_both_aucs() -> None:
     results = [result("grpc", 40.0, 0.6604), result("grpc++", 90.0, 0.6611)]
 
-    (sentence,) = verdicts(results, {"grpc++/grpc": Ratio(2.25, 2.1, 2.4)})
+    (sentence,) = verdicts(results, {"grpc++/grpc": Ratio(2.25, (2.1, 2.4))})
 
-    assert sentence.startswith("grpc++ trains 2.25 times as fast as grpc (2.10 to 2.40")
+    assert sentence.startswith("grpc++ trains 2.25 times (2.10 to 2.40) as fast as grpc,")
     assert sentence.endswith("AUC of 0.6611 against 0.6604.")
 
 
@@ -56,7 +56,7 @@ def test_verdict_of_a_fused_side_says_how_many_messages_it_saves() -> None:
     grpc = dataclasses.replace(result("grpc", 40.0, 0.66), rpcs_per_step=400.0)
     single = dataclasses.replace(result("grpc++", 90.0, 0.66), rpcs_per_step=400.0)
     fused = dataclasses.replace(single, tensor_fuse=True, rpcs_per_step=100.0)
-    ratio = Ratio(2.25, 2.1, 2.4)
+    ratio = Ratio(2.25, (2.1, 2.4))
     ratios = {"grpc++/grpc": ratio, "grpc++ fused/grpc": ratio, "grpc++ fused/grpc++": ratio}
 
     first, second = verdicts([grpc, single, fused], ratios)
@@ -71,16 +71,24 @@ def test_one_protocol_has_no_verdict() -> None:
 
 
 def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:
-    table = train_table([result("grpc", 40.0, 0.66), result("grpc++", 90.0, 0.66)], "title")
+    results = [result("grpc", 40.0, 0.66), result("grpc++", 90.0, 0.66)]
+    table = experiments.section(Record("bench train", "2.21.0", results, {})).tables[0]
 
-    assert table.row_count == 2
-    assert list(table.columns[3].cells) == ["-", "-"]
+    assert [row[3] for row in table.rows] == ["-", "-"]
+    assert table.title == "Wide & Deep on flights"
 
 
-def test_a_ratio_about_which_the_rounds_disagree_is_doubted() -> None:
-    assert spread_notes({"grpc++/grpc": Ratio(2.0, 1.9, 2.1)}) == []
+def test_the_title_says_what_trained() -> None:
+    trained = dataclasses.replace(result("grpc", 40.0, 0.66), ps=2, workers=3, batch_size=256)
+    table = experiments.section(Record("demo", "2.21.0", [trained], {})).tables[0]
 
-    (note,) = spread_notes({"grpc++/grpc": Ratio(2.0, 1.2, 2.4)})
+    assert table.title.endswith(": 2 ps, 3 workers, batches of 256")
 
-    assert "1.20 to 2.40" in note
-    assert "--steps" in note
+
+def test_more_steps_are_what_a_doubtful_training_needs() -> None:
+    doubtful = Record("demo", "2.21.0", [result("grpc", 40.0, 0.66)], {"a/b": Ratio(2, (1, 3))})
+
+    (warning,) = experiments.section(doubtful).warnings
+
+    assert "1.00 to 3.00" in warning
+    assert "--steps" in warning

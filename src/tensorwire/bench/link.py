@@ -12,6 +12,7 @@ import shutil
 from dataclasses import dataclass
 
 from tensorwire.bench import stats
+from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.record import Record, TransferResult
 from tensorwire.bench.sides import (
     PAIRS,
@@ -24,7 +25,7 @@ from tensorwire.bench.sides import (
     compare,
     contenders,
 )
-from tensorwire.bench.transfer import TransferOutcome, check_data_mb, check_grpc_limit, large_tensor
+from tensorwire.bench.transfer import check_data_mb, check_grpc_limit, large_tensor
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import Host, LocalCluster, two_hosts
 
@@ -55,7 +56,7 @@ class LinkPlan:
         return contenders(self.protocols, Setting(transport="tcp"))
 
 
-def run(plan: LinkPlan, watcher: Watcher) -> TransferOutcome:
+def run(plan: LinkPlan, watcher: Watcher) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
 
     Raises:
@@ -63,6 +64,7 @@ def run(plan: LinkPlan, watcher: Watcher) -> TransferOutcome:
     """
     if shutil.which(IPERF3) is None:
         raise TensorwireError("iperf3 is not installed: apt-get install iperf3")
+    noise = NoiseWatch()
     tensors = large_tensor(plan.data_mb)
     rounds: dict[str, list[list[float]]] = {each.name: [] for each in plan.contenders}
     rounds[IPERF3] = []
@@ -109,10 +111,14 @@ def run(plan: LinkPlan, watcher: Watcher) -> TransferOutcome:
         for each in plan.contenders
     ]
     pairs = [*PAIRS, *((name, IPERF3) for name in reversed(plan.protocols))]
-    ratios = compare(rounds, pairs)
-    record = Record(COMMAND, tensorflow, results, {name: r.value for name, r in ratios.items()})
-    ceilings = {IPERF3: plan.data_mb / stats.typical_s(rounds[IPERF3])}
-    return TransferOutcome(record, results, ratios, ceilings)
+    return Record(
+        COMMAND,
+        tensorflow,
+        results,
+        ratios=compare(rounds, pairs),
+        ceilings={IPERF3: plan.data_mb / stats.typical_s(rounds[IPERF3])},
+        noise=noise.seen(rounds),
+    )
 
 
 class _Iperf3(ClusterProcesses):

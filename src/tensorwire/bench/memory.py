@@ -42,7 +42,7 @@ class MemoryPlan:
         return [_STEPS_BETWEEN_SAMPLES] * whole + ([rest] if rest else [])
 
 
-def run(plan: MemoryPlan, watcher: Watcher) -> Record:
+def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
     """Measures; `watcher.advance` is called `len(plan.blocks())` times.
 
     Raises:

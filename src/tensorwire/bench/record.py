@@ -10,10 +10,11 @@ import dataclasses
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tensorwire
 from tensorwire.errors import TensorwireError
@@ -107,7 +108,13 @@ class TrainResult:
     examples_per_s: float
     auc: float
     rpcs_per_step: float | None
+    """Calls from one task to another, each a request with its reply, and tensors sent unasked."""
     wire_mb_per_step: float | None
+    """Between the tasks, both directions, by TCP or through memory."""
+    ps: int | None = None
+    workers: int | None = None
+    batch_size: int | None = None
+    """These three are None in records of the first days."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +183,54 @@ _RESULT_TYPES: dict[str, type[Result]] = {
 
 
 @dataclass(frozen=True)
-class Record:
+class Ratio:
+    """How many times as fast one side is as the other."""
+
+    value: float
+    """Ratio of the medians over the rounds; above 1: the first is faster."""
+    interval: tuple[float, float] | None = None
+    """Where it would be found in 95 of 100 such measurements; None: one round cannot say."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What else the machine did during a measurement, and how much the rounds differ."""
+
+    load_start: float
+    """Load average of the minute before: the work of others."""
+    load_end: float
+    """Load average at the end: ours is in it."""
+    steal: float
+    """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to others."""
+    scatter: Mapping[str, float]
+    """Of each side: the quartile distance of its rounds, over their median."""
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Result_co = TypeVar("Result_co", bound=Result, covariant=True)
+
+
+@dataclass(frozen=True)
+class Record(Generic[Result_co]):
     """One call of a measuring command.
 
     `ratios` has a key "a/b" for each comparison; above 1 always means that a is faster.
+    `ceilings` has MB/s of what the machine does without TensorFlow: "tcp", "memcpy", "iperf3".
     """
 
     command: str
     tensorflow: str
-    results: Sequence[Result]
-    ratios: dict[str, float]
+    results: Sequence[Result_co]
+    ratios: Mapping[str, Ratio]
     version: str = field(default_factory=lambda: tensorwire.__version__)
     host: Host = field(default_factory=Host.here)
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+    noise: Noise | None = None
+    time: str = field(default_factory=_now)
+    """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
 
     def to_json(self) -> str:
         """The record as JSON, in the order in which people read it."""
@@ -196,14 +239,22 @@ class Record:
             "version": self.version,
             "tensorflow": self.tensorflow,
             "host": dataclasses.asdict(self.host),
+            "time": self.time,
             "results": [dataclasses.asdict(result) for result in self.results],
-            "ratios": self.ratios,
+            "ratios": {name: ratio.value for name, ratio in self.ratios.items()},
+            "intervals": {
+                name: ratio.interval
+                for name, ratio in self.ratios.items()
+                if ratio.interval is not None
+            },
+            "ceilings": dict(self.ceilings),
+            "noise": None if self.noise is None else dataclasses.asdict(self.noise),
         }
         return json.dumps(_rounded(document), indent=1) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> Record:
-        """Reads what `to_json` wrote.
+    def from_json(text: str) -> Record[Result]:
+        """Reads what `to_json` wrote, also when it wrote fewer fields.
 
         Raises:
             TensorwireError: the text is no such record.
@@ -211,13 +262,21 @@ class Record:
         try:
             document = json.loads(text)
             result_type = _RESULT_TYPES[document["command"]]
+            intervals = document.get("intervals", {})
+            noise = document.get("noise")
             return Record(
                 command=document["command"],
                 version=document["version"],
                 tensorflow=document["tensorflow"],
                 host=Host(**document["host"]),
                 results=[_result(result_type, entry) for entry in document["results"]],
-                ratios={name: float(ratio) for name, ratio in document["ratios"].items()},
+                ratios={
+                    name: Ratio(float(value), _interval(intervals.get(name)))
+                    for name, value in document["ratios"].items()
+                },
+                ceilings={k: float(v) for k, v in document.get("ceilings", {}).items()},
+                noise=None if noise is None else Noise(**noise),
+                time=document.get("time", ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TensorwireError(f"this is no record of a benchmark: {error!r}") from error
@@ -246,12 +305,19 @@ def _result(result_type: type[Result], entry: dict[str, Any]) -> Result:
     return result_type(**values)
 
 
+def _interval(bounds: Sequence[float] | None) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    low, high = bounds
+    return float(low), float(high)
+
+
 def _rounded(value: Any) -> Any:
     """Floats with six significant digits: more would be noise."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
         return {key: _rounded(entry) for key, entry in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_rounded(entry) for entry in value]
     return value

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensorwire.bench import stats
+from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.payloads import check_message_size
 from tensorwire.bench.record import Record, ServeResult
 from tensorwire.bench.sides import (
@@ -76,15 +76,6 @@ class ServePlan:
                 f"--clients {self.clients}: a process may open {most} files and sockets here; "
                 "raise that (ulimit -Hn) or use fewer clients"
             )
-
-
-@dataclass(frozen=True)
-class ServeOutcome:
-    """The record for scripts, and the ratios with their spread for a person."""
-
-    record: Record
-    results: list[ServeResult]
-    ratios: dict[str, stats.Ratio]
 
 
 @dataclass
@@ -248,12 +239,13 @@ def established(port: int) -> int:
     return count
 
 
-def run(plan: ServePlan, watcher: Watcher) -> ServeOutcome:
+def run(plan: ServePlan, watcher: Watcher) -> Record[ServeResult]:
     """Measures; `watcher.advance` is called `len(split(requests, rounds))` times.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
+    noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
         sides = [stack.enter_context(ServeSide(name, plan)) for name in plan.protocols]
@@ -265,18 +257,11 @@ def run(plan: ServePlan, watcher: Watcher) -> ServeOutcome:
                 side.block(requests)
             watcher.advance()
         results = [side.result() for side in sides]
-    ratios = compare(
-        {side.protocol: side.measured.seconds_a_request for side in sides}, [("grpc++", "grpc")]
-    )
-    return ServeOutcome(_record(sides[0].tensorflow, results, ratios), results, ratios)
-
-
-def _record(
-    tensorflow: str, results: Sequence[ServeResult], ratios: dict[str, stats.Ratio]
-) -> Record:
+    rounds = {side.protocol: side.measured.seconds_a_request for side in sides}
     return Record(
         command="bench serve",
-        tensorflow=tensorflow,
-        results=list(results),
-        ratios={name: ratio.value for name, ratio in ratios.items()},
+        tensorflow=sides[0].tensorflow,
+        results=results,
+        ratios=compare(rounds, [("grpc++", "grpc")]),
+        noise=noise.seen(rounds),
     )

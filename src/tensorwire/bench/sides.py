@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import psutil
 
 from tensorwire.bench import stats
+from tensorwire.bench.record import Ratio
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import Host, LocalCluster, Task
 from tensorwire.lab.channel import ChannelClosed, Message
@@ -348,7 +349,7 @@ class CeilingSide(ClusterProcesses):
 
 def compare(
     rounds: Mapping[str, stats.Rounds], pairs: Sequence[tuple[str, str]]
-) -> dict[str, stats.Ratio]:
+) -> dict[str, Ratio]:
     """ "a/b" for each pair of `pairs` that was measured."""
     return {
         f"{first}/{second}": stats.speedup(rounds[first], rounds[second])
@@ -357,11 +358,25 @@ def compare(
     }
 
 
-def compare_cases(rounds: Mapping[str, Mapping[str, stats.Rounds]]) -> dict[str, stats.Ratio]:
+def by_side_and_case(
+    rounds: Mapping[str, Mapping[str, stats.Rounds]],
+) -> dict[str, stats.Rounds]:
+    """The rounds of each case and side as those of one: "grpc", or "grpc tiny" of several cases."""
+    return {
+        name + _case_suffix(case, rounds): of_side
+        for case, of_sides in rounds.items()
+        for name, of_side in of_sides.items()
+    }
+
+
+def compare_cases(rounds: Mapping[str, Mapping[str, stats.Rounds]]) -> dict[str, Ratio]:
     """`PAIRS` in each case of `rounds`; the case is in the name where there are several."""
     ratios = {}
     for case, of_sides in rounds.items():
-        suffix = f" {case}" if len(rounds) > 1 else ""
         for name, ratio in compare(of_sides, PAIRS).items():
-            ratios[name + suffix] = ratio
+            ratios[name + _case_suffix(case, rounds)] = ratio
     return ratios
+
+
+def _case_suffix(case: str, rounds: Mapping[str, object]) -> str:
+    return f" {case}" if len(rounds) > 1 else ""

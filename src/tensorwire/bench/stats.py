@@ -7,16 +7,15 @@ runs in turns, round by round, so that a slow minute of the machine hits all sid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from tensorwire.bench.record import LatencyUs, StepMs
+from tensorwire.bench.record import LatencyUs, Ratio, StepMs
 
 Rounds = Sequence[Sequence[float]]
 
-WIDE_SPREAD = 0.25
-"""A spread from which on a figure deserves a warning."""
+CONFIDENCE = 0.95
+_RESAMPLES = 5000
 
 
 def step_ms(rounds: Rounds) -> StepMs:
@@ -50,23 +49,6 @@ def typical_s(rounds: Rounds) -> float:
     return float(np.median([np.median(times) for times in rounds]))
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How many times faster one side is than the other."""
-
-    value: float
-    """Ratio of the medians over the rounds; above 1: the first is faster."""
-    low: float
-    """First quartile of the ratios of single rounds."""
-    high: float
-    """Third quartile of the ratios of single rounds."""
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether the rounds disagree so much that the value should not be trusted."""
-        return (self.high - self.low) > WIDE_SPREAD * self.value
-
-
 def speedup(first: Rounds, second: Rounds) -> Ratio:
     """How many times as fast as a step of `second` a step of `first` is.
 
@@ -77,9 +59,37 @@ def speedup(first: Rounds, second: Rounds) -> Ratio:
     """
     if len(first) != len(second) or not first:
         raise ValueError(f"{len(first)} rounds cannot be compared with {len(second)}")
-    pairs = [float(np.median(b) / np.median(a)) for a, b in zip(first, second, strict=True)]
-    low, high = np.percentile(pairs, [25, 75])
-    return Ratio(typical_s(second) / typical_s(first), float(low), float(high))
+    return Ratio(typical_s(second) / typical_s(first), _speedup_interval(first, second))
+
+
+def _speedup_interval(first: Rounds, second: Rounds) -> tuple[float, float] | None:
+    """A percentile bootstrap over whole rounds: what disturbs a round disturbs both sides of it.
+
+    Not BCa: it is not defined for medians of so few. The same rounds give the same interval.
+    """
+    if len(first) < 2:
+        return None
+    from scipy.stats import bootstrap
+
+    medians = [np.array([np.median(times) for times in rounds]) for rounds in (first, second)]
+    bounds = bootstrap(
+        medians,
+        lambda a, b, axis: np.median(b, axis=axis) / np.median(a, axis=axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=_RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        random_state=0,
+    ).confidence_interval
+    return float(bounds.low), float(bounds.high)
+
+
+def scatter(rounds: Rounds) -> float:
+    """How much the rounds of one side differ: the quartile distance of their medians, over the
+    median."""
+    low, middle, high = np.percentile([np.median(times) for times in rounds], [25, 50, 75])
+    return float((high - low) / middle)
 
 
 def split(iters: int, rounds: int) -> list[int]:

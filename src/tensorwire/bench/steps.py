@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tensorwire.bench import stats
+from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.record import Record, StepsResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -21,6 +22,7 @@ from tensorwire.bench.sides import (
     Setting,
     Tensors,
     Watcher,
+    by_side_and_case,
     compare_cases,
     contenders,
 )
@@ -51,16 +53,7 @@ class StepsPlan:
         return contenders(self.protocols, self.setting)
 
 
-@dataclass(frozen=True)
-class StepsOutcome:
-    """The record for scripts, and the ratios with their spread for a person."""
-
-    record: Record
-    results: list[StepsResult]
-    ratios: dict[str, stats.Ratio]
-
-
-def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
+def run(plan: StepsPlan, watcher: Watcher) -> Record[StepsResult]:
     """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
@@ -68,6 +61,7 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
+    noise = NoiseWatch()
     rounds: dict[str, dict[str, list[list[float]]]] = {
         case: {contender.name: [] for contender in plan.contenders} for case in plan.cases
     }
@@ -92,7 +86,6 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
             for side in sides:
                 side.verify(CASES[case])
         tensorflow = sides[-1].tensorflow
-    ratios = compare_cases(rounds)
     results = [
         StepsResult(
             protocol=contender.protocol,
@@ -106,10 +99,10 @@ def run(plan: StepsPlan, watcher: Watcher) -> StepsOutcome:
         for case in plan.cases
         for contender in plan.contenders
     ]
-    record = Record(
+    return Record(
         command="bench steps",
         tensorflow=tensorflow,
         results=results,
-        ratios={name: ratio.value for name, ratio in ratios.items()},
+        ratios=compare_cases(rounds),
+        noise=noise.seen(by_side_and_case(rounds)),
     )
-    return StepsOutcome(record, results, ratios)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tensorwire.bench import stats
+from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.record import Record, StrategyResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -21,6 +22,7 @@ from tensorwire.bench.sides import (
     Setting,
     Side,
     Watcher,
+    by_side_and_case,
     compare_cases,
     contenders,
 )
@@ -53,15 +55,6 @@ class StrategyPlan:
     def blocks(self, case: str) -> list[int]:
         """Functions of each round."""
         return stats.split(self.iters or FUNCTIONS[case], self.rounds)
-
-
-@dataclass(frozen=True)
-class StrategyOutcome:
-    """The record for scripts, and the ratios with their spread for a person."""
-
-    record: Record
-    results: list[StrategyResult]
-    ratios: dict[str, stats.Ratio]
 
 
 class StrategySide(Side):
@@ -99,7 +92,7 @@ class StrategySide(Side):
             )
 
 
-def run(plan: StrategyPlan, watcher: Watcher) -> StrategyOutcome:
+def run(plan: StrategyPlan, watcher: Watcher) -> Record[StrategyResult]:
     """Measures; `watcher.advance` is called once a round of a case.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
@@ -107,6 +100,7 @@ def run(plan: StrategyPlan, watcher: Watcher) -> StrategyOutcome:
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
+    noise = NoiseWatch()
     rounds: dict[str, dict[str, list[list[float]]]] = {
         case: {name: [] for name in plan.protocols} for case in plan.cases
     }
@@ -131,7 +125,6 @@ def run(plan: StrategyPlan, watcher: Watcher) -> StrategyOutcome:
         for side in sides:
             side.verify()
         tensorflow = sides[0].tensorflow
-    ratios = compare_cases(rounds)
     results = [
         StrategyResult(
             protocol=name,
@@ -144,10 +137,10 @@ def run(plan: StrategyPlan, watcher: Watcher) -> StrategyOutcome:
         for case in plan.cases
         for name in plan.protocols
     ]
-    record = Record(
+    return Record(
         command="bench strategy",
         tensorflow=tensorflow,
         results=results,
-        ratios={name: ratio.value for name, ratio in ratios.items()},
+        ratios=compare_cases(rounds),
+        noise=noise.seen(by_side_and_case(rounds)),
     )
-    return StrategyOutcome(record, results, ratios)

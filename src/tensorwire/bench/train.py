@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from tensorwire.bench import traffic
 from tensorwire.bench.models import MODELS, examples
+from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.record import Record, TrainResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -31,7 +32,7 @@ from tensorwire.bench.sides import (
     task_argv,
     wait_started,
 )
-from tensorwire.bench.stats import Ratio, typical_s
+from tensorwire.bench.stats import typical_s
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import ChannelClosed, Message
 from tensorwire.lab.local import LocalCluster, Task
@@ -90,28 +91,11 @@ class TrainProgress:
     loss: float | None = None
 
 
-@dataclass(frozen=True)
-class TrainOutcome:
-    """The record for scripts, and what only a person wants to see.
-
-    ``wire_mb_per_step`` of a result is what went between the tasks, both directions, by TCP or
-    through memory;
-    ``rpcs_per_step`` the calls from one task to another, each a request with its reply, and the
-    tensors that were sent unasked.
-    """
-
-    record: Record
-    train_results: list[TrainResult]
-    """The record's."""
-    ratios: dict[str, Ratio]
-    """Of steps_per_s."""
-
-
 def run(
     command: str,
     plan: TrainPlan,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
-) -> TrainOutcome:
+) -> Record[TrainResult]:
     """Trains the model once per contender, in turns, as ``command``.
 
     Raises TensorwireError when TensorFlow or the data is missing or a task fails, and leaves no
@@ -121,6 +105,7 @@ def run(
         raise TensorwireError(
             f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
         )
+    noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         clusters = [
             stack.enter_context(LocalCluster({"ps": plan.ps, "worker": plan.workers}))
@@ -150,16 +135,13 @@ def run(
             for side in sides if number % 2 == 0 else reversed(sides):
                 side.take_turn(steps, warm_up=number == 0)
         results = [side.finish() for side in sides]
-    ratios = compare({side.contender.name: side.rounds for side in sides}, PAIRS)
-    return TrainOutcome(
-        record=Record(
-            command=command,
-            tensorflow=sides[0].tensorflow,
-            results=list(results),
-            ratios={name: ratio.value for name, ratio in ratios.items()},
-        ),
-        train_results=results,
-        ratios=ratios,
+    rounds = {side.contender.name: side.rounds for side in sides}
+    return Record(
+        command=command,
+        tensorflow=sides[0].tensorflow,
+        results=results,
+        ratios=compare(rounds, PAIRS),
+        noise=noise.seen(rounds),
     )
 
 
@@ -326,6 +308,9 @@ class _Training:
             wire_mb_per_step=(
                 None if wire_bytes is None else wire_bytes / self._measured_steps / 1e6
             ),
+            ps=self._plan.ps,
+            workers=self._plan.workers,
+            batch_size=self._plan.batch_size,
         )
 
     def _traffic_so_far(self) -> _Traffic:

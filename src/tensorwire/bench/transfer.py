@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorwire.bench import stats
+from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.record import Record, TransferResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -68,17 +69,6 @@ class TransferPlan:
         return large_tensor(self.data_mb)
 
 
-@dataclass(frozen=True)
-class TransferOutcome:
-    """The record for scripts, and what only a person wants to see."""
-
-    record: Record
-    results: list[TransferResult]
-    ratios: dict[str, stats.Ratio]
-    ceilings: dict[str, float]
-    """MB/s of "tcp" and "memcpy"."""
-
-
 def check_data_mb(data_mb: float) -> None:
     """Raises UsageError unless a tensor can be `data_mb` MB large."""
     if not (math.isfinite(data_mb) and data_mb * 1e6 >= 4):
@@ -98,12 +88,13 @@ def large_tensor(data_mb: float) -> Tensors:
     return Tensors("transfer", 1, round(data_mb * 1e6 / 4))
 
 
-def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
+def run(plan: TransferPlan, watcher: Watcher) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
 
     Raises:
         TensorwireError: a task failed, did not answer in time, or this machine has not the memory.
     """
+    noise = NoiseWatch()
     tensors = plan.tensors
     ceiling_bytes = round(min(plan.data_mb, _CEILING_BUFFER_MB) * 1e6)
     _check_memory(plan, ceiling_bytes)
@@ -149,17 +140,13 @@ def run(plan: TransferPlan, watcher: Watcher) -> TransferOutcome:
         for contender in plan.contenders
     ]
     pairs = [(name, ceiling) for name in _compared_with_ceilings(names) for ceiling in _CEILINGS]
-    ratios = compare(rounds, [*PAIRS, *pairs])
-    return TransferOutcome(
-        record=Record(
-            command="bench transfer",
-            tensorflow=tensorflow,
-            results=results,
-            ratios={name: ratio.value for name, ratio in ratios.items()},
-        ),
+    return Record(
+        command="bench transfer",
+        tensorflow=tensorflow,
         results=results,
-        ratios=ratios,
+        ratios=compare(rounds, [*PAIRS, *pairs]),
         ceilings={kind: plan.data_mb / stats.typical_s(rounds[kind]) for kind in _CEILINGS},
+        noise=noise.seen(rounds),
     )
 
 

@@ -22,7 +22,6 @@ from tensorwire.bench.sides import (
     task_argv,
     wait_started,
 )
-from tensorwire.bench.transfer import TransferOutcome
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, Task
 
@@ -69,7 +68,7 @@ def serve(hosts: Hosts, watcher: Watcher) -> None:
             time.sleep(_POLL_S)
 
 
-def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> TransferOutcome:
+def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Record[TransferResult]:
     """The worker: assigns its tensor to the ps's, `iters` times.
 
     The record has no ratios, and no CPU time: half of it is spent on the other host.
@@ -111,8 +110,7 @@ def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Tra
         step_ms=stats.step_ms(rounds),
         cpu_s_per_gb=None,
     )
-    record = Record("bench transfer", tensorflow, [result], ratios={})
-    return TransferOutcome(record, [result], ratios={}, ceilings={})
+    return Record("bench transfer", tensorflow, [result], ratios={})
 
 
 def _start(cluster: LocalCluster, job: str, hosts: Hosts, watcher: Watcher) -> tuple[Task, str]:

@@ -41,6 +41,41 @@ def _in_a_folder(
     return path
 
 
+def _report_in_a_folder(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> Path | None:
+    """Refuses, too, where what draws the page is not installed."""
+    if path is not None:
+        from tensorwire.report.charts import check_installed
+
+        check_installed()
+    return _in_a_folder(context, parameter, path)
+
+
+def file_options(command: Command) -> Command:
+    """--json and --report, as `json_path` and `report_path`."""
+    options = [
+        click.option(
+            "--json",
+            "json_path",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            callback=_in_a_folder,
+            help="Write the record to this file.",
+        ),
+        click.option(
+            "--report",
+            "report_path",
+            metavar="FILE.html",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            callback=_report_in_a_folder,
+            help="Write a page with plots.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def comparison_options(
     default_rounds: int, *, tensor_fuse: bool = True
 ) -> Callable[[Command], Command]:
@@ -76,21 +111,7 @@ def comparison_options(
             show_default=True,
             help="How grpc++ moves payloads between tasks of one host.",
         ),
-        click.option(
-            "--json",
-            "json_path",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            callback=_in_a_folder,
-            help="Write the record to this file.",
-        ),
-        click.option(
-            "--report",
-            "report_path",
-            metavar="FILE.html",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            callback=_in_a_folder,
-            help="Write a page with plots.",
-        ),
+        file_options,
     ]
 
     def decorate(command: Command) -> Command:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tensorwire.cli.options import Comparison
+from tensorwire.cli.showing import keep_and_show
 
 if TYPE_CHECKING:
     from tensorwire.bench.train import TrainPlan
@@ -42,22 +43,9 @@ def training_options(command: Command) -> Command:
 
 def train_and_show(command: str, plan: TrainPlan, comparison: Comparison) -> None:
     """Trains, shows how far it is, and says what came of it."""
-    from tensorwire.bench.models import MODELS
     from tensorwire.bench.train import run
-    from tensorwire.report import page, tables, training
+    from tensorwire.report.training import TrainingDisplay
 
-    with training.TrainingDisplay([each.name for each in plan.contenders]) as display:
-        outcome = run(command, plan, display)
-    results = outcome.train_results
-    plots = training.train_plots(results)
-    page.keep(outcome.record, plots, outcome.ratios, comparison.json_path, comparison.report_path)
-    title = (
-        f"Wide & Deep on {MODELS[plan.model].title}: {plan.ps} ps, {plan.workers} workers, "
-        f"batches of {plan.batch_size}"
-    )
-    tables.show(
-        training.train_table(results, title),
-        notes=training.spread_notes(outcome.ratios),
-    )
-    for sentence in training.verdicts(results, outcome.ratios):
-        click.echo(sentence)
+    with TrainingDisplay([each.name for each in plan.contenders]) as display:
+        record = run(command, plan, display)
+    keep_and_show(record, comparison.json_path, comparison.report_path)

@@ -9,14 +9,13 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 
-from tensorwire.bench.record import TrainResult
+from tensorwire.bench.models import MODELS
+from tensorwire.bench.record import Ratio, Record, TrainResult
 from tensorwire.bench.sides import side_name
-from tensorwire.bench.stats import Ratio
 from tensorwire.bench.train import TrainProgress
-from tensorwire.report.page import Bar, Plot
-from tensorwire.report.tables import number
+from tensorwire.report.blocks import Bar, Bars, Section, Table, number
+from tensorwire.report.comparison import times
 
 _LINE_EVERY_S = 5.0
 _WAITING_LINE_EVERY_S = 30.0
@@ -89,48 +88,61 @@ class TrainingDisplay:
         print(text, file=sys.stderr, flush=True)
 
 
-def train_table(results: Sequence[TrainResult], title: str) -> Table:
-    """A row a contender."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("protocol", no_wrap=True)
-    for heading in ("steps/s", "examples/s", "MB/step", "messages/step", "AUC"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(
-            _name(result),
-            number(result.steps_per_s),
-            f"{result.examples_per_s:.0f}",
-            "-" if result.wire_mb_per_step is None else number(result.wire_mb_per_step),
-            "-" if result.rpcs_per_step is None else number(result.rpcs_per_step),
-            f"{result.auc:.4f}",
-        )
-    return table
-
-
-def train_plots(results: Sequence[TrainResult]) -> list[Plot]:
-    """Steps a second, and messages a step where they were counted; a bar a contender."""
-    rates = [Bar(_name(result), result.steps_per_s) for result in results]
+def section(record: Record[TrainResult]) -> Section:
+    """The table, steps and messages, and what they mean."""
+    results = record.results
     messages = [
-        Bar(_name(result), result.rpcs_per_step)
+        Bar(_name(result), result.rpcs_per_step, _name(result))
         for result in results
         if result.rpcs_per_step is not None
     ]
-    plots = [Plot("Steps a second", "steps/s", rates)]
-    return [*plots, Plot("Messages a step", "messages", messages)] if messages else plots
+    return Section(
+        f"Training on {MODELS[results[0].model].title}",
+        " ".join(verdicts(results, record.ratios)),
+        [
+            steps_bars(results),
+            *([Bars("Messages a step", "messages", messages)] if messages else []),
+        ],
+        [_table(results)],
+    )
+
+
+def steps_bars(results: Sequence[TrainResult]) -> Bars:
+    """A bar a contender."""
+    bars = [Bar(_name(result), result.steps_per_s, _name(result)) for result in results]
+    return Bars("Training steps a second", "steps/s", bars)
+
+
+def _table(results: Sequence[TrainResult]) -> Table:
+    first = results[0]
+    tasks = ""
+    if first.ps is not None and first.workers is not None and first.batch_size is not None:
+        tasks = f": {first.ps} ps, {first.workers} workers, batches of {first.batch_size}"
+    return Table(
+        f"Wide & Deep on {MODELS[first.model].title}{tasks}",
+        ["protocol", "steps/s", "examples/s", "MB/step", "messages/step", "AUC"],
+        [
+            [
+                [
+                    _name(result),
+                    number(result.steps_per_s),
+                    f"{result.examples_per_s:.0f}",
+                    _number_or_dash(result.wire_mb_per_step),
+                    _number_or_dash(result.rpcs_per_step),
+                    f"{result.auc:.4f}",
+                ]
+                for result in results
+            ]
+        ],
+    )
+
+
+def _number_or_dash(value: float | None) -> str:
+    return "-" if value is None else number(value)
 
 
 def _name(result: TrainResult) -> str:
     return side_name(result.protocol, result.tensor_fuse)
-
-
-def spread_notes(ratios: Mapping[str, Ratio]) -> list[str]:
-    """A warning for each ratio about which the rounds disagree."""
-    return [
-        f"the machine is busy with something else: {name} varied from {ratio.low:.2f} to "
-        f"{ratio.high:.2f} in the middle half of the rounds; more --steps give a firmer figure"
-        for name, ratio in ratios.items()
-        if ratio.is_wide
-    ]
 
 
 def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
@@ -149,7 +161,6 @@ def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
         fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
         messages = f" with {fewer:.0%} fewer messages a step,"
     return (
-        f"{_name(first)} trains {ratio.value:.2f} times as fast as grpc "
-        f"({ratio.low:.2f} to {ratio.high:.2f} in the middle half of the rounds),{messages} "
+        f"{_name(first)} trains {times(ratio)} as fast as grpc,{messages} "
         f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."
     )

@@ -65,7 +65,6 @@ def serve(
     """
     from tensorwire.bench import stats
     from tensorwire.bench.serve import ServePlan, default_requests, run
-    from tensorwire.report import page, tables
 
     plan = ServePlan(
         clients=clients,
@@ -83,6 +82,4 @@ def serve(
         len(stats.split(plan.requests, plan.rounds)),
         lambda watcher: run(plan, watcher),
         comparison,
-        plots=lambda outcome: page.serve_plots(outcome.results),
-        table=lambda outcome: tables.serve_table(outcome.results),
     )

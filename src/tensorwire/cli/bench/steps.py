@@ -36,7 +36,6 @@ def steps(
     """Time steps that move little: one tiny tensor, and many small ones."""
     from tensorwire.bench import stats
     from tensorwire.bench.steps import CASES, StepsPlan, run
-    from tensorwire.report import page, tables
 
     plan = StepsPlan(
         cases=(case,) if case is not None else tuple(CASES),
@@ -50,6 +49,4 @@ def steps(
         len(stats.split(plan.iters, plan.rounds)),
         lambda watcher: run(plan, watcher),
         comparison,
-        plots=lambda outcome: page.steps_plots(outcome.results),
-        table=lambda outcome: tables.steps_table(outcome.results),
     )

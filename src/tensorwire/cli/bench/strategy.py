@@ -36,7 +36,6 @@ def strategy(
 ) -> None:
     """Schedule functions with a ParameterServerStrategy: how many a worker runs in a second."""
     from tensorwire.bench.strategy import CASES, StrategyPlan, run
-    from tensorwire.report import page, tables
 
     plan = StrategyPlan(
         cases=tuple(CASES) if case == "both" else (case,),
@@ -50,6 +49,4 @@ def strategy(
         sum(len(plan.blocks(case)) for case in plan.cases),
         lambda watcher: run(plan, watcher),
         comparison,
-        plots=lambda outcome: page.strategy_plots(outcome.results),
-        table=lambda outcome: tables.strategy_table(outcome.results),
     )

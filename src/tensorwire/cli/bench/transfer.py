@@ -83,7 +83,6 @@ def transfer(
 def _transfer_here(data_mb: float, iters: int, comparison: Comparison) -> None:
     from tensorwire.bench import stats
     from tensorwire.bench.transfer import GRPC_LIMIT_MB, TransferPlan, run
-    from tensorwire.report import page, tables
 
     notes = []
     protocols = comparison.protocols
@@ -96,8 +95,6 @@ def _transfer_here(data_mb: float, iters: int, comparison: Comparison) -> None:
         len(stats.split(plan.iters, plan.rounds)),
         lambda watcher: run(plan, watcher),
         comparison,
-        plots=lambda outcome: page.transfer_plots(outcome.results, outcome.ceilings),
-        table=lambda outcome: tables.transfer_table(outcome.results, outcome.ceilings),
         notes=notes,
     )
 
@@ -107,7 +104,6 @@ def _transfer_between_hosts(
 ) -> None:
     from tensorwire.bench import two_hosts
     from tensorwire.bench.transfer import check_grpc_limit, large_tensor
-    from tensorwire.report import page, tables
     from tensorwire.report.progress import ProgressDisplay
 
     check_grpc_limit(data_mb, (hosts.protocol,))
@@ -115,15 +111,13 @@ def _transfer_between_hosts(
         with ProgressDisplay("starting the task", iters) as progress:
             two_hosts.serve(hosts, progress)
         return
-    outcome = measure_and_show(
+    record = measure_and_show(
         "starting the task",
         iters,
         lambda watcher: two_hosts.measure(hosts, large_tensor(data_mb), iters, watcher),
         comparison,
-        plots=lambda outcome: page.transfer_plots(outcome.results, outcome.ceilings),
-        table=lambda outcome: tables.transfer_table(outcome.results, outcome.ceilings),
     )
-    click.echo(f"transfer rate: {outcome.results[0].mb_per_s:.6f} MB/s")
+    click.echo(f"transfer rate: {record.results[0].mb_per_s:.6f} MB/s")
 
 
 def _check_one_task(ps_hosts: str, worker_hosts: str, task: int) -> None:

@@ -1,0 +1,293 @@
+"""Charts as SVG, drawn by Vega-Lite when the page is made: a page needs no script to show them.
+
+Text stays text, each mark says its figure to a screen reader, and colours are the page's CSS
+variables, so that one drawing serves light and dark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tensorwire.errors import TensorwireError
+from tensorwire.report.blocks import Bars, Chart, Lines, Stage, Waterfall, number
+
+Spec = dict[str, Any]
+
+COLOURS: Mapping[str, str] = MappingProxyType(
+    {
+        "grpc": "var(--grpc)",
+        "grpc++": "var(--wire)",
+        "grpc++ fused": "var(--fused)",
+        "grpc fused": "var(--grpc-fused)",
+    }
+)
+"""Of the sides of a comparison; a ceiling or a peer is grey."""
+_OTHER = "var(--other)"
+_ROW_PX = 30
+_BAR_PX = 18
+_NARROW_PX = 500
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+
+def check_installed() -> None:
+    """Raises TensorwireError where what draws is not installed."""
+    if missing := [name for name in ("jinja2", "vl_convert") if not importlib.util.find_spec(name)]:
+        raise TensorwireError(
+            f"a page needs {' and '.join(missing)}: pip install 'tensorwire[report]'"
+        )
+
+
+def svg(chart: Chart, width_px: int) -> str:
+    """The chart as an SVG element of about `width_px`."""
+    import vl_convert
+
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "background": None,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "padding": {"left": 0, "right": 0, "top": 2, "bottom": 2},
+        "width": width_px,
+        "description": f"{chart.title}, {chart.unit}",
+        "config": _CONFIG,
+        **_spec(chart, width_px),
+    }
+    drawn: str = vl_convert.vegalite_to_svg(spec)
+    return drawn
+
+
+def colour(series: str) -> str:
+    """The CSS colour of a side."""
+    return COLOURS.get(series, _OTHER)
+
+
+def _spec(chart: Chart, width_px: int) -> Spec:
+    if isinstance(chart, Bars):
+        return _bars(chart, width_px)
+    if isinstance(chart, Waterfall):
+        return _waterfall(chart, width_px)
+    return _lines(chart, width_px)
+
+
+_CONFIG: Spec = {
+    "font": _FONT,
+    "text": {"color": "var(--ink)", "fontSize": 13},
+    "axis": {
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--soft)",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+        "labelFontSize": 13,
+        "titleFontSize": 13,
+        "titleFontWeight": "normal",
+        "labelLimit": 220,
+    },
+    "legend": {
+        "labelColor": "var(--ink)",
+        "labelFontSize": 13,
+        "title": None,
+        "orient": "top",
+        "symbolStrokeWidth": 3,
+    },
+    "view": {"stroke": None},
+}
+
+
+def _rows(labels: Sequence[str]) -> Spec:
+    return {
+        "field": "label",
+        "type": "nominal",
+        "sort": list(labels),
+        "axis": {"title": None, "ticks": False, "domain": False, "labelPadding": 8},
+    }
+
+
+def _length(top: float, room_px: int, width_px: int) -> Spec:
+    """An axis from zero that is not drawn: every bar says its figure, for which there is room."""
+    plot_px = max(width_px - 130, 60)
+    return {
+        "type": "quantitative",
+        "axis": None,
+        "scale": {"domain": [0, (top or 1.0) * plot_px / max(plot_px - room_px, 30)]},
+    }
+
+
+def _bars(chart: Bars, width_px: int) -> Spec:
+    values = [
+        {
+            "label": bar.label,
+            "value": bar.value,
+            "text": f"{number(bar.value)} {chart.unit}",
+            "said": f"{bar.label}: {number(bar.value)} {chart.unit}",
+            "colour": colour(bar.series),
+            "low": bar.low,
+            "high": bar.high,
+            "end": max(bar.value, bar.high or 0.0),
+        }
+        for bar in chart.bars
+    ]
+    top = max((max(bar.value, bar.high or 0.0) for bar in chart.bars), default=0.0)
+    length = _length(top, 95, width_px)
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": 3},
+            "encoding": {
+                "x": {"field": "value", **length},
+                "color": {"field": "colour", "type": "nominal", "scale": None},
+                "description": {"field": "said"},
+            },
+        },
+        {
+            "mark": {"type": "text", "align": "left", "dx": 7, "aria": False},
+            "encoding": {"x": {"field": "end", **length}, "text": {"field": "text"}},
+        },
+    ]
+    if any(bar.high is not None for bar in chart.bars):
+        layers.insert(
+            1,
+            {
+                "transform": [{"filter": "datum.high !== null"}],
+                "mark": {"type": "rule", "strokeWidth": 2, "color": "var(--ink)", "aria": False},
+                "encoding": {"x": {"field": "low", **length}, "x2": {"field": "high"}},
+            },
+        )
+    return {
+        "data": {"values": values},
+        "height": {"step": _ROW_PX},
+        "encoding": {"y": _rows([bar.label for bar in chart.bars])},
+        "layer": layers,
+    }
+
+
+def _waterfall(chart: Waterfall, width_px: int) -> Spec:
+    values = [
+        {
+            "label": stage.label,
+            "value": stage.value,
+            "before": stage.before or stage.value,
+            "text": _left(stage, chart.unit),
+            "said": f"{stage.label}: {_left(stage, chart.unit)}",
+            "colour": colour(stage.series),
+        }
+        for stage in chart.stages
+    ]
+    top = max((max(stage.value, stage.before or 0.0) for stage in chart.stages), default=0.0)
+    length = _length(top, 10, width_px)
+    filled = {"field": "colour", "type": "nominal", "scale": None}
+    return {
+        "data": {"values": values},
+        "height": {"step": 46},
+        "encoding": {"y": _rows([stage.label for stage in chart.stages])},
+        "layer": [
+            {
+                "mark": {"type": "bar", "height": _BAR_PX, "opacity": 0.22, "aria": False},
+                "encoding": {
+                    "x": {"field": "value", **length},
+                    "x2": {"field": "before"},
+                    "color": filled,
+                },
+            },
+            {
+                "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": 2},
+                "encoding": {
+                    "x": {"field": "value", **length},
+                    "color": filled,
+                    "description": {"field": "said"},
+                },
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dy": 18, "aria": False},
+                "encoding": {"x": {"datum": 0, **length}, "text": {"field": "text"}},
+            },
+        ],
+    }
+
+
+def _left(stage: Stage, unit: str) -> str:
+    """ "500 MB/s (-60%)"."""
+    text = f"{number(stage.value)} {unit}"
+    if not stage.before:
+        return text
+    change = f"{stage.value / stage.before - 1.0:+.0%}".replace("-", "\N{MINUS SIGN}")
+    return f"{text} ({change})"
+
+
+def _lines(chart: Lines, width_px: int) -> Spec:
+    series = [line.series for line in chart.lines]
+    values = [
+        {
+            "series": line.series,
+            "bytes": size,
+            "value": value,
+            "text": f"{line.series}, {byte_size(size)}: {number(value)} {chart.unit}",
+        }
+        for line in chart.lines
+        for size, value in line.points
+    ]
+    dashes = [[1, 0] if name in COLOURS else [5, 4] for name in series]
+    scale = {"domain": series, "range": [colour(name) for name in series]}
+    step = 2 if width_px >= _NARROW_PX else 3
+    return {
+        "data": {"values": values},
+        "height": 300 if width_px >= _NARROW_PX else 260,
+        "encoding": {
+            "x": {
+                "field": "bytes",
+                "type": "quantitative",
+                "scale": {"type": "log"},
+                "axis": {
+                    "title": None,
+                    "grid": False,
+                    "values": [64 * 16**i for i in range(0, 7, step - 1)],
+                    "labelExpr": _BYTES_EXPRESSION,
+                    "labelOverlap": True,
+                },
+            },
+            "y": {
+                "field": "value",
+                "type": "quantitative",
+                "scale": {"type": "log"},
+                "axis": {
+                    "title": chart.unit,
+                    "titleAngle": 0,
+                    "titleAlign": "left",
+                    "titleAnchor": "end",
+                    "titleX": -30,
+                    "titleY": -10,
+                    "format": "~s",
+                    "values": [10.0**i for i in range(-3, 7)],
+                },
+            },
+            "color": {"field": "series", "type": "nominal", "scale": scale},
+            "strokeDash": {
+                "field": "series",
+                "type": "nominal",
+                "scale": {"domain": series, "range": dashes},
+            },
+            "description": {"field": "text"},
+        },
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 2.5, "aria": False}},
+            {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}},
+        ],
+    }
+
+
+_BYTES_EXPRESSION = (
+    "datum.value >= 1073741824 ? datum.value / 1073741824 + ' GiB'"
+    " : datum.value >= 1048576 ? datum.value / 1048576 + ' MiB'"
+    " : datum.value >= 1024 ? datum.value / 1024 + ' KiB' : datum.value + ' B'"
+)
+
+
+def byte_size(size: float) -> str:
+    """64 B, 16 KiB, 100 MB: powers of two where it is one."""
+    for unit, binary, decimal in (("G", 2**30, 1e9), ("M", 2**20, 1e6), ("K", 2**10, 1e3)):
+        if size >= binary and size % binary == 0:
+            return f"{size / binary:g} {unit}iB"
+        if size >= decimal and size % decimal == 0:
+            return f"{size / decimal:g} {unit.replace('K', 'k')}B"
+    return f"{size:g} B"

@@ -1,0 +1,261 @@
+"""Each experiment's record as a section: one description for the terminal and the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tensorwire.bench.record import (
+    LatencyUs,
+    MemoryResult,
+    Ratio,
+    Record,
+    Result,
+    ServeResult,
+    StepMs,
+    StepsResult,
+    StrategyResult,
+    TrainResult,
+    TransferResult,
+)
+from tensorwire.bench.sides import side_name
+from tensorwire.report import training
+from tensorwire.report.blocks import Bar, Bars, Section, Table, number
+from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
+
+_Row = TypeVar("_Row")
+
+
+def section(record: Record[Result]) -> Section:
+    """The record as people read it.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    if not record.results:
+        raise ValueError("a record without a result")
+    shown = _VIEWS[type(record.results[0])](record)
+    return dataclasses.replace(
+        shown,
+        tables=[*shown.tables, *ratio_table(record.ratios)],
+        notes=[*shown.notes, *noise_notes(record.noise)],
+        warnings=[
+            *noise_warnings(record.noise, record.host),
+            *doubts(record.ratios, _WHAT_GIVES_MORE.get(record.command, "--rounds and --iters")),
+        ],
+    )
+
+
+_WHAT_GIVES_MORE = {"bench train": "--steps", "demo": "--steps", "bench serve": "--requests"}
+
+
+def _transfer(record: Record[TransferResult]) -> Section:
+    sides = [(side_name(r.protocol, r.tensor_fuse), r) for r in record.results]
+    size = f"{number(record.results[0].data_mb)} MB"
+    rows = [
+        [
+            name,
+            number(r.mb_per_s),
+            *_step_cells(r.step_ms),
+            "-" if r.cpu_s_per_gb is None else number(r.cpu_s_per_gb),
+        ]
+        for name, r in sides
+    ]
+    raw = [(f"{name} (raw)", rate) for name, rate in record.ceilings.items()]
+    table = Table(
+        f"Tensor transfer, {size}, worker to ps (MB = 10^6 bytes)",
+        ["protocol", "MB/s", "step ms p50", "p90", "min", "CPU s/GB"],
+        [rows, [[name, number(rate), "", "", "", ""] for name, rate in raw]],
+    )
+    bars = [Bar(name, r.mb_per_s, name) for name, r in sides]
+    bars += [Bar(name, rate, "raw") for name, rate in raw]
+    charts = [
+        Bars("Rate, MB = 10^6 bytes", "MB/s", bars),
+        _step_bars("Time of a step", [(name, r.step_ms) for name, r in sides]),
+    ]
+    return Section(
+        f"Tensor transfer, {size}",
+        _compared(record.ratios, f"moves {size} from worker to ps"),
+        charts,
+        [table],
+    )
+
+
+def _steps(record: Record[StepsResult]) -> Section:
+    table = Table(
+        "Time of a step that assigns small tensors, worker to ps",
+        ["case", "protocol", "tensors", "step ms p50", "p90", "min"],
+        [
+            [
+                [
+                    case,
+                    side_name(r.protocol, r.tensor_fuse),
+                    str(r.tensors),
+                    *_step_cells(r.step_ms),
+                ]
+                for r in rows
+            ]
+            for case, rows in _by_case(record.results)
+        ],
+        text_columns=2,
+    )
+    charts = [
+        _step_bars(
+            f"Time of a step, {case}",
+            [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in rows],
+        )
+        for case, rows in _by_case(record.results)
+    ]
+    return Section("Small steps", _compared(record.ratios, "takes small steps"), charts, [table])
+
+
+def _strategy(record: Record[StrategyResult]) -> Section:
+    table = Table(
+        "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)",
+        ["case", "protocol", "MB read", "functions/s", "ms p50", "p90", "min"],
+        [
+            [
+                [
+                    case,
+                    r.protocol,
+                    number(r.data_mb),
+                    number(r.functions_per_s),
+                    *_step_cells(r.step_ms),
+                ]
+                for r in rows
+            ]
+            for case, rows in _by_case(record.results)
+        ],
+        text_columns=2,
+    )
+    charts = [
+        Bars(
+            f"Functions a second, {case}",
+            "/s",
+            [Bar(r.protocol, r.functions_per_s, r.protocol) for r in rows],
+        )
+        for case, rows in _by_case(record.results)
+    ]
+    headline = _compared(record.ratios, "runs a coordinator's functions")
+    return Section("ParameterServerStrategy", headline, charts, [table])
+
+
+def _serve(record: Record[ServeResult]) -> Section:
+    first = record.results[0]
+    in_flight = f", {first.in_flight} requests each" if first.in_flight > 1 else ""
+    table = Table(
+        f"One ps, {first.clients} clients{in_flight}, {first.payload} payload of "
+        f"{first.message_size} bytes",
+        ["protocol", "requests/s", "MB/s", "latency us p50", "p99", "ps CPU us/request", "threads"],
+        [
+            [
+                [
+                    r.protocol,
+                    number(r.requests_per_s),
+                    number(r.mb_per_s),
+                    number(r.latency_us.p50),
+                    number(r.latency_us.p99),
+                    number(r.ps_cpu_us_per_request),
+                    str(r.ps_threads),
+                ]
+                for r in record.results
+            ]
+        ],
+    )
+    charts = [
+        Bars(
+            "Requests a second",
+            "/s",
+            [Bar(r.protocol, r.requests_per_s, r.protocol) for r in record.results],
+        ),
+        latency_bars("Time of a request", [(r.protocol, r.latency_us) for r in record.results]),
+        Bars(
+            "CPU time of the ps for a request",
+            "us",
+            [Bar(r.protocol, r.ps_cpu_us_per_request, r.protocol) for r in record.results],
+        ),
+    ]
+    headline = _compared(record.ratios, f"serves {first.clients} clients")
+    return Section("One ps, many clients", headline, charts, [table])
+
+
+def _memory(record: Record[MemoryResult]) -> Section:
+    table = Table(
+        f"Resident memory over {record.results[0].iters} steps, MB (of 10^6 bytes)",
+        ["task", "protocol", "tensor", "after 100 steps", "highest", "at the end", "pool's cap"],
+        [
+            [
+                [
+                    r.task,
+                    r.protocol,
+                    *(
+                        f"{mb:.0f}"
+                        for mb in (r.data_mb, r.early_mb, r.highest_mb, r.final_mb, r.pool_cap_mb)
+                    ),
+                ]
+                for r in record.results
+            ]
+        ],
+        text_columns=2,
+    )
+    return Section("Memory", tables=[table])
+
+
+# The keys are the types of the records that their values take; the type system cannot say so.
+_VIEWS: Mapping[type[Result], Callable[[Any], Section]] = {
+    TransferResult: _transfer,
+    StepsResult: _steps,
+    StrategyResult: _strategy,
+    ServeResult: _serve,
+    MemoryResult: _memory,
+    TrainResult: training.section,
+}
+
+
+def latency_bars(title: str, latencies: Iterable[tuple[str, LatencyUs]]) -> Bars:
+    """Medians, each with a line to its 99th percentile."""
+    return Bars(
+        title,
+        "us",
+        [Bar(name, each.p50, name, low=each.p50, high=each.p99) for name, each in latencies],
+        "Median, and a line to the 99th percentile; microseconds, shorter is better.",
+    )
+
+
+def _step_cells(step: StepMs) -> list[str]:
+    return [number(step.p50), number(step.p90), number(step.min)]
+
+
+def _step_bars(title: str, steps: Iterable[tuple[str, StepMs]]) -> Bars:
+    return Bars(
+        title,
+        "ms",
+        [Bar(name, step.p50, name, low=step.min, high=step.p90) for name, step in steps],
+        "Median, and a line from the fastest to the 90th percentile; shorter is better.",
+    )
+
+
+def _by_case(results: Sequence[_Row]) -> list[tuple[str, list[_Row]]]:
+    """The results of each case, in the order in which the cases first come."""
+    cases: dict[str, list[_Row]] = {}
+    for result in results:
+        cases.setdefault(result.case, []).append(result)  # type: ignore[attr-defined]
+    return list(cases.items())
+
+
+def _compared(ratios: Mapping[str, Ratio], does: str) -> str:
+    """ "grpc++ takes small steps 2.80 (tiny) and 5.24 (many) times as fast as grpc."."""
+    of_side: dict[str, list[str]] = {}
+    for name, ratio in ratios.items():
+        first, _, second = name.partition("/")
+        against, _, case = second.partition(" ")
+        if against == "grpc" and not case.startswith("fused"):
+            text = f"{ratio.value:.2f}" + (f" ({case})" if case else "")
+            of_side.setdefault(first, []).append(text)
+    clauses = [f"{first} {' and '.join(texts)} times" for first, texts in of_side.items()]
+    if not clauses:
+        return ""
+    first = next(iter(of_side))
+    clauses[0] = clauses[0].replace(first, f"{first} {does}", 1) + " as fast as grpc"
+    return ", ".join(clauses) + "."

@@ -1,0 +1,43 @@
+"""Sections of a report on a terminal: their tables and their words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import rich.table
+from rich.console import Console
+from rich.text import Text
+
+from tensorwire.report.blocks import Section, Table
+
+
+def show(sections: Iterable[Section]) -> None:
+    """Prints tables, then what they mean, to standard output; readable in a file and a pipe too."""
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=max(console.width, 100))
+    for section in sections:
+        for table in section.tables:
+            console.print(_drawn(table))
+        _lines(console, "", [section.headline] if section.headline else [])
+        _lines(console, "note: ", section.notes)
+        _lines(console, "warning: ", section.warnings)
+
+
+def _lines(console: Console, kind: str, texts: Sequence[str]) -> None:
+    for text in texts:
+        console.print(Text(kind + text), soft_wrap=True)
+
+
+def _drawn(table: Table) -> rich.table.Table:
+    drawn = rich.table.Table(title=Text(table.title), title_justify="left")
+    for index, column in enumerate(table.columns):
+        drawn.add_column(
+            Text(column), justify="left" if index < table.text_columns else "right", no_wrap=True
+        )
+    for group in table.groups:
+        for row in group:
+            drawn.add_row(*map(Text, row))
+        drawn.add_section()
+    return drawn

@@ -1,0 +1,219 @@
+"""The page of a report, opened in a real browser: what it shows, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tensorwire.bench.record import Host, Noise, Ratio, Record, Result, StepMs, TransferResult
+from tensorwire.errors import TensorwireError
+from tensorwire.report import charts, page
+from tensorwire.report.blocks import Bar, Bars, Line, Lines, Report, Section, Stage, Waterfall
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the page's test needs playwright")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+FLAGS += ["--disable-component-update", "--no-first-run"]
+TIMEOUT_MS = 60_000
+PHONE_PX = 390
+
+TRANSFER = Record[Result](
+    "bench transfer",
+    "2.21.0",
+    [
+        TransferResult("grpc", False, 100.0, 1, 30, 1000.0, StepMs(100.0, 110.0, 90.0), 1.9),
+        TransferResult("grpc++", False, 100.0, 1, 30, 2000.0, StepMs(50.0, 55.0, 45.0), None),
+    ],
+    {"grpc++/grpc": Ratio(2.0, (1.2, 2.9))},
+    host=Host("<a CPU & more>", 2, "6.1"),
+    ceilings={"tcp": 4000.0},
+    noise=Noise(0.1, 1.0, 0.0, {"grpc": 0.03}),
+)
+EVERY_CHART = Report(
+    "tensorwire bench all",
+    ["a machine"],
+    [
+        Section(
+            "Layers",
+            charts=[
+                Bars("Steps a second", "steps/s", [Bar("grpc", 66.0, "grpc")]),
+                Waterfall(
+                    "From the link to training",
+                    "MB/s",
+                    [
+                        Stage("link", 1250.0, "raw"),
+                        Stage("grpc rpc", 500.0, "grpc", before=1250.0),
+                    ],
+                ),
+                Lines(
+                    "Throughput over size",
+                    "MB/s",
+                    [
+                        Line("grpc", [(64, 0.1), (2**20, 400.0), (2**30, 1100.0)]),
+                        Line("grpc++", [(64, 0.3), (2**20, 900.0), (2**30, 1200.0)]),
+                    ],
+                ),
+            ],
+        )
+    ],
+)
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and all that it complained of or asked for."""
+
+    tab: playwright.Page
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def words(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.tab.locator(selector).all_inner_texts()]
+
+    def said_by_marks(self) -> set[str]:
+        """What a screen reader says of the bars and points that are shown."""
+        marks = self.tab.locator('[role="graphics-symbol"]:visible')
+        return {mark.get_attribute("aria-label") or "" for mark in marks.all()}
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT_MS, headless=True
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: playwright.Browser, tmp_path: Path) -> Iterator[Open]:
+    contexts = []
+
+    def open_it(report: Report, width_px: int = 1100, colours: str = "light") -> Opened:
+        path = tmp_path / "page.html"
+        page.write(path, report)
+        context = browser.new_context(
+            viewport={"width": width_px, "height": 844}, color_scheme=colours
+        )
+        contexts.append(context)
+        context.set_default_timeout(TIMEOUT_MS)
+        opened = Opened(context.new_page())
+        opened.tab.on("console", lambda message: opened.console.append(message.text))
+        opened.tab.on("pageerror", lambda error: opened.console.append(str(error)))
+        opened.tab.on("request", lambda request: opened.requests.append(request.url))
+        opened.tab.goto(path.as_uri())
+        assert opened.console == []
+        assert [url for url in opened.requests if not url.startswith("data:")] == [path.as_uri()]
+        return opened
+
+    yield open_it
+    for context in contexts:
+        context.close()
+
+
+def test_the_page_has_the_records_figures(open_page: Open) -> None:
+    opened = open_page(page.of_record(TRANSFER))
+    assert opened.words("h1") == [
+        "grpc++ moves 100 MB from worker to ps 2.00 times as fast as grpc."
+    ]
+    rows = [row.split("\t") for row in opened.words("tbody tr")]
+    assert ["grpc", "1000", "100", "110", "90", "1.9"] in rows
+    assert ["grpc++", "2000", "50", "55", "45", "-"] in rows
+    assert ["grpc++/grpc", "2.00", "1.20 to 2.90"] in rows
+    assert any("somewhere from 1.20 to 2.90" in text for text in opened.words(".warning li"))
+    assert "<a CPU & more>, 2 cores" in opened.words(".facts li")
+    assert {"grpc: 1000 MB/s", "grpc++: 2000 MB/s", "tcp (raw): 4000 MB/s"} <= (
+        opened.said_by_marks()
+    )
+
+
+def test_bars_are_as_long_as_their_figures(open_page: Open) -> None:
+    opened = open_page(page.of_record(TRANSFER))
+
+    def length_px(words: str) -> float:
+        box = opened.tab.locator(f'[aria-label="{words}"]:visible').first.bounding_box()
+        assert box is not None
+        return float(box["width"])
+
+    assert length_px("grpc: 1000 MB/s") * 2 == pytest.approx(length_px("grpc++: 2000 MB/s"), abs=2)
+    assert length_px("grpc: 1000 MB/s") * 4 == pytest.approx(
+        length_px("tcp (raw): 4000 MB/s"), abs=2
+    )
+
+
+@pytest.mark.parametrize("width_px", [1100, PHONE_PX])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_every_chart_fits_its_screen_and_can_be_read(
+    open_page: Open, width_px: int, colours: str
+) -> None:
+    opened = open_page(EVERY_CHART, width_px, colours)
+    assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width_px
+    assert {
+        "grpc: 66 steps/s",
+        "grpc rpc: 500 MB/s (\N{MINUS SIGN}60%)",
+        "grpc++, 1 GiB: 1200 MB/s",
+    } <= opened.said_by_marks()
+    shown = opened.tab.locator("svg:visible")
+    assert shown.count() == 3
+    for svg in shown.all():
+        box = svg.bounding_box()
+        assert box is not None and box["x"] + box["width"] <= width_px
+        for text in svg.locator("text").all():
+            assert contrast(opened.tab, text) >= 4.5
+            size_px = float(text.evaluate("text => text.getBoundingClientRect().height"))
+            assert size_px >= 11
+
+
+def contrast(tab: playwright.Page, text: playwright.Locator) -> float:
+    """Of a text and the page's ground, as WCAG computes it: from 1 to 21."""
+    colours = [
+        text.evaluate("text => getComputedStyle(text).fill"),
+        tab.evaluate("getComputedStyle(document.body).backgroundColor"),
+    ]
+    light, dark = sorted((luminance(colour) for colour in colours), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    shares = [int(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
+    red, green, blue = (s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_dark_mode_is_dark(open_page: Open) -> None:
+    grounds = {
+        colours: open_page(EVERY_CHART, colours=colours).tab.evaluate(
+            "getComputedStyle(document.body).backgroundColor"
+        )
+        for colours in ("light", "dark")
+    }
+    assert luminance(grounds["light"]) > 0.9
+    assert luminance(grounds["dark"]) < 0.05
+
+
+def test_a_page_is_small() -> None:
+    assert len(page.html(EVERY_CHART)) < 300_000
+
+
+def test_a_page_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(TensorwireError, match=r"cannot write .*page\.html"):
+        page.write(tmp_path / "missing" / "page.html", EVERY_CHART)
+
+
+def test_without_what_draws_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TensorwireError, match=r"pip install 'tensorwire\[report\]'"):
+        page.html(EVERY_CHART)
