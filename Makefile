@@ -85,7 +85,8 @@ integration-2.21.0: .venv/new.installed ## real clusters on TensorFlow 2.21.0
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
 	@mkdir -p build/skipped
 	@if python=$$(.ci/find-python $(OLD_PYTHONS)); then \
-	  $(MAKE) --no-print-directory .venv/old.installed && .venv/old/bin/python $(PYTEST) tests/integration; \
+	  $(MAKE) --no-print-directory .venv/old.installed && \
+	  TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(PYTEST) tests/integration; \
 	else \
 	  echo "TensorFlow $(OLD) needs Python $(OLD_PYTHONS), and none is here; install one to run this" \
 	    | tee build/skipped/$@; \

@@ -62,6 +62,7 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
     assert "Requests a second" in page.read_text()
 
 
+@pytest.mark.newest
 def test_a_ps_has_no_thread_for_each_of_its_clients() -> None:
     threads = {}
     for clients in (2, 256):

@@ -45,6 +45,7 @@ def check_result(result: dict[str, Any], iters: int) -> None:
     assert 0 < step["min"] <= step["p50"] <= step["p90"]
 
 
+@pytest.mark.newest
 def test_one_case_has_the_plain_ratio(tmp_path: Path) -> None:
     arguments = ["--case", "tiny", "--iters", "20", "--rounds", "2"]
     record = bench(tmp_path / "r.json", *arguments, "--protocols", "grpc,grpc++")
@@ -75,6 +76,7 @@ def test_fusion_is_a_side_of_its_own(tmp_path: Path) -> None:
     assert set(record["ratios"]) == {"grpc++ fused/grpc++"}
 
 
+@pytest.mark.newest
 def test_both_cases_are_the_default(tmp_path: Path) -> None:
     record = bench(tmp_path / "r.json", "--iters", "6", "--rounds", "2", "--protocols", "grpc")
     assert [result["case"] for result in record["results"]] == ["tiny", "many"]
@@ -83,6 +85,7 @@ def test_both_cases_are_the_default(tmp_path: Path) -> None:
     assert record["ratios"] == {}
 
 
+@pytest.mark.newest
 def test_ctrl_c_ends_every_task_and_says_so_in_one_line() -> None:
     token = f"test-{os.getpid()}-{time.monotonic_ns()}"
     with subprocess.Popen(

@@ -63,6 +63,7 @@ def test_the_wide_model_is_trained_with_its_tensors_singly_and_fused(tmp_path: P
     assert "Messages a step" in page.read_text()
 
 
+@pytest.mark.newest
 def test_wrong_usage_is_one_line_and_status_2() -> None:
     done = subprocess.run(
         [*COMMAND, "--model", "resnet"], capture_output=True, text=True, timeout=60, check=False

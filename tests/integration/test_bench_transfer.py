@@ -88,6 +88,7 @@ def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
     assert "measuring" in done.stderr
 
 
+@pytest.mark.newest
 def test_one_protocol_has_no_ratio_between_protocols(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     done = bench("--data-mb", "0.5", "--iters", "4", "--protocols", "grpc", "--json", str(path))
@@ -125,6 +126,7 @@ def test_two_hosts_end_with_the_transfer_rate(
     assert record["ratios"] == {}
 
 
+@pytest.mark.newest
 def test_a_peer_that_does_not_come_is_named_at_the_deadline(ports: list[int]) -> None:
     hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
     done = bench(*hosts, "--job", "worker", "--protocols", "grpc", "--peer-timeout", "1")
@@ -134,6 +136,7 @@ def test_a_peer_that_does_not_come_is_named_at_the_deadline(ports: list[int]) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.newest
 def test_a_port_in_use_is_named(ports: list[int]) -> None:
     with socket.create_server(("127.0.0.1", ports[0])):
         hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
@@ -142,6 +145,7 @@ def test_a_port_in_use_is_named(ports: list[int]) -> None:
     assert f"port {ports[0]} is in use" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.newest
 def test_a_ps_whose_worker_went_early_says_so(ports: list[int]) -> None:
     hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
     with subprocess.Popen(

@@ -103,6 +103,7 @@ def test_short_run_trains_on_both_protocols_and_writes_the_record(tmp_path: Path
     assert list(temporary.glob("tensorwire-*")) == []
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_demo_leaves_no_process_and_no_files(
     tmp_path: Path, number: signal.Signals
@@ -138,6 +139,7 @@ def test_interrupted_demo_leaves_no_process_and_no_files(
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.newest
 def test_a_ps_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     log = tmp_path / "stderr"
@@ -165,6 +167,7 @@ def test_a_ps_that_dies_ends_the_demo_with_its_name(tmp_path: Path) -> None:
     assert "tensorwire: error: ps:0 ended with signal SIGKILL" in log.read_text()
 
 
+@pytest.mark.newest
 def test_wrong_usage_is_one_line_and_status_2() -> None:
     done = subprocess.run(
         [*DEMO, "--protocol", "grpc+"], capture_output=True, text=True, timeout=60, check=False

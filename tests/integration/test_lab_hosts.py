@@ -85,6 +85,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.newest
 def test_tasks_on_two_hosts_reach_each_other_at_the_rate_of_the_link(
     tmp_path: Path, hosts: tuple[Host, Host]
 ) -> None:
@@ -109,6 +110,7 @@ def test_tasks_on_two_hosts_reach_each_other_at_the_rate_of_the_link(
     assert float(took_s) > 0.9 * PAYLOAD_BYTES * 8 / (GBIT_PER_S * 1e9)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.usefixtures("hosts")
 def test_nothing_is_left_in_the_namespaces_of_an_owner_that_was_ended(
@@ -138,11 +140,13 @@ def test_nothing_is_left_in_the_namespaces_of_an_owner_that_was_ended(
     wait_until(lambda: not processes_in(network), "the task has ended")
 
 
+@pytest.mark.newest
 def test_a_rate_that_no_link_can_have_is_refused() -> None:
     with pytest.raises(TensorwireError, match="up to 32"), two_hosts(100.0):
         pass
 
 
+@pytest.mark.newest
 def test_missing_pyroute2_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2", None)
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.tensorflow
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "link"
 
 
+@pytest.mark.newest
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
 def test_the_tensor_goes_over_the_link_and_not_around_it(tmp_path: Path) -> None:
