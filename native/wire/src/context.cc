@@ -29,6 +29,8 @@ EngineStats Context::Stats() const {
     figures.connects = live->connects.load(std::memory_order_relaxed);
     stats.peers.push_back(std::move(figures));
   }
+  for (const auto& reactor : reactors) stats.reactors.push_back({reactor->busy_us()});
+  stats.polling = options.polling;
   return stats;
 }
 

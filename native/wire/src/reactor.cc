@@ -176,14 +176,15 @@ bool Reactor::DrainFromReactor(MpscQueue* queue) {
   return !tasks.empty();
 }
 
-void Reactor::RunTimersFromReactor() {
-  if (timers_.empty()) return;
-  const int64_t now = NowMs();
-  while (!timers_.empty() && timers_.begin()->first <= now) {
+bool Reactor::RunTimersFromReactor(int64_t now_us) {
+  bool any = false;
+  while (!timers_.empty() && timers_.begin()->first <= now_us / 1000) {
     auto task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
     task();
+    any = true;
   }
+  return any;
 }
 
 void Reactor::RunAloneFromReactor() {
@@ -230,10 +231,15 @@ void Reactor::RunArrivedFromReactor() {
   }
 }
 
-int Reactor::SleepMsFromReactor() const {
+int Reactor::SleepMsFromReactor(int64_t now_us) const {
   if (timers_.empty()) return -1;
-  const int64_t wait = timers_.begin()->first - NowMs();
+  const int64_t wait = timers_.begin()->first - now_us / 1000;
   return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
+}
+
+void Reactor::AddBusyFromReactor(int64_t us) {
+  const uint64_t so_far = busy_us_.load(std::memory_order_relaxed);
+  busy_us_.store(so_far + static_cast<uint64_t>(us), std::memory_order_relaxed);
 }
 
 void Reactor::Loop() {
@@ -242,19 +248,26 @@ void Reactor::Loop() {
   constexpr int kMaxEvents = 128;
   epoll_event events[kMaxEvents];
 
+  // The clock is read twice a round, for the timers; how long the round was comes with it.
+  int64_t woke_us = 0;
+  bool worked = false;
   while (!stopping_.load(std::memory_order_acquire)) {
+    const int64_t begun_us = NowUs();
+    if (worked) AddBusyFromReactor(begun_us - woke_us);
     int sleep_ms = 0;
     if (!options_.polling) {
-      sleep_ms = SleepMsFromReactor();
+      sleep_ms = SleepMsFromReactor(begun_us);
       sleeping_.exchange(true, std::memory_order_acq_rel);
       SendBatch batch;
       if (DrainFromReactor(&inbox_)) {
         RunArrivedFromReactor();
         sleep_ms = 0;
+        AddBusyFromReactor(NowUs() - begun_us);
       }
     }
     const int count = epoll_wait(epoll_.get(), events, kMaxEvents, sleep_ms);
     sleeping_.exchange(false, std::memory_order_acq_rel);
+    woke_us = NowUs();
 
     SendBatch batch;
     for (int i = 0; i < count; ++i) {
@@ -272,8 +285,9 @@ void Reactor::Loop() {
       auto* target = static_cast<EventTarget*>(events[i].data.ptr);
       if (targets_.count(target) != 0) target->OnEventsFromReactor(events[i].events);
     }
-    DrainFromReactor(&inbox_);
-    RunTimersFromReactor();
+    worked = count > 0;
+    if (DrainFromReactor(&inbox_)) worked = true;
+    if (RunTimersFromReactor(woke_us)) worked = true;
     RunArrivedFromReactor();
     unwatched_.clear();
   }

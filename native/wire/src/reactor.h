@@ -43,6 +43,7 @@ class Reactor {
   // --- any thread ---
   void Post(std::function<void()> task);
   void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
+  uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
   bool IsCurrentThread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
   // --- on the reactor ---
@@ -81,10 +82,11 @@ class Reactor {
   void Loop();
   void DropPosted();
   static bool DrainFromReactor(MpscQueue* queue);  // true: there was something
-  void RunTimersFromReactor();
+  bool RunTimersFromReactor(int64_t now_us);       // as above
   void RunArrivedFromReactor();
   void RunAloneFromReactor();
-  int SleepMsFromReactor() const;
+  int SleepMsFromReactor(int64_t now_us) const;
+  void AddBusyFromReactor(int64_t us);
 
   const int index_;
   const EngineOptions& options_;
@@ -99,6 +101,7 @@ class Reactor {
   MpscQueue lazy_inbox_;  // looked at only when the lazy timer fires
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> lazy_armed_{false};
+  std::atomic<uint64_t> busy_us_{0};  // written by the reactor's thread only
   std::mutex drop_mutex_;
 
   // Touched by the reactor's thread only.

@@ -172,6 +172,27 @@ TEST(what_is_posted_while_it_stops_is_let_go_of) {
   }
 }
 
+TEST(a_reactor_is_busy_while_it_works_and_not_while_it_waits) {
+  for (const bool polling : {false, true}) {
+    EngineOptions options;
+    options.polling = polling;
+    Reactor reactor(0, options);
+    CHECK(reactor.Start().ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const uint64_t idle_us = reactor.busy_us();
+    CHECK(idle_us < 50'000);
+    reactor.Post([] {
+      const int64_t until = NowUs() + 50'000;
+      while (NowUs() < until) {
+      }
+    });
+    while (reactor.busy_us() < idle_us + 50'000) {  // the test's time limit ends it
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    reactor.Stop();
+  }
+}
+
 }  // namespace
 }  // namespace tensorwire::wire
 

@@ -21,8 +21,14 @@ struct PeerStats {
   uint64_t connects = 0;
 };
 
+struct ReactorStats {
+  uint64_t busy_us = 0;  // not waiting in epoll; of one that polls, in rounds with something to do
+};
+
 struct EngineStats {
   std::vector<PeerStats> peers;
+  std::vector<ReactorStats> reactors;
+  bool polling = false;
 };
 
 }  // namespace tensorwire::wire
