@@ -9,6 +9,7 @@
 #include "counters.h"
 #include "fuse_pass.h"
 #include "fused_tensor.h"
+#include "tensor_figures.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -106,7 +107,10 @@ int64_t PartIndex(OpKernelConstruction* ctx, const Group& group) {
 class FuseSendOp : public tensorflow::OpKernel {
  public:
   explicit FuseSendOp(OpKernelConstruction* ctx)
-      : OpKernel(ctx), group_(ctx), index_(PartIndex(ctx, group_)) {}
+      : OpKernel(ctx),
+        group_(ctx),
+        index_(PartIndex(ctx, group_)),
+        counters_(CountersFor(group_, requested_input(0))) {}
 
   bool IsExpensive() override { return false; }
 
@@ -124,6 +128,7 @@ class FuseSendOp : public tensorflow::OpKernel {
     if (!ctx->is_input_dead()) {
       part.tensor = ctx->input(0);
       part.way = WayOf(part.tensor);
+      counters_->Count(part.tensor.TotalBytes());
     }
     if (part.way == FusedPart::Way::kApart) {
       Rendezvous::ParsedKey key;
@@ -140,6 +145,11 @@ class FuseSendOp : public tensorflow::OpKernel {
   }
 
  private:
+  // `input` is as a NodeDef has it: the node, and which of its outputs.
+  static TensorCounters* CountersFor(const Group& group, const std::string& input) {
+    const auto key = group.key().FullKey();
+    return TensorFigures::Get().OfPart({key.data(), key.size()}, input.substr(0, input.find(':')));
+  }
   static absl::Status Send(OpKernelContext* ctx, const Rendezvous::ParsedKey& key,
                            const Tensor& tensor) {
     Rendezvous::Args args;
@@ -150,6 +160,7 @@ class FuseSendOp : public tensorflow::OpKernel {
 
   const Group group_;
   const int64_t index_;
+  TensorCounters* const counters_;
 };
 
 // Receives what the last FuseSendOp sent, and those parts that come on their own.

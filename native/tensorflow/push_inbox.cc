@@ -38,7 +38,7 @@ class PushInbox::PushCall : public wire::Call {
 
 PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
                                       const std::shared_ptr<Waiter>& waiter, uint32_t* order,
-                                      IncomingTensor* here) {
+                                      Pushed* here, TensorCounters** counters) {
   std::lock_guard lock(mutex_);
   std::string name(key);
   auto known = orders_.find(name);
@@ -47,30 +47,34 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
     const bool first = seen_.insert(std::hash<std::string>()(name)).second;
     if (first || orders_.size() >= kMostOrders) {
       *order = 0;
+      *counters = TensorFigures::Get().Of(key, TensorFigures::Direction::kIn);
       unordered_[{step_id, std::move(name)}] = waiter;
       return Expected::kAsk;
     }
-    known = orders_.emplace(std::move(name), ++last_order_).first;
-    keys_[known->second] = known->first;
+    const Order fresh{++last_order_, TensorFigures::Get().Of(key, TensorFigures::Direction::kIn)};
+    known = orders_.emplace(std::move(name), fresh).first;
+    keys_[fresh.number] = known->first;
   }
-  *order = known->second;
+  *order = known->second.number;
+  *counters = known->second.counters;
   const Slot slot{step_id, *order};
   if (const auto parked = parked_.find(slot); parked != parked_.end()) {
     *here = std::move(parked->second);
     parked_.erase(parked);
     any_parked_.store(!parked_.empty(), std::memory_order_release);
-    if (!here->declined()) return Expected::kHere;
+    if (!here->tensor.declined()) return Expected::kHere;
   }
-  const bool asks = here->declined() || accepted_.count(*order) == 0;
+  const bool asks = here->tensor.declined() || accepted_.count(*order) == 0;
   waiting_[slot] = {waiter, wire::NowMs(), asks};
   if (asks) return Expected::kAsk;
   ArmLocked();
   return Expected::kWait;
 }
 
-void PushInbox::Accept(uint32_t order) {
+void PushInbox::Accept(uint32_t order, int64_t round_trip_us) {
   std::lock_guard lock(mutex_);
   accepted_.insert(order);
+  times_.NoteRoundTrip(round_trip_us);
 }
 
 void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
@@ -83,7 +87,7 @@ void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
 }
 
 void PushInbox::EndStep(int64_t step_id) {
-  std::vector<IncomingTensor> dropped;  // freed without the lock
+  std::vector<Pushed> dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
   ended_.push_back(step_id);
   if (ended_.size() > kEndedSteps) ended_.pop_front();
@@ -103,9 +107,11 @@ std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
 
 void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) {
   std::shared_ptr<Waiter> waiter;
+  int64_t way_us = 0;
   {
     std::lock_guard lock(mutex_);
     accepted_.insert(order);  // or it would not have come
+    if (!tensor.declined()) way_us = times_.WayOf(tensor.made_us(), tensor.head_us());
     const Slot slot{step_id, order};
     if (const auto at = waiting_.find(slot); at != waiting_.end()) {
       waiter = at->second.waiter;
@@ -119,7 +125,7 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) 
       waiter = std::move(asked->second);
       unordered_.erase(asked);
     } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
-      parked_[slot] = std::move(tensor);
+      parked_[slot] = {std::move(tensor), way_us};
       any_parked_.store(true, std::memory_order_release);
     }
   }
@@ -127,7 +133,7 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) 
   if (tensor.declined()) {
     waiter->Ask();
   } else {
-    waiter->OnPush(std::move(tensor));
+    waiter->OnPush({std::move(tensor), way_us});
   }
 }
 
@@ -140,7 +146,7 @@ PushInbox::Unordered::iterator PushInbox::FindUnorderedLocked(int64_t step_id, u
 
 void PushInbox::OnLost(const wire::Status& why) {
   std::map<Slot, Waiting> waiting;
-  std::map<Slot, IncomingTensor> parked;
+  std::map<Slot, Pushed> parked;
   {
     std::lock_guard lock(mutex_);
     waiting.swap(waiting_);

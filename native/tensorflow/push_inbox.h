@@ -14,10 +14,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "push_times.h"
 #include "tensor_codec.h"
+#include "tensor_figures.h"
 #include "tensorwire/wire/engine.h"
 
 namespace tensorwire::plugin {
+
+// What came unasked.
+struct Pushed {
+  IncomingTensor tensor;
+  int64_t way_us = 0;  // from when it was made until its head was here
+};
 
 // Standing orders, seen from the consumer. A graph asks for the same tensors in every step. The
 // second time it asks for a key, the request carries the number of a *standing order*; a producer
@@ -36,7 +44,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   class Waiter {
    public:
     virtual ~Waiter() = default;
-    virtual void OnPush(IncomingTensor tensor) = 0;
+    virtual void OnPush(Pushed pushed) = 0;
     virtual void OnLost(const absl::Status& why) = 0;
     // Send an ordinary request too.
     virtual void Ask() = 0;
@@ -49,10 +57,11 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
 
   explicit PushInbox(std::weak_ptr<wire::Channel> channel) : channel_(std::move(channel)) {}
 
+  // `*counters` are those of the key.
   Expected Expect(int64_t step_id, std::string_view key, const std::shared_ptr<Waiter>& waiter,
-                  uint32_t* order, IncomingTensor* here);
-  // The producer accepted this order.
-  void Accept(uint32_t order);
+                  uint32_t* order, Pushed* here, TensorCounters** counters);
+  // The producer accepted this order. `round_trip_us`: how long request and reply were under way.
+  void Accept(uint32_t order, int64_t round_trip_us);
   // The waiter got its tensor, or its error, in another way.
   void Forget(int64_t step_id, uint32_t order, std::string_view key);
   // The step is over; what was pushed for it and not taken is dropped.
@@ -75,6 +84,11 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   static constexpr size_t kMostSeen = 1u << 16;
   static constexpr size_t kEndedSteps = 256;
 
+  struct Order {
+    uint32_t number = 0;
+    TensorCounters* counters = nullptr;
+  };
+
   void Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor);
   // Who asked in `step_id` without an order for the key that `order` is about.
   Unordered::iterator FindUnorderedLocked(int64_t step_id, uint32_t order);
@@ -85,7 +99,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
 
   std::mutex mutex_;
   uint32_t last_order_ = 0;
-  std::unordered_map<std::string, uint32_t> orders_;     // by key
+  std::unordered_map<std::string, Order> orders_;        // by key
   std::unordered_map<uint32_t, std::string_view> keys_;  // of orders; the text is in orders_
   std::unordered_set<uint32_t> accepted_;
   // Hashes of the keys that were asked for once: most keys of eager execution never come again, and
@@ -95,10 +109,11 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   // Who asked without an order, by step and key. Of two steps under way the second may give an
   // order that the producer then follows for the first as well.
   Unordered unordered_;
-  std::map<Slot, IncomingTensor> parked_;
+  std::map<Slot, Pushed> parked_;
   std::atomic<bool> any_parked_{false};
   std::deque<int64_t> ended_;  // a push may come after the end of its step
   bool armed_ = false;
+  PushTimes times_;
 };
 
 }  // namespace tensorwire::plugin

@@ -1,5 +1,6 @@
 #include "rendezvous.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -13,12 +14,14 @@
 #include "remote_worker.h"
 #include "status.h"
 #include "tensor_codec.h"
+#include "tensor_figures.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
 namespace {
@@ -85,7 +88,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   }
 
   // --- PushInbox::Waiter ---
-  void OnPush(IncomingTensor tensor) override;
+  void OnPush(Pushed pushed) override;
   void OnLost(const absl::Status& why) override { End(FromSource(why), IncomingTensor()); }
   void Ask() override;
 
@@ -97,8 +100,8 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
 
  private:
-  // Ends the call, if nothing else has.
-  void End(absl::Status status, IncomingTensor tensor);
+  // Ends the call, if nothing else has. `way_us`: how long the wire took, up to the head.
+  void End(absl::Status status, IncomingTensor tensor, int64_t way_us = 0);
   absl::Status DecodeProto(const IncomingTensor& incoming, Tensor* out);
   void CopyToDevice(const Tensor& host);
   void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
@@ -112,6 +115,9 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   const std::string key_;
   const Rendezvous::Args args_;
   const DoneCallback done_;
+  const int64_t began_us_ = wire::NowUs();
+  int64_t asked_us_ = 0;
+  TensorCounters* counters_ = nullptr;
   uint32_t order_ = 0;
   std::atomic<bool> ended_{false};
 
@@ -170,6 +176,7 @@ void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
 }
 
 void RemoteRendezvous::RecvCall::Run() {
+  RecvClock().Begin(began_us_);
   rendezvous_->Ref();
   rendezvous_->RegisterCall(this, args_);
   if (absl::Status s = status(); !s.ok()) {
@@ -178,13 +185,14 @@ void RemoteRendezvous::RecvCall::Run() {
   }
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
   if (on_accelerator_) {
+    counters_ = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
     Ask();  // it wants pinned memory, which a push does not know
     return;
   }
-  IncomingTensor here;
-  switch (link_.inbox->Expect(step_id_, key_, shared_from_this(), &order_, &here)) {
+  Pushed here;
+  switch (link_.inbox->Expect(step_id_, key_, shared_from_this(), &order_, &here, &counters_)) {
     case PushInbox::Expected::kHere:
-      End(absl::OkStatus(), std::move(here));
+      End(absl::OkStatus(), std::move(here.tensor), here.way_us);
       return;
     case PushInbox::Expected::kAsk:
       Ask();
@@ -204,6 +212,7 @@ void RemoteRendezvous::RecvCall::Ask() {
   // What comes after a Recv is put into TensorFlow's pool by the executor itself.
   wire::CallOptions options;
   options.done_on = wire::RunOn::kReactorWhenAlone;
+  asked_us_ = wire::NowUs();
   const uint64_t id = link_.channel->Start(std::move(request),
                                            std::make_unique<Reply>(shared_from_this()), options);
   bool unwanted = false;
@@ -233,20 +242,22 @@ void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
   });
 }
 
-void RemoteRendezvous::RecvCall::OnPush(IncomingTensor tensor) {
+void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
   uint64_t id = 0;
   {
     tensorflow::mutex_lock lock(mutex_);
     id = request_id_;
   }
   const auto channel = link_.channel;
-  End(absl::OkStatus(), std::move(tensor));
+  End(absl::OkStatus(), std::move(pushed.tensor), pushed.way_us);
   if (id != 0) channel->Cancel(id);
 }
 
 void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
-  if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_);
-  End(FromSource(status), std::move(tensor));
+  // To the producer and back; not what it waited for the tensor there.
+  const int64_t way_us = tensor.head_us() - asked_us_ - tensor.made_us();
+  if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_, way_us);
+  End(FromSource(status), std::move(tensor), way_us);
 }
 
 absl::Status RemoteRendezvous::RecvCall::FromSource(const absl::Status& status) const {
@@ -277,9 +288,18 @@ absl::Status RemoteRendezvous::RecvCall::DecodeProto(const IncomingTensor& incom
                              std::string(decoded.message()));
 }
 
-void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming) {
+void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
   const auto self = shared_from_this();  // whoever ends it may hold the last reference
   if (ended_.exchange(true)) return;
+  const int64_t now_us = wire::NowUs();
+  RecvClock().End(now_us);
+  if (status.ok()) {
+    const int64_t waited_us = now_us - began_us_;
+    // What was made before it was wanted was waited for only while it was on its way.
+    const int64_t wire_us = std::clamp<int64_t>(way_us + now_us - incoming.head_us(), 0, waited_us);
+    counters_->Count(incoming.payload_bytes());
+    counters_->CountWait(waited_us - wire_us, wire_us);
+  }
   link_.inbox->Forget(step_id_, order_, key_);
   // Nobody aborts it from here on; why it was aborted, if it was, comes before what the wire says.
   rendezvous_->DeregisterCall(this, args_);

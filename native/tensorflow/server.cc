@@ -2,16 +2,14 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 
-#include "counters.h"
 #include "cpu_devices.h"
 #include "data_plane.h"
 #include "eager_service.h"
 #include "rendezvous.h"
+#include "stats.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -25,29 +23,6 @@
 
 namespace tensorwire::plugin {
 namespace {
-
-// The data planes of this process, for its figures.
-class Planes {
- public:
-  void Add(const DataPlane* plane) {
-    std::lock_guard lock(mutex_);
-    planes_.insert(plane);
-  }
-  void Remove(const DataPlane* plane) {
-    std::lock_guard lock(mutex_);
-    planes_.erase(plane);
-  }
-  std::string ToJson() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::set<const DataPlane*> planes_;
-};
-
-Planes& AllPlanes() {
-  static Planes* planes = new Planes;  // threads may outlive static destruction
-  return *planes;
-}
 
 // gRPC's worker; it notes which steps failed here, for RemoteWorker.
 class Worker : public tensorflow::GrpcWorker {
@@ -84,7 +59,7 @@ class Server : private OwnDevices, public tensorflow::GrpcServer {
   Server(const tensorflow::ServerDef& server_def, tensorflow::Env* env)
       : GrpcServer(server_def, env) {}
   ~Server() override {
-    if (plane_ != nullptr) AllPlanes().Remove(plane_.get());
+    if (plane_ != nullptr) ShowPlane(plane_.get(), false);
     // The engine calls into what ~GrpcServer takes down; so it goes first.
     plane_.reset();
   }
@@ -130,7 +105,7 @@ class Server : private OwnDevices, public tensorflow::GrpcServer {
     eager_ = std::make_unique<EagerService>(eager, worker_env()->env);
     pool_.store(worker_env()->compute_pool, std::memory_order_release);
     service_->Begin(worker_env(), worker_impl(), plane_->orders(), eager_.get());
-    AllPlanes().Add(plane_.get());
+    ShowPlane(plane_.get(), true);
     return absl::OkStatus();
   }
 
@@ -195,74 +170,5 @@ const bool registered = [] {
   return true;
 }();
 
-std::string Quote(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20) quoted += c;
-  }
-  return quoted + '"';
-}
-
-std::string Planes::ToJson() const {
-  wire::PeerStats total;
-  std::string peers;
-  std::lock_guard lock(mutex_);
-  for (const DataPlane* plane : planes_) {
-    for (const wire::PeerStats& peer : plane->stats().peers) {
-      total.tx_bytes += peer.tx_bytes;
-      total.rx_bytes += peer.rx_bytes;
-      total.tx_frames += peer.tx_frames;
-      total.rx_frames += peer.rx_frames;
-      total.tx_syscalls += peer.tx_syscalls;
-      total.rx_syscalls += peer.rx_syscalls;
-      total.lent_bytes += peer.lent_bytes;
-      total.read_bytes += peer.read_bytes;
-      total.connects += peer.connects;
-      peers += (peers.empty() ? "" : ", ") + ("{\"task\": " + Quote(plane->name())) +
-               ", \"peer\": " + Quote(peer.peer) +
-               ", \"tx_bytes\": " + std::to_string(peer.tx_bytes) +
-               ", \"rx_bytes\": " + std::to_string(peer.rx_bytes) +
-               ", \"tx_frames\": " + std::to_string(peer.tx_frames) +
-               ", \"rx_frames\": " + std::to_string(peer.rx_frames) +
-               ", \"tx_syscalls\": " + std::to_string(peer.tx_syscalls) +
-               ", \"rx_syscalls\": " + std::to_string(peer.rx_syscalls) +
-               ", \"lent_bytes\": " + std::to_string(peer.lent_bytes) +
-               ", \"read_bytes\": " + std::to_string(peer.read_bytes) +
-               ", \"connects\": " + std::to_string(peer.connects) + "}";
-    }
-  }
-  const PluginCounters& counters = Counters();
-  return "{\"tx_bytes\": " + std::to_string(total.tx_bytes) +
-         ", \"rx_bytes\": " + std::to_string(total.rx_bytes) +
-         ", \"tx_frames\": " + std::to_string(total.tx_frames) +
-         ", \"rx_frames\": " + std::to_string(total.rx_frames) +
-         ", \"tx_syscalls\": " + std::to_string(total.tx_syscalls) +
-         ", \"rx_syscalls\": " + std::to_string(total.rx_syscalls) +
-         ", \"lent_bytes\": " + std::to_string(total.lent_bytes) +
-         ", \"read_bytes\": " + std::to_string(total.read_bytes) +
-         ", \"connects\": " + std::to_string(total.connects) +
-         ", \"recv_tensors\": " + std::to_string(counters.recv_tensors.load()) +
-         ", \"pushed_tensors\": " + std::to_string(counters.pushed_tensors.load()) +
-         ", \"served_tensors\": " + std::to_string(counters.served_tensors.load()) +
-         ", \"run_graphs\": " + std::to_string(counters.run_graphs.load()) +
-         ", \"fused_messages\": " + std::to_string(counters.fused_messages.load()) +
-         ", \"fused_tensors\": " + std::to_string(counters.fused_tensors.load()) +
-         ", \"eager_calls\": " + std::to_string(counters.eager_calls.load()) + ", \"peers\": [" +
-         peers + "]}";
-}
-
 }  // namespace
-
-PluginCounters& Counters() {
-  static PluginCounters* counters = new PluginCounters;
-  return *counters;
-}
-
 }  // namespace tensorwire::plugin
-
-extern "C" const char* tensorwire_stats_json() {
-  thread_local std::string json;
-  json = tensorwire::plugin::AllPlanes().ToJson();
-  return json.c_str();
-}

@@ -3,13 +3,15 @@
 #include <utility>
 
 #include "tensor_codec.h"
+#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
 
-bool StandingOrders::Add(std::string_view key, uint32_t order, wire::Pusher pusher) {
+bool StandingOrders::Add(std::string_view key, uint32_t order, wire::Pusher pusher,
+                         TensorCounters* counters) {
   std::lock_guard lock(mutex_);
   if (orders_.size() >= kMostOrders) return false;
-  orders_[std::string(key)] = {order, std::move(pusher)};
+  orders_[std::string(key)] = {order, std::move(pusher), counters};
   any_.store(true, std::memory_order_release);
   return true;
 }
@@ -35,12 +37,15 @@ bool StandingOrders::Serve(int64_t step_id, std::string_view key, const tensorfl
   wire::Message message;
   message.Put<int64_t>(step_id);
   if (!order.pusher.IsTaken()) {
-    EncodeTensor(tensorflow::Tensor(), kDead | kDeclined, /*waited_us=*/0, &message);
+    EncodeTensor(tensorflow::Tensor(), kDead | kDeclined, /*made_us=*/0, &message);
     order.pusher.Push(order.order, std::move(message));
     return false;
   }
-  EncodeTensor(tensor, is_dead ? kDead : 0, /*waited_us=*/0, &message);
-  return order.pusher.Push(order.order, std::move(message));
+  EncodeTensor(tensor, is_dead ? kDead : 0, static_cast<uint32_t>(wire::NowUs()), &message);
+  const uint64_t bytes = message.payload_bytes();
+  if (!order.pusher.Push(order.order, std::move(message))) return false;
+  order.counters->Count(bytes);
+  return true;
 }
 
 }  // namespace tensorwire::plugin

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "tensor_figures.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorwire/wire/engine.h"
 
@@ -17,8 +18,9 @@ namespace tensorwire::plugin {
 // instead of waiting in the rendezvous for a request that takes a round trip to come.
 class StandingOrders {
  public:
-  // From now on `key` is pushed to `pusher` as `order`. False when there are too many already.
-  bool Add(std::string_view key, uint32_t order, wire::Pusher pusher);
+  // From now on `key` is pushed to `pusher` as `order`, and counted in `counters`. False when there
+  // are too many already.
+  bool Add(std::string_view key, uint32_t order, wire::Pusher pusher, TensorCounters* counters);
 
   // The connection is gone, and its orders with it.
   void Forget(uint64_t connection_id);
@@ -32,6 +34,7 @@ class StandingOrders {
   struct Order {
     uint32_t order = 0;
     wire::Pusher pusher;
+    TensorCounters* counters = nullptr;
   };
 
   std::atomic<bool> any_{false};

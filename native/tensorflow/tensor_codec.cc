@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
 
@@ -17,7 +18,7 @@ bool TravelsAsMemory(const Tensor& tensor) {
          tensorflow::DataTypeCanUseMemcpy(tensor.dtype());
 }
 
-void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t waited_us, wire::Message* message) {
+void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t made_us, wire::Message* message) {
   // A dead tensor may be uninitialised: it has a type and a shape, and nothing in it.
   const bool empty = !tensor.IsInitialized() || tensor.NumElements() == 0;
   const bool as_proto = !empty && !TravelsAsMemory(tensor);
@@ -25,7 +26,7 @@ void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t waited_us, wire:
   message->Put<uint8_t>(static_cast<uint8_t>(flags | (as_proto ? kAsProto : 0)));
   message->Put<uint8_t>(static_cast<uint8_t>(shape.dims()));
   message->Put<uint16_t>(static_cast<uint16_t>(tensor.dtype()));
-  message->Put<uint32_t>(waited_us);
+  message->Put<uint32_t>(made_us);
   for (int i = 0; i < shape.dims(); ++i) message->Put<int64_t>(shape.dim_size(i));
   if (empty) return;
   if (as_proto) {
@@ -42,12 +43,14 @@ void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t waited_us, wire:
 absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload_bytes,
                                      tensorflow::Allocator* allocator,
                                      std::vector<wire::MutableBuffer>* into) {
+  head_us_ = wire::NowUs();
+  payload_bytes_ = payload_bytes;
   wire::MetadataReader reader(metadata);
   uint8_t rank = 0;
   uint16_t dtype_number = 0;
   TensorShape shape;
   bool well_formed = reader.Get(&flags_) && reader.Get(&rank) && reader.Get(&dtype_number) &&
-                     reader.Get(&waited_us_) && rank <= TensorShape::MaxDimensions() &&
+                     reader.Get(&made_us_) && rank <= TensorShape::MaxDimensions() &&
                      tensorflow::DataType_IsValid(dtype_number);
   for (int i = 0; well_formed && i < rank; ++i) {
     int64_t size = 0;

@@ -18,7 +18,8 @@ namespace tensorwire::plugin {
 //   u8   flags        TensorFlags
 //   u8   rank
 //   u16  dtype        DataType
-//   u32  waited_us    how long the producer kept the request waiting
+//   u32  made_us      of a reply: how long the request waited for the tensor to be made
+//                     of a push: when it was made, by the producer's steady clock (its low bits)
 //   i64  dimensions   `rank` of them
 //
 // and as payload its memory as it is or, where that has no meaning outside the process (strings,
@@ -35,7 +36,7 @@ bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 
 // Adds `tensor`, which is in host memory, to the message; keeps it alive until it has been sent.
 // `flags`: kDead and kOrderAccepted as they apply.
-void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t waited_us,
+void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t made_us,
                   wire::Message* message);
 
 // A tensor that arrives.
@@ -54,12 +55,17 @@ class IncomingTensor {
   bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
   bool declined() const { return (flags_ & kDeclined) != 0; }
   bool is_dead() const { return (flags_ & kDead) != 0; }
-  uint32_t waited_us() const { return waited_us_; }
+  uint32_t made_us() const { return made_us_; }
+  // When its metadata came, by this task's steady clock.
+  int64_t head_us() const { return head_us_; }
+  uint64_t payload_bytes() const { return payload_bytes_; }
   const tensorflow::Tensor& tensor() const { return tensor_; }
 
  private:
   uint8_t flags_ = 0;
-  uint32_t waited_us_ = 0;
+  uint32_t made_us_ = 0;
+  int64_t head_us_ = 0;
+  uint64_t payload_bytes_ = 0;
   tensorflow::Tensor tensor_;
   std::string proto_bytes_;
 };

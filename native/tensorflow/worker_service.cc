@@ -6,6 +6,7 @@
 #include "methods.h"
 #include "status.h"
 #include "tensor_codec.h"
+#include "tensor_figures.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/message_wrappers.h"
@@ -41,9 +42,10 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
 }
 
 void ReplyTensor(const wire::Request& request, const Tensor& tensor, uint8_t flags,
-                 uint32_t waited_us) {
+                 uint32_t waited_us, TensorCounters* counters) {
   wire::Message reply;
   EncodeTensor(tensor, flags, waited_us, &reply);
+  counters->Count(reply.payload_bytes());
   request.Reply(std::move(reply));
 }
 
@@ -127,12 +129,14 @@ void WorkerService::RecvTensor(wire::Request request) {
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
   // What is made on an accelerator is copied to the host when it is asked for, not before.
+  TensorCounters* const counters =
+      TensorFigures::Get().Of(reader.rest(), TensorFigures::Direction::kOut);
   const bool ordered = order != 0 && device->tensorflow_accelerator_device_info() == nullptr &&
-                       orders_->Add(reader.rest(), order, request.pusher());
+                       orders_->Add(reader.rest(), order, request.pusher(), counters);
   const int64_t asked_us = wire::NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
-      [env = env_, device, asked_us, ordered, request = std::move(request)](
+      [env = env_, device, asked_us, ordered, counters, request = std::move(request)](
           const absl::Status& status, const Rendezvous::Args& send_args,
           const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
         if (!status.ok()) {
@@ -155,9 +159,9 @@ void WorkerService::RecvTensor(wire::Request request) {
           auto source = std::make_shared<Tensor>(value);
           send_args.device_context->CopyDeviceTensorToCPU(
               source.get(), "RecvTensor", device, copy.get(),
-              [request, copy, source, waited_us](const absl::Status& copied) {
+              [request, copy, source, waited_us, counters](const absl::Status& copied) {
                 if (copied.ok()) {
-                  ReplyTensor(request, *copy, /*flags=*/0, waited_us);
+                  ReplyTensor(request, *copy, /*flags=*/0, waited_us, counters);
                 } else {
                   request.Fail(ToWire(copied));
                 }
@@ -165,12 +169,13 @@ void WorkerService::RecvTensor(wire::Request request) {
           return;
         }
         if (TravelsAsMemory(value)) {
-          ReplyTensor(request, value, flags, waited_us);
+          ReplyTensor(request, value, flags, waited_us, counters);
           return;
         }
         // Encoding takes time in proportion to the tensor; this may be a reactor.
-        env->compute_pool->Schedule(
-            [request, value, flags, waited_us] { ReplyTensor(request, value, flags, waited_us); });
+        env->compute_pool->Schedule([request, value, flags, waited_us, counters] {
+          ReplyTensor(request, value, flags, waited_us, counters);
+        });
       });
 }
 

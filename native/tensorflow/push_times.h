@@ -1,0 +1,52 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace tensorwire::plugin {
+
+// How long pushes from one task were on their way. The producer says by its own clock when it made
+// a tensor, and two hosts' clocks have nothing in common; but the difference between its time and
+// the time of arrival here is least for the push that nothing held up, and such a one was on its
+// way for half of the least round trip. Clocks drift, so only recent differences count. Not
+// thread-safe.
+class PushTimes {
+ public:
+  void NoteRoundTrip(int64_t us) {
+    least_round_trip_us_ = std::min(least_round_trip_us_, std::max<int64_t>(0, us));
+  }
+
+  // `made_us`: the low bits of the producer's clock; `head_us`: of this task's, at the arrival.
+  int64_t WayOf(uint32_t made_us, int64_t head_us) {
+    if (!begun_) {
+      begun_ = true;
+      first_ = static_cast<uint32_t>(head_us) - made_us;
+      window_ends_us_ = head_us + kWindowUs;
+    }
+    // Against the first one, so that it is small whatever the clocks say.
+    const auto difference = static_cast<int32_t>(static_cast<uint32_t>(head_us) - made_us - first_);
+    if (head_us >= window_ends_us_) {
+      before_ = least_;
+      least_ = difference;
+      window_ends_us_ = head_us + kWindowUs;
+    }
+    least_ = std::min(least_, difference);
+    const int64_t held_up = static_cast<int64_t>(difference) - std::min(least_, before_);
+    const bool known = least_round_trip_us_ != kUnknown;
+    return held_up + (known ? least_round_trip_us_ / 2 : 0);
+  }
+
+ private:
+  static constexpr int64_t kWindowUs = 10'000'000;
+  static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+  bool begun_ = false;
+  uint32_t first_ = 0;
+  int64_t window_ends_us_ = 0;
+  int32_t least_ = std::numeric_limits<int32_t>::max();   // in this window
+  int32_t before_ = std::numeric_limits<int32_t>::max();  // in the window before
+  int64_t least_round_trip_us_ = kUnknown;
+};
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,234 @@
+#include "stats.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "counters.h"
+#include "pool_allocator.h"
+#include "tensor_figures.h"
+#include "tensorwire/wire/clock.h"
+
+// The figures of this process, as JSON: what tensorwire.tf.stats() returns. docs/figures.md says
+// what each of them is.
+
+namespace tensorwire::plugin {
+namespace {
+
+class Planes {
+ public:
+  void Show(const DataPlane* plane, bool shown) {
+    std::lock_guard lock(mutex_);
+    if (shown) {
+      planes_.insert(plane);
+    } else {
+      planes_.erase(plane);
+    }
+    changed_.notify_all();
+  }
+  bool AwaitOne(int timeout_ms) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                             [this] { return !planes_.empty(); });
+  }
+  std::string ToJson() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<const DataPlane*> planes_;
+};
+
+Planes& AllPlanes() {
+  static Planes* planes = new Planes;  // threads may outlive static destruction
+  return *planes;
+}
+
+constexpr const char* kDirections[] = {"out", "in", "fused"};
+
+std::string Quote(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) quoted += c;
+  }
+  return quoted + '"';
+}
+
+// Members of a JSON object, or elements of a list, as they are added.
+class Items {
+ public:
+  void Add(const char* name, uint64_t value) { AddRaw(name, std::to_string(value)); }
+  void Add(const char* name, const std::atomic<uint64_t>& value) {
+    Add(name, value.load(std::memory_order_relaxed));
+  }
+  void Add(const char* name, const std::string& value) { AddRaw(name, Quote(value)); }
+  void AddList(const char* name, const Items& elements) {
+    AddRaw(name, "[" + elements.text_ + "]");
+  }
+  void AddObject(const char* name, const Items& members) { AddRaw(name, members.Object()); }
+  void Append(const Items& members) { Separated() += members.Object(); }
+  std::string Object() const { return "{" + text_ + "}"; }
+
+ private:
+  void AddRaw(const char* name, const std::string& value) {
+    Separated().append("\"").append(name).append("\": ").append(value);
+  }
+  std::string& Separated() {
+    if (!text_.empty()) text_ += ", ";
+    return text_;
+  }
+  std::string text_;
+};
+
+// A peer's tensors, over all their names.
+struct TensorTotals {
+  uint64_t tx_tensors = 0;
+  uint64_t rx_tensors = 0;
+  uint64_t tx_tensor_bytes = 0;
+  uint64_t rx_tensor_bytes = 0;
+  uint64_t not_ready_us = 0;
+  uint64_t wire_us = 0;
+
+  void Add(const TensorFigures::Entry& entry) {
+    if (entry.direction == TensorFigures::Direction::kFused) return;  // it is in another's count
+    const TensorCounters& counters = entry.counters;
+    const bool out = entry.direction == TensorFigures::Direction::kOut;
+    (out ? tx_tensors : rx_tensors) += counters.tensors.load(std::memory_order_relaxed);
+    (out ? tx_tensor_bytes : rx_tensor_bytes) += counters.bytes.load(std::memory_order_relaxed);
+    not_ready_us += counters.not_ready_us.load(std::memory_order_relaxed);
+    wire_us += counters.wire_us.load(std::memory_order_relaxed);
+  }
+};
+
+void AddFigures(const wire::PeerStats& stats, const TensorTotals& tensors, Items* to) {
+  to->Add("tx_bytes", stats.tx_bytes);
+  to->Add("rx_bytes", stats.rx_bytes);
+  to->Add("tx_frames", stats.tx_frames);
+  to->Add("rx_frames", stats.rx_frames);
+  to->Add("tx_syscalls", stats.tx_syscalls);
+  to->Add("rx_syscalls", stats.rx_syscalls);
+  to->Add("lent_bytes", stats.lent_bytes);
+  to->Add("read_bytes", stats.read_bytes);
+  to->Add("connects", stats.connects);
+  to->Add("tx_tensors", tensors.tx_tensors);
+  to->Add("rx_tensors", tensors.rx_tensors);
+  to->Add("tx_tensor_bytes", tensors.tx_tensor_bytes);
+  to->Add("rx_tensor_bytes", tensors.rx_tensor_bytes);
+  to->Add("not_ready_us", tensors.not_ready_us);
+  to->Add("wire_us", tensors.wire_us);
+}
+
+void AddTo(wire::PeerStats* total, const wire::PeerStats& peer) {
+  total->tx_bytes += peer.tx_bytes;
+  total->rx_bytes += peer.rx_bytes;
+  total->tx_frames += peer.tx_frames;
+  total->rx_frames += peer.rx_frames;
+  total->tx_syscalls += peer.tx_syscalls;
+  total->rx_syscalls += peer.rx_syscalls;
+  total->lent_bytes += peer.lent_bytes;
+  total->read_bytes += peer.read_bytes;
+  total->connects += peer.connects;
+}
+
+std::string Planes::ToJson() const {
+  std::lock_guard lock(mutex_);
+  TensorTotals all_tensors;
+  std::map<std::pair<std::string, std::string>, TensorTotals> tensors_of;  // by task and peer
+  Items tensors;
+  TensorFigures::Get().ForEach([&](const TensorFigures::Entry& entry) {
+    all_tensors.Add(entry);
+    tensors_of[{entry.task, entry.peer}].Add(entry);
+    Items one;
+    one.Add("task", entry.task);
+    one.Add("peer", entry.peer);
+    one.Add("direction", std::string(kDirections[static_cast<size_t>(entry.direction)]));
+    one.Add("name", entry.name);
+    one.Add("tensors", entry.counters.tensors);
+    one.Add("bytes", entry.counters.bytes);
+    one.Add("not_ready_us", entry.counters.not_ready_us);
+    one.Add("wire_us", entry.counters.wire_us);
+    tensors.Append(one);
+  });
+
+  wire::PeerStats total;
+  Items tasks, peers, reactors;
+  for (const DataPlane* plane : planes_) {
+    const wire::EngineStats stats = plane->stats();
+    Items task;
+    task.Add("task", plane->name());
+    task.Add("polling", stats.polling ? 1 : 0);
+    tasks.Append(task);
+    for (const wire::PeerStats& peer : stats.peers) {
+      AddTo(&total, peer);
+      Items one;
+      one.Add("task", plane->name());
+      one.Add("peer", peer.peer);
+      AddFigures(peer, tensors_of[{plane->name(), peer.peer}], &one);
+      peers.Append(one);
+    }
+    for (size_t index = 0; index < stats.reactors.size(); ++index) {
+      Items one;
+      one.Add("task", plane->name());
+      one.Add("index", index);
+      one.Add("busy_us", stats.reactors[index].busy_us);
+      reactors.Append(one);
+    }
+  }
+
+  Items all;
+  AddFigures(total, all_tensors, &all);
+  const PluginCounters& counters = Counters();
+  all.Add("recv_tensors", counters.recv_tensors);
+  all.Add("pushed_tensors", counters.pushed_tensors);
+  all.Add("served_tensors", counters.served_tensors);
+  all.Add("run_graphs", counters.run_graphs);
+  all.Add("fused_messages", counters.fused_messages);
+  all.Add("fused_tensors", counters.fused_tensors);
+  all.Add("eager_calls", counters.eager_calls);
+  all.Add("recv_waiting_us", RecvClock().total_us());
+  all.Add("clock_us", static_cast<uint64_t>(wire::NowUs()));
+  Items pool;
+  if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
+    const wire::BufferPool::Stats stats = allocator->pool()->stats();
+    pool.Add("used_bytes", stats.used_bytes);
+    pool.Add("kept_bytes", stats.kept_bytes);
+    pool.Add("hits", stats.hits);
+    pool.Add("misses", stats.misses);
+  }
+  all.AddObject("pool", pool);
+  all.AddList("tasks", tasks);
+  all.AddList("peers", peers);
+  all.AddList("reactors", reactors);
+  all.AddList("tensors", tensors);
+  return all.Object();
+}
+
+}  // namespace
+
+void ShowPlane(const DataPlane* plane, bool shown) { AllPlanes().Show(plane, shown); }
+
+PluginCounters& Counters() {
+  static PluginCounters* counters = new PluginCounters;
+  return *counters;
+}
+
+}  // namespace tensorwire::plugin
+
+extern "C" {
+
+const char* tensorwire_stats_json() {
+  thread_local std::string json;
+  json = tensorwire::plugin::AllPlanes().ToJson();
+  return json.c_str();
+}
+
+// Waits until this process is a task: 1 when it is, 0 when the time is up.
+int tensorwire_await_task(int timeout_ms) {
+  return tensorwire::plugin::AllPlanes().AwaitOne(timeout_ms) ? 1 : 0;
+}
+}

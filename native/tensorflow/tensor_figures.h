@@ -1,0 +1,89 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace tensorwire::plugin {
+
+// One tensor's figures in one direction between two tasks. Only who receives it has waits.
+struct TensorCounters {
+  std::atomic<uint64_t> tensors{0};
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> not_ready_us{0};  // Recvs waited for the producer
+  std::atomic<uint64_t> wire_us{0};       // Recvs waited for what was made
+
+  void Count(uint64_t tensor_bytes) {
+    tensors.fetch_add(1, std::memory_order_relaxed);
+    bytes.fetch_add(tensor_bytes, std::memory_order_relaxed);
+  }
+  void CountWait(int64_t not_ready, int64_t wire) {
+    not_ready_us.fetch_add(static_cast<uint64_t>(not_ready), std::memory_order_relaxed);
+    wire_us.fetch_add(static_cast<uint64_t>(wire), std::memory_order_relaxed);
+  }
+};
+
+// The figures of all tensors that this process has moved. A tensor of a graph has an entry of its
+// own, named for the node that makes it; all others (eager execution makes up a key for each copy)
+// share one for each peer. Entries stay for the life of the process, so that pointers to them may
+// be kept, and are bounded in number. Thread-safe; the lock is for finding an entry only.
+class TensorFigures {
+ public:
+  // kFused: went out as a part of another tensor, which is counted as well.
+  enum class Direction { kOut, kIn, kFused };
+  struct Entry {
+    std::string task;  // of this process
+    std::string peer;
+    Direction direction = Direction::kOut;
+    std::string name;  // "": what has no entry of its own
+    TensorCounters counters;
+  };
+
+  static TensorFigures& Get();
+
+  // The counters for the tensor that travels under this rendezvous key.
+  TensorCounters* Of(std::string_view key, Direction direction);
+  // Those for what `node` makes, when it travels as a part of the tensor with this key.
+  TensorCounters* OfPart(std::string_view key, std::string_view node);
+  void ForEach(const std::function<void(const Entry&)>& visit) const;
+
+ private:
+  static constexpr size_t kMostTensors = 4096;
+  static constexpr size_t kMostEntries = 8192;  // those for peers included
+
+  struct Ends {
+    std::string_view producer;
+    std::string_view consumer;
+    std::string_view edge;
+  };
+  static Ends EndsOf(std::string_view key);
+  TensorCounters* Find(const Ends& ends, std::string_view name, Direction direction);
+  Entry* FindLocked(const Ends& ends, std::string_view name, Direction direction);
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
+};
+
+// For how long at least one of several things was under way: lock-free, and exact.
+class UnionClock {
+ public:
+  void Begin(int64_t now_us);
+  void End(int64_t now_us);
+  uint64_t total_us() const { return total_us_.load(std::memory_order_relaxed); }
+
+ private:
+  // How many are under way in the low bits; above them, since when there is one.
+  static constexpr int kCountBits = 20;
+  std::atomic<uint64_t> state_{0};
+  std::atomic<uint64_t> total_us_{0};
+};
+
+// Time in which a Recv of this process waited for another task.
+UnionClock& RecvClock();
+
+}  // namespace tensorwire::plugin
