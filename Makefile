@@ -30,6 +30,7 @@ LAB := pyroute2
 # The page's test drives the system's Chromium by it; unit tests run on the newest TensorFlow only.
 BROWSER := playwright
 REPORT := jinja2 vl-convert-python
+METRICS := prometheus-client
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
 CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
@@ -102,13 +103,13 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/tools.ready: Makefile
 	@python=$$(.ci/find-python $(NEW_PYTHONS) 3.14) || { \
 	  echo "make: no Python 3.10 or newer found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }; \
-	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(RUNTIME)
+	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(RUNTIME) $(METRICS)
 	@touch $@
 
 .venv/new.ready: Makefile
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
-	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) \
+	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) \
 	  $(BROWSER) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.
@@ -117,7 +118,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 .venv/old.ready: Makefile
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
-	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 
 # Into the environment's own build tools (no isolation), so that a second build compiles only what

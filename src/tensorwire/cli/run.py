@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tensorwire.errors import UsageError
+from tensorwire.monitor import endpoint
 from tensorwire.plugin import runner
 
 
@@ -27,6 +28,17 @@ from tensorwire.plugin import runner
     help="Tensors that cross between two tasks at the same depth travel as one message.",
 )
 @click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve each task's figures here, 0 for any free port: /metrics for Prometheus, and what "
+    "tensorwire top reads.",
+)
+@click.option(
+    "--metrics-host",
+    metavar="ADDRESS",
+    help="Where --metrics-port listens.  [default: 127.0.0.1]",
+)
+@click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
 )
 @click.argument("script")
@@ -36,6 +48,8 @@ def run(
     ctx: click.Context,
     protocol: str | None,
     tensor_fuse: bool,
+    metrics_port: int | None,
+    metrics_host: str | None,
     as_module: bool,
     script: str,
     arguments: tuple[str, ...],
@@ -51,6 +65,10 @@ def run(
     environment = runner.environment(
         protocol, tensor_fuse, debug=bool(ctx.obj and ctx.obj["debug"])
     )
+    if metrics_port is not None:
+        environment[endpoint.PORT_VARIABLE] = str(metrics_port)
+    if metrics_host is not None:
+        environment[endpoint.HOST_VARIABLE] = metrics_host
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *target, *arguments], environment)

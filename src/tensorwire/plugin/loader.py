@@ -1,4 +1,4 @@
-"""Loads the engine and the plug-in into this process, and reads the plug-in's counters."""
+"""Loads the engine and the plug-in into this process, and reads its figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.errors import TensorwireError
+from tensorwire.monitor import endpoint
 from tensorwire.plugin import patches, paths
 from tensorwire.plugin.build import ensure_built
 
@@ -37,6 +38,7 @@ def load() -> Path:
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
             patches.refuse_partial_runs_that_fuse()
+            endpoint.start_from_environment(stats, _await_task)
         return _loaded.path
 
 
@@ -57,16 +59,26 @@ def _load(path: Path) -> LoadedPlugin:
         ) from None
     library.tensorwire_stats_json.restype = ctypes.c_char_p
     library.tensorwire_stats_json.argtypes = []
+    library.tensorwire_await_task.restype = ctypes.c_int
+    library.tensorwire_await_task.argtypes = [ctypes.c_int]
     return LoadedPlugin(path, library)
 
 
 def stats() -> dict[str, Any]:
-    """This process's totals on grpc++ since it began: bytes, frames, tensors, requests.
+    """This process's figures on grpc++ since it began; docs/figures.md says what each one is.
 
-    Raises TensorwireError where the plug-in is not loaded.
+    Totals over all peers, then "pool", and a list each for "tasks", "peers", "reactors" and
+    "tensors". Raises TensorwireError where the plug-in is not loaded.
     """
     if _loaded is None:
         raise TensorwireError("the grpc++ plug-in is not loaded: import tensorwire.tf first")
     found = json.loads(_loaded.library.tensorwire_stats_json())
     assert isinstance(found, dict)
     return found
+
+
+def _await_task() -> None:
+    """Returns when this process has a server on grpc++."""
+    assert _loaded is not None
+    while not _loaded.library.tensorwire_await_task(60_000):
+        pass

@@ -1,0 +1,35 @@
+"""The figures of this process: what the plug-in counted, and what the system knows."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+
+from tensorwire.monitor.figures import TaskFigures
+
+Source = Callable[[], TaskFigures]
+
+
+def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
+    """What reads this process's figures; `stats` is `tensorwire.tf.stats`."""
+    process = psutil.Process()
+
+    def collect() -> TaskFigures:
+        with process.oneshot():
+            cpu = process.cpu_times()
+            record = {
+                "host": socket.gethostname(),
+                "pid": process.pid,
+                "cores": len(os.sched_getaffinity(0)),
+                "at_s": time.time(),
+                "cpu_s": cpu.user + cpu.system,
+                "rss_bytes": process.memory_info().rss,
+            }
+        return TaskFigures.from_json({**stats(), "process": record})
+
+    return collect

@@ -1,0 +1,200 @@
+"""The figures of one task: what it moved, for whom it waited, and what its process used.
+
+All counts run from the start of the process; two records of one task and the time between them make
+rates (`tensorwire.monitor.rates`). `TaskFigures.to_json` is what the endpoint serves under
+``/figures``; docs/figures.md describes every field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+OUT = "out"
+IN = "in"
+FUSED = "fused"
+"""Of a tensor that went out as a part of another one (`tensor_fuse`), which counts as well."""
+
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Between a task and one peer; `tx` is what the task sent, `rx` what it received."""
+
+    task: str
+    """In TensorFlow's form, as every name of a task here: "/job:ps/replica:0/task:0"."""
+    peer: str
+    tx_bytes: int
+    """Over sockets. `lent_bytes` are on top."""
+    rx_bytes: int
+    tx_frames: int
+    rx_frames: int
+    tx_syscalls: int
+    rx_syscalls: int
+    lent_bytes: int
+    """Payloads that the peer, on the same host, read in this task's memory."""
+    read_bytes: int
+    """Payloads that this task read in the peer's memory."""
+    connects: int
+    tx_tensors: int
+    rx_tensors: int
+    tx_tensor_bytes: int
+    rx_tensor_bytes: int
+    not_ready_us: int
+    """What Recvs of the task waited for because the peer had not made the tensor yet, summed."""
+    wire_us: int
+    """What they waited for a tensor that was made, summed."""
+
+    @property
+    def out_bytes(self) -> int:
+        return self.tx_bytes + self.lent_bytes
+
+    @property
+    def in_bytes(self) -> int:
+        return self.rx_bytes + self.read_bytes
+
+
+@dataclass(frozen=True)
+class TensorFigures:
+    """One tensor of the graph, in one direction between a task and a peer."""
+
+    task: str
+    peer: str
+    direction: str
+    """OUT, IN or FUSED; waits are those of IN."""
+    name: str
+    """Of the node that makes it. "": all that have no entry of their own."""
+    tensors: int
+    bytes: int
+    not_ready_us: int
+    wire_us: int
+
+
+@dataclass(frozen=True)
+class ReactorFigures:
+    """A thread that moves bytes."""
+
+    task: str
+    index: int
+    busy_us: int
+    """Time in which it was not waiting for something to do."""
+
+
+@dataclass(frozen=True)
+class PoolFigures:
+    """The memory that is kept for large tensors."""
+
+    used_bytes: int = 0
+    kept_bytes: int = 0
+    """Not used, and not given back to the system yet."""
+    hits: int = 0
+    """Blocks that were used again."""
+    misses: int = 0
+    """Blocks that were made."""
+
+
+@dataclass(frozen=True)
+class ServedTask:
+    """A task that the process is. More than one only in tests and notebooks."""
+
+    task: str
+    polling: int
+    """1 where its reactors spin instead of sleeping."""
+
+
+@dataclass(frozen=True)
+class ProcessFigures:
+    """The process of a task, as its system sees it."""
+
+    host: str
+    pid: int
+    cores: int
+    """That the process may use."""
+    at_s: float
+    """When the record was made, in seconds since 1970."""
+    cpu_s: float
+    rss_bytes: int
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """All figures of one process on grpc++."""
+
+    process: ProcessFigures
+    clock_us: int
+    """The steady clock of the host when the counts were read: what rates divide by."""
+    recv_tensors: int
+    """Tensors wanted from other tasks."""
+    pushed_tensors: int
+    """Of them, those that came without being asked for."""
+    served_tensors: int
+    """Requests for a tensor that this task answered."""
+    run_graphs: int
+    """Parts of steps that a master elsewhere had this task run."""
+    eager_calls: int
+    """Operations and functions that TF2 elsewhere had this task run."""
+    fused_messages: int
+    fused_tensors: int
+    """Tensors that travelled in `fused_messages`."""
+    recv_waiting_us: int
+    """Time in which at least one Recv waited for another task."""
+    pool: PoolFigures
+    tasks: tuple[ServedTask, ...]
+    peers: tuple[Traffic, ...]
+    reactors: tuple[ReactorFigures, ...]
+    tensors: tuple[TensorFigures, ...]
+
+    @property
+    def name(self) -> str:
+        """ "ps:0"; several are joined by commas, and a process that is no task is "pid 123"."""
+        names = [short_name(task.task) for task in self.tasks]
+        return ",".join(names) or f"pid {self.process.pid}"
+
+    @property
+    def requests(self) -> int:
+        """What other tasks had from this one: tensors, parts of steps, operations."""
+        return sum(peer.tx_tensors for peer in self.peers) + self.run_graphs + self.eager_calls
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that `json.dumps` takes and `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> TaskFigures:
+        """Of what `to_json` made, perhaps in a newer version: names it does not know are ignored.
+
+        Raises:
+            ValueError: something is missing.
+        """
+        return _read(
+            cls,
+            record,
+            process=_read(ProcessFigures, record.get("process", {})),
+            pool=_read(PoolFigures, record.get("pool", {})),
+            tasks=_read_all(ServedTask, record.get("tasks", ())),
+            peers=_read_all(Traffic, record.get("peers", ())),
+            reactors=_read_all(ReactorFigures, record.get("reactors", ())),
+            tensors=_read_all(TensorFigures, record.get("tensors", ())),
+        )
+
+
+def short_name(task: str) -> str:
+    """ "ps:0" of "/job:ps/replica:0/task:0"; anything else as it is."""
+    found = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", task)
+    return f"{found[1]}:{found[2]}" if found else task
+
+
+def _read(cls: type[_Record], record: Mapping[str, Any], **made: Any) -> _Record:
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    values = {name: value for name, value in record.items() if name in known}
+    try:
+        return cls(**{**values, **made})
+    except TypeError as error:
+        raise ValueError(f"these are no figures of a task: {error}") from None
+
+
+def _read_all(cls: type[_Record], records: Any) -> tuple[_Record, ...]:
+    return tuple(_read(cls, record) for record in records)

@@ -1,0 +1,220 @@
+"""What tasks count: traffic by peer and by tensor, whose fault a wait is, and the endpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorwire.lab.ports import PortLease
+from tensorwire.monitor import announce, fetch
+from tensorwire.monitor.figures import TaskFigures, TensorFigures, Traffic
+
+from .support import TensorFlowCluster, session_config, tf1
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120, method="thread", func_only=True)]
+
+PS = "/job:ps/replica:0/task:0"
+W0 = "/job:worker/replica:0/task:0"
+HELD_S = 0.4
+
+
+class Seen:
+    """What a task counted between two looks."""
+
+    def __init__(self, cluster: TensorFlowCluster, task: str) -> None:
+        self._cluster, self._task = cluster, task
+        self.before = cluster.stats(task)
+
+    def _now(self) -> dict[str, Any]:
+        return dict(self._cluster.stats(self._task))
+
+    def total(self, name: str) -> int:
+        return int(self._now()[name] - self.before[name])
+
+    def tensor(self, name: str, direction: str) -> TensorFigures:
+        """Names are each test's own, so there is nothing to subtract."""
+        (found,) = [
+            TensorFigures(**t)
+            for t in self._now()["tensors"]
+            if t["name"] == name and t["direction"] == direction
+        ]
+        return found
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_tensor_is_counted_by_name_and_peer_at_both_ends(
+    wire_cluster: TensorFlowCluster, fuse: bool
+) -> None:
+    name = f"counted_{fuse}"
+    ps, worker = Seen(wire_cluster, "ps:0"), Seen(wire_cluster, "worker:0")
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            tensors = [tf.random.uniform([1000], name=f"{name}_{i}") for i in range(2)]
+        with tf.device(W0):
+            total = tf.add_n(tensors)
+        config = session_config()
+        if fuse:
+            config.graph_options.rewrite_options.custom_optimizers.add(name="tensorwire_fuse")
+        with tf1.Session(wire_cluster.target(), graph, config) as session:
+            for _ in range(5):
+                session.run(total)
+    node = f"{name}_0/RandomUniform"
+    sent = ps.tensor(node, "fused" if fuse else "out")
+    assert (sent.task, sent.peer) == (PS, W0)
+    assert (sent.tensors, sent.bytes) == (5, 5 * 4000)
+    assert sent.not_ready_us == sent.wire_us == 0
+    if not fuse:
+        received = worker.tensor(node, "in")
+        assert (received.task, received.peer) == (W0, PS)
+        assert (received.tensors, received.bytes) == (5, 5 * 4000)
+    assert ps.total("tx_tensors") == worker.total("rx_tensors") == (5 if fuse else 10)
+    assert ps.total("tx_tensor_bytes") == worker.total("rx_tensor_bytes") >= 40_000
+    (peer,) = [Traffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
+    assert peer.rx_tensors >= 5
+    assert peer.rx_frames >= 5
+    assert peer.rx_syscalls > 0
+
+
+def test_what_waits_for_its_producer_is_not_blamed_on_the_wire(
+    wire_cluster: TensorFlowCluster,
+) -> None:
+    """The tensor is made when another session fills a queue, long after it is wanted."""
+    worker = Seen(wire_cluster, "worker:0")
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            queue = tf1.FIFOQueue(9, [tf.float32], [[]], shared_name="late")
+            late = queue.dequeue(name="late")
+            fill = queue.enqueue([tf.constant(1.0)])
+        with tf.device(W0):
+            wanted = tf.identity(late + 0.0)
+        with wire_cluster.session(graph) as session, wire_cluster.session(graph) as other:
+
+            def fill_when_wanted(already: int) -> None:
+                while worker.total("recv_tensors") == already:  # the test's time limit ends it
+                    time.sleep(0.01)
+                time.sleep(HELD_S)
+                other.run(fill)
+
+            for i in range(4):  # asked for twice, then pushed
+                filling = threading.Thread(target=fill_when_wanted, args=(i,), daemon=True)
+                filling.start()
+                session.run(wanted)
+                filling.join()
+    found = worker.tensor("late", "in")
+    assert found.tensors == 4
+    assert found.not_ready_us > 4 * HELD_S * 1e6 * 0.5
+    assert found.wire_us < found.not_ready_us
+    assert worker.total("recv_waiting_us") >= found.not_ready_us
+    assert wire_cluster.stats("worker:0")["pushed_tensors"] > 0
+
+
+class SlowWire:
+    """Takes connections to `port` of this host, and holds back what comes from `target`."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self.held_s = 0.0
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", port))
+        self._open = [self._server]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._open += [near, far]
+                for source, sink, slow in ((near, far, False), (far, near, True)):
+                    threading.Thread(
+                        target=self._pass, args=(source, sink, slow), daemon=True
+                    ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if slow:
+                    time.sleep(self.held_s)
+                sink.sendall(data)
+
+
+@pytest.fixture
+def far_apart(plugin: None, tmp_path: Path) -> Iterator[tuple[TensorFlowCluster, SlowWire]]:
+    """A ps whose worker reaches it by a wire that can be made slow; both announce themselves."""
+    lease = PortLease()
+    with contextlib.ExitStack() as stack:
+        stack.callback(lease.release)
+        cluster = stack.enter_context(TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}))
+        ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
+        data, by_wire, own = lease.take(), lease.take(), lease.take()
+        wire = SlowWire(by_wire, data)
+        stack.callback(wire.close)
+        taken = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        for job, port, metrics in (("ps", data, 0), ("worker", by_wire, taken)):
+            folder = tmp_path / job
+            folder.mkdir()
+            (folder / ".endpoint_map").write_text(
+                f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
+            )
+            cluster.begin(
+                job,
+                0,
+                cwd=folder,
+                env={
+                    "TENSORWIRE_METRICS_PORT": str(metrics),
+                    announce.FOLDER_VARIABLE: str(tmp_path),
+                },
+            )
+        cluster.ready(*cluster.tasks.values())
+        yield cluster, wire
+
+
+def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing(
+    far_apart: tuple[TensorFlowCluster, SlowWire],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, wire = far_apart
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            value = tf.random.uniform([10], name="slow")
+        with tf.device(W0):
+            wanted = tf.identity(value + 0.0)
+        with cluster.session(graph) as session:
+            for _ in range(3):  # and the quickest of these is what a push takes at least
+                session.run(wanted)
+            before = Seen(cluster, "worker:0").tensor("slow/RandomUniform", "in")
+            wire.held_s = HELD_S
+            for _ in range(3):
+                assert np.shape(session.run(wanted)) == (10,)
+            wire.held_s = 0.0
+    after = Seen(cluster, "worker:0").tensor("slow/RandomUniform", "in")
+    waited_for_wire = after.wire_us - before.wire_us
+    assert waited_for_wire > 3 * HELD_S * 1e6 * 0.5
+    assert after.not_ready_us - before.not_ready_us < waited_for_wire
+
+    # The ps took any free port and announced it; the worker's was taken, and it went on.
+    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(tmp_path))
+    (found,) = announce.discover()
+    figures = fetch.fetch(found.address).figures
+    assert isinstance(figures, TaskFigures)
+    assert figures.name == "ps:0"
+    assert figures.process.pid == found.pid == cluster.tasks["ps:0"].pid
+    assert figures.requests >= 6
+    log = cluster.tasks["worker:0"].log.read_text()
+    assert "cannot serve figures at 127.0.0.1:" in log
+    assert "Address already in use" in log

@@ -1,0 +1,339 @@
+"""A task's figures: the record, the endpoint, Prometheus, and how tasks are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.monitor import announce, endpoint, fetch, prometheus
+from tensorwire.monitor.collect import source
+from tensorwire.monitor.figures import (
+    PoolFigures,
+    ProcessFigures,
+    ReactorFigures,
+    ServedTask,
+    TaskFigures,
+    TensorFigures,
+    Traffic,
+    short_name,
+)
+
+PS = "/job:ps/replica:0/task:0"
+WORKER = "/job:worker/replica:0/task:3"
+ROOT = Path(__file__).parents[2]
+
+
+def traffic(task: str = PS, peer: str = WORKER, **changes: int) -> Traffic:
+    names = [field.name for field in dataclasses.fields(Traffic)][2:]
+    return Traffic(task, peer, **{**{name: i + 1 for i, name in enumerate(names)}, **changes})
+
+
+FIGURES = TaskFigures(
+    process=ProcessFigures("here", 42, 2, 1.5e9, 12.5, 10**9),
+    clock_us=1_000_000,
+    recv_tensors=1,
+    pushed_tensors=2,
+    served_tensors=3,
+    run_graphs=4,
+    eager_calls=5,
+    fused_messages=6,
+    fused_tensors=7,
+    recv_waiting_us=2_500_000,
+    pool=PoolFigures(1, 2, 3, 4),
+    tasks=(ServedTask(PS, 0),),
+    peers=(traffic(),),
+    reactors=(ReactorFigures(PS, 0, 500_000),),
+    tensors=(
+        TensorFigures(PS, WORKER, "out", "embedding/read", 10, 4_000, 0, 0),
+        TensorFigures(PS, WORKER, "in", "gradients/x", 10, 40, 7, 8),
+        TensorFigures(PS, WORKER, "out", "", 1, 10**9, 0, 0),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees, or is seen by, what this user runs."""
+    folder = tmp_path / "runtime"
+    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(folder))
+    for name in (endpoint.PORT_VARIABLE, endpoint.HOST_VARIABLE, endpoint.SOCKET_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., str]]:
+    """Serves FIGURES; gives the address."""
+    endpoints: list[endpoint.Endpoint] = []
+
+    def serve(**where: Any) -> str:
+        endpoints.append(endpoint.serve(lambda: FIGURES, **where))
+        return endpoints[-1].address
+
+    yield serve
+    for each in endpoints:
+        each.close()
+
+
+def get(address: str, path: str) -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, reply.headers["Content-Type"], reply.read()
+    finally:
+        connection.close()
+
+
+# --- the record ----------------------------------------------------------------------------------
+
+
+def test_the_record_survives_json() -> None:
+    assert TaskFigures.from_json(json.loads(json.dumps(FIGURES.to_json()))) == FIGURES
+
+
+def test_what_a_newer_version_adds_is_ignored_and_what_is_missing_is_named() -> None:
+    record = FIGURES.to_json()
+    record["news"] = 1
+    record["peers"][0]["news"] = 1
+    assert TaskFigures.from_json(record) == FIGURES
+    del record["recv_tensors"]
+    with pytest.raises(ValueError, match="recv_tensors"):
+        TaskFigures.from_json(record)
+    with pytest.raises(ValueError, match="tx_bytes"):
+        TaskFigures.from_json({**FIGURES.to_json(), "peers": [{"task": PS, "peer": WORKER}]})
+
+
+def test_tasks_have_short_names() -> None:
+    assert short_name(WORKER) == "worker:3"
+    assert short_name("127.0.0.1:5000") == "127.0.0.1:5000"
+    assert FIGURES.name == "ps:0"
+    assert dataclasses.replace(FIGURES, tasks=()).name == "pid 42"
+
+
+def test_the_process_is_part_of_the_figures() -> None:
+    stats = {key: value for key, value in FIGURES.to_json().items() if key != "process"}
+    process = source(lambda: stats)().process
+    assert process.pid == os.getpid()
+    assert process.rss_bytes > 1_000_000
+    assert process.cpu_s > 0
+    assert 1 <= process.cores <= (os.cpu_count() or 1)
+
+
+# --- Prometheus ----------------------------------------------------------------------------------
+
+
+def samples() -> dict[str, list[Any]]:
+    text = prometheus.exposition(lambda: FIGURES).decode()
+    found: dict[str, list[Any]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+def test_metrics_are_named_by_the_conventions_of_prometheus() -> None:
+    text = prometheus.exposition(lambda: FIGURES).decode()
+    ours = [f for f in text_string_to_metric_families(text) if f.name.startswith("tensorwire_")]
+    assert len(ours) > 15
+    for family in ours:
+        assert re.fullmatch(r"[a-z][a-z_]*", family.name)
+        assert family.documentation.endswith(".")
+        assert not re.search(r"(_us|_ms|_mb|_kb)(_|$)", family.name), "seconds and bytes only"
+        if family.type == "counter":
+            assert all(sample.name.endswith("_total") for sample in family.samples)
+
+
+def test_metrics_carry_the_figures() -> None:
+    found = samples()
+    by_labels = {
+        (s.labels["direction"], s.labels["way"]): s.value
+        for s in found["tensorwire_peer_bytes_total"]
+    }
+    peer = FIGURES.peers[0]
+    assert by_labels == {
+        ("out", "tcp"): peer.tx_bytes,
+        ("in", "tcp"): peer.rx_bytes,
+        ("out", "memory"): peer.lent_bytes,
+        ("in", "memory"): peer.read_bytes,
+    }
+    waits = {s.labels["reason"]: s.value for s in found["tensorwire_recv_wait_seconds_total"]}
+    assert waits == {"not_ready": peer.not_ready_us / 1e6, "wire": peer.wire_us / 1e6}
+    (busy,) = found["tensorwire_reactor_busy_seconds_total"]
+    assert (busy.labels, busy.value) == ({"task": "ps:0", "reactor": "0"}, 0.5)
+    assert found["tensorwire_recv_waiting_seconds_total"][0].value == 2.5
+    assert found["process_resident_memory_bytes"][0].value > 0
+
+
+def test_only_the_tensors_that_moved_most_have_a_metric() -> None:
+    many = tuple(TensorFigures(PS, WORKER, "out", f"t{i}", 1, i, 0, 0) for i in range(500))
+    families = {f.name: f for f in prometheus.metrics(dataclasses.replace(FIGURES, tensors=many))}
+    named = [s.labels["tensor"] for s in families["tensorwire_tensor_bytes"].samples]
+    assert named == [f"t{i}" for i in range(499, 479, -1)]
+
+
+def test_every_metric_of_the_grafana_dashboard_exists() -> None:
+    dashboard = (ROOT / "docs" / "grafana-dashboard.json").read_text()
+    queries = [
+        target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]
+    ]
+    used = {name for q in queries for name in re.findall(r"(?:tensorwire|process)_[a-z_]+", q)}
+    assert len(used) >= 8
+    assert used <= set(samples())
+
+
+# --- the endpoint --------------------------------------------------------------------------------
+
+
+def test_an_endpoint_serves_json_and_metrics(served: Callable[..., str]) -> None:
+    address = served(port=0)
+    assert address.startswith("127.0.0.1:")
+    assert fetch.fetch(address) == fetch.Fetched(address, FIGURES)
+    status, content_type, body = get(address, "/metrics")
+    assert status == 200
+    assert content_type.startswith("text/plain; version=0.0.4")
+    assert b"tensorwire_peer_bytes_total{" in body
+    assert get(address, "/else")[0] == 404
+
+
+def test_an_endpoint_is_on_loopback_unless_told(served: Callable[..., str]) -> None:
+    address = served(port=0)
+    port = int(address.rpartition(":")[2])
+    with socket.socket() as other:  # the port is free on another address of this host
+        other.bind(("127.0.0.2", port))
+    assert served(port=0, host="127.0.0.3").startswith("127.0.0.3:")
+
+
+def test_an_endpoint_at_a_socket_is_for_its_owner_alone(
+    served: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "figures.sock"
+    address = served(socket_path=path)
+    assert address == f"unix:{path}"
+    assert fetch.fetch(address).figures == FIGURES
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(TensorwireError, match="another process serves there"):
+        served(socket_path=path)
+
+
+def test_a_socket_that_a_killed_process_left_is_taken_over(
+    served: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "figures.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert fetch.fetch(served(socket_path=path)).figures == FIGURES
+
+
+def start_and_wait(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stats = {key: value for key, value in FIGURES.to_json().items() if key != "process"}
+    before = set(threading.enumerate())
+    endpoint.start_from_environment(lambda: stats, lambda: None)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "tensorwire-endpoint":
+            thread.join(30)
+
+
+def test_a_port_that_is_taken_is_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with caplog.at_level(logging.WARNING):
+            start_and_wait(monkeypatch, TENSORWIRE_METRICS_PORT=port)
+    (record,) = caplog.records
+    assert f"127.0.0.1:{port} (Address already in use)" in record.getMessage()
+    assert "TENSORWIRE_METRICS_PORT" in record.getMessage()
+    assert announce.discover() == []
+
+
+@pytest.mark.parametrize("port", ["x", "65536", "-1"])
+def test_what_is_no_port_is_a_line_in_the_log(
+    port: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_and_wait(monkeypatch, TENSORWIRE_METRICS_PORT=port)
+    assert f"TENSORWIRE_METRICS_PORT={port} is no port" in caplog.text
+
+
+def test_without_a_port_or_a_socket_nothing_is_served() -> None:
+    before = threading.active_count()
+    endpoint.start_from_environment(dict, lambda: None)
+    assert threading.active_count() == before
+
+
+# --- finding tasks -------------------------------------------------------------------------------
+
+
+def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: Path) -> None:
+    code = """if True:
+        import json, sys
+        from tensorwire.monitor import announce
+        announce.announce("127.0.0.1:1")
+        print(json.dumps([(a.pid, a.address) for a in announce.discover()]), flush=True)
+        """
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    ((_, address),) = json.loads(done.stdout)
+    assert address == "127.0.0.1:1"
+    assert announce.discover() == []
+    assert list(announce.folder().iterdir()) == []
+
+
+def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
+    code = """if True:
+        import time
+        from tensorwire.monitor import announce
+        announce.announce("127.0.0.1:1")
+        print("announced", flush=True)
+        time.sleep(60)
+        """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as task:
+        assert task.stdout is not None
+        task.stdout.readline()
+        assert [found.pid for found in announce.discover()] == [task.pid]
+        task.kill()
+    assert announce.discover() == []
+    assert list(announce.folder().iterdir()) == []
+
+
+def test_only_the_owner_reads_the_folder(runtime: Path) -> None:
+    announce.announce("127.0.0.1:1")
+    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+    assert [found.pid for found in announce.discover()] == [os.getpid()]
+
+
+def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
+    served: Callable[..., str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        quiet = f"127.0.0.1:{silent.getsockname()[1]}"
+        answers = fetch.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
+    assert answers[0].figures == FIGURES
+    assert "timed out" in answers[1].error
+    assert "No such file" in answers[2].error
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":1", "host:x", "unix:relative", "h:70000"]
+)
+def test_what_is_no_endpoint_is_a_wrong_usage(address: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT or unix:PATH"):
+        fetch.check_address(address)
