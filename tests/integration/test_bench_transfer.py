@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -86,6 +88,26 @@ def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
     assert set(record["noise"]["scatter"]) == {"grpc", "grpc++", "tcp", "memcpy"}
     assert all(text in done.stdout for text in ("grpc++", "tcp (raw)", "memcpy (raw)"))
     assert "measuring" in done.stderr
+
+
+@pytest.mark.newest
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+def test_in_a_lab_the_tensor_goes_over_the_link_and_not_around_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyroute2")
+    path = tmp_path / "record.json"
+    size = ["--data-mb=4", "--iters=4", "--rounds=2", "--protocols=grpc++"]
+    done = bench("--lab", "hosts=2,rate=400mbit", *size, "--json", str(path))
+    record = load(path, done)
+    (result,) = record["results"]
+    check_result(result, "grpc++", data_mb=4.0, iters=4)
+    # A short cut through the machine's memory would be a hundred times faster.
+    assert result["mb_per_s"] < 1.05 * 50
+    ceilings = {"tcp", *(["iperf3"] if shutil.which("iperf3") else [])}
+    assert set(record["ratios"]) == {f"grpc++/{ceiling}" for ceiling in ceilings}
+    assert "tcp (raw)" in done.stdout
+    assert record["lab"]["network"] is True
+    assert (record["lab"]["hosts"], record["lab"]["rate_mbit_per_s"]) == (2, 400.0)
+    assert "note: measured between the hosts of a lab: 2 hosts, 400 Mbit/s" in done.stdout
 
 
 @pytest.mark.newest

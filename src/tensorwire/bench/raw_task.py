@@ -7,8 +7,8 @@ no step pays for page faults. Python only makes the calls: each moves as much as
 once, without the interpreter's lock.
 
 The process that started it asks by JSON messages (`lab.channel`):
-{"do": "receive", "bytes"} is answered by {"port"} and serves one sender until that leaves;
-{"do": "connect", "port", "bytes"}, then {"do": "tcp" | "memcpy", "iters"}, make the sender.
+{"do": "receive", "host", "bytes"} is answered by {"port"} and serves one sender until that leaves;
+{"do": "connect", "host", "port", "bytes"}, then {"do": "tcp" | "memcpy", "iters"}, make the sender.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 
 from tensorwire.lab.channel import Message, TaskEnd
 
-_HOST = "127.0.0.1"
 _CONNECT_TIMEOUT_S = 30.0
 
 
@@ -30,10 +29,10 @@ def _buffer(size_bytes: int, value: int) -> memoryview:
     return memoryview(np.full(size_bytes, value, dtype=np.uint8).data)
 
 
-def receive(end: TaskEnd, size_bytes: int) -> None:
+def receive(end: TaskEnd, host: str, size_bytes: int) -> None:
     """Announces a port, then reads buffers of `size_bytes` and acknowledges each."""
     view = _buffer(size_bytes, 1)
-    with socket.create_server((_HOST, 0)) as server:
+    with socket.create_server((host, 0)) as server:
         server.settimeout(_CONNECT_TIMEOUT_S)
         end.send({"port": server.getsockname()[1]})
         stream, _ = server.accept()
@@ -53,11 +52,11 @@ def receive(end: TaskEnd, size_bytes: int) -> None:
 class Sender:
     """The sending end, and a second buffer for memcpy."""
 
-    def __init__(self, port: int, size_bytes: int) -> None:
+    def __init__(self, host: str, port: int, size_bytes: int) -> None:
         self._source = _buffer(size_bytes, 2)
         self._copy_from = np.frombuffer(self._source, dtype=np.uint8)
         self._copy_to = np.full(size_bytes, 3, dtype=np.uint8)
-        self._stream = socket.create_connection((_HOST, port), _CONNECT_TIMEOUT_S)
+        self._stream = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
         self._stream.settimeout(None)
         self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -89,9 +88,9 @@ def main() -> None:
     sender: Sender | None = None
     while (message := end.receive()) is not None:
         if message["do"] == "receive":
-            receive(end, message["bytes"])
+            receive(end, message["host"], message["bytes"])
         elif message["do"] == "connect":
-            sender = Sender(message["port"], message["bytes"])
+            sender = Sender(message["host"], message["port"], message["bytes"])
             end.send({})
         elif sender is not None:
             step = sender.tcp if message["do"] == "tcp" else sender.memcpy

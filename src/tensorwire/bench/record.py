@@ -172,7 +172,6 @@ Result = MemoryResult | TransferResult | StepsResult | StrategyResult | ServeRes
 
 _RESULT_TYPES: dict[str, type[Result]] = {
     "bench transfer": TransferResult,
-    "benchmarks/link": TransferResult,
     "benchmarks/memory": MemoryResult,
     "bench steps": StepsResult,
     "bench strategy": StrategyResult,
@@ -229,6 +228,9 @@ class Record(Generic[Result_co]):
     host: Host = field(default_factory=Host.here)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     noise: Noise | None = None
+    lab: Mapping[str, Any] | None = None
+    """The lab's settings (`LabSettings.document`) with "network" and "notes": whether there was a
+    link, and what was asked for and is not so. None outside a lab."""
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
 
@@ -250,6 +252,8 @@ class Record(Generic[Result_co]):
             "ceilings": dict(self.ceilings),
             "noise": None if self.noise is None else dataclasses.asdict(self.noise),
         }
+        if self.lab is not None:
+            document["lab"] = dict(self.lab)
         return json.dumps(_rounded(document), indent=1) + "\n"
 
     @staticmethod
@@ -276,6 +280,7 @@ class Record(Generic[Result_co]):
                 },
                 ceilings={k: float(v) for k, v in document.get("ceilings", {}).items()},
                 noise=None if noise is None else Noise(**noise),
+                lab=document.get("lab"),
                 time=document.get("time", ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from tensorwire.bench import stats
 from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.payloads import check_message_size
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Record, ServeResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -33,7 +34,7 @@ from tensorwire.bench.sides import (
 )
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import Task
 from tensorwire.lab.channel import Message
 
 _WARM_UP_REQUESTS = 2000
@@ -92,8 +93,8 @@ class _Measured:
 class ServeSide(ClusterProcesses):
     """One ps and its clients, of a protocol."""
 
-    def __init__(self, protocol: str, plan: ServePlan) -> None:
-        super().__init__(LocalCluster({"ps": 1, "clients": 1}))
+    def __init__(self, protocol: str, plan: ServePlan, places: Places = HERE) -> None:
+        super().__init__(places.cluster({"ps": 1, "clients": 1}))
         self.protocol = protocol
         self.tensorflow = ""
         self.measured = _Measured()
@@ -141,13 +142,13 @@ class ServeSide(ClusterProcesses):
             self._clients,
             {
                 "do": "connect",
-                "address": f"127.0.0.1:{self._port}",
+                "address": f"{self._ps.address.rpartition(':')[0]}:{self._port}",
                 "clients": self._plan.clients,
                 "incarnation": incarnation,
             },
         )
         self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.clients * self._plan.in_flight))
-        connections = established(self._port)
+        connections = connections_to(self._port, self._clients.pid)
         if connections < self._plan.clients:
             raise TensorwireError(
                 f"{self._plan.clients} clients of {self.protocol} share {connections} connections: "
@@ -227,19 +228,19 @@ def default_requests(message_size: int, least: int) -> int:
     return max(least, min(200_000, _DEFAULT_BYTES // max(1, message_size)))
 
 
-def established(port: int) -> int:
-    """TCP connections of this network namespace whose local port is `port`."""
+def connections_to(port: int, pid: int) -> int:
+    """Established TCP connections to a port of whatever host, where process `pid` is."""
     count = 0
     for table in ("tcp", "tcp6"):
-        path = Path("/proc/net") / table
+        path = Path(f"/proc/{pid}/net/{table}")
         lines = path.read_text().splitlines()[1:] if path.exists() else []
         for line in lines:
-            _, local, _, state = line.split()[:4]
-            count += state == "01" and int(local.rpartition(":")[2], 16) == port
+            _, _, remote, state = line.split()[:4]
+            count += state == "01" and int(remote.rpartition(":")[2], 16) == port
     return count
 
 
-def run(plan: ServePlan, watcher: Watcher) -> Record[ServeResult]:
+def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[ServeResult]:
     """Measures; `watcher.advance` is called `len(split(requests, rounds))` times.
 
     Raises:
@@ -248,7 +249,7 @@ def run(plan: ServePlan, watcher: Watcher) -> Record[ServeResult]:
     noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ServeSide(name, plan)) for name in plan.protocols]
+        sides = [stack.enter_context(ServeSide(name, plan, places)) for name in plan.protocols]
         for side in sides:
             side.connect(watcher)
         watcher.activity("measuring")
@@ -264,4 +265,5 @@ def run(plan: ServePlan, watcher: Watcher) -> Record[ServeResult]:
         results=results,
         ratios=compare(rounds, [("grpc++", "grpc")]),
         noise=noise.seen(rounds),
+        lab=places.document,
     )

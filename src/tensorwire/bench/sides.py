@@ -19,9 +19,10 @@ from typing import Protocol, TypeVar
 import psutil
 
 from tensorwire.bench import stats
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Ratio
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab import Host, LocalCluster, Task
+from tensorwire.lab import LocalCluster, Task
 from tensorwire.lab.channel import ChannelClosed, Message
 
 PROTOCOLS = ("grpc", "grpc++")
@@ -215,16 +216,13 @@ class ClusterProcesses(ABC):
 
 
 class Side(ClusterProcesses):
-    """A ps, a worker and perhaps more, on this machine or on lab hosts."""
+    """A ps, a worker and perhaps more."""
 
     def __init__(
-        self,
-        contender: Contender,
-        modules: Mapping[str, str],
-        hosts: Mapping[str, Host] | None = None,
+        self, contender: Contender, modules: Mapping[str, str], places: Places = HERE
     ) -> None:
         """`modules`: of each job the module of this package that its one task is."""
-        super().__init__(LocalCluster(dict.fromkeys(modules, 1), hosts))
+        super().__init__(places.cluster(dict.fromkeys(modules, 1)))
         self.name = contender.name
         self.protocol = contender.protocol
         self._setting = contender.setting
@@ -266,8 +264,9 @@ class Side(ClusterProcesses):
 class ProtocolSide(Side):
     """One ps and one worker that move tensors."""
 
-    def __init__(self, contender: Contender, hosts: Mapping[str, Host] | None = None) -> None:
-        super().__init__(contender, dict.fromkeys(("ps", "worker"), "tensor_task"), hosts)
+    def __init__(self, contender: Contender, places: Places = HERE) -> None:
+        super().__init__(contender, dict.fromkeys(("ps", "worker"), "tensor_task"), places)
+        self._has_link = places.have_link
         self._steps = 0
 
     def build(self, tensors: Tensors) -> None:
@@ -290,9 +289,19 @@ class ProtocolSide(Side):
         run = {"do": "run", "case": tensors.name}
         self._ask("worker", {**run, "iters": warm_up}, timeout_s)
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"]
+        received_bytes = self._received_bytes()
         measured = self._ask("worker", {**run, "iters": iters}, timeout_s)
+        if (
+            self._has_link
+            and self._received_bytes() - received_bytes < iters * tensors.data_mb * 1e6
+        ):
+            raise TensorwireError(f"{self.name} did not use the link: its figures mean nothing")
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"] - ps_cpu_s
         return Block(measured["step_s"], measured["cpu_s"] + ps_cpu_s)
+
+    def _received_bytes(self) -> int:
+        """What came to the ps's host over its link."""
+        return self._cluster.host("ps", 0).received_bytes() if self._has_link else 0
 
     def verify(self, tensors: Tensors) -> None:
         """Raises TensorwireError unless the ps holds what the worker sent, by this protocol."""
@@ -321,22 +330,22 @@ class ProtocolSide(Side):
 class CeilingSide(ClusterProcesses):
     """One raw TCP stream between two processes, and memcpy in one of them."""
 
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(LocalCluster({"raw": 2}))
+    def __init__(self, size_bytes: int, places: Places = HERE) -> None:
+        super().__init__(places.cluster({"receiver": 1, "sender": 1}))
         self._size_bytes = size_bytes
         self._tasks: list[Task] = []
 
     def _start(self) -> None:
-        for index in range(2):
-            task = self._cluster.start("raw", index, task_argv("raw_task"), channel=True)
+        for job in ("receiver", "sender"):
+            task = self._cluster.start(job, 0, task_argv("raw_task"), channel=True)
             self._tasks.append(task)
 
     def wait_started(self) -> None:
         """Returns when the stream stands and both have touched their buffers."""
         receiver, sender = self._tasks
-        size = {"bytes": self._size_bytes}
-        port = ask(self._cluster, receiver, {"do": "receive", **size})["port"]
-        ask(self._cluster, sender, {"do": "connect", "port": port, **size})
+        common = {"host": self._cluster.host("receiver", 0).address, "bytes": self._size_bytes}
+        port = ask(self._cluster, receiver, {"do": "receive", **common})["port"]
+        ask(self._cluster, sender, {"do": "connect", "port": port, **common})
 
     def block(self, kind: str, iters: int, warm_up: int = 1) -> list[float]:
         """Seconds of each of `iters` steps of `kind`, "tcp" or "memcpy"."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from tensorwire.bench import stats
 from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Record, StepsResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -53,7 +54,7 @@ class StepsPlan:
         return contenders(self.protocols, self.setting)
 
 
-def run(plan: StepsPlan, watcher: Watcher) -> Record[StepsResult]:
+def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[StepsResult]:
     """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
@@ -67,7 +68,7 @@ def run(plan: StepsPlan, watcher: Watcher) -> Record[StepsResult]:
     }
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each)) for each in plan.contenders]
+        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
         for side in sides:
             side.wait_started(watcher)
         watcher.activity("warming up")
@@ -105,4 +106,5 @@ def run(plan: StepsPlan, watcher: Watcher) -> Record[StepsResult]:
         results=results,
         ratios=compare_cases(rounds),
         noise=noise.seen(by_side_and_case(rounds)),
+        lab=places.document,
     )

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from tensorwire.bench import stats
 from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Record, StrategyResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -60,9 +61,9 @@ class StrategyPlan:
 class StrategySide(Side):
     """A ps, a worker and a coordinator."""
 
-    def __init__(self, contender: Contender) -> None:
+    def __init__(self, contender: Contender, places: Places = HERE) -> None:
         modules = {"ps": "tensor_task", "worker": "tensor_task", "chief": "strategy_task"}
-        super().__init__(contender, modules)
+        super().__init__(contender, modules, places)
         self._functions = 0
 
     def block(self, case: str, iters: int, warm_up: int) -> float:
@@ -92,7 +93,7 @@ class StrategySide(Side):
             )
 
 
-def run(plan: StrategyPlan, watcher: Watcher) -> Record[StrategyResult]:
+def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[StrategyResult]:
     """Measures; `watcher.advance` is called once a round of a case.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
@@ -107,7 +108,7 @@ def run(plan: StrategyPlan, watcher: Watcher) -> Record[StrategyResult]:
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
         sides = [
-            stack.enter_context(StrategySide(contender))
+            stack.enter_context(StrategySide(contender, places))
             for contender in contenders(plan.protocols, plan.setting)
         ]
         for side in sides:
@@ -143,4 +144,5 @@ def run(plan: StrategyPlan, watcher: Watcher) -> Record[StrategyResult]:
         results=results,
         ratios=compare_cases(rounds),
         noise=noise.seen(by_side_and_case(rounds)),
+        lab=places.document,
     )

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorwire.bench import traffic
 from tensorwire.bench.models import MODELS, examples
 from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Record, TrainResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -95,6 +95,7 @@ def run(
     command: str,
     plan: TrainPlan,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
+    places: Places = HERE,
 ) -> Record[TrainResult]:
     """Trains the model once per contender, in turns, as ``command``.
 
@@ -108,7 +109,7 @@ def run(
     noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         clusters = [
-            stack.enter_context(LocalCluster({"ps": plan.ps, "worker": plan.workers}))
+            stack.enter_context(places.cluster({"ps": plan.ps, "worker": plan.workers}))
             for _ in plan.contenders
         ]
         # In a cluster's directory the data goes when the cluster goes, even if we are killed.
@@ -142,6 +143,7 @@ def run(
         results=results,
         ratios=compare(rounds, PAIRS),
         noise=noise.seen(rounds),
+        lab=places.document,
     )
 
 
@@ -198,9 +200,6 @@ class _Training:
         self._measured_steps = 0
         self._traffic = _Traffic(0, 0)
         self._loss: float | None = None
-        self._grpc_ports = [
-            int(address.rpartition(":")[2]) for job in cluster.spec.values() for address in job
-        ]
 
     def start(self) -> None:
         """Starts the tasks' processes, and does not wait for them."""
@@ -315,17 +314,20 @@ class _Training:
 
     def _traffic_so_far(self) -> _Traffic:
         """gRPC's bytes from the kernel, and grpc++'s bytes and calls from its own counters."""
-        try:
-            grpc_bytes: int | None = traffic.received_bytes(self._grpc_ports)
-        except traffic.TrafficUnavailable:
-            grpc_bytes = None
+        tasks = (*self._ps, *self._workers)
+        stats = {task: self._ask(task, "stats") for task in tasks}
+        # Tasks of one host see the same connections.
+        one_a_host = {self._cluster.host(task.job, task.index): task for task in tasks}
+        grpc_bytes: int | None = 0
+        for task in one_a_host.values():
+            grpc_bytes = _sum(grpc_bytes, stats[task]["grpc_bytes"])
         if self.contender.protocol == "grpc":
             return _Traffic(grpc_bytes, None)
-        stats = [self._ask(task, "stats") for task in (*self._ps, *self._workers)]
-        data_bytes = sum(int(task["rx_bytes"]) + int(task["read_bytes"]) for task in stats)
-        tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in stats)
+        of_tasks = stats.values()
+        data_bytes = sum(int(each["rx_bytes"]) + int(each["read_bytes"]) for each in of_tasks)
+        tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in of_tasks)
         # CleanupGraph follows each RunGraph and has no counter of its own.
-        graph_calls = 2 * sum(int(s["run_graphs"]) for s in stats)
+        graph_calls = 2 * sum(int(s["run_graphs"]) for s in of_tasks)
         return _Traffic(data_bytes + (grpc_bytes or 0), tensors + graph_calls)
 
     def _report(self, phase: str, taken: int = 0, steps_per_s: float | None = None) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorwire.bench import traffic
 from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
@@ -153,11 +154,17 @@ class Worker:
 
 
 def _stats(config: TaskConfig) -> Message:
+    """The plug-in's counters, and what this host's gRPC connections of the job received."""
+    ports = [int(each.rpartition(":")[2]) for job in config.spec.values() for each in job]
+    try:
+        grpc_bytes: int | None = traffic.received_bytes(ports)
+    except traffic.TrafficUnavailable:
+        grpc_bytes = None
     if config.protocol == "grpc":
-        return {}
+        return {"grpc_bytes": grpc_bytes}
     import tensorwire.tf
 
-    return dict(tensorwire.tf.stats())
+    return {**tensorwire.tf.stats(), "grpc_bytes": grpc_bytes}
 
 
 def _serve_stats(config: TaskConfig, channel: TaskEnd) -> None:

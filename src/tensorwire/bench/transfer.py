@@ -3,7 +3,8 @@
 After a test of TensorFlow's distributed runtime of 2017-18: one ps, one worker, a variable of the
 same size on each, and the worker's is assigned to the ps's over and over. Here every protocol has a
 ps and a worker of its own that stay for the whole call, and the protocols take turns, together with
-one raw TCP stream and one memcpy of a buffer of the same size.
+one raw TCP stream and, on one machine, one memcpy of a buffer of the same size. On a link that is
+slower than the machine's memory it is iperf3, where installed, in the place of memcpy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorwire.bench import stats
+from tensorwire.bench.iperf3 import IPERF3, Iperf3Side
+from tensorwire.bench.iperf3 import is_installed as iperf3_is_installed
 from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Record, TransferResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
@@ -32,7 +36,6 @@ from tensorwire.bench.sides import (
 )
 from tensorwire.errors import TensorwireError, UsageError
 
-_CEILINGS = ("tcp", "memcpy")
 # Above this a buffer is in DRAM wholly, and the rate of a larger one is the same.
 _CEILING_BUFFER_MB = 1000.0
 # A variable on each task, and the received tensor beside the one that it replaces.
@@ -88,7 +91,7 @@ def large_tensor(data_mb: float) -> Tensors:
     return Tensors("transfer", 1, round(data_mb * 1e6 / 4))
 
 
-def run(plan: TransferPlan, watcher: Watcher) -> Record[TransferResult]:
+def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
 
     Raises:
@@ -98,30 +101,29 @@ def run(plan: TransferPlan, watcher: Watcher) -> Record[TransferResult]:
     tensors = plan.tensors
     ceiling_bytes = round(min(plan.data_mb, _CEILING_BUFFER_MB) * 1e6)
     _check_memory(plan, ceiling_bytes)
-    blocks = stats.split(plan.iters, plan.rounds)
     names = [contender.name for contender in plan.contenders]
-    rounds: dict[str, list[list[float]]] = {name: [] for name in (*names, *_CEILINGS)}
+    rounds: dict[str, list[list[float]]] = {name: [] for name in names}
     cpu_s = dict.fromkeys(names, 0.0)
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each)) for each in plan.contenders]
-        ceiling = stack.enter_context(CeilingSide(ceiling_bytes))
+        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
+        ceilings = stack.enter_context(_Ceilings(ceiling_bytes, places))
         for side in sides:
             side.wait_started(watcher)
-        ceiling.wait_started()
+        ceilings.wait_started()
+        rounds.update({name: [] for name in ceilings.names})
         watcher.activity("warming up")
         for side in sides:
             side.build(tensors)
             side.block(tensors, iters=1, warm_up=2)
         watcher.activity("measuring")
-        for iters in blocks:
+        for iters in stats.split(plan.iters, plan.rounds):
             for side in sides:
                 block = side.block(tensors, iters)
                 rounds[side.name].append(block.step_s)
                 cpu_s[side.name] += block.cpu_s
-            for kind in _CEILINGS:
-                scale = plan.data_mb * 1e6 / ceiling_bytes
-                rounds[kind].append([time_s * scale for time_s in ceiling.block(kind, iters)])
+            for name in ceilings.names:
+                rounds[name].append(ceilings.block(name, iters, plan.data_mb))
             watcher.advance()
         for side in sides:
             side.verify(tensors)
@@ -139,15 +141,46 @@ def run(plan: TransferPlan, watcher: Watcher) -> Record[TransferResult]:
         )
         for contender in plan.contenders
     ]
-    pairs = [(name, ceiling) for name in _compared_with_ceilings(names) for ceiling in _CEILINGS]
+    compared = names if places.have_link else _compared_with_ceilings(names)
+    pairs = [(name, ceiling) for name in compared for ceiling in ceilings.names]
     return Record(
         command="bench transfer",
         tensorflow=tensorflow,
         results=results,
         ratios=compare(rounds, [*PAIRS, *pairs]),
-        ceilings={kind: plan.data_mb / stats.typical_s(rounds[kind]) for kind in _CEILINGS},
+        ceilings={name: plan.data_mb / stats.typical_s(rounds[name]) for name in ceilings.names},
         noise=noise.seen(rounds),
+        lab=places.document,
     )
+
+
+class _Ceilings(contextlib.ExitStack):
+    """What moves the same bytes without TensorFlow. A context manager."""
+
+    def __init__(self, size_bytes: int, places: Places) -> None:
+        super().__init__()
+        self._size_bytes = size_bytes
+        self._raw = CeilingSide(size_bytes, places)
+        self._iperf3 = Iperf3Side(places) if places.have_link and iperf3_is_installed() else None
+        last = () if places.have_link else ("memcpy",)
+        self.names = ("tcp", *((IPERF3,) if self._iperf3 else last))
+
+    def __enter__(self) -> _Ceilings:
+        super().__enter__()
+        self.enter_context(self._raw)
+        if self._iperf3 is not None:
+            self.enter_context(self._iperf3)
+        return self
+
+    def wait_started(self) -> None:
+        self._raw.wait_started()
+
+    def block(self, name: str, iters: int, data_mb: float) -> list[float]:
+        """Seconds of steps that move `data_mb`, `iters` of them or, of iperf3, one."""
+        if name == IPERF3 and self._iperf3 is not None:
+            return [data_mb / self._iperf3.mb_per_s()]
+        scale = data_mb * 1e6 / self._size_bytes
+        return [seconds * scale for seconds in self._raw.block(name, iters)]
 
 
 def _compared_with_ceilings(names: Sequence[str]) -> list[str]:

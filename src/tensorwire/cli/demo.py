@@ -23,7 +23,7 @@ Examples:
     help="As --protocols, one at a time; may be repeated.",
 )
 @training_options
-@comparison_options(default_rounds=8)
+@comparison_options(default_rounds=8, lab=False)
 def demo(
     *,
     single_protocols: tuple[str, ...],

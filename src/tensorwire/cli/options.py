@@ -12,6 +12,9 @@ import click
 
 from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
 from tensorwire.errors import UsageError
+from tensorwire.lab import LabSettings
+from tensorwire.lab.settings import EXAMPLE
+from tensorwire.lab.settings import parse as parse_lab
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,6 +29,8 @@ class Comparison:
     setting: Setting
     json_path: Path | None
     report_path: Path | None
+    lab: LabSettings | None = None
+    """Where to measure; None: on this machine."""
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -77,7 +82,7 @@ def file_options(command: Command) -> Command:
 
 
 def comparison_options(
-    default_rounds: int, *, tensor_fuse: bool = True
+    default_rounds: int, *, tensor_fuse: bool = True, lab: bool = True
 ) -> Callable[[Command], Command]:
     """The options that every experiment has; `tensor_fuse` only where there are graphs.
 
@@ -88,6 +93,15 @@ def comparison_options(
             "--tensor-fuse",
             is_flag=True,
             help="Measure the last protocol with its tensors sent together, too.",
+        )
+    ]
+    in_lab = [
+        click.option(
+            "--lab",
+            "lab_text",
+            metavar="SETTINGS",
+            help=f"Measure between hosts in a box: {EXAMPLE}; delay and cpus (of each host, as in "
+            "cpus=1) may be left out. Takes root.",
         )
     ]
     options = [
@@ -104,6 +118,7 @@ def comparison_options(
             help="Turns that the protocols take (A B A B …).",
         ),
         *(fusion if tensor_fuse else []),
+        *(in_lab if lab else []),
         click.option(
             "--transport",
             type=click.Choice(TRANSPORTS),
@@ -124,14 +139,21 @@ def comparison_options(
             json_path: Path | None,
             report_path: Path | None,
             tensor_fuse: bool = False,
+            lab_text: str | None = None,
             **others: Any,
         ) -> Any:
+            lab_settings = None if lab_text is None else parse_lab(lab_text)
+            if lab_settings is not None:
+                if transport == "memory":
+                    raise UsageError("--transport memory: the hosts of a lab share no memory")
+                transport = "tcp"  # by itself grpc++ would find that they do
             comparison = Comparison(
                 named_protocols=None if protocols is None else parse_protocols(protocols),
                 rounds=rounds,
                 setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
                 json_path=json_path,
                 report_path=report_path,
+                lab=lab_settings,
             )
             return command(comparison=comparison, **others)
 

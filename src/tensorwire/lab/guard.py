@@ -1,7 +1,8 @@
-"""Kills what a cluster left behind when the process that owned it is gone.
+"""Removes what a cluster or a lab left behind when the process that owned it is gone.
 
-Run as a script, alone: `guard.py TOKEN DIRECTORY`, with a pipe as standard input whose other end
-only the owner holds. A byte on the pipe means that the owner has cleaned up by itself. The end of
+Run as a script, alone: `guard.py LEGACY`, with a pipe as standard input whose other end only the
+owner holds. LEGACY is JSON: {"token": text or null, "directory": path or null, "cgroups": [paths]}.
+A byte on the pipe means that the owner has cleaned up by itself. The end of
 the pipe without one means that the owner died, however it died, and the guard does the work.
 
 A parent-death signal would not do: it reaches only direct children, fires when the *thread* that
@@ -12,6 +13,7 @@ Only the standard library, and little of it: this starts beside every cluster.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -48,17 +50,37 @@ def kill_all(token: str) -> None:
         time.sleep(0.02)
 
 
-def main(token: str, directory: str) -> None:
+def remove_cgroup(path: Path) -> None:
+    """Kills the processes of a control group and removes it, within five seconds."""
+    deadline = time.monotonic() + _SWEEP_DEADLINE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            for pid in (path / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:  # a process that was killed is not gone at once
+            time.sleep(0.02)
+
+
+def main(legacy: str) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
+    wanted = json.loads(legacy)
     if os.read(0, 1):
         return
-    kill_all(token)
-    # The owner may have died between fork and exec, when a child does not carry the token yet.
-    time.sleep(0.2)
-    kill_all(token)
-    shutil.rmtree(directory, ignore_errors=True)
+    if wanted["token"] is not None:
+        kill_all(wanted["token"])
+        # The owner may have died between fork and exec, when a child does not carry the token yet.
+        time.sleep(0.2)
+        kill_all(wanted["token"])
+    for path in wanted["cgroups"]:
+        remove_cgroup(Path(path))
+    if wanted["directory"] is not None:
+        shutil.rmtree(wanted["directory"], ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1])

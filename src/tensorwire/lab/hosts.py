@@ -1,32 +1,36 @@
-"""Hosts in a box: network namespaces of this machine, joined by a link of a chosen rate.
+"""A cluster in a box: hosts as network namespaces of this machine, joined by a bridge.
 
-A namespace made here has no name and no place in the file system: it lives as long as a descriptor
-or a process refers to it. So whatever becomes of the process that made it, nothing stays behind
-once its tasks are gone, and those are ended by their LocalCluster and its guard.
+Each host has a link to the bridge, with a rate and a delay that can be changed while it carries
+traffic, its own names (`host0` and so on, in an /etc/hosts that only its tasks see), and, where
+control groups allow, a share of the CPUs.
+
+The namespaces have no name and no place in the file system: they live as long as a descriptor or a
+process refers to them. So whatever becomes of the process that made them, nothing stays behind once
+its tasks are gone, and those are ended by their LocalCluster and its guard. Control groups do stay;
+they have a guard of their own, and what both left is removed by the next lab.
+
+Where there is no root, or no pyroute2, the hosts are this machine's loopback, and `notes` says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import TracebackType
 
 from tensorwire.errors import TensorwireError
+from tensorwire.lab import cgroups, enter, network
+from tensorwire.lab.cgroups import CpuGroup
+from tensorwire.lab.guardian import Guard
+from tensorwire.lab.namespaces import NamespaceMaker
+from tensorwire.lab.network import NetworkUnavailable, Switch
+from tensorwire.lab.settings import HostSettings, LabSettings
 
-_INTERFACE = "link0"
-# Addresses that RFC 2544 sets aside for benchmarks; each pair of hosts has a network to itself.
-_ADDRESSES = ("198.18.0.1", "198.18.0.2")
-_PREFIX_LENGTH = 30
-# What the link may send at once after a pause: small against a tensor, large against the time it
-# takes to wake the machine's timer.
-_BURST_BYTES = 256 << 10
-_QUANTUM_BYTES = 60_000
-_HIGHEST_GBIT_PER_S = 32.0  # the kernel's interface has 32 bits for bytes a second
-_ROOT, _CLASS = 0x10000, 0x10001
 # BBR, a default on some machines, measures its way to the rate and is often far below it on a link
 # this short. "reno" is what every kernel lets a namespace choose; there is no loss to recover from.
 _CONGESTION_CONTROL = "reno"
@@ -37,105 +41,151 @@ class Host:
     """Where a task runs, and the address at which others find it."""
 
     address: str
-    namespace: str | None = None
-    """Path of its network namespace; None is this process's own."""
+    name: str = "localhost"
+    namespaces: tuple[str, ...] = ()
+    """Paths of its namespaces, the network's first; none of its own: this process's."""
+    cgroup: Path | None = None
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` on this host."""
-        return [*(["nsenter", f"--net={self.namespace}"] if self.namespace else []), *argv]
+        if not self.namespaces and self.cgroup is None:
+            return list(argv)
+        place = {
+            "namespaces": self.namespaces,
+            "cgroup": None if self.cgroup is None else str(self.cgroup),
+        }
+        return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
 
     def received_bytes(self) -> int:
-        """Bytes that came to this host over its link so far."""
-        with _control(self.namespace) as control:
-            (link,) = control.get_links(_index(control, _INTERFACE))
-            return int(link.get_nested("IFLA_STATS64", "rx_bytes"))
+        """Bytes that came to this host over its link so far; 0 where it has none."""
+        return network.received_bytes(self.namespaces[0]) if self.namespaces else 0
 
 
 LOOPBACK = Host("127.0.0.1")
 
 
-@contextlib.contextmanager
-def two_hosts(gbit_per_s: float) -> Iterator[tuple[Host, Host]]:
-    """Two hosts, and a link between them that carries `gbit_per_s` in each direction.
+class Lab:
+    """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
 
-    Raises:
-        TensorwireError: this machine or this user cannot make them.
-    """
-    if not 0 < gbit_per_s <= _HIGHEST_GBIT_PER_S:
-        raise TensorwireError(
-            f"a link of {gbit_per_s:g} Gbit/s: give a rate up to {_HIGHEST_GBIT_PER_S:g}"
-        )
-    with contextlib.ExitStack() as stack:
-        descriptors = []
-        for _ in _ADDRESSES:
-            descriptors.append(_new_namespace())
-            stack.callback(os.close, descriptors[-1])
-        hosts = tuple(
-            Host(address, f"/proc/{os.getpid()}/fd/{descriptor}")
-            for address, descriptor in zip(_ADDRESSES, descriptors, strict=True)
-        )
-        with _control(hosts[0].namespace) as control:
-            peer = {"ifname": _INTERFACE, "net_ns_fd": descriptors[1]}
-            control.link("add", ifname=_INTERFACE, kind="veth", peer=peer)
-        for host in hosts:
-            _configure(host, gbit_per_s)
-        yield hosts[0], hosts[1]
+    def __init__(self, settings: LabSettings, *, change_cpus: bool = False) -> None:
+        """`change_cpus`: the hosts' CPUs will be limited later, if not from the start."""
+        self._settings = list(settings.hosts)
+        self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
+        self._stack = contextlib.ExitStack()
+        self._switch: Switch | None = None
+        self._groups: list[CpuGroup] = []
+        self._notes: dict[str, str] = {}
+        self.hosts: tuple[Host, ...] = ()
 
+    def __enter__(self) -> Lab:
+        with contextlib.ExitStack() as stack:
+            cgroups.sweep()
+            if self._want_groups:
+                self._make_groups(stack)
+            try:
+                self._make_hosts(stack)
+            except NetworkUnavailable as error:
+                self._switch = None
+                self.hosts = (LOOPBACK,) * len(self._settings)
+                self._notes["network"] = (
+                    "the lab's hosts are plain processes on this machine's loopback, and rate and "
+                    f"delay are not applied: {error}"
+                )
+            if self._groups:
+                self.hosts = tuple(
+                    dataclasses.replace(host, cgroup=group.path)
+                    for host, group in zip(self.hosts, self._groups, strict=True)
+                )
+            for index in range(len(self.hosts)):
+                self._apply(index)
+            self._stack = stack.pop_all()
+        return self
 
-def _new_namespace() -> int:
-    """A descriptor that holds a new network namespace."""
-    for tool in ("unshare", "nsenter"):
-        if shutil.which(tool) is None:
-            raise TensorwireError(f"{tool} is not installed: install util-linux")
-    enter = f"echo {_CONGESTION_CONTROL} >/proc/sys/net/ipv4/tcp_congestion_control && exec cat"
-    with subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", enter],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as holder:
-        assert holder.stdin is not None and holder.stdout is not None and holder.stderr is not None
-        with contextlib.suppress(BrokenPipeError):
-            holder.stdin.write(b"\n")
-            holder.stdin.flush()
-        if not holder.stdout.readline():  # what `cat` gives back: it is in its namespace now
-            reason = holder.stderr.read().decode(errors="replace").strip()
-            raise TensorwireError(f"cannot make a network namespace, which takes root: {reason}")
-        return os.open(f"/proc/{holder.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
 
+    @property
+    def has_network(self) -> bool:
+        """Whether the hosts have a network between them, and not only this machine's loopback."""
+        return self._switch is not None
 
-def _control(namespace: str | None) -> Any:
-    """pyroute2's view of a namespace; a context manager."""
-    try:
-        from pyroute2 import NetNS
-    except ImportError as error:
-        raise TensorwireError(
-            f"hosts in a box need pyroute2 ({error}): pip install 'tensorwire[lab]'"
-        ) from error
-    return NetNS(namespace, flags=0)
+    @property
+    def settings(self) -> LabSettings:
+        """As they are now."""
+        return LabSettings(tuple(self._settings))
 
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each thing that was asked for and is not so, for the user to read."""
+        return list(self._notes.values())
 
-def _index(control: Any, interface: str) -> int:
-    return int(control.link_lookup(ifname=interface)[0])
+    def set(self, index: int, settings: HostSettings) -> None:
+        """Changes host `index`, while its tasks run; traffic on its way is not lost.
 
+        What this machine cannot do is said in `notes`.
+        """
+        self._settings[index] = settings
+        self._apply(index)
 
-def _configure(host: Host, gbit_per_s: float) -> None:
-    bytes_per_s = round(gbit_per_s * 1e9 / 8)
-    with _control(host.namespace) as control:
-        control.link("set", index=_index(control, "lo"), state="up")
-        index = _index(control, _INTERFACE)
-        control.addr("add", index=index, address=host.address, prefixlen=_PREFIX_LENGTH)
-        control.link("set", index=index, state="up")
-        control.tc("add", "htb", index, _ROOT, default=_CLASS)
-        control.tc(
-            "add-class",
-            "htb",
-            index,
-            _CLASS,
-            parent=_ROOT,
-            rate=bytes_per_s,
-            ceil=bytes_per_s,
-            burst=_BURST_BYTES,
-            cburst=_BURST_BYTES,
-            quantum=_QUANTUM_BYTES,
+    def _apply(self, index: int) -> None:
+        settings = self._settings[index]
+        if self._switch is not None:
+            try:
+                self._switch.shape(index, settings.rate_bits_per_s, settings.delay_s)
+            except NetworkUnavailable as error:
+                self._notes["rate"] = f"rate and delay of the links are not applied: {error}"
+            if settings.delay_s and not self._switch.has_delay:
+                self._notes["delay"] = (
+                    "the delay is not applied: this kernel cannot hold packets back, it lacks netem"
+                )
+        if self._groups:
+            self._groups[index].set(settings.cpus)
+        elif settings.cpus is not None:
+            self._notes.setdefault("cpus", "the share of CPUs is not applied: no control groups")
+
+    def _make_groups(self, stack: contextlib.ExitStack) -> None:
+        paths = cgroups.paths(len(self._settings))
+        # The guard first, dismissed last: it looks after groups that are not there, too.
+        stack.callback(Guard(cgroups=paths).dismiss)
+        try:
+            for path in paths:
+                group = CpuGroup(path)
+                stack.callback(group.remove)
+                self._groups.append(group)
+        except TensorwireError as error:
+            self._groups = []
+            self._notes["cpus"] = f"the share of CPUs is not applied: {error}"
+
+    def _make_hosts(self, stack: contextlib.ExitStack) -> None:
+        network.check_available()
+        addresses = network.addresses(len(self._settings))
+        names = [f"host{index}" for index in range(len(self._settings))]
+        hosts_file = Path("/etc/hosts").read_text(errors="replace").rstrip("\n")
+        for address, name in zip(addresses, names, strict=True):
+            hosts_file += f"\n{address} {name}"
+        with contextlib.ExitStack() as starting:
+            makers = [
+                starting.enter_context(NamespaceMaker(name, hosts_file + "\n", _CONGESTION_CONTROL))
+                for name in (*names, "switch")
+            ]
+            made = []
+            for maker in makers:
+                made.append(maker.make())
+                stack.callback(made[-1].close)
+        *of_hosts, of_switch = made
+        self._switch = Switch(of_switch.paths[0])
+        for address, namespaces in zip(addresses, of_hosts, strict=True):
+            self._switch.join(namespaces.paths[0], namespaces.descriptors[0], address)
+            if namespaces.unresolved is not None:
+                self._notes["names"] = (
+                    f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"
+                )
+        self.hosts = tuple(
+            Host(address, name, namespaces.paths)
+            for address, name, namespaces in zip(addresses, names, of_hosts, strict=True)
         )

@@ -7,9 +7,7 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -22,8 +20,9 @@ from typing import IO
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import guard
 from tensorwire.lab.channel import Channel
+from tensorwire.lab.guardian import Guard
 from tensorwire.lab.hosts import LOOPBACK, Host
-from tensorwire.lab.ports import PortLease
+from tensorwire.lab.ports import PortLease, listening_ports
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_S = 0.05
@@ -126,21 +125,24 @@ class LocalCluster:
     Every wait has a deadline.
     """
 
-    def __init__(self, jobs: Mapping[str, int], hosts: Mapping[str, Host] | None = None) -> None:
+    def __init__(
+        self, jobs: Mapping[str, int], hosts: Mapping[str, Sequence[Host]] | None = None
+    ) -> None:
         """Picks an address for each task.
 
         Args:
             jobs: the number of tasks of each job, {"ps": 1, "worker": 2}.
-            hosts: the host that a job's tasks run on; a job that it lacks runs on this one.
+            hosts: the hosts of a job, over which its tasks are dealt in turns; a job that it lacks
+                runs on this one.
 
         Raises:
             TensorwireError: this machine has not enough free ports.
         """
-        self._hosts = {job: (hosts or {}).get(job, LOOPBACK) for job in jobs}
+        self._hosts = {job: (hosts or {}).get(job, [LOOPBACK]) for job in jobs}
         self._lease = PortLease()
         try:
             self.spec: dict[str, list[str]] = {
-                job: [f"{self._hosts[job].address}:{self._lease.take()}" for _ in range(count)]
+                job: [f"{self.host(job, i).address}:{self._lease.take()}" for i in range(count)]
                 for job, count in jobs.items()
             }
         except BaseException:
@@ -149,19 +151,15 @@ class LocalCluster:
         self._token = uuid.uuid4().hex
         self._tasks: list[Task] = []
         self._directory: Path | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
 
     def __enter__(self) -> LocalCluster:
         self._directory = Path(tempfile.mkdtemp(prefix="tensorwire-"))
+        self._temporary.mkdir()
         try:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, self._token, str(self._directory)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._guard = Guard(token=self._token, directory=self._directory)
         except BaseException:
-            self._directory.rmdir()
+            shutil.rmtree(self._directory, ignore_errors=True)
             self._lease.release()
             raise
         return self
@@ -179,13 +177,20 @@ class LocalCluster:
         elif isinstance(exception, Exception):
             keep_logs = True
         self._end_tasks()
+        shutil.rmtree(self._temporary, ignore_errors=True)
         if keep_logs and self._tasks:
             if str(self.directory) not in str(exception):
                 _LOGGER.warning("the tasks' logs are in %s", self.directory)
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
-        self._dismiss_guard()
+        if self._guard is not None:
+            self._guard.dismiss()
         self._lease.release()
+
+    def host(self, job: str, index: int) -> Host:
+        """Where that task runs."""
+        hosts = self._hosts[job]
+        return hosts[index % len(hosts)]
 
     @property
     def directory(self) -> Path:
@@ -193,6 +198,10 @@ class LocalCluster:
         if self._directory is None:
             raise RuntimeError("LocalCluster is a context manager: use it in a with statement")
         return self._directory
+
+    @property
+    def _temporary(self) -> Path:
+        return self.directory / "tmp"
 
     def start(
         self,
@@ -235,7 +244,7 @@ class LocalCluster:
                 output = files.enter_context(stdout.open("wb"))
             try:
                 process = subprocess.Popen(
-                    self._hosts[job].command(argv),
+                    self.host(job, index).command(argv),
                     stdin=subprocess.PIPE if channel else subprocess.DEVNULL,
                     stdout=output,
                     stderr=log_file,
@@ -262,7 +271,7 @@ class LocalCluster:
         return self.directory / f"{job}-{index}{suffix}.log"
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        addresses = [host.address for host in self._hosts.values()]
+        addresses = [host.address for hosts in self._hosts.values() for host in hosts]
         environment = {
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "PYTHONUNBUFFERED": "1",  # a killed task's last words are in its log
@@ -272,6 +281,8 @@ class LocalCluster:
             **extra,
         }
         outer = os.environ.get(guard.TOKEN_VARIABLE)  # a cluster within a task of another
+        # TensorFlow leaves files behind, and more of them when it is killed.
+        environment["TMPDIR"] = str(self._temporary)
         environment[guard.TOKEN_VARIABLE] = f"{outer}:{self._token}" if outer else self._token
         return environment
 
@@ -324,21 +335,18 @@ class LocalCluster:
             time.sleep(_POLL_S)
 
     def wait_listening(self, tasks: Iterable[Task], timeout_s: float) -> None:
-        """Waits until each task of `tasks`, all on 127.0.0.1, accepts connections at its address.
+        """Waits until somebody listens at the port of each task of `tasks`, on the task's host.
 
         Raises:
             TensorwireError: a task of the cluster failed, or the time was up.
         """
         deadline = time.monotonic() + timeout_s
         for task in tasks:
-            host, _, port = task.address.rpartition(":")
+            port = int(task.address.rpartition(":")[2])
             while True:
                 self.check()
-                try:
-                    socket.create_connection((host, int(port)), timeout=1.0).close()
+                if port in listening_ports(task.pid):
                     break
-                except OSError:
-                    pass
                 if time.monotonic() > deadline:
                     raise TensorwireError(
                         f"{task.name} does not listen on {task.address} after {timeout_s:g} s; "
@@ -363,13 +371,3 @@ class LocalCluster:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
-
-    def _dismiss_guard(self) -> None:
-        if self._guard is None or self._guard.stdin is None:
-            return
-        with contextlib.suppress(OSError):
-            self._guard.stdin.write(b".")
-            self._guard.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guard.wait(_TERMINATION_GRACE_S)
-        self._guard = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
@@ -13,6 +15,7 @@ from tensorwire.errors import TensorwireError
 # With data_port's rule these keep both ports below Linux's default range of ephemeral ports
 # (32768 up), where an outgoing connection could take one between the check and its use.
 _CANDIDATES: Sequence[int] = range(5000, 12768)
+_LISTENING = "0A"  # in /proc/net/tcp
 
 
 def _is_free(port: int) -> bool:
@@ -23,6 +26,18 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The TCP ports that are listened at where process `pid` is, by whatever process."""
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state = line.split()[:4]
+                if state == _LISTENING:
+                    ports.add(int(local.rpartition(":")[2], 16))
+    return ports
 
 
 @dataclass

@@ -23,6 +23,7 @@ from tensorwire.bench.sides import side_name
 from tensorwire.report import training
 from tensorwire.report.blocks import Bar, Bars, Section, Table, number
 from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
+from tensorwire.report.places import lab_notes
 
 _Row = TypeVar("_Row")
 
@@ -39,7 +40,7 @@ def section(record: Record[Result]) -> Section:
     return dataclasses.replace(
         shown,
         tables=[*shown.tables, *ratio_table(record.ratios)],
-        notes=[*shown.notes, *noise_notes(record.noise)],
+        notes=[*shown.notes, *lab_notes(record.lab), *noise_notes(record.noise)],
         warnings=[
             *noise_warnings(record.noise, record.host),
             *doubts(record.ratios, _WHAT_GIVES_MORE.get(record.command, "--rounds and --iters")),

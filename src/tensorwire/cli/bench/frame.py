@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tensorwire.bench import places
+from tensorwire.bench.places import Places
 from tensorwire.bench.record import Record, Result
 from tensorwire.bench.sides import Watcher
 from tensorwire.cli.options import Comparison
@@ -16,7 +18,7 @@ Measured = TypeVar("Measured", bound=Result)
 def measure_and_show(
     activity: str,
     blocks: int,
-    run: Callable[[Watcher], Record[Measured]],
+    run: Callable[[Watcher, Places], Record[Measured]],
     comparison: Comparison,
     *,
     notes: Sequence[str] = (),
@@ -24,7 +26,7 @@ def measure_and_show(
     """Runs an experiment of `blocks` blocks, writes what was asked for, and prints the tables."""
     from tensorwire.report.progress import ProgressDisplay
 
-    with ProgressDisplay(activity, blocks) as progress:
-        record = run(progress)
+    with ProgressDisplay(activity, blocks) as progress, places.chosen(comparison.lab) as chosen:
+        record = run(progress, chosen)
     keep_and_show(record, comparison.json_path, comparison.report_path, notes)
     return record

@@ -80,6 +80,6 @@ def serve(
     measure_and_show(
         "bench serve",
         len(stats.split(plan.requests, plan.rounds)),
-        lambda watcher: run(plan, watcher),
+        lambda watcher, places: run(plan, watcher, places),
         comparison,
     )

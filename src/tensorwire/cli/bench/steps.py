@@ -47,6 +47,6 @@ def steps(
     measure_and_show(
         "bench steps",
         len(stats.split(plan.iters, plan.rounds)),
-        lambda watcher: run(plan, watcher),
+        lambda watcher, places: run(plan, watcher, places),
         comparison,
     )

@@ -47,6 +47,6 @@ def strategy(
     measure_and_show(
         "bench strategy",
         sum(len(plan.blocks(case)) for case in plan.cases),
-        lambda watcher: run(plan, watcher),
+        lambda watcher, places: run(plan, watcher, places),
         comparison,
     )

@@ -93,7 +93,7 @@ def _transfer_here(data_mb: float, iters: int, comparison: Comparison) -> None:
     measure_and_show(
         "bench transfer",
         len(stats.split(plan.iters, plan.rounds)),
-        lambda watcher: run(plan, watcher),
+        lambda watcher, places: run(plan, watcher, places),
         comparison,
         notes=notes,
     )
@@ -114,7 +114,7 @@ def _transfer_between_hosts(
     record = measure_and_show(
         "starting the task",
         iters,
-        lambda watcher: two_hosts.measure(hosts, large_tensor(data_mb), iters, watcher),
+        lambda watcher, _: two_hosts.measure(hosts, large_tensor(data_mb), iters, watcher),
         comparison,
     )
     click.echo(f"transfer rate: {record.results[0].mb_per_s:.6f} MB/s")

@@ -1,0 +1,73 @@
+"""Where the tasks of an experiment run: on this machine, or on the hosts of a lab."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tensorwire.lab import Host, Lab, LabSettings, LocalCluster
+from tensorwire.lab.hosts import LOOPBACK
+
+SERVING_JOBS = frozenset({"ps", "server", "receiver"})
+"""The jobs at one end of the link; every other job is at its other end."""
+
+
+class Places:
+    """This machine, or a lab that is up."""
+
+    def __init__(self, lab: Lab | None = None) -> None:
+        self._lab = lab
+
+    @property
+    def have_link(self) -> bool:
+        """Whether what goes from one end to the other goes over a link."""
+        return self._lab is not None and self._lab.has_network
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """The lab as a record has it; None without one."""
+        if self._lab is None:
+            return None
+        return {
+            **self._lab.settings.document(),
+            "network": self._lab.has_network,
+            "notes": self._lab.notes,
+        }
+
+    def cluster(self, jobs: Mapping[str, int]) -> LocalCluster:
+        """A cluster with so many tasks of each job, none of whose ends shares a host."""
+        hosts = (LOOPBACK,) if self._lab is None else self._lab.hosts
+        return LocalCluster(jobs, spread(hosts, jobs))
+
+
+HERE = Places()
+
+
+@contextlib.contextmanager
+def chosen(settings: LabSettings | None) -> Iterator[Places]:
+    """The hosts of a new lab with these settings, or this machine."""
+    if settings is None:
+        yield HERE
+        return
+    with Lab(settings) as lab:
+        yield Places(lab)
+
+
+def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Host]]:
+    """The host of each task; no host has tasks of both ends, where there are two or more.
+
+    Each end gets hosts in proportion to its tasks, and deals them out in turn.
+    """
+    serving = sum(count for job, count in jobs.items() if job in SERVING_JOBS)
+    share = round(len(hosts) * serving / sum(jobs.values()))
+    share = max(1, min(share, len(hosts) - 1))
+    ends = {True: hosts[:share], False: hosts[share:] or hosts}
+    dealt = {True: 0, False: 0}
+    placed: dict[str, list[Host]] = {}
+    for job, count in jobs.items():
+        end = job in SERVING_JOBS
+        first = dealt[end]
+        placed[job] = [ends[end][(first + i) % len(ends[end])] for i in range(count)]
+        dealt[end] += count
+    return placed

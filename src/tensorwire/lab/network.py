@@ -1,0 +1,153 @@
+"""Links between the hosts of a lab, made by netlink (pyroute2)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+from collections.abc import Iterator
+from typing import Any
+
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.settings import HIGHEST_BITS_PER_S
+
+_LINK = "link0"
+_BRIDGE = "bridge0"
+# Addresses that RFC 2544 sets aside for benchmarks; each lab has a network to itself.
+_NETWORK = ipaddress.ip_network("198.18.0.0/24")
+# What a link may send at once after a pause: small against a tensor, large against the time it
+# takes to wake the machine's timer.
+_BURST_BYTES = 256 << 10
+_QUANTUM_BYTES = 60_000
+_ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
+# What a delayed link may hold: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.
+_DELAYED_PACKETS = 100_000
+
+
+class NetworkUnavailable(TensorwireError):
+    """This machine, or this user, cannot make hosts."""
+
+
+def check_available() -> None:
+    """Raises NetworkUnavailable without the library."""
+    try:
+        import pyroute2  # noqa: F401
+    except ImportError as error:
+        raise NetworkUnavailable("pyroute2 is missing: pip install 'tensorwire[lab]'") from error
+
+
+def addresses(hosts: int) -> list[str]:
+    """An address for each host."""
+    every = _NETWORK.hosts()
+    return [str(next(every)) for _ in range(hosts)]
+
+
+def received_bytes(namespace: str) -> int:
+    """Bytes that came over the link to the host whose network namespace this is."""
+    with _control(namespace) as control:
+        (link,) = control.get_links(_index(control, _LINK))
+        return int(link.get_nested("IFLA_STATS64", "rx_bytes"))
+
+
+class Switch:
+    """A bridge in a namespace of its own, and a link from it to each host that has joined.
+
+    A link is a pair of virtual interfaces; both ends have its rate, and the host's its delay.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        """Raises NetworkUnavailable where the kernel has no bridges."""
+        self._namespace = namespace
+        self._hosts: list[str] = []
+        self._shaped: set[tuple[str, str]] = set()
+        self._delayed: set[tuple[str, str]] = set()
+        self.has_delay = True
+        """False once the kernel has refused to delay packets."""
+        with _control(namespace) as control, _or_unavailable("bridge"):
+            control.link("add", ifname=_BRIDGE, kind="bridge")
+            control.link("set", index=_index(control, _BRIDGE), state="up")
+
+    def join(self, namespace: str, descriptor: int, address: str) -> None:
+        """Links a host, whose network namespace is `namespace`, held by `descriptor`."""
+        port = f"host{len(self._hosts)}"
+        with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
+            peer = {"ifname": _LINK, "net_ns_fd": descriptor}
+            control.link("add", ifname=port, kind="veth", peer=peer)
+            bridge = _index(control, _BRIDGE)
+            control.link("set", index=_index(control, port), master=bridge, state="up")
+        with _control(namespace) as control:
+            control.link("set", index=_index(control, "lo"), state="up")
+            index = _index(control, _LINK)
+            control.addr("add", index=index, address=address, prefixlen=_NETWORK.prefixlen)
+            control.link("set", index=index, state="up")
+        self._hosts.append(namespace)
+
+    def shape(self, host: int, rate_bits_per_s: float | None, delay_s: float) -> None:
+        """Gives the link of a host, by its number, a rate and a delay; what is queued stays.
+
+        Raises:
+            TensorwireError: the kernel has no such queue, or refuses.
+        """
+        self._shape(self._namespace, f"host{host}", rate_bits_per_s, 0.0)
+        self._shape(self._hosts[host], _LINK, rate_bits_per_s, delay_s)
+
+    def _shape(
+        self, namespace: str, interface: str, rate_bits_per_s: float | None, delay_s: float
+    ) -> None:
+        shaped = (namespace, interface) in self._shaped
+        if rate_bits_per_s is None and not delay_s and not shaped:
+            return
+        bytes_per_s = round((rate_bits_per_s or HIGHEST_BITS_PER_S) / 8)
+        rate = {
+            "parent": _ROOT,
+            "rate": bytes_per_s,
+            "ceil": bytes_per_s,
+            "burst": _BURST_BYTES,
+            "cburst": _BURST_BYTES,
+            "quantum": _QUANTUM_BYTES,
+        }
+        with _control(namespace) as control:
+            index = _index(control, interface)
+            with _or_unavailable("a rate"):
+                if not shaped:
+                    control.tc("add", "htb", index, _ROOT, default=_CLASS)
+                    self._shaped.add((namespace, interface))
+                control.tc("change-class" if shaped else "add-class", "htb", index, _CLASS, **rate)
+            if delay_s or (namespace, interface) in self._delayed:
+                self._delay(control, namespace, interface, delay_s)
+
+    def _delay(self, control: Any, namespace: str, interface: str, delay_s: float) -> None:
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        place = (namespace, interface)
+        command = "change" if place in self._delayed else "add"
+        how = {"delay": round(delay_s * 1e6), "limit": _DELAYED_PACKETS}
+        try:
+            index = _index(control, interface)
+            control.tc(command, "netem", index, _DELAY, parent=_CLASS, **how)
+            self._delayed.add(place)
+        except NetlinkError as error:
+            if error.code != errno.ENOENT:  # that is: no such queueing discipline
+                raise
+            self.has_delay = False
+
+
+@contextlib.contextmanager
+def _or_unavailable(what: str) -> Iterator[None]:
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        raise NetworkUnavailable(f"the kernel refuses {what}: {error}") from error
+
+
+def _control(namespace: str) -> Any:
+    """pyroute2's view of a network namespace; a context manager."""
+    from pyroute2 import NetNS
+
+    return NetNS(namespace, flags=0)
+
+
+def _index(control: Any, interface: str) -> int:
+    return int(control.link_lookup(ifname=interface)[0])

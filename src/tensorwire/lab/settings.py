@@ -1,0 +1,123 @@
+"""How the hosts of a lab are: what `--lab hosts=2,rate=10gbit,delay=50us` says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from tensorwire.errors import UsageError
+
+EXAMPLE = "hosts=2,rate=10gbit,delay=50us"
+MOST_HOSTS = 64
+HIGHEST_BITS_PER_S = 32e9
+"""The kernel's interface has 32 bits for bytes a second."""
+_LOWEST_BITS_PER_S = 1e4
+_LONGEST_DELAY_S = 10.0
+# The kernel gives out CPU time in slices of 1 ms at least, every 100 ms.
+FEWEST_CPUS = 0.01
+
+_RATE_UNITS = {"bit": "1", "kbit": "1e3", "mbit": "1e6", "gbit": "1e9"}
+_DELAY_UNITS = {"us": "1e-6", "ms": "1e-3", "s": "1"}
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """One host, and its link to the bridge that joins all hosts. None: as the machine has it."""
+
+    rate_bits_per_s: float | None = None
+    """What the link carries in each direction."""
+    delay_s: float = 0.0
+    """How much later arrives what this host sends; a round trip has the delays of both ends."""
+    cpus: float | None = None
+    """CPU seconds a second that all tasks of the host together may use."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what no host can have."""
+        rate = self.rate_bits_per_s
+        if rate is not None and not _LOWEST_BITS_PER_S <= rate <= HIGHEST_BITS_PER_S:
+            raise UsageError("the rate of a lab's link is from 10kbit to 32gbit")
+        if not 0 <= self.delay_s <= _LONGEST_DELAY_S:
+            raise UsageError("the delay of a lab's link is from 0us to 10s")
+        if self.cpus is not None and not FEWEST_CPUS <= self.cpus < math.inf:
+            raise UsageError(f"the CPUs of a lab's host are {FEWEST_CPUS:g} or more")
+
+
+@dataclass(frozen=True)
+class LabSettings:
+    """Every host of a lab, `host0` first."""
+
+    hosts: tuple[HostSettings, ...]
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what is no lab."""
+        if not 2 <= len(self.hosts) <= MOST_HOSTS:
+            raise UsageError(f"a lab has from 2 to {MOST_HOSTS} hosts, not {len(self.hosts)}")
+
+    @staticmethod
+    def alike(hosts: int, settings: HostSettings) -> LabSettings:
+        """`hosts` hosts that are all the same."""
+        return LabSettings((settings,) * hosts)
+
+    def document(self) -> dict[str, Any]:
+        """For a record: one value where all hosts have the same, else one for each."""
+
+        def of_all(name: str, scale: float) -> Any:
+            values = [
+                None if (value := getattr(host, name)) is None else value * scale
+                for host in self.hosts
+            ]
+            return values[0] if len(set(values)) == 1 else values
+
+        return {
+            "hosts": len(self.hosts),
+            "rate_mbit_per_s": of_all("rate_bits_per_s", 1e-6),
+            "delay_us": of_all("delay_s", 1e6),
+            "cpus": of_all("cpus", 1.0),
+        }
+
+
+def parse(text: str) -> LabSettings:
+    """Reads "hosts=2,rate=10gbit,delay=50us,cpus=1"; all but `hosts` may be left out.
+
+    Raises:
+        UsageError: a name or a value is not understood, comes twice, or no host can have it.
+    """
+    given: dict[str, str] = {}
+    for entry in text.split(","):
+        name, equals, value = entry.strip().partition("=")
+        if not equals or not value:
+            raise UsageError(f"--lab: {entry.strip()!r} is not NAME=VALUE, as in {EXAMPLE}")
+        if name in given:
+            raise UsageError(f"--lab: {name} comes twice")
+        given[name] = value
+    if unknown := given.keys() - {"hosts", "rate", "delay", "cpus"}:
+        raise UsageError(
+            f"--lab: there is no {min(unknown)!r}: it takes hosts, rate, delay and cpus, "
+            f"as in {EXAMPLE}"
+        )
+    if "hosts" not in given:
+        raise UsageError(f"--lab: say how many hosts, as in {EXAMPLE}")
+    if not re.fullmatch(r"\d{1,4}", given["hosts"]):
+        raise UsageError(f"--lab: hosts={given['hosts']} is no number of hosts")
+    settings = HostSettings()
+    if "rate" in given:
+        rate = _quantity("rate", given["rate"], _RATE_UNITS, "10gbit or 500mbit")
+        settings = dataclasses.replace(settings, rate_bits_per_s=rate)
+    if "delay" in given:
+        delay = _quantity("delay", given["delay"], _DELAY_UNITS, "50us or 2ms")
+        settings = dataclasses.replace(settings, delay_s=delay)
+    if "cpus" in given:
+        cpus = _quantity("cpus", given["cpus"], {"": "1"}, "1 or 0.5")
+        settings = dataclasses.replace(settings, cpus=cpus)
+    return LabSettings.alike(int(given["hosts"]), settings)
+
+
+def _quantity(name: str, text: str, units: dict[str, str], example: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.lower())
+    if match is None or match[2] not in units:
+        raise UsageError(f"--lab: {name}={text} is not understood: write it as {example}")
+    return float(Decimal(match[1]) * Decimal(units[match[2]]))
