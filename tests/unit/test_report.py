@@ -17,8 +17,8 @@ from tensorwire.bench.record import (
     TransferResult,
 )
 from tensorwire.report import experiments, terminal
-from tensorwire.report.blocks import number
 from tensorwire.report.progress import ProgressDisplay
+from tensorwire.units import number
 
 STEP = StepMs(p50=82.14, p90=90.0, min=80.2)
 TRANSFER = Record[Result](

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import tensorwire
 from tensorwire.errors import TensorwireError
+from tensorwire.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,30 @@ class MemoryResult:
     """What a task may keep of received tensors' memory (TENSORWIRE_POOL_MB)."""
 
 
-Result = MemoryResult | TransferResult | StepsResult | StrategyResult | ServeResult | TrainResult
+@dataclass(frozen=True)
+class LayerResult:
+    """`bench all`: what is left of the link at one layer."""
+
+    layer: str
+    """"link", "memcpy", "tcp", "rpc", "transfer" or "train", the lowest first."""
+    protocol: str | None
+    """None where none takes part."""
+    message_size: int | None
+    """Bytes of what was moved at a time; None where there is no one size."""
+    mb_per_s: float
+    of_layer_below: float | None
+    """Share of what the layer below it carries, under the same protocol; None at the lowest."""
+
+
+Result = (
+    MemoryResult
+    | TransferResult
+    | StepsResult
+    | StrategyResult
+    | ServeResult
+    | TrainResult
+    | LayerResult
+)
 
 _RESULT_TYPES: dict[str, type[Result]] = {
     "bench transfer": TransferResult,
@@ -178,6 +202,7 @@ _RESULT_TYPES: dict[str, type[Result]] = {
     "bench serve": ServeResult,
     "bench train": TrainResult,
     "demo": TrainResult,
+    "bench all": LayerResult,
 }
 
 
@@ -234,8 +259,8 @@ class Record(Generic[Result_co]):
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
 
-    def to_json(self) -> str:
-        """The record as JSON, in the order in which people read it."""
+    def document(self) -> dict[str, Any]:
+        """What its JSON says, in the order in which people read it."""
         document: dict[str, Any] = {
             "command": self.command,
             "version": self.version,
@@ -254,17 +279,33 @@ class Record(Generic[Result_co]):
         }
         if self.lab is not None:
             document["lab"] = dict(self.lab)
-        return json.dumps(_rounded(document), indent=1) + "\n"
+        return document
+
+    def to_json(self) -> str:
+        """The record as JSON."""
+        return json_text(self.document())
 
     @staticmethod
     def from_json(text: str) -> Record[Result]:
-        """Reads what `to_json` wrote, also when it wrote fewer fields.
+        """Reads what `to_json` wrote.
 
         Raises:
             TensorwireError: the text is no such record.
         """
         try:
             document = json.loads(text)
+        except ValueError as error:
+            raise not_a_record(error) from error
+        return Record.from_document(document)
+
+    @staticmethod
+    def from_document(document: Any) -> Record[Result]:
+        """Reads what `document` gave, also where it lacks what older versions did not write.
+
+        Raises:
+            TensorwireError: it is no such record.
+        """
+        try:
             result_type = _RESULT_TYPES[document["command"]]
             intervals = document.get("intervals", {})
             noise = document.get("noise")
@@ -284,7 +325,7 @@ class Record(Generic[Result_co]):
                 time=document.get("time", ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TensorwireError(f"this is no record of a benchmark: {error!r}") from error
+            raise not_a_record(error) from error
 
     def write(self, path: Path) -> None:
         """Writes the JSON to `path`, whole or not at all.
@@ -292,13 +333,17 @@ class Record(Generic[Result_co]):
         Raises:
             TensorwireError: the file cannot be written.
         """
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_text(self.to_json())
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
+        write_whole(path, self.to_json())
+
+
+def not_a_record(error: Exception) -> TensorwireError:
+    """What to raise where a text is no record because of `error`."""
+    return TensorwireError(f"this is no record of a benchmark: {error!r}")
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """JSON as records are written: a line a field, floats with six significant digits."""
+    return json.dumps(_rounded(document), indent=1) + "\n"
 
 
 def _result(result_type: type[Result], entry: dict[str, Any]) -> Result:

@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
     "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
+    "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 

@@ -57,28 +57,27 @@ def _report_in_a_folder(
     return _in_a_folder(context, parameter, path)
 
 
-def file_options(command: Command) -> Command:
-    """--json and --report, as `json_path` and `report_path`."""
-    options = [
-        click.option(
-            "--json",
-            "json_path",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            callback=_in_a_folder,
-            help="Write the record to this file.",
-        ),
-        click.option(
-            "--report",
-            "report_path",
-            metavar="FILE.html",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            callback=_report_in_a_folder,
-            help="Write a page with plots.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def json_option(command: Command) -> Command:
+    """--json, as `json_path`."""
+    return click.option(
+        "--json",
+        "json_path",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        callback=_in_a_folder,
+        help="Write the record to this file.",
+    )(command)
+
+
+def report_option(command: Command) -> Command:
+    """--report, as `report_path`."""
+    return click.option(
+        "--report",
+        "report_path",
+        metavar="FILE.html",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        callback=_report_in_a_folder,
+        help="Write a page with plots.",
+    )(command)
 
 
 def comparison_options(
@@ -126,7 +125,8 @@ def comparison_options(
             show_default=True,
             help="How grpc++ moves payloads between tasks of one host.",
         ),
-        file_options,
+        json_option,
+        report_option,
     ]
 
     def decorate(command: Command) -> Command:

@@ -6,14 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-def number(value: float) -> str:
-    """Three significant digits without an exponent: 1230, 12.3, 0.0123."""
-    if value == 0:
-        return "0"
-    digits = f"{value:.3g}"
-    return f"{float(digits):.0f}" if "e" in digits else digits
-
-
 @dataclass(frozen=True)
 class Table:
     """Cells of text."""
@@ -105,6 +97,8 @@ class Section:
     """What a reader must know before believing the figures."""
     warnings: Sequence[str] = ()
     """Why some of them should not be believed."""
+    is_detail: bool = False
+    """On a page it is folded."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.report.blocks import Bars, Chart, Lines, Stage, Waterfall, number
+from tensorwire.report.blocks import Bars, Chart, Lines, Stage, Waterfall
+from tensorwire.units import data_size, number
 
 Spec = dict[str, Any]
 
@@ -222,14 +223,14 @@ def _lines(chart: Lines, width_px: int) -> Spec:
             "series": line.series,
             "bytes": size,
             "value": value,
-            "text": f"{line.series}, {byte_size(size)}: {number(value)} {chart.unit}",
+            "text": f"{line.series}, {data_size(size)}: {number(value)} {chart.unit}",
         }
         for line in chart.lines
         for size, value in line.points
     ]
     dashes = [[1, 0] if name in COLOURS else [5, 4] for name in series]
     scale = {"domain": series, "range": [colour(name) for name in series]}
-    step = 2 if width_px >= _NARROW_PX else 3
+    powers = range(3, 10) if width_px >= _NARROW_PX else range(3, 10, 3)
     return {
         "data": {"values": values},
         "height": 300 if width_px >= _NARROW_PX else 260,
@@ -241,7 +242,7 @@ def _lines(chart: Lines, width_px: int) -> Spec:
                 "axis": {
                     "title": None,
                     "grid": False,
-                    "values": [64 * 16**i for i in range(0, 7, step - 1)],
+                    "values": [64, *(10**power for power in powers)],
                     "labelExpr": _BYTES_EXPRESSION,
                     "labelOverlap": True,
                 },
@@ -251,14 +252,9 @@ def _lines(chart: Lines, width_px: int) -> Spec:
                 "type": "quantitative",
                 "scale": {"type": "log"},
                 "axis": {
-                    "title": chart.unit,
-                    "titleAngle": 0,
-                    "titleAlign": "left",
-                    "titleAnchor": "end",
-                    "titleX": -30,
-                    "titleY": -10,
-                    "format": "~s",
-                    "values": [10.0**i for i in range(-3, 7)],
+                    "title": None,
+                    "values": [10.0**i for i in range(-4, 7)],
+                    "labelExpr": "datum.value < 1 ? '' + datum.value : format(datum.value, ',')",
                 },
             },
             "color": {"field": "series", "type": "nominal", "scale": scale},
@@ -277,17 +273,7 @@ def _lines(chart: Lines, width_px: int) -> Spec:
 
 
 _BYTES_EXPRESSION = (
-    "datum.value >= 1073741824 ? datum.value / 1073741824 + ' GiB'"
-    " : datum.value >= 1048576 ? datum.value / 1048576 + ' MiB'"
-    " : datum.value >= 1024 ? datum.value / 1024 + ' KiB' : datum.value + ' B'"
+    "datum.value >= 1e9 ? datum.value / 1e9 + ' GB'"
+    " : datum.value >= 1e6 ? datum.value / 1e6 + ' MB'"
+    " : datum.value >= 1e3 ? datum.value / 1e3 + ' kB' : datum.value + ' B'"
 )
-
-
-def byte_size(size: float) -> str:
-    """64 B, 16 KiB, 100 MB: powers of two where it is one."""
-    for unit, binary, decimal in (("G", 2**30, 1e9), ("M", 2**20, 1e6), ("K", 2**10, 1e3)):
-        if size >= binary and size % binary == 0:
-            return f"{size / binary:g} {unit}iB"
-        if size >= decimal and size % decimal == 0:
-            return f"{size / decimal:g} {unit.replace('K', 'k')}B"
-    return f"{size:g} B"

@@ -21,15 +21,20 @@ from tensorwire.bench.record import (
 )
 from tensorwire.bench.sides import side_name
 from tensorwire.report import training
-from tensorwire.report.blocks import Bar, Bars, Section, Table, number
+from tensorwire.report.blocks import Bar, Bars, Line, Lines, Section, Table
 from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
 from tensorwire.report.places import lab_notes
+from tensorwire.units import data_size, number
 
 _Row = TypeVar("_Row")
 
 
-def section(record: Record[Result]) -> Section:
+def section(record: Record[Result], *, follows_others: bool = False) -> Section:
     """The record as people read it.
+
+    Args:
+        record: of any experiment.
+        follows_others: the load before it was that of our own experiments.
 
     Raises:
         ValueError: nothing was measured.
@@ -42,7 +47,7 @@ def section(record: Record[Result]) -> Section:
         tables=[*shown.tables, *ratio_table(record.ratios)],
         notes=[*shown.notes, *lab_notes(record.lab), *noise_notes(record.noise)],
         warnings=[
-            *noise_warnings(record.noise, record.host),
+            *([] if follows_others else noise_warnings(record.noise, record.host)),
             *doubts(record.ratios, _WHAT_GIVES_MORE.get(record.command, "--rounds and --iters")),
         ],
     )
@@ -52,22 +57,19 @@ _WHAT_GIVES_MORE = {"bench train": "--steps", "demo": "--steps", "bench serve": 
 
 
 def _transfer(record: Record[TransferResult]) -> Section:
+    sizes = dict.fromkeys(result.data_mb for result in record.results)
+    if len(sizes) > 1:
+        return _transfer_over_sizes(record)
+    size = data_size(record.results[0].data_mb * 1e6)
     sides = [(side_name(r.protocol, r.tensor_fuse), r) for r in record.results]
-    size = f"{number(record.results[0].data_mb)} MB"
-    rows = [
-        [
-            name,
-            number(r.mb_per_s),
-            *_step_cells(r.step_ms),
-            "-" if r.cpu_s_per_gb is None else number(r.cpu_s_per_gb),
-        ]
-        for name, r in sides
-    ]
     raw = [(f"{name} (raw)", rate) for name, rate in record.ceilings.items()]
     table = Table(
         f"Tensor transfer, {size}, worker to ps (MB = 10^6 bytes)",
-        ["protocol", "MB/s", "step ms p50", "p90", "min", "CPU s/GB"],
-        [rows, [[name, number(rate), "", "", "", ""] for name, rate in raw]],
+        ["protocol", *_TRANSFER_COLUMNS],
+        [
+            [[name, *_transfer_cells(r)] for name, r in sides],
+            [[name, number(rate), "", "", "", ""] for name, rate in raw],
+        ],
     )
     bars = [Bar(name, r.mb_per_s, name) for name, r in sides]
     bars += [Bar(name, rate, "raw") for name, rate in raw]
@@ -81,6 +83,45 @@ def _transfer(record: Record[TransferResult]) -> Section:
         charts,
         [table],
     )
+
+
+def _transfer_over_sizes(record: Record[TransferResult]) -> Section:
+    of_size: dict[str, list[TransferResult]] = {}
+    for result in record.results:
+        of_size.setdefault(data_size(result.data_mb * 1e6), []).append(result)
+    table = Table(
+        "Tensor transfer, worker to ps (MB = 10^6 bytes)",
+        ["size", "protocol", *_TRANSFER_COLUMNS],
+        [
+            [[size, side_name(r.protocol, r.tensor_fuse), *_transfer_cells(r)] for r in results]
+            for size, results in of_size.items()
+        ],
+        text_columns=2,
+    )
+    return Section("Tensor transfer over sizes", "", [transfer_lines(record)], [table])
+
+
+def transfer_lines(record: Record[TransferResult]) -> Lines:
+    """The rate of each side over the tensor's size."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for r in record.results:
+        side = side_name(r.protocol, r.tensor_fuse)
+        points.setdefault(side, []).append((r.data_mb * 1e6, r.mb_per_s))
+    lines = [Line(side, of_side) for side, of_side in points.items()]
+    return Lines(
+        "A tensor from worker to ps, through TensorFlow",
+        "MB/s",
+        lines,
+        "MB/s, MB = 10^6 bytes; both axes are logarithmic.",
+    )
+
+
+_TRANSFER_COLUMNS = ["MB/s", "step ms p50", "p90", "min", "CPU s/GB"]
+
+
+def _transfer_cells(result: TransferResult) -> list[str]:
+    cpu = "-" if result.cpu_s_per_gb is None else number(result.cpu_s_per_gb)
+    return [number(result.mb_per_s), *_step_cells(result.step_ms), cpu]
 
 
 def _steps(record: Record[StepsResult]) -> Section:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from tensorwire.bench.record import Record, Result
-from tensorwire.errors import TensorwireError
+from tensorwire.files import write_whole
 from tensorwire.report import charts, experiments
 from tensorwire.report.blocks import Chart, Report
 
@@ -43,14 +42,7 @@ def write(path: Path, report: Report) -> None:
     Raises:
         TensorwireError: the file cannot be written, or what draws is not installed.
     """
-    text = html(report)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
+    write_whole(path, html(report))
 
 
 def html(report: Report) -> str:

@@ -11,16 +11,20 @@ from rich.text import Text
 
 from tensorwire.report.blocks import Section, Table
 
+_FILE_COLUMNS = 160
+"""A file and a pipe have no width: so many that no table is cut."""
+
 
 def show(sections: Iterable[Section]) -> None:
     """Prints tables, then what they mean, to standard output; readable in a file and a pipe too."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=max(console.width, 100))
+        console = Console(file=sys.stdout, highlight=False, width=max(console.width, _FILE_COLUMNS))
     for section in sections:
         for table in section.tables:
             console.print(_drawn(table))
-        _lines(console, "", [section.headline] if section.headline else [])
+        if section.headline:
+            console.print(Text(section.headline), soft_wrap=True)
         _lines(console, "note: ", section.notes)
         _lines(console, "warning: ", section.warnings)
 

@@ -14,8 +14,9 @@ from tensorwire.bench.models import MODELS
 from tensorwire.bench.record import Ratio, Record, TrainResult
 from tensorwire.bench.sides import side_name
 from tensorwire.bench.train import TrainProgress
-from tensorwire.report.blocks import Bar, Bars, Section, Table, number
+from tensorwire.report.blocks import Bar, Bars, Section, Table
 from tensorwire.report.comparison import times
+from tensorwire.units import number
 
 _LINE_EVERY_S = 5.0
 _WAITING_LINE_EVERY_S = 30.0

@@ -7,6 +7,10 @@ import click
 from tensorwire.cli.lazy import LazyGroup
 
 COMMANDS = {
+    "all": (
+        "tensorwire.cli.bench.everything:everything",
+        "Measure every layer, from the link to training.",
+    ),
     "transfer": (
         "tensorwire.cli.bench.transfer:transfer",
         "Move one tensor from worker to ps, over and over.",

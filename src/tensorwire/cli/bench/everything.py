@@ -1,0 +1,73 @@
+"""`tensorwire bench all`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.cli.options import json_option, report_option
+
+
+@click.command(
+    "all",
+    epilog="""\b
+Examples:
+  tensorwire bench all --report page.html
+  tensorwire bench all --quick --json all.json""",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: two minutes instead of ten.")
+@click.option(
+    "--protocols", metavar="LIST", help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]"
+)
+@click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    default="tcp",
+    show_default=True,
+    help="How grpc++ moves payloads between tasks of one host; tcp is what it does between hosts.",
+)
+@json_option
+@report_option
+@click.pass_context
+def everything(
+    context: click.Context,
+    *,
+    quick: bool,
+    protocols: str | None,
+    transport: str,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Measure every layer, from the link to training, and show what each loses.
+
+    A layer that fails is named, and the others go on; the status is 1 then. After Ctrl-C the files
+    have what was measured before.
+    """
+    from tensorwire.bench.everything import INTERRUPTED, EverythingPlan, layers, run
+    from tensorwire.report import overview, page, terminal
+    from tensorwire.report.progress import ProgressDisplay
+
+    plan = EverythingPlan(
+        quick=quick,
+        protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
+        setting=Setting(transport=transport),
+    )
+    notes: list[str] = []
+    parts = layers(plan, notes)
+    with ProgressDisplay("bench all", sum(part.blocks for part in parts)) as progress:
+        suite = run(parts, notes, progress)
+    interrupted = INTERRUPTED in suite.failures.values()
+    if not suite.records:
+        if interrupted:
+            raise KeyboardInterrupt
+    else:
+        if json_path is not None:
+            suite.write(json_path)
+        if report_path is not None:
+            page.write(report_path, overview.report(suite))
+        terminal.show([overview.in_short(suite)])
+    if interrupted:
+        raise KeyboardInterrupt
+    context.exit(1 if suite.failures else 0)

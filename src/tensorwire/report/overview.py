@@ -1,0 +1,213 @@
+"""All layers on one page: what is left of the link at each, and what each experiment found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tensorwire.bench.record import (
+    LayerResult,
+    Record,
+    Result,
+    ServeResult,
+    StepsResult,
+    TrainResult,
+    TransferResult,
+)
+from tensorwire.bench.sides import side_name
+from tensorwire.bench.suite import Suite
+from tensorwire.report import experiments, page, training
+from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
+from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
+from tensorwire.units import data_size, number
+
+_NAMES = {
+    "link": "Link",
+    "memcpy": "memcpy",
+    "tcp": "Raw TCP",
+    "rpc": "RPC",
+    "transfer": "Tensors",
+    "train": "Training",
+}
+
+
+def report(suite: Suite) -> Report:
+    """The page of `bench all`."""
+    parts = [
+        _failures(suite),
+        _layers(suite),
+        _sizes(suite),
+        _latency(suite),
+        _training(suite),
+    ]
+    details = [
+        dataclasses.replace(experiments.section(record, follows_others=True), is_detail=True)
+        for record in suite.records
+    ]
+    return Report(
+        title="tensorwire bench all",
+        facts=page.facts(suite.summary),
+        sections=[*(part for part in parts if part is not None), *details],
+        headlines=headlines(suite),
+    )
+
+
+def in_short(suite: Suite) -> Section:
+    """What a terminal shows: the layers, the ratios, and what failed."""
+    layers = _layers(suite) or Section("")
+    failed = _failures(suite) or Section("")
+    return dataclasses.replace(
+        layers,
+        headline=" ".join(headlines(suite)),
+        tables=[*layers.tables, *ratio_table(suite.summary.ratios)],
+        warnings=[*layers.warnings, *failed.warnings, *doubts(suite.summary.ratios, "time")],
+    )
+
+
+def headlines(suite: Suite) -> list[str]:
+    """What was found, in a sentence or two."""
+    found = []
+    layers = suite.summary.results
+    moved = {r.protocol: r for r in layers if r.layer == "transfer"}
+    if "grpc" in moved and "grpc++" in moved:
+        ours, grpc = moved["grpc++"], moved["grpc"]
+        found.append(
+            f"grpc++ moves a tensor of {data_size(ours.message_size or 0)} at "
+            f"{number(ours.mb_per_s)} MB/s, {ours.mb_per_s / grpc.mb_per_s:.1f} times as fast as "
+            "grpc."
+        )
+    losses = [_loss(layers, protocol) for protocol in ("grpc", "grpc++")]
+    return [*found, *filter(None, losses)]
+
+
+def _loss(layers: Sequence[LayerResult], protocol: str) -> str:
+    """Which layer loses most under a protocol, training aside, whose needs are the model's."""
+    below = [
+        r
+        for r in layers
+        if r.protocol in (None, protocol) and r.layer != "train" and r.of_layer_below is not None
+    ]
+    if not below:
+        return ""
+    worst = min(below, key=lambda r: r.of_layer_below or 1.0)
+    lost = 1.0 - (worst.of_layer_below or 1.0)
+    if lost < 0.05:
+        return f"Under {protocol} no layer loses more than {max(lost, 0.01):.0%} of the one below."
+    return (
+        f"Under {protocol} most is lost in the layer {_NAMES[worst.layer]}: "
+        f"{lost:.0%} of what the one below it carries."
+    )
+
+
+def _layers(suite: Suite) -> Section | None:
+    layers = suite.summary.results
+    if not layers:
+        return None
+    stages = [
+        Stage(
+            _stage_name(r),
+            r.mb_per_s,
+            r.protocol or "raw",
+            None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
+        )
+        for r in layers
+    ]
+    rows = [
+        [
+            _NAMES[r.layer],
+            r.protocol or "-",
+            number(r.mb_per_s),
+            "-" if r.of_layer_below is None else f"{r.of_layer_below:.0%}",
+        ]
+        for r in layers
+    ]
+    table = Table(
+        "What is left of the link at each layer (MB = 10^6 bytes)",
+        ["layer", "protocol", "MB/s", "of the layer below"],
+        [rows],
+        text_columns=2,
+    )
+    notes = [*suite.notes]
+    if any(r.layer == "train" for r in layers):
+        notes.append(
+            "Training: what the tasks sent while they trained. It is what the model needs at the "
+            "speed at which it trained, not what the layer below it could carry."
+        )
+    return Section(
+        "From the link to training",
+        charts=[
+            Waterfall(
+                "MB a second at each layer, and the change from the layer below",
+                "MB/s",
+                stages,
+                "MB = 10^6 bytes. Pale: what the layer below carries.",
+            )
+        ],
+        tables=[table],
+        notes=[*notes, *noise_notes(suite.summary.noise)],
+        warnings=noise_warnings(suite.summary.noise, suite.summary.host),
+    )
+
+
+def _stage_name(result: LayerResult) -> str:
+    name = _NAMES[result.layer]
+    return name if result.protocol is None else f"{name}, {result.protocol}"
+
+
+def _failures(suite: Suite) -> Section | None:
+    if not suite.failures:
+        return None
+    return Section(
+        "Not measured",
+        warnings=[f"{layer}: {why}" for layer, why in suite.failures.items()],
+    )
+
+
+def _sizes(suite: Suite) -> Section | None:
+    charts: list[Chart] = [
+        experiments.transfer_lines(record)
+        for record in _of_type(suite, TransferResult)
+        if len({r.data_mb for r in record.results}) > 1
+    ]
+    return Section("Throughput over message size", charts=charts) if charts else None
+
+
+def _latency(suite: Suite) -> Section | None:
+    charts: list[Chart] = []
+    for record in _of_type(suite, ServeResult):
+        first = record.results[0]
+        title = f"One ps, {first.clients} clients, {first.message_size} bytes: a request"
+        charts.append(
+            experiments.latency_bars(title, [(r.protocol, r.latency_us) for r in record.results])
+        )
+    for record in _of_type(suite, StepsResult):
+        bars = [
+            Bar(
+                f"{r.case}, {name}",
+                r.step_ms.p50,
+                name,
+                r.step_ms.p50,
+                r.step_ms.p90,
+            )
+            for r in record.results
+            for name in [side_name(r.protocol, r.tensor_fuse)]
+        ]
+        caption = "Median, and a line to the 90th percentile; shorter is better."
+        charts.append(Bars("A step of TensorFlow that moves little", "ms", bars, caption))
+    return Section("Latency", charts=charts) if charts else None
+
+
+def _training(suite: Suite) -> Section | None:
+    charts = [training.steps_bars(record.results) for record in _of_type(suite, TrainResult)]
+    headlines = [
+        " ".join(training.verdicts(record.results, record.ratios))
+        for record in _of_type(suite, TrainResult)
+    ]
+    return Section("Steps a second", " ".join(headlines), charts) if charts else None
+
+
+def _of_type(suite: Suite, result_type: type[Result]) -> Iterator[Record[Any]]:
+    for record in suite.records:
+        if record.results and isinstance(record.results[0], result_type):
+            yield record
