@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
 
 from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
 from tensorwire.cli.options import json_option, report_option
+from tensorwire.errors import TensorwireError
 
 
 @click.command(
@@ -58,16 +60,20 @@ def everything(
     parts = layers(plan, notes)
     with ProgressDisplay("bench all", sum(part.blocks for part in parts)) as progress:
         suite = run(parts, notes, progress)
-    interrupted = INTERRUPTED in suite.failures.values()
-    if not suite.records:
-        if interrupted:
-            raise KeyboardInterrupt
-    else:
-        if json_path is not None:
-            suite.write(json_path)
-        if report_path is not None:
-            page.write(report_path, overview.report(suite))
-        terminal.show([overview.in_short(suite)])
-    if interrupted:
-        raise KeyboardInterrupt
+    is_interrupted = INTERRUPTED in suite.failures.values()
+    if is_interrupted and not suite.records:
+        raise _interrupted("nothing was written")
+    if json_path is not None:
+        suite.write(json_path)
+    if report_path is not None:
+        page.write(report_path, overview.report(suite))
+    terminal.show([overview.in_short(suite)])
+    if is_interrupted:
+        files = [str(path) for path in (json_path, report_path) if path is not None]
+        where = " and ".join(files) or "the table"
+        raise _interrupted(f"what was measured before is in {where}")
     context.exit(1 if suite.failures else 0)
+
+
+def _interrupted(what_became: str) -> TensorwireError:
+    return TensorwireError(f"interrupted; {what_became}", exit_code=128 + signal.SIGINT)

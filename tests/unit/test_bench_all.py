@@ -1,0 +1,155 @@
+"""`tensorwire bench all`: one layer's failure or Ctrl-C does not lose what others measured.
+
+The layers here are stand-ins: what they measure is tested where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tensorwire.bench import everything
+from tensorwire.bench.everything import EverythingPlan, Layer
+from tensorwire.bench.record import Ratio, Record, Result, StepMs, TransferResult
+from tensorwire.bench.sides import Watcher
+from tensorwire.bench.suite import Suite, read
+from tensorwire.cli.main import main
+from tensorwire.errors import TensorwireError
+
+RECORD = Record[Result](
+    "bench transfer",
+    "2.21.0",
+    [TransferResult("grpc", False, 100.0, 1, 30, 1000.0, StepMs(50.0, 55.0, 45.0), 1.9)],
+    {"grpc++/grpc 100 MB": Ratio(2.0, (1.9, 2.1))},
+)
+
+
+def good(watcher: Watcher) -> list[Record[Result]]:
+    watcher.activity("measuring")
+    watcher.advance()
+    return [RECORD]
+
+
+def failing(watcher: Watcher) -> list[Record[Result]]:
+    raise TensorwireError("the ps went")
+
+
+def broken(watcher: Watcher) -> list[Record[Result]]:
+    raise ZeroDivisionError("a mistake of ours")
+
+
+def interrupted(watcher: Watcher) -> list[Record[Result]]:
+    raise KeyboardInterrupt
+
+
+class Seen:
+    """What a watcher hears."""
+
+    def __init__(self) -> None:
+        self.activities: list[str] = []
+        self.advanced = 0
+
+    def activity(self, text: str) -> None:
+        self.activities.append(text)
+
+    def advance(self, count: int = 1) -> None:
+        self.advanced += count
+
+
+def layers(*runs: Callable[[Watcher], list[Record[Result]]]) -> list[Layer]:
+    return [Layer(run.__name__, 3, run) for run in runs]
+
+
+def test_a_layer_that_fails_does_not_stop_the_others() -> None:
+    seen = Seen()
+    suite = everything.run(layers(failing, broken, good), ["a note"], seen)
+    assert suite.records == [RECORD]
+    assert suite.failures == {
+        "failing": "the ps went",
+        "broken": "ZeroDivisionError: a mistake of ours",
+    }
+    assert suite.notes == ["a note"]
+    assert suite.summary.ratios == {"grpc++/grpc 100 MB transfer": Ratio(2.0, (1.9, 2.1))}
+    assert seen.advanced == 9
+    assert seen.activities == ["3 of 3, good: measuring"]
+
+
+def test_ctrl_c_ends_the_call_and_keeps_what_was_measured() -> None:
+    suite = everything.run(layers(good, interrupted, broken), [], Seen())
+    assert suite.records == [RECORD]
+    assert suite.failures == {"interrupted": "interrupted", "broken": "interrupted"}
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *runs: object, path: Path
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(everything, "layers", lambda plan, notes: layers(*runs))  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "all", "--json", str(path), "--report", str(path.with_suffix(".html"))])
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
+
+
+def test_the_files_have_the_others_and_the_failure_and_the_status_is_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "all.json"
+    status, out, _ = run(capsys, monkeypatch, good, failing, path=path)
+    assert status == 1
+    assert "warning: failing: the ps went" in out.splitlines()
+    suite = read(path)
+    assert isinstance(suite, Suite) and suite.failures == {"failing": "the ps went"}
+    assert "failing: the ps went" in path.with_suffix(".html").read_text()
+
+
+def test_all_layers_measured_is_status_0(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status, _, _ = run(capsys, monkeypatch, good, path=tmp_path / "all.json")
+    assert status == 0
+
+
+def test_after_ctrl_c_the_files_have_what_was_measured_before(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "all.json"
+    status, _, err = run(capsys, monkeypatch, good, interrupted, path=path)
+    assert status == 130
+    assert err.splitlines()[-1] == (
+        "tensorwire: interrupted; what was measured before is in "
+        f"{path} and {path.with_suffix('.html')}"
+    )
+    suite = read(path)
+    assert isinstance(suite, Suite) and suite.records == [RECORD]
+
+
+def test_after_ctrl_c_in_the_first_layer_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status, _, err = run(capsys, monkeypatch, interrupted, path=tmp_path / "all.json")
+    assert status == 130
+    assert err.splitlines()[-1] == "tensorwire: interrupted; nothing was written"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_every_layer_fails_the_files_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "all.json"
+    status, out, _ = run(capsys, monkeypatch, failing, path=path)
+    assert status == 1
+    assert "failing: the ps went" in out
+    assert "failing: the ps went" in path.with_suffix(".html").read_text()
+
+
+def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = psutil.virtual_memory()._replace(available=2_000_000_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    notes: list[str] = []
+    everything.layers(EverythingPlan(), notes)
+    assert notes == ["tensors of 1 GB are left out: this machine has not the memory for them now"]
