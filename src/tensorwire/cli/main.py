@@ -23,6 +23,7 @@ COMMANDS = {
     "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
     "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
+    "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 

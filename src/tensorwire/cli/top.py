@@ -1,0 +1,94 @@
+"""`tensorwire top`: what the tasks of a running job do, live."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.monitor.fetch import check_address
+from tensorwire.monitor.job import Job
+from tensorwire.report.top import screen, waiting_screen
+
+_NO_TASK = (
+    "no task with an endpoint runs here: start tasks with TENSORWIRE_METRICS_PORT=0 or "
+    "`tensorwire run --metrics-port 0`, or name them: --endpoints HOST:PORT,…"
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire top
+  tensorwire top --endpoints ps-0:9100,worker-0:9100
+  tensorwire top --once --json"""
+)
+@click.option(
+    "--endpoints",
+    metavar="LIST",
+    help="Tasks to watch: HOST:PORT or unix:PATH, with commas.  "
+    "[default: those of this user on this host]",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="One look, then end; so it is without a terminal, too.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: as JSON.")
+def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> None:
+    """Show what each task of a running job does, live.
+
+    CPU (100 % is a core), memory, bytes in and out, requests that others had from it, the share of
+    time in which it waited for other tasks, what part of that was for the wire and not for a slow
+    task, and how busy its busiest communication thread is. A task that has much more to do than the
+    others of its job is marked, and the tensor named that makes it so.
+    """
+    if as_json and not once:
+        raise UsageError("--json goes with --once")
+    named = None
+    if endpoints is not None:
+        named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
+    job = Job(named)
+    if not job.addresses():
+        raise TensorwireError(_NO_TASK)
+    console = Console(highlight=False)
+    with contextlib.suppress(KeyboardInterrupt):  # it is how one ends it
+        if once or not console.is_terminal:
+            _show_once(console, job, interval, as_json)
+        else:
+            _show_live(console, job, interval)
+
+
+def _show_once(console: Console, job: Job, interval: float, as_json: bool) -> None:
+    job.look()
+    time.sleep(interval)
+    rates = job.look()
+    if not rates.tasks:
+        reasons = "; ".join(f"{where}: {why}" for where, why in sorted(rates.unreachable.items()))
+        raise TensorwireError(f"no task answers ({reasons or 'they have ended'})")
+    if as_json:
+        click.echo(json.dumps(rates.to_json(), indent=2))
+    else:
+        console.print(screen(rates, interval))
+
+
+def _show_live(console: Console, job: Job, interval: float) -> None:
+    with Live(
+        waiting_screen("looking …"), console=console, screen=True, auto_refresh=False
+    ) as live:
+        job.look()
+        while True:
+            time.sleep(interval)
+            rates = job.look()
+            if rates.tasks or rates.unreachable:
+                live.update(screen(rates, interval), refresh=True)
+            else:
+                live.update(waiting_screen("no task is left; waiting for one"), refresh=True)

@@ -1,0 +1,96 @@
+"""The screen of `tensorwire top`."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tensorwire.monitor.rates import Imbalance, JobRates, TaskRates
+
+MARK = "▲"
+_UNEVEN = "bold yellow"
+
+
+def screen(rates: JobRates, every_s: float) -> RenderableType:
+    """Tasks as a table; below it, in words, what is out of balance and who did not answer."""
+    return Group(_title(rates, every_s), _table(rates), *_notes(rates))
+
+
+def waiting_screen(message: str) -> RenderableType:
+    """While there is nothing to show."""
+    return Text(message, style="dim")
+
+
+def _title(rates: JobRates, every_s: float) -> Text:
+    hosts = len({task.host for task in rates.tasks})
+    tasks = len(rates.tasks)
+    title = Text("tensorwire top", style="bold")
+    title.append(
+        f"   {tasks} task{'s' * (tasks != 1)} on {hosts} host{'s' * (hosts != 1)},"
+        f" every {every_s:g} s   Ctrl-C ends",
+        style="dim",
+    )
+    return title
+
+
+def _table(rates: JobRates) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("task", no_wrap=True)
+    table.add_column("pid", justify="right")
+    for name in ("CPU", "memory", "in", "out", "requests", "waiting", "wire", "reactor"):
+        table.add_column(name, justify="right", no_wrap=True)
+    uneven = {(found.task, found.what) for found in rates.imbalances}
+    for task in rates.tasks:
+        by_bytes = (task.task, "bytes") in uneven
+        mostly_out = task.out_bytes_per_s >= task.in_bytes_per_s
+        table.add_row(
+            task.task,
+            str(task.pid),
+            _cell(f"{task.cores:.0%}", (task.task, "CPU") in uneven),
+            _size(task.rss_bytes),
+            _cell(f"{_size(task.in_bytes_per_s)}/s", by_bytes and not mostly_out),
+            _cell(f"{_size(task.out_bytes_per_s)}/s", by_bytes and mostly_out),
+            f"{task.requests_per_s:,.0f}/s",
+            f"{task.waiting:.0%}",
+            f"{task.wire:.0%}" if task.waiting > 0 else "-",
+            f"{task.reactor:.0%}",
+        )
+    return table
+
+
+def _cell(text: str, marked: bool) -> Text:
+    return Text(f"{MARK} {text}", style=_UNEVEN) if marked else Text(text)
+
+
+def _notes(rates: JobRates) -> list[Text]:
+    tasks = {task.task: task for task in rates.tasks}
+    notes = [
+        Text(f"{MARK} {_sentence(found, tasks[found.task])}", style=_UNEVEN)
+        for found in rates.imbalances
+    ]
+    notes += [
+        Text(f"no figures from {address}: {reason}", style="red")
+        for address, reason in sorted(rates.unreachable.items())
+    ]
+    return [Text(), *notes] if notes else []
+
+
+def _sentence(found: Imbalance, task: TaskRates) -> str:
+    verb = "moves" if found.what == "bytes" else "uses"
+    text = (
+        f"{found.task} {verb} {found.share:.0%} of the {found.what} of its job,"
+        f" {found.over_mean:.1f} times the mean"
+    )
+    if found.what == "bytes" and task.hot is not None:
+        text += f"; {task.hot.share:.0%} of it is {task.hot.name}"
+    return text
+
+
+def _size(count: float) -> str:
+    """Of bytes, in units of 10^3: "12.3 MB"."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1e3
+    return f"{count:.1f} TB"

@@ -1,0 +1,268 @@
+"""`tensorwire top`: rates, imbalance, the screen and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tensorwire.monitor import announce
+from tensorwire.monitor.figures import (
+    PoolFigures,
+    ProcessFigures,
+    ReactorFigures,
+    ServedTask,
+    TaskFigures,
+    TensorFigures,
+    Traffic,
+)
+from tensorwire.monitor.rates import JobRates, between, find_imbalances, job_rates
+from tensorwire.report.top import screen
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+MB = 1_000_000
+ZERO = dict.fromkeys([field.name for field in dataclasses.fields(Traffic)][2:], 0)
+
+
+def full_name(task: str) -> str:
+    job, index = task.split(":")
+    return f"/job:{job}/replica:0/task:{index}"
+
+
+def figures(
+    task: str, seconds: float, out_mb: float = 0.0, cores: float = 0.0, **counts: Any
+) -> TaskFigures:
+    """What a task counted that has run for `seconds` at a steady rate."""
+    name, peer = full_name(task), full_name("worker:0")
+    sent = int(out_mb * MB * seconds)
+    pid = 100 + sum(map(ord, task))
+    return TaskFigures(
+        process=ProcessFigures("here", pid, 4, 0.0, cores * seconds, 512 * MB),
+        clock_us=int(seconds * 1e6),
+        recv_tensors=0,
+        pushed_tensors=0,
+        served_tensors=0,
+        run_graphs=int(10 * seconds),
+        eager_calls=0,
+        fused_messages=0,
+        fused_tensors=0,
+        recv_waiting_us=int(counts.get("waiting", 0.0) * seconds * 1e6),
+        pool=PoolFigures(),
+        tasks=(ServedTask(name, 0),),
+        peers=(
+            Traffic(
+                name,
+                peer,
+                **{
+                    **ZERO,
+                    "tx_bytes": sent // 4,
+                    "lent_bytes": sent - sent // 4,
+                    "rx_bytes": int(1000 * seconds),
+                    "not_ready_us": int(3e5 * seconds),
+                    "wire_us": int(1e5 * seconds),
+                },
+            ),
+        ),
+        reactors=(
+            ReactorFigures(name, 0, int(1e5 * seconds)),
+            ReactorFigures(name, 1, int(4e5 * seconds)),
+        ),
+        tensors=(
+            TensorFigures(name, peer, "out", "embedding/read", 1, sent * 9 // 10, 0, 0),
+            TensorFigures(name, peer, "out", "", 1, sent - sent * 9 // 10, 0, 0),
+            TensorFigures(name, peer, "fused", "bias/read", 1, sent // 2, 0, 0),
+        ),
+    )
+
+
+def job(seconds: float) -> list[TaskFigures]:
+    return [
+        figures("worker:10", seconds, 1.0, 0.9, waiting=0.75),
+        figures("worker:2", seconds, 1.0, 1.0, waiting=0.25),
+        figures("ps:0", seconds, 832.0, 1.55),
+        figures("ps:1", seconds, 84.0, 0.05),
+        figures("ps:2", seconds, 84.0, 0.05),
+    ]
+
+
+RATES = job_rates(job(10), job(12), {"10.0.0.7:9100": "timed out"})
+
+
+def test_rates_are_what_changed_over_the_time_between() -> None:
+    (ps,) = [task for task in RATES.tasks if task.task == "ps:0"]
+    assert ps.seconds == 2.0
+    assert ps.cores == pytest.approx(1.55)
+    assert ps.out_bytes_per_s == pytest.approx(832 * MB)
+    assert ps.in_bytes_per_s == pytest.approx(1000)
+    assert ps.requests_per_s == pytest.approx(10)
+    assert ps.wire == pytest.approx(0.25)
+    assert ps.reactor == pytest.approx(0.4)
+    assert ps.hot is not None
+    assert (ps.hot.name, ps.hot.share) == ("embedding/read", pytest.approx(0.9))
+    assert ps.hot.bytes_per_s == pytest.approx(0.9 * 832 * MB)
+
+
+def test_a_task_that_was_started_again_has_no_rates_yet() -> None:
+    before, now = figures("ps:0", 10), figures("ps:0", 3)
+    assert between(before, now) is None  # the host was
+    restarted = dataclasses.replace(now, process=dataclasses.replace(now.process, pid=7))
+    assert between(before, restarted) is None
+    assert job_rates([before], [restarted]).tasks == ()
+
+
+def test_the_hot_task_is_out_of_balance_and_the_others_are_not() -> None:
+    found = {(each.task, each.what): each for each in RATES.imbalances}
+    assert set(found) == {("ps:0", "bytes"), ("ps:0", "CPU")}
+    assert found["ps:0", "bytes"].share == pytest.approx(0.832, abs=1e-3)
+    assert found["ps:0", "bytes"].over_mean == pytest.approx(2.5, abs=0.01)
+
+
+def test_a_job_that_is_even_or_idle_or_alone_is_in_balance() -> None:
+    def rates(**out_mb: float) -> JobRates:
+        names = {name: f"ps:{i}" for i, name in enumerate(out_mb)}
+        return job_rates(*([figures(names[n], s, mb) for n, mb in out_mb.items()] for s in (1, 2)))
+
+    assert rates(a=100.0, b=120.0, c=90.0).imbalances == ()
+    assert rates(a=0.001, b=0.0, c=0.0).imbalances == ()
+    assert rates(a=100.0).imbalances == ()
+    assert find_imbalances([]) == []
+
+
+def test_the_screen_is_as_it_was() -> None:
+    console = Console(file=io.StringIO(), width=110, highlight=False, record=True)
+    console.print(screen(RATES, 1.0))
+    shown = "".join(f"{line.rstrip()}\n" for line in console.export_text().splitlines())
+    snapshot = SNAPSHOTS / "top.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        snapshot.write_text(shown)
+    assert shown == snapshot.read_text()
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+TASK = """if True:
+    import sys, time
+    sys.path.insert(0, {folder!r})
+    from test_top import figures
+    from tensorwire.monitor import announce, endpoint
+    began = time.monotonic()
+    def now():
+        return figures("ps:0", 1 + time.monotonic() - began, 50.0)
+    address = endpoint.serve(now, port=0).address
+    announce.announce(address)
+    print(address, flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "runtime"
+    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(folder))
+    return folder
+
+
+@pytest.fixture
+def task() -> Iterator[str]:
+    """A process that serves the figures of a busy ps; its address."""
+    code = TASK.format(folder=str(Path(__file__).parent))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_a_task_of_this_host_is_found_by_itself(tensorwire: Any, task: str) -> None:
+    done = tensorwire("top", "--once", "--json", "--interval", "0.2")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    (found,) = record["tasks"]
+    assert found["task"] == "ps:0"
+    assert found["out_bytes_per_s"] == pytest.approx(50 * MB, rel=0.01)
+    assert record["imbalances"] == []
+    assert record["unreachable"] == {}
+
+
+def test_tasks_may_be_named_and_one_that_does_not_answer_is_said(
+    tensorwire: Any, task: str
+) -> None:
+    done = tensorwire("top", "--endpoints", f"{task},127.0.0.1:1", "--interval", "0.2")
+    assert done.returncode == 0, done.stderr
+    assert "ps:0" in done.stdout
+    assert "no figures from 127.0.0.1:1: Connection refused" in done.stdout
+    assert task not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 1, "no task with an endpoint runs here: start tasks with TENSORWIRE_METRICS_PORT=0"),
+        (["--endpoints", "127.0.0.1:1", "--interval", "0.1"], 1, "no task answers (127.0.0.1:1: "),
+        (["--endpoints", "nonsense"], 2, "'nonsense' is no endpoint: HOST:PORT or unix:PATH"),
+        (["--json"], 2, "--json goes with --once"),
+    ],
+)
+def test_where_there_is_nothing_to_show_one_line_says_what_to_do(
+    tensorwire: Any, arguments: list[str], status: int, message: str
+) -> None:
+    done = tensorwire("top", *arguments)
+    assert done.returncode == status
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tensorwire: error: ")
+    assert message in line
+
+
+def read_until(terminal: int, text: str, timeout_s: float = 60.0) -> str:
+    """What the program wrote up to `text`."""
+    shown = ""
+    deadline = time.monotonic() + timeout_s
+    while text not in shown:
+        assert time.monotonic() < deadline, shown
+        if select.select([terminal], [], [], 1.0)[0]:
+            shown += os.read(terminal, 1 << 16).decode(errors="replace")
+    return shown
+
+
+def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_cleanly(task: str) -> None:
+    near, far = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tensorwire.cli.main", "top", "--interval", "0.1"],
+        stdin=far,
+        stdout=far,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        os.close(far)
+        try:
+            shown = read_until(near, "ps:0")
+            shown += read_until(near, "ps:0")  # and again
+            process.send_signal(signal.SIGINT)
+            shown += read_until(near, "\x1b[?1049l")  # back from the screen of its own
+            assert process.wait(30) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+            os.close(near)
+    assert "\x1b[?1049h" in shown
+    assert "\x1b[?25h" in shown  # the cursor is there again
