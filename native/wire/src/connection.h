@@ -41,6 +41,7 @@ struct InFrame {
   std::vector<MutableBuffer> into;  // kInto: adds up to header.payload_bytes
   std::string bytes;                // kBytes: grows as they arrive, never ahead of them
   std::string metadata;             // kept where the receiver needs it at the end
+  std::shared_ptr<char> placed;     // of a request: owns what `into` names
 
   // Of a reply or push: where its payload is if it did not come along, the call it ends and how.
   Loan loan;

@@ -103,6 +103,14 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
       }
       frame->payload = InFrame::Payload::kBytes;
       frame->metadata = metadata;
+      if (frame->header.payload_bytes > 0) {
+        frame->placed =
+            handler_->PlaceFromReactor(frame->header.method, frame->header.payload_bytes);
+      }
+      if (frame->placed != nullptr) {
+        frame->payload = InFrame::Payload::kInto;
+        frame->into.push_back({frame->placed.get(), frame->header.payload_bytes});
+      }
       return Status();
     case FrameKind::kCancel:
       return Status();
@@ -130,6 +138,7 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     request.id = frame.header.request_id;
     request.metadata = std::move(frame.metadata);
     request.payload = std::move(frame.bytes);
+    request.placed = std::move(frame.placed);
     Reactor* reactor = connection->reactor();
     request.connection = std::move(connection);
     if (request.method == kFetch) {

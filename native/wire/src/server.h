@@ -43,6 +43,9 @@ class OrderedHandler : public Handler {
   void ExpectFromReactor(const Request& request);
 
   RunOn HandleOn(const Request& request) const override { return handler_->HandleOn(request); }
+  std::shared_ptr<char> PlaceFromReactor(uint16_t method, uint64_t payload_bytes) override {
+    return handler_->PlaceFromReactor(method, payload_bytes);
+  }
   void Handle(Request request) override;
   void OnCancel(uint64_t connection_id, uint64_t request_id) override;
   void OnDisconnect(uint64_t connection_id) override;

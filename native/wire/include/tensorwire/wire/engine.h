@@ -113,6 +113,8 @@ class TENSORWIRE_API Request {
   uint64_t id = 0;
   std::string metadata;
   std::string payload;
+  // Where the payload is instead, if the handler said where it should go (Handler::Place).
+  std::shared_ptr<char> placed;
 
   void Reply(Message reply) const;
   void Fail(const Status& status) const;
@@ -131,6 +133,14 @@ class Handler {
 
   // Where this request is handled.
   virtual RunOn HandleOn(const Request& request) const = 0;
+
+  // The head of a request with a payload is here. Returns memory of that size for it to be read
+  // into, which becomes Request::placed, or null: then it grows in Request::payload as it arrives,
+  // so that a peer cannot make this task allocate by announcing much. A request that is lost in
+  // the middle lets go of the memory.
+  virtual std::shared_ptr<char> PlaceFromReactor(uint16_t /*method*/, uint64_t /*payload_bytes*/) {
+    return nullptr;
+  }
 
   // Must not wait: requests that came in together are handled one after the other.
   virtual void Handle(Request request) = 0;

@@ -1,0 +1,161 @@
+"""Libraries that are compiled where they are used, once, into a cache.
+
+A finished build is a folder that appears by one rename, so that whoever finds it finds all of it.
+Its name carries a digest of everything that the result depends on: another TensorFlow, another
+compiler or a changed source is another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin import compiler, paths
+
+WAIT_FOR_OTHER_BUILD_S = 1200.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a library is built, and what it depends on beside the compiler."""
+
+    name: str
+    """Of the library, a file."""
+    what: str
+    """For messages: "the grpc++ plug-in"."""
+    against: str
+    """What it is compiled against, for messages: "TensorFlow 2.21.0"."""
+    key: str
+    """The build's name in the cache; another one for everything that changes the result."""
+    commands: Callable[[compiler.Compiler], Sequence[Sequence[str]]]
+    """Command lines to run in an empty folder; the last makes `name`."""
+    units: Mapping[str, str]
+    """Files that the commands find there, and their text."""
+    typical_s: int
+    facts: Mapping[str, object]
+    """Kept beside the library, for people."""
+
+
+def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
+    """The library of `recipe`, built if need be.
+
+    Any number of processes may call this at once: one builds, the others wait for it. Where there
+    is no compiler, what another one built from the same source is as good.
+    Raises TensorwireError that says what to do; nothing half-built is left.
+    """
+    cache = paths.cache_folder()
+    try:
+        cxx = compiler.find_compiler()
+    except TensorwireError:
+        for library in sorted(cache.glob(f"{recipe.key}-*/{recipe.name}")):
+            return library
+        raise
+    finished = cache / f"{recipe.key}-{digest(cxx.version)}"
+    library = finished / recipe.name
+    if library.exists() and not rebuild:
+        return library
+    with _writing_to(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / f"{finished.name}.lock", recipe.what):
+            if not library.exists() or rebuild:  # another process may have built it meanwhile
+                _build(recipe, cxx, finished)
+    return library
+
+
+def digest(*parts: str | bytes) -> str:
+    """A short name for all of `parts`, in their order."""
+    sha = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        sha.update(len(data).to_bytes(8, "little"))
+        sha.update(data)
+    return sha.hexdigest()[:16]
+
+
+@contextmanager
+def _writing_to(cache: Path) -> Iterator[None]:
+    """Turns what the file system refuses into an error that names the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise TensorwireError(
+            f"cannot write the plug-in's cache {cache} ({error.strerror or error}); "
+            f"let {paths.CACHE_VARIABLE} name a folder that can be written"
+        ) from None
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[None]:
+    """Holds a lock that ends with the process that holds it, however that ends."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        _say(f"tensorwire: another process is building {what}; waiting for it\n")
+        try:
+            lock.acquire(timeout=WAIT_FOR_OTHER_BUILD_S)
+        except filelock.Timeout:
+            raise TensorwireError(
+                f"another process has held {path} for {WAIT_FOR_OTHER_BUILD_S:.0f} s; "
+                "end it and try again"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
+    """Builds into `finished`, which appears whole or not at all. The caller holds the lock."""
+    work = finished.with_name(f".{finished.name}.building")
+    log = finished.with_name(f"{finished.name}.log")
+    shutil.rmtree(work, ignore_errors=True)  # of a build that was killed
+    work.mkdir()
+    began = time.monotonic()
+    _say(
+        f"tensorwire: building {recipe.what} for {recipe.against} "
+        f"(once, about {recipe.typical_s} s) … "
+    )
+    try:
+        for name, text in recipe.units.items():
+            (work / name).write_text(text, encoding="utf-8")
+        for command in recipe.commands(cxx):
+            compiler.run(command, work)
+        for file in work.iterdir():
+            if file.name != recipe.name:
+                file.unlink()
+        facts = {**recipe.facts, "compiler": cxx.version}
+        (work / "build.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(finished, ignore_errors=True)
+        work.rename(finished)
+    except compiler.CompileError as error:
+        _say("failed\n")
+        log.write_text(f"{shlex.join(error.command)}\n{error.output}", encoding="utf-8")
+        raise TensorwireError(
+            f"{recipe.what} does not compile for {recipe.against} "
+            f"with {cxx.version}: {error.first_error()} (all of it: {log})"
+        ) from None
+    except BaseException:
+        _say("stopped\n")
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    log.unlink(missing_ok=True)
+    _say(f"done in {time.monotonic() - began:.0f} s\n")
+
+
+def _say(text: str) -> None:
+    """Progress goes to stderr, so that it never mixes with what a script prints."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
