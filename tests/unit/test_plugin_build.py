@@ -304,7 +304,9 @@ def test_a_finished_build_is_used_from_a_cache_that_cannot_be_written(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = workshop.build()
-    monkeypatch.setattr("tensorwire.plugin.cache._locked", lambda _: pytest.fail("wrote to a finished cache"))
+    monkeypatch.setattr(
+        "tensorwire.plugin.cache._locked", lambda _: pytest.fail("wrote to a finished cache")
+    )
     assert workshop.build() == library
 
 

@@ -1,100 +1,171 @@
-"""What the machine could do without TensorFlow: `python -m tensorwire.bench.raw_task`.
+"""An end of what is measured without TensorFlow: `python -m tensorwire.bench.raw_task`.
 
-Two of these are the ends of one TCP stream. A step is as a transfer's is: a buffer of the tensor's
-size goes from the sender's memory into the receiver's, and the receiver says that it has all of it.
-The sockets' buffers are as the kernel makes them. Every page of the memory was written before, so
-no step pays for page faults. Python only makes the calls: each moves as much as the kernel takes at
-once, without the interpreter's lock.
+The process that started it asks by JSON messages (`lab.channel`). The first is {"part", …}:
+{"part": "rpc", "protocol"} for a server or a client of raw RPC (`RpcTask`), or {"part": "tcp",
+"message_size"} for a sender or a receiver of raw TCP streams (`TcpTask`). Then {"do": a public
+method, its arguments} are answered one by one.
 
-The process that started it asks by JSON messages (`lab.channel`):
-{"do": "receive", "host", "bytes"} is answered by {"port"} and serves one sender until that leaves;
-{"do": "connect", "host", "port", "bytes"}, then {"do": "tcp" | "memcpy", "iters"}, make the sender.
+Every page of a buffer was written before it is used, so no step pays for page faults, and the
+sockets are as the kernel makes them.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import resource
 import socket
+import threading
 import time
+import traceback
 from collections.abc import Callable
 
 import numpy as np
 
+from tensorwire.bench.raw import Buffer, RawTcp, rpc_end
+from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
 _CONNECT_TIMEOUT_S = 30.0
 
 
-def _buffer(size_bytes: int, value: int) -> memoryview:
-    return memoryview(np.full(size_bytes, value, dtype=np.uint8).data)
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
-def receive(end: TaskEnd, host: str, size_bytes: int) -> None:
-    """Announces a port, then reads buffers of `size_bytes` and acknowledges each."""
-    view = _buffer(size_bytes, 1)
-    with socket.create_server((host, 0)) as server:
-        server.settimeout(_CONNECT_TIMEOUT_S)
-        end.send({"port": server.getsockname()[1]})
-        stream, _ = server.accept()
-    with stream:
-        stream.settimeout(None)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while True:
-            got = 0
-            while got < size_bytes:
-                count = stream.recv_into(view[got:], 0, socket.MSG_WAITALL)
-                if not count:
-                    return
-                got += count
-            stream.sendall(b"a")
+class RpcTask:
+    """A server or a client."""
+
+    def __init__(self, protocol: str) -> None:
+        self._end = rpc_end(protocol)
+
+    def ready(self) -> Message:
+        return {"implementation": self._end.implementation}
+
+    def serve(self, host: str, port: int, threads: int, response_size: int) -> Message:
+        return {"port": self._end.serve(host, port, threads, response_size)}
+
+    def connect(self, address: str, channels: int) -> Message:
+        # As many threads as can do something at once.
+        threads = min(channels, len(os.sched_getaffinity(0)))
+        self._end.connect(address, channels, threads, _CONNECT_TIMEOUT_S)
+        return {}
+
+    def ask(
+        self,
+        requests: int,
+        concurrency: int,
+        request_size: int,
+        response_size: int,
+        timeout_s: float,
+    ) -> Message:
+        cpu_s = _cpu_s()
+        seconds, latency_us = self._end.ask(
+            requests, concurrency, request_size, response_size, timeout_s
+        )
+        return {
+            "seconds": seconds,
+            "latency_us": np.rint(latency_us).astype(int).tolist(),
+            "cpu_s": _cpu_s() - cpu_s,
+        }
+
+    def cpu(self) -> Message:
+        return {"cpu_s": _cpu_s()}
 
 
-class Sender:
-    """The sending end, and a second buffer for memcpy."""
+class TcpTask:
+    """A sender, with a second buffer for memcpy, or a receiver."""
 
-    def __init__(self, host: str, port: int, size_bytes: int) -> None:
-        self._source = _buffer(size_bytes, 2)
-        self._copy_from = np.frombuffer(self._source, dtype=np.uint8)
-        self._copy_to = np.full(size_bytes, 3, dtype=np.uint8)
-        self._stream = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
-        self._stream.settimeout(None)
-        self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, message_size: int) -> None:
+        self._message_size = message_size
+        self._tcp = RawTcp()
+        self._streams: list[socket.socket] = []
+        self._buffers: list[Buffer] = []
 
-    def tcp(self) -> None:
-        """One buffer to the other end, and its acknowledgement back."""
-        self._stream.sendall(self._source)
-        if not self._stream.recv(1):
-            raise ConnectionError("the receiver is gone")
+    def ready(self) -> Message:
+        return {}
 
-    def memcpy(self) -> None:
-        np.copyto(self._copy_to, self._copy_from)
+    def receive(self, host: str, port: int) -> Message:
+        """Announces a port; from then on every stream that comes is received to its end."""
+        family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+        dual = not host and socket.has_dualstack_ipv6()
+        if not host and not dual:
+            family = socket.AF_INET
+        try:
+            server = socket.create_server((host, port), family=family, dualstack_ipv6=dual)
+        except OSError as error:
+            raise TensorwireError(f"cannot listen on port {port}: {error.strerror}") from error
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        return {"port": server.getsockname()[1]}
+
+    def _accept(self, server: socket.socket) -> None:
+        with server:
+            while True:
+                stream, _ = server.accept()
+                threading.Thread(target=self._receive, args=(stream,), daemon=True).start()
+
+    def _receive(self, stream: socket.socket) -> None:
+        with stream:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._tcp.receive(stream.fileno(), self._buffer(1))
+
+    def _buffer(self, value: int) -> Buffer:
+        return np.full(self._message_size, value, dtype=np.uint8)
+
+    def connect(self, host: str, port: int, streams: int) -> Message:
+        for _ in range(streams):
+            try:
+                stream = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
+            except OSError as error:
+                raise TensorwireError(
+                    f"cannot connect to {host}:{port}: {error.strerror or error}"
+                ) from error
+            stream.settimeout(None)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._streams.append(stream)
+            self._buffers.append(self._buffer(2))
+        return {}
+
+    def tcp(self, iters: int, streams: int = 1, messages: int = 1) -> Message:
+        """Blocks of `messages` on each of `streams`, each acknowledged when all of it is there."""
+        descriptors = [stream.fileno() for stream in self._streams[:streams]]
+        return {
+            "step_s": [self._tcp.send(descriptors, self._buffers, messages) for _ in range(iters)]
+        }
+
+    def memcpy(self, iters: int) -> Message:
+        copy_to = self._buffer(3)
+        times = []
+        gc.disable()
+        try:
+            for _ in range(iters):
+                begin = time.perf_counter()
+                np.copyto(copy_to, self._buffers[0])
+                times.append(time.perf_counter() - begin)
+        finally:
+            gc.enable()
+        return {"step_s": times}
 
 
-def timed(step: Callable[[], None], iters: int) -> Message:
-    times = []
-    gc.disable()
-    try:
-        for _ in range(iters):
-            begin = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - begin)
-    finally:
-        gc.enable()
-    return {"step_s": times}
+PARTS: dict[str, Callable[..., RpcTask | TcpTask]] = {"rpc": RpcTask, "tcp": TcpTask}
 
 
 def main() -> None:
     end = TaskEnd()
-    sender: Sender | None = None
-    while (message := end.receive()) is not None:
-        if message["do"] == "receive":
-            receive(end, message["host"], message["bytes"])
-        elif message["do"] == "connect":
-            sender = Sender(message["host"], message["port"], message["bytes"])
-            end.send({})
-        elif sender is not None:
-            step = sender.tcp if message["do"] == "tcp" else sender.memcpy
-            end.send(timed(step, message["iters"]))
+    setup = end.receive()
+    if setup is None:
+        return
+    try:
+        task = PARTS[setup.pop("part")](**setup)
+        end.send(task.ready())
+        while (message := end.receive()) is not None:
+            method: Callable[..., Message] = getattr(task, message.pop("do"))
+            end.send(method(**message))
+    except TensorwireError as error:
+        traceback.print_exc()
+        end.send({"error": str(error)})
+    os._exit(0)  # threads of ours and of gRPC's run on, and have nothing to put in order
 
 
 if __name__ == "__main__":

@@ -150,6 +150,45 @@ class ServeResult:
 
 
 @dataclass(frozen=True)
+class TcpResult:
+    """`bench tcp`: so many raw TCP streams at once."""
+
+    implementation: str
+    """"tcp", tensorwire's own streams, or "iperf3 3.12"."""
+    streams: int
+    message_size: int
+    """Bytes of the buffer that each stream sends over and over, and receives into."""
+    mb_per_s: float
+    """Of all streams together."""
+
+
+@dataclass(frozen=True)
+class RpcResult:
+    """`bench rpc`: one protocol without TensorFlow."""
+
+    protocol: str
+    implementation: str
+    """"engine" (tensorwire's), "grpc C++ 1.51.1" or "grpcio 1.76.0" (in Python)."""
+    message_size: int
+    """Bytes of a request, which the server receives whole and throws away."""
+    response_size: int
+    concurrency: int
+    """Requests on their way at a time, over all channels."""
+    channels: int
+    """Each is a TCP connection."""
+    server_threads: int
+    """Threads of the server that move bytes: completion queues of gRPC, reactors of the engine."""
+    requests: int
+    """Measured requests."""
+    requests_per_s: float
+    mb_per_s: float
+    """Of requests."""
+    latency_us: LatencyUs
+    cpu_us_per_request: float | None
+    """CPU time of both ends; None where it is not known."""
+
+
+@dataclass(frozen=True)
 class MemoryResult:
     """`benchmarks/memory`: what one task holds while one large tensor moves over and over."""
 
@@ -186,6 +225,8 @@ class LayerResult:
 
 Result = (
     MemoryResult
+    | TcpResult
+    | RpcResult
     | TransferResult
     | StepsResult
     | StrategyResult
@@ -195,6 +236,9 @@ Result = (
 )
 
 _RESULT_TYPES: dict[str, type[Result]] = {
+    "bench tcp": TcpResult,
+    "bench rpc": RpcResult,
+    "benchmarks/peers": RpcResult,
     "bench transfer": TransferResult,
     "benchmarks/memory": MemoryResult,
     "bench steps": StepsResult,
@@ -246,7 +290,8 @@ class Record(Generic[Result_co]):
     """
 
     command: str
-    tensorflow: str
+    tensorflow: str | None
+    """Its version; None where it takes no part."""
     results: Sequence[Result_co]
     ratios: Mapping[str, Ratio]
     version: str = field(default_factory=lambda: tensorwire.__version__)

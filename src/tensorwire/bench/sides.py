@@ -164,18 +164,23 @@ DEFAULT_SETTING = Setting()
 
 
 def wait_started(cluster: LocalCluster, task: Task, watcher: Watcher) -> str:
-    """Waits for a task that got its setup; returns its version of TensorFlow.
+    """Waits for a task that got its setup; returns its version of TensorFlow."""
+    version: str = wait_ready(cluster, task, watcher)["tensorflow"]
+    return version
 
-    The first use of grpc++ compiles the plug-in, for minutes: what the task says of it in its log
-    is passed on.
+
+def wait_ready(cluster: LocalCluster, task: Task, watcher: Watcher) -> Message:
+    """Waits for a task that got its setup; returns what it says first.
+
+    The first use of a protocol compiles something, perhaps for minutes: what the task says of it in
+    its log is passed on.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not task.channel.wait(1.0) and time.monotonic() < deadline:
         said = [line for line in task.tail().splitlines() if line.startswith(_OUR_LINES)]
         if said:
             watcher.activity(said[-1].removeprefix(_OUR_LINES))
-    version: str = answer(cluster, task, 1.0)["tensorflow"]
-    return version
+    return answer(cluster, task, 1.0)
 
 
 @dataclass(frozen=True)
@@ -338,14 +343,17 @@ class CeilingSide(ClusterProcesses):
     def _start(self) -> None:
         for job in ("receiver", "sender"):
             task = self._cluster.start(job, 0, task_argv("raw_task"), channel=True)
+            task.channel.send({"part": "tcp", "message_size": self._size_bytes})
             self._tasks.append(task)
 
     def wait_started(self) -> None:
         """Returns when the stream stands and both have touched their buffers."""
+        for task in self._tasks:
+            answer(self._cluster, task, _REQUEST_TIMEOUT_S)
         receiver, sender = self._tasks
-        common = {"host": self._cluster.host("receiver", 0).address, "bytes": self._size_bytes}
-        port = ask(self._cluster, receiver, {"do": "receive", **common})["port"]
-        ask(self._cluster, sender, {"do": "connect", "port": port, **common})
+        host = self._cluster.host("receiver", 0).address
+        port = ask(self._cluster, receiver, {"do": "receive", "host": host, "port": 0})["port"]
+        ask(self._cluster, sender, {"do": "connect", "host": host, "port": port, "streams": 1})
 
     def block(self, kind: str, iters: int, warm_up: int = 1) -> list[float]:
         """Seconds of each of `iters` steps of `kind`, "tcp" or "memcpy"."""

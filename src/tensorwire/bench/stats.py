@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tensorwire.bench.record import LatencyUs, Ratio, StepMs
 
@@ -31,7 +32,7 @@ def step_ms(rounds: Rounds) -> StepMs:
     return StepMs(p50=float(p50), p90=float(p90), min=float(steps.min()))
 
 
-def latency_us(rounds: Sequence[Sequence[int]]) -> LatencyUs:
+def latency_us(rounds: Sequence[npt.ArrayLike]) -> LatencyUs:
     """Percentiles over all requests of all rounds, in microseconds.
 
     Raises:

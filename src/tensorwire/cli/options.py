@@ -81,9 +81,16 @@ def report_option(command: Command) -> Command:
 
 
 def comparison_options(
-    default_rounds: int, *, tensor_fuse: bool = True, lab: bool = True
+    default_rounds: int,
+    *,
+    tensor_fuse: bool = True,
+    lab: bool = True,
+    transport: bool = True,
+    protocols: bool = True,
 ) -> Callable[[Command], Command]:
-    """The options that every experiment has; `tensor_fuse` only where there are graphs.
+    """The options that every experiment has, but for those that mean nothing to it.
+
+    `tensor_fuse` is for graphs, `transport` for payloads that may go through memory.
 
     The command gets them as one argument, `comparison`.
     """
@@ -103,12 +110,24 @@ def comparison_options(
             "cpus=1) may be left out. Takes root.",
         )
     ]
-    options = [
+    chosen_protocols = [
         click.option(
             "--protocols",
             metavar="LIST",
             help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
-        ),
+        )
+    ]
+    chosen_transport = [
+        click.option(
+            "--transport",
+            type=click.Choice(TRANSPORTS),
+            default="auto",
+            show_default=True,
+            help="How grpc++ moves payloads between tasks of one host.",
+        )
+    ]
+    options = [
+        *(chosen_protocols if protocols else []),
         click.option(
             "--rounds",
             type=click.IntRange(min=1),
@@ -118,13 +137,7 @@ def comparison_options(
         ),
         *(fusion if tensor_fuse else []),
         *(in_lab if lab else []),
-        click.option(
-            "--transport",
-            type=click.Choice(TRANSPORTS),
-            default="auto",
-            show_default=True,
-            help="How grpc++ moves payloads between tasks of one host.",
-        ),
+        *(chosen_transport if transport else []),
         json_option,
         report_option,
     ]
@@ -133,11 +146,11 @@ def comparison_options(
         @functools.wraps(command)
         def with_comparison(
             *,
-            protocols: str | None,
             rounds: int,
-            transport: str,
             json_path: Path | None,
             report_path: Path | None,
+            protocols: str | None = None,
+            transport: str = "auto",
             tensor_fuse: bool = False,
             lab_text: str | None = None,
             **others: Any,

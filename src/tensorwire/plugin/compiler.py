@@ -32,6 +32,20 @@ class Compiler:
     version: str
 
 
+class NoCompilerError(TensorwireError):
+    """There is none."""
+
+
+@dataclass(frozen=True)
+class PackageFlags:
+    """What pkg-config says of an installed library."""
+
+    name: str
+    version: str
+    flags: tuple[str, ...]
+    """For the compiler and the linker."""
+
+
 class CompileError(Exception):
     """A compiler said no. ``output`` is all that it said."""
 
@@ -63,7 +77,7 @@ def find_compiler() -> Compiler:
     else:
         found = next((name for name in CANDIDATES if shutil.which(name)), None)
         if found is None:
-            raise TensorwireError(
+            raise NoCompilerError(
                 "no C++ compiler (g++, c++ or clang++) to build the grpc++ plug-in with. "
                 + _INSTALL_HINT
             )
@@ -75,6 +89,24 @@ def find_compiler() -> Compiler:
     except (OSError, subprocess.SubprocessError) as error:
         raise TensorwireError(f"the C++ compiler does not run: {error}") from None
     return Compiler(tuple(command), (told.stdout.splitlines() or [""])[0])
+
+
+def package_flags(name: str) -> PackageFlags | None:
+    """How to compile against a library; None where pkg-config or the library is not installed."""
+    said = []
+    for question in (["--modversion"], ["--cflags", "--libs"]):
+        try:
+            told = subprocess.run(
+                ["pkg-config", *question, name],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        said.append(told.stdout.strip())
+    return PackageFlags(name, said[0], tuple(shlex.split(said[1])))
 
 
 def run(command: Sequence[str], folder: Path) -> None:

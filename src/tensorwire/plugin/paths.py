@@ -12,7 +12,7 @@ CACHE_VARIABLE = "TENSORWIRE_CACHE"
 
 
 def native_folder() -> Path:
-    """The package's ``_native``: ``lib/libtensorwire.so``, ``include/``, ``plugin/``."""
+    """The package's ``_native``: ``lib/``, ``include/``, ``plugin/`` and ``raw/``."""
     # Beside the binding and not beside this file: an editable install keeps the two apart.
     spec = util.find_spec("tensorwire._wire")
     assert spec is not None, "tensorwire is installed without its native parts"
@@ -22,6 +22,11 @@ def native_folder() -> Path:
 
 def engine_library() -> Path:
     return native_folder() / "lib" / "libtensorwire.so"
+
+
+def raw_library() -> Path:
+    """Raw RPC over the engine, and raw TCP (native/raw)."""
+    return native_folder() / "lib" / "libtensorwire_raw.so"
 
 
 def cache_folder() -> Path:

@@ -12,10 +12,12 @@ from tensorwire.bench.record import (
     Ratio,
     Record,
     Result,
+    RpcResult,
     ServeResult,
     StepMs,
     StepsResult,
     StrategyResult,
+    TcpResult,
     TrainResult,
     TransferResult,
 )
@@ -27,6 +29,7 @@ from tensorwire.report.places import lab_notes
 from tensorwire.units import data_size, number
 
 _Row = TypeVar("_Row")
+_MOST_OF_IPERF3_BYTES = 1 << 20
 
 
 def section(record: Record[Result], *, follows_others: bool = False) -> Section:
@@ -53,7 +56,13 @@ def section(record: Record[Result], *, follows_others: bool = False) -> Section:
     )
 
 
-_WHAT_GIVES_MORE = {"bench train": "--steps", "demo": "--steps", "bench serve": "--requests"}
+_WHAT_GIVES_MORE = {
+    "bench tcp": "--rounds",
+    "bench rpc": "--rounds",
+    "bench train": "--steps",
+    "demo": "--steps",
+    "bench serve": "--requests",
+}
 
 
 def _transfer(record: Record[TransferResult]) -> Section:
@@ -222,6 +231,83 @@ def _serve(record: Record[ServeResult]) -> Section:
     return Section("One ps, many clients", headline, charts, [table])
 
 
+def _tcp(record: Record[TcpResult]) -> Section:
+    message_size = record.results[0].message_size
+    by_streams: dict[int, list[TcpResult]] = {}
+    for result in record.results:
+        by_streams.setdefault(result.streams, []).append(result)
+    names = {"tcp": "tcp (ours)"}
+    table = Table(
+        f"Raw TCP, {message_size} bytes at a time (MB = 10^6 bytes)",
+        ["program", "streams", "MB/s"],
+        [
+            [
+                [names.get(r.implementation, r.implementation), str(r.streams), number(r.mb_per_s)]
+                for r in rows
+            ]
+            for rows in by_streams.values()
+        ],
+    )
+    charts = [
+        Bars(
+            "Rate, MB = 10^6 bytes",
+            "MB/s",
+            [
+                Bar(f"{r.implementation}, {r.streams}", r.mb_per_s, r.implementation)
+                for rows in by_streams.values()
+                for r in rows
+            ],
+            "The number after a name is that of its streams.",
+        )
+    ]
+    notes = []
+    if all(r.implementation == "tcp" for r in record.results):
+        notes.append("iperf3 took no part: it was not installed (apt-get install iperf3)")
+    elif message_size > _MOST_OF_IPERF3_BYTES:
+        notes.append("iperf3 sent 1 MiB at a time, the most that it does")
+    return Section("Raw TCP", charts=charts, tables=[table], notes=notes)
+
+
+def _rpc(record: Record[RpcResult]) -> Section:
+    first = record.results[0]
+    table = Table(
+        f"Raw RPC, {first.message_size} bytes there and {first.response_size} back, "
+        f"{first.concurrency} on their way; channels: {first.channels}, "
+        f"server threads: {first.server_threads}",
+        ["protocol", "by", "requests/s", "MB/s", "latency us p50", "p99", "CPU us/request"],
+        [
+            [
+                [
+                    r.protocol,
+                    r.implementation,
+                    number(r.requests_per_s),
+                    number(r.mb_per_s),
+                    number(r.latency_us.p50),
+                    number(r.latency_us.p99),
+                    "-" if r.cpu_us_per_request is None else number(r.cpu_us_per_request),
+                ]
+                for r in record.results
+            ]
+        ],
+        text_columns=2,
+    )
+    charts = [
+        Bars(
+            "Requests a second",
+            "/s",
+            [Bar(r.protocol, r.requests_per_s, r.protocol) for r in record.results],
+        ),
+        Bars(
+            "Rate of requests, MB = 10^6 bytes",
+            "MB/s",
+            [Bar(r.protocol, r.mb_per_s, r.protocol) for r in record.results],
+        ),
+        latency_bars("Time of a request", [(r.protocol, r.latency_us) for r in record.results]),
+    ]
+    headline = _compared(record.ratios, f"moves requests of {first.message_size} bytes")
+    return Section("Raw RPC", headline, charts, [table])
+
+
 def _memory(record: Record[MemoryResult]) -> Section:
     table = Table(
         f"Resident memory over {record.results[0].iters} steps, MB (of 10^6 bytes)",
@@ -246,6 +332,8 @@ def _memory(record: Record[MemoryResult]) -> Section:
 
 # The keys are the types of the records that their values take; the type system cannot say so.
 _VIEWS: Mapping[type[Result], Callable[[Any], Section]] = {
+    TcpResult: _tcp,
+    RpcResult: _rpc,
     TransferResult: _transfer,
     StepsResult: _steps,
     StrategyResult: _strategy,

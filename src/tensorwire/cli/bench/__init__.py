@@ -11,6 +11,14 @@ COMMANDS = {
         "tensorwire.cli.bench.everything:everything",
         "Measure every layer, from the link to training.",
     ),
+    "tcp": (
+        "tensorwire.cli.bench.tcp:tcp",
+        "Raw TCP, the ceiling; iperf3 beside it.",
+    ),
+    "rpc": (
+        "tensorwire.cli.bench.rpc:rpc",
+        "Raw RPC without TensorFlow: grpc++ and gRPC.",
+    ),
     "transfer": (
         "tensorwire.cli.bench.transfer:transfer",
         "Move one tensor from worker to ps, over and over.",

@@ -1,0 +1,307 @@
+"""`bench rpc`: raw RPC without TensorFlow, over grpc++ and over gRPC.
+
+After `grpc_raw`, a test of 2017-18 that asked whether the RPC layer is what keeps tensors from the
+network: the client only sends, the server receives each request whole, throws it away and answers.
+Both protocols do so in C++ by one and the same closed loop (native/raw), with as many requests on
+their way, as many connections and as many threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorwire.bench import stats
+from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
+from tensorwire.bench.raw_ends import (
+    CLIENT,
+    SERVER,
+    End,
+    RawProcesses,
+    RemoteEnd,
+    Target,
+    port_of,
+    remote_server,
+    serve_remote,
+)
+from tensorwire.bench.record import Record, RpcResult
+from tensorwire.bench.sides import PROTOCOLS, Watcher, compare
+from tensorwire.cluster import split_address
+from tensorwire.errors import UsageError
+from tensorwire.lab.channel import Message
+
+COMMAND = "bench rpc"
+LARGEST_MESSAGE_BYTES = 2**31 - 1
+"""A message of gRPC is smaller than 2 GB where protobuf carries it, and so is a request of ours."""
+_LARGE_BYTES = 1_000_000
+_ROUND_S = 0.3
+_LONGEST_ROUND = 300_000  # requests, whose times are kept one by one
+_SLOWEST_REQUESTS_PER_S = 100.0
+_SLOWEST_BYTES_PER_S = 20e6
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class RpcPlan:
+    """One call of `bench rpc`. Sizes in bytes."""
+
+    message_size: int = 64
+    response_size: int = 10
+    concurrency: int | None = None
+    """Requests on their way at a time, over all channels; see `in_flight`."""
+    channels: int = 1
+    server_threads: int = 1
+    total_message: int | None = None
+    """Requests of each protocol, over all rounds; None: what fills a third of a second a round."""
+    rounds: int = 10
+    protocols: tuple[str, ...] = PROTOCOLS
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what cannot be measured."""
+        for flag, size in (
+            ("--message-size", self.message_size),
+            ("--response-size", self.response_size),
+        ):
+            if not 0 <= size <= LARGEST_MESSAGE_BYTES:
+                raise UsageError(f"{flag} {size}: give bytes from 0 to {LARGEST_MESSAGE_BYTES}")
+        if self.in_flight < self.channels:
+            raise UsageError(
+                f"--concurrency {self.in_flight} leaves some of --channels {self.channels} unused"
+            )
+
+    @property
+    def in_flight(self) -> int:
+        """`concurrency`, or 64, or 4 where 64 messages would be much memory."""
+        if self.concurrency is not None:
+            return self.concurrency
+        return max(self.channels, 4 if self.message_size >= _LARGE_BYTES else 64)
+
+    @property
+    def blocks(self) -> int:
+        """Rounds that will be run."""
+        if self.total_message is None:
+            return self.rounds
+        return len(stats.split(self.total_message, self.rounds))
+
+
+@dataclass
+class RpcSide:
+    """A server and a client of one implementation, and what they showed so far."""
+
+    protocol: str
+    server: End
+    client: End
+    implementation: str = ""
+    seconds_a_request: list[list[float]] = field(default_factory=list)
+    """A round, and in it one figure."""
+    latency_us: list[NDArray[np.int32]] = field(default_factory=list)
+    cpu_s: float = 0.0
+    requests: int = 0
+
+    def connect(self, plan: RpcPlan, server_at: str, address: str) -> None:
+        """Makes the server listen at the host `server_at`, and the client reach it at `address`."""
+        port = port_of(self.protocol, split_address(address)[1])
+        host = split_address(address)[0]
+        self.server.ask(
+            {
+                "do": "serve",
+                "host": server_at,
+                "port": port,
+                "threads": plan.server_threads,
+                "response_size": plan.response_size,
+            }
+        )
+        bracketed = f"[{host}]" if ":" in host else host
+        self.client.ask(
+            {"do": "connect", "address": f"{bracketed}:{port}", "channels": plan.channels}
+        )
+
+    def warm_up(self, plan: RpcPlan) -> int:
+        """Returns how many requests fill a round."""
+        requests = plan.in_flight
+        while True:
+            seconds = float(self._ask(plan, requests)["seconds"])
+            if seconds > _ROUND_S / 3 or requests > _LONGEST_ROUND:
+                break
+            requests *= 4
+        fitting = min(_LONGEST_ROUND, round(requests / seconds * _ROUND_S))
+        return max(plan.in_flight, fitting)
+
+    def block(self, plan: RpcPlan, requests: int) -> None:
+        """Measures `requests` of them."""
+        cpu_s = self._server_cpu_s()
+        asked = self._ask(plan, requests)
+        self.cpu_s += asked["cpu_s"] + self._server_cpu_s() - cpu_s
+        self.seconds_a_request.append([asked["seconds"] / requests])
+        self.latency_us.append(np.asarray(asked["latency_us"], dtype=np.int32))
+        self.requests += requests
+
+    def _server_cpu_s(self) -> float:
+        return float(self.server.ask({"do": "cpu"})["cpu_s"])
+
+    def _ask(self, plan: RpcPlan, requests: int) -> Message:
+        moved_bytes = requests * (plan.message_size + plan.response_size)
+        timeout_s = (
+            _PATIENCE_S + requests / _SLOWEST_REQUESTS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
+        )
+        message: dict[str, Any] = {
+            "do": "ask",
+            "requests": requests,
+            "concurrency": plan.in_flight,
+            "request_size": plan.message_size,
+            "response_size": plan.response_size,
+            "timeout_s": timeout_s,
+        }
+        return self.client.ask(message, timeout_s + _PATIENCE_S)
+
+    def result(self, plan: RpcPlan) -> RpcResult:
+        """The figures of all rounds."""
+        seconds = stats.typical_s(self.seconds_a_request)
+        return RpcResult(
+            protocol=self.protocol,
+            implementation=self.implementation,
+            message_size=plan.message_size,
+            response_size=plan.response_size,
+            concurrency=plan.in_flight,
+            channels=plan.channels,
+            server_threads=plan.server_threads,
+            requests=self.requests,
+            requests_per_s=1 / seconds,
+            mb_per_s=plan.message_size / seconds / 1e6,
+            latency_us=stats.latency_us(self.latency_us),
+            cpu_us_per_request=self.cpu_s / self.requests * 1e6,
+        )
+
+
+def _setup(speaks: str) -> Message:
+    return {"part": "rpc", "protocol": speaks}
+
+
+@contextlib.contextmanager
+def local_sides(
+    plan: RpcPlan,
+    watcher: Watcher,
+    places: Places = HERE,
+    libraries: Mapping[str, Path] | None = None,
+) -> Iterator[list[RpcSide]]:
+    """A side for each protocol of `plan`, connected.
+
+    `libraries`: what speaks a protocol that this package does not know (native/raw/rpc.h).
+    """
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the tasks")
+        started = []
+        for name in plan.protocols:
+            setup = _setup(str((libraries or {}).get(name, name)))
+            processes = RawProcesses({SERVER: setup, CLIENT: setup}, places)
+            started.append((name, stack.enter_context(processes)))
+        sides = []
+        for name, processes in started:
+            ready = processes.wait_started(watcher)
+            side = RpcSide(
+                name,
+                processes.end(SERVER),
+                processes.end(CLIENT),
+                ready[CLIENT]["implementation"],
+            )
+            address = processes.address(SERVER)
+            side.connect(plan, split_address(address)[0], address)
+            sides.append(side)
+        yield sides
+
+
+def run(plan: RpcPlan, watcher: Watcher, places: Places = HERE) -> Record[RpcResult]:
+    """Measures; `watcher.advance` is called `plan.blocks` times.
+
+    Raises:
+        TensorwireError: there is no gRPC here, or a task failed or did not answer in time.
+    """
+    with local_sides(plan, watcher, places) as sides:
+        return _measure(plan, sides, watcher)
+
+
+def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[RpcResult]:
+    """Measures against the server of another host, which chooses its threads and response.
+
+    Raises:
+        TensorwireError: it did not come in time, has another version, or an end failed.
+    """
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the clients")
+        clients = {
+            name: stack.enter_context(RawProcesses({CLIENT: _setup(name)}))
+            for name in plan.protocols
+        }
+        ready = {name: client.wait_started(watcher) for name, client in clients.items()}
+        wants = {"protocols": list(plan.protocols)}
+        answer, peer = stack.enter_context(remote_server(COMMAND, target, wants, watcher))
+        plan = dataclasses.replace(plan, **answer["serves"])
+        sides = []
+        for name, client in clients.items():
+            here = ready[name][CLIENT]["implementation"]
+            there = answer["implementations"][name]
+            side = RpcSide(
+                name,
+                RemoteEnd(peer, name),
+                client.end(CLIENT),
+                here if here == there else f"{here} to {there}",
+            )
+            side.connect(plan, "", target.address)
+            sides.append(side)
+        return _measure(plan, sides, watcher)
+
+
+def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> None:
+    """The server for another host's client, with the threads and the response of `plan`.
+
+    gRPC is at `port`, grpc++ at data_port(port). Returns when the client says that it is done.
+
+    Raises:
+        TensorwireError: no client came in time, it went too early, or an end failed.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def start(wants: Message) -> tuple[Message, Mapping[str, End]]:
+            servers = {
+                name: stack.enter_context(RawProcesses({SERVER: _setup(name)}))
+                for name in wants["protocols"]
+            }
+            implementations = {
+                name: server.wait_started(watcher)[SERVER]["implementation"]
+                for name, server in servers.items()
+            }
+            serves = {"response_size": plan.response_size, "server_threads": plan.server_threads}
+            ends = {name: server.end(SERVER) for name, server in servers.items()}
+            return {"serves": serves, "implementations": implementations}, ends
+
+        serve_remote(COMMAND, port, peer_timeout_s, start, watcher)
+
+
+def _measure(plan: RpcPlan, sides: Sequence[RpcSide], watcher: Watcher) -> Record[RpcResult]:
+    noise = NoiseWatch()
+    watcher.activity("warming up")
+    filling = {side.protocol: side.warm_up(plan) for side in sides}
+    watcher.activity("measuring")
+    rounds: Sequence[int | None] = [None] * plan.rounds
+    if plan.total_message is not None:
+        rounds = stats.split(plan.total_message, plan.rounds)
+    for requests in rounds:
+        for side in sides:
+            side.block(plan, requests or filling[side.protocol])
+        watcher.advance()
+    of_sides = {side.protocol: side.seconds_a_request for side in sides}
+    return Record(
+        COMMAND,
+        tensorflow=None,
+        results=[side.result(plan) for side in sides],
+        ratios=compare(of_sides, [("grpc++", "grpc")]),
+        noise=noise.seen(of_sides),
+    )
