@@ -1,6 +1,6 @@
-// Raw RPC over gRPC in C++, as its users would write it: ByteBuffers, which copy nothing, completion
-// queues with a thread each, and the asynchronous client. Compiled where it is used, against the
-// gRPC that is installed there.
+// Raw RPC over gRPC in C++, as its users would write it: ByteBuffers, which copy nothing,
+// completion queues with a thread each, and the asynchronous client. Compiled where it is used,
+// against the gRPC that is installed there.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -37,9 +37,9 @@ void ServeQueue(grpc::CompletionQueue* queue) {
 class RawService : public grpc::Service {
  public:
   RawService() {
-    AddMethod(new grpc::internal::RpcServiceMethod(
-        kMethod, grpc::internal::RpcMethod::NORMAL_RPC,
-        static_cast<grpc::internal::MethodHandler*>(nullptr)));
+    AddMethod(
+        new grpc::internal::RpcServiceMethod(kMethod, grpc::internal::RpcMethod::NORMAL_RPC,
+                                             static_cast<grpc::internal::MethodHandler*>(nullptr)));
     MarkMethodRaw(0);
   }
   void Request(grpc::ServerContext* context, grpc::ByteBuffer* request,
@@ -170,7 +170,8 @@ class GrpcClient : public Client {
     }
     void OnEvent(bool /*ok*/) override {
       const std::unique_ptr<SentCall> owner(this);
-      load_->End(number_, response_.Length(), status_.ok() ? "" : "grpc: " + status_.error_message());
+      load_->End(number_, response_.Length(),
+                 status_.ok() ? "" : "grpc: " + status_.error_message());
       client_->Ask(load_, channel_, payload_);
     }
 

@@ -67,8 +67,7 @@ const char* tensorwire_rpc_ask(int64_t requests, int concurrency, int64_t reques
                                int64_t response_bytes, double timeout_s, double* seconds,
                                float* latency_us) {
   // Written once, so that every page of it is there.
-  const auto payload =
-      std::make_shared<const std::string>(static_cast<size_t>(request_bytes), 'r');
+  const auto payload = std::make_shared<const std::string>(static_cast<size_t>(request_bytes), 'r');
   const auto load = std::make_shared<Load>(requests, static_cast<uint64_t>(response_bytes));
   for (int i = 0; i < concurrency; ++i) {
     the_client->Ask(load, i % the_client->channels(), payload);

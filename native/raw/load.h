@@ -65,8 +65,8 @@ class Server {
  public:
   virtual ~Server() = default;
   // Words, or "".
-  virtual std::string Listen(const std::string& host, int port, int threads,
-                             int64_t response_bytes, int* bound_port) = 0;
+  virtual std::string Listen(const std::string& host, int port, int threads, int64_t response_bytes,
+                             int* bound_port) = 0;
 };
 
 class Client {

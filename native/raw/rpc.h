@@ -8,10 +8,10 @@
 #define TENSORWIRE_RAW
 #endif
 
-// Raw RPC, as `tensorwire bench rpc` measures it: the client only sends, the server throws away. One
-// interface, and a library for each implementation, so that all do the same work: engine_rpc.cc is
-// tensorwire's engine, grpc_rpc.cc is gRPC; load.cc, which says when a request is made and when it
-// has ended, is part of each.
+// Raw RPC, as `tensorwire bench rpc` measures it: the client only sends, the server throws away.
+// One interface, and a library for each implementation, so that all do the same work: engine_rpc.cc
+// is tensorwire's engine, grpc_rpc.cc is gRPC; load.cc, which says when a request is made and when
+// it has ended, is part of each.
 //
 // A process is either a server or a client, of one implementation. A function that can fail returns
 // null, or words that stay valid until the next call.

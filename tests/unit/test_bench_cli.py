@@ -53,6 +53,17 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["serve", "--payload", "lumpy"], "'lumpy' is not one of"),
         (["serve", "--in-flight", "0"], "--in-flight"),
         (["serve", "--tensor-fuse"], "--tensor-fuse"),
+        (["rpc", "--message-size", "-1"], "--message-size -1: give bytes from 0"),
+        (["rpc", "--message-size", "3000000000"], "give bytes from 0 to 2147483647"),
+        (["rpc", "--concurrency", "2", "--channels", "3"], "leaves some of --channels 3 unused"),
+        (["rpc", "--job", "client"], "--job client --target HOST:PORT"),
+        (["rpc", "--target", "a:1"], "--job client --target HOST:PORT"),
+        (["rpc", "--job", "client", "--target", "nowhere"], "nowhere"),
+        (["rpc", "--job", "server", "--response-size", "1"], "--message-size is the size of"),
+        (["tcp", "--streams", "1,x"], "--streams 1,x: give numbers"),
+        (["tcp", "--streams", "0"], "numbers from 1 to"),
+        (["tcp", "--streams", "2,2"], "names a number twice"),
+        (["tcp", "--message-size", "0"], "--message-size 0: give bytes from 1"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(
@@ -72,7 +83,7 @@ def test_wrong_usage_is_one_line_and_status_2(
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["transfer", "steps"])
+@pytest.mark.parametrize("command", ["transfer", "steps", "rpc", "tcp"])
 def test_help_has_an_example_and_says_what_a_mb_is(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -95,6 +106,7 @@ def test_more_memory_than_there_is_is_refused_before_anything_starts(
 def test_the_command_itself_loads_neither_tensorflow_nor_the_plug_in() -> None:
     code = (
         "import sys, tensorwire.cli.bench, tensorwire.bench.transfer, tensorwire.bench.steps\n"
+        "import tensorwire.bench.rpc, tensorwire.bench.tcp, tensorwire.bench.raw_task\n"
         "import tensorwire.bench.two_hosts, tensorwire.bench.tensor_task\n"
         "assert not {'tensorflow', 'tensorwire.tf'} & set(sys.modules)\n"
     )

@@ -36,6 +36,60 @@ TEST(payloads_of_all_sizes_arrive_whole) {
   }
 }
 
+// Says where payloads go, and keeps count of the memory that is out.
+class PlacingHandler : public TestHandler {
+ public:
+  std::shared_ptr<char> PlaceFromReactor(uint16_t method, uint64_t payload_bytes) override {
+    if (method != kEcho) return nullptr;
+    ++out;
+    return {new char[payload_bytes], [this](char* memory) {
+              delete[] memory;
+              --out;
+            }};
+  }
+  void Handle(Request request) override {
+    if (request.placed != nullptr) {
+      CHECK(request.payload.empty());
+      request.payload.assign(request.placed.get(), std::stoul(request.metadata));
+    }
+    TestHandler::Handle(std::move(request));
+  }
+  std::atomic<int> out{0};
+};
+
+TEST(a_handler_may_say_where_a_request_s_payload_goes) {
+  Task ps("ps:0", 2);
+  auto handler = std::make_shared<PlacingHandler>();
+  ps.handler = handler;
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  for (const Method method : {kEcho, kFromReactor}) {
+    for (size_t size : {0u, 1u, 4096u, 262143u, 262144u, 262145u, (10u << 20) + 7}) {
+      std::string payload(size, '\0');
+      for (size_t i = 0; i < size; i += 97) payload[i] = static_cast<char>(i * 31);
+      const Outcome outcome = Get(Begin(*channel, method, std::to_string(size), payload));
+      CHECK(outcome.status.ok());
+      CHECK(outcome.payload == payload);
+    }
+  }
+  Eventually([&] { return handler->out == 0; });
+}
+
+TEST(the_memory_of_a_request_that_is_lost_in_the_middle_is_let_go) {
+  Task ps("ps:0");
+  auto handler = std::make_shared<PlacingHandler>();
+  ps.handler = handler;
+  {
+    RawStream stream = RawStream::To(ps.Listen());
+    stream.Greet("worker:0", "ps:0");
+    const std::string request =
+        Frame(FrameKind::kRequest, 1, kEcho, "1000000", std::string(1'000'000, 'x'));
+    CHECK(stream.Send(request.substr(0, 500'000)));
+    Eventually([&] { return handler->out == 1; });
+  }
+  Eventually([&] { return handler->out == 0; });
+}
+
 TEST(many_threads_share_a_channel) {
   Task ps("ps:0", 2);
   Task worker("worker:0", 2);

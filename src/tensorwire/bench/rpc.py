@@ -99,17 +99,19 @@ class RpcSide:
     protocol: str
     server: End
     client: End
-    implementation: str = ""
+    implementation: str
+    address: str
+    """Where the server's host is reached, "host:port"; see `port_of`."""
     seconds_a_request: list[list[float]] = field(default_factory=list)
     """A round, and in it one figure."""
     latency_us: list[NDArray[np.int32]] = field(default_factory=list)
     cpu_s: float = 0.0
     requests: int = 0
 
-    def connect(self, plan: RpcPlan, server_at: str, address: str) -> None:
-        """Makes the server listen at the host `server_at`, and the client reach it at `address`."""
-        port = port_of(self.protocol, split_address(address)[1])
-        host = split_address(address)[0]
+    def connect(self, plan: RpcPlan, server_at: str) -> None:
+        """Makes the server listen at the host `server_at`, "" for all, and the client reach it."""
+        host, port = split_address(self.address)
+        port = port_of(self.protocol, port)
         self.server.ask(
             {
                 "do": "serve",
@@ -211,9 +213,9 @@ def local_sides(
                 processes.end(SERVER),
                 processes.end(CLIENT),
                 ready[CLIENT]["implementation"],
+                processes.address(SERVER),
             )
-            address = processes.address(SERVER)
-            side.connect(plan, split_address(address)[0], address)
+            side.connect(plan, split_address(side.address)[0])
             sides.append(side)
         yield sides
 
@@ -253,8 +255,9 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
                 RemoteEnd(peer, name),
                 client.end(CLIENT),
                 here if here == there else f"{here} to {there}",
+                target.address,
             )
-            side.connect(plan, "", target.address)
+            side.connect(plan, "")
             sides.append(side)
         return _measure(plan, sides, watcher)
 

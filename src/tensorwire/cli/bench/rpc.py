@@ -95,7 +95,9 @@ def rpc(
         "bench rpc",
         plan.blocks,
         lambda watcher, places: (
-            run(plan, watcher) if ends.job is None else measure_remote(plan, ends.target, watcher)
+            measure_remote(plan, ends.target, watcher)
+            if ends.target
+            else run(plan, watcher, places)
         ),
         comparison,
     )

@@ -74,7 +74,9 @@ def tcp(
         "bench tcp",
         plan.rounds,
         lambda watcher, places: (
-            run(plan, watcher) if ends.job is None else measure_remote(plan, ends.target, watcher)
+            measure_remote(plan, ends.target, watcher)
+            if ends.target
+            else run(plan, watcher, places)
         ),
         comparison,
     )

@@ -23,19 +23,17 @@ class TwoEnds:
     """SERVER, CLIENT, or None: both ends run here."""
     port: int
     peer_timeout_s: float
-    address: str | None
+    target: Target | None
+    """The server, of a client."""
 
-    def __post_init__(self) -> None:
-        """Raises UsageError: the parts do not fit."""
-        if (self.job == CLIENT) != (self.address is not None):
-            raise UsageError("two hosts need --job server on one, --job client --target HOST:PORT "
-                             "on the other")  # fmt: skip
 
-    @property
-    def target(self) -> Target:
-        """Of a client."""
-        assert self.address is not None
-        return Target(self.address, self.peer_timeout_s)
+def _ends(job: str | None, target: str | None, port: int, peer_timeout_s: float) -> TwoEnds:
+    """Raises UsageError: the parts do not fit."""
+    if (job == CLIENT) != (target is not None):
+        raise UsageError(
+            "two hosts need --job server on one and --job client --target HOST:PORT on the other"
+        )
+    return TwoEnds(job, port, peer_timeout_s, Target(target, peer_timeout_s) if target else None)
 
 
 def two_ends_options(command: Command) -> Command:
@@ -45,7 +43,7 @@ def two_ends_options(command: Command) -> Command:
     def with_ends(
         *, job: str | None, target: str | None, port: int, peer_timeout: float, **others: Any
     ) -> Any:
-        return command(ends=TwoEnds(job, port, peer_timeout, target), **others)
+        return command(ends=_ends(job, target, port, peer_timeout), **others)
 
     decorated: Any = with_ends
     for option in reversed(

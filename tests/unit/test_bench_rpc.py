@@ -1,0 +1,186 @@
+"""`bench rpc`: both ends of each implementation do what was asked, here and on two hosts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorwire.bench import raw
+from tensorwire.bench.greeting import Hello, call_peer
+from tensorwire.bench.raw_ends import CLIENT, port_of
+from tensorwire.bench.record import Record, RpcResult
+from tensorwire.bench.rpc import COMMAND, RpcPlan, local_sides, run
+from tensorwire.bench.serve import established
+from tensorwire.cluster import split_address
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.ports import PortLease
+from tensorwire.plugin import compiler
+from tensorwire.report import experiments
+
+
+class Silent:
+    """Nobody watches."""
+
+    def activity(self, text: str) -> None: ...
+
+    def advance(self, count: int = 1) -> None: ...
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    lease = PortLease()
+    yield lease.take()
+    lease.release()
+
+
+@pytest.fixture(scope="module")
+def grpc_cpp() -> None:
+    if compiler.package_flags("grpc++") is None:
+        pytest.skip("gRPC in C++ is not installed: apt-get install libgrpc++-dev pkg-config")
+
+
+def check(result: RpcResult, requests: int) -> None:
+    assert result.requests == requests
+    assert result.requests_per_s > 0
+    moved_mb_per_s = result.requests_per_s * result.message_size / 1e6
+    assert result.mb_per_s == pytest.approx(moved_mb_per_s, rel=1e-4)  # records are rounded
+    assert 0 < result.latency_us.p50 <= result.latency_us.p99
+    assert result.cpu_us_per_request is not None
+    assert result.cpu_us_per_request > 0
+
+
+@pytest.mark.parametrize(
+    ("message_size", "response_size", "channels"), [(64, 10, 1), (0, 0, 2), (3_000_000, 70_000, 2)]
+)
+def test_grpcpp_is_the_engine_and_answers_every_request(
+    message_size: int, response_size: int, channels: int
+) -> None:
+    plan = RpcPlan(
+        message_size=message_size,
+        response_size=response_size,
+        concurrency=4,
+        channels=channels,
+        server_threads=2,
+        total_message=103,
+        rounds=4,
+        protocols=("grpc++",),
+    )
+    record = run(plan, Silent())
+    (result,) = record.results
+    assert result.implementation == "engine"
+    assert (result.concurrency, result.channels, result.server_threads) == (4, channels, 2)
+    check(result, 103)
+    assert record.ratios == {}
+    assert record.tensorflow is None
+    (read,) = Record.from_json(record.to_json()).results
+    assert isinstance(read, RpcResult)
+    assert read.latency_us.p99 == pytest.approx(result.latency_us.p99, rel=1e-5)
+
+
+def test_both_protocols_take_turns_and_are_compared(grpc_cpp: None) -> None:
+    plan = RpcPlan(message_size=100_000, concurrency=4, total_message=60, rounds=3)
+    record = run(plan, Silent())
+    grpc, ours = record.results
+    assert grpc.implementation.startswith("grpc C++ 1.")
+    assert (grpc.protocol, ours.protocol) == ("grpc", "grpc++")
+    for result in (grpc, ours):
+        check(result, 60)
+    assert list(record.ratios) == ["grpc++/grpc"]
+    section = experiments.section(record)
+    assert [row[1] for row in section.tables[0].rows] == [grpc.implementation, "engine"]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
+def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
+    plan = RpcPlan(channels=3, server_threads=2, protocols=(protocol,))
+    with local_sides(plan, Silent()) as (side,):
+        side.block(plan, 300)
+        port = port_of(protocol, split_address(side.address)[1])
+        assert established(port) == 3
+
+
+def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("grpc")
+    monkeypatch.setenv("PATH", "")  # no pkg-config
+    plan = RpcPlan(
+        message_size=5_000_000, concurrency=3, channels=2, total_message=12, protocols=("grpc",)
+    )
+    (result,) = run(plan, Silent()).results
+    assert result.implementation.startswith("grpcio 1.")
+    check(result, 12)
+
+
+def test_without_any_grpc_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "tensorwire.bench.rpc_grpcio", raising=False)
+    with pytest.raises(TensorwireError, match=r"apt-get install .*libgrpc\+\+-dev.*grpcio"):
+        raw.rpc_end("grpc")
+
+
+def test_a_request_that_cannot_be_answered_is_an_error() -> None:
+    with pytest.raises(TensorwireError, match=r"raw server at 127\.0\.0\.1:1: "):
+        raw.rpc_end("grpc++").connect("127.0.0.1:1", 1, 1, 0.2)
+
+
+def bench(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tensorwire.cli.main", "bench", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_two_hosts_each_do_their_part_and_both_end(port: int, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    serving = ["--job", "server", "--server-threads", "2", "--message-size", "77"]
+    server = bench("rpc", *serving, "--port", str(port))
+    asking = ["--job", "client", "--target", f"localhost:{port}", "--total-message", "40"]
+    asking += ["--message-size", "2000000", "--concurrency", "4", "--channels", "1"]
+    client = bench("rpc", *asking, "--protocols", "grpc++", "--rounds", "2", "--json", str(record))
+    for process in (client, server):
+        status, _, err = outcome(process)
+        assert status == 0, err
+    (result,) = Record.from_json(record.read_text()).results
+    assert isinstance(result, RpcResult)
+    assert (result.response_size, result.server_threads) == (77, 2)
+    check(result, 40)
+
+
+def test_another_version_fails_at_both_ends(port: int) -> None:
+    server = bench("rpc", "--job", "server", "--port", str(port))
+    with pytest.raises(TensorwireError, match="different versions of tensorwire") as caught:
+        call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT, version="0.0.1"), "server", 30.0)
+    status, _, err = outcome(server)
+    assert status == 1
+    assert str(caught.value) in err
+
+
+def test_a_client_that_goes_ends_its_server_with_an_error(port: int) -> None:
+    server = bench("rpc", "--job", "server", "--port", str(port))
+    call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT), "server", 30.0).close()
+    status, _, err = outcome(server)
+    assert status == 1
+    assert "went before it was done" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("part", [["--job", "server"], ["--job", "client"]])
+def test_who_waits_in_vain_says_for_whom(port: int, part: list[str]) -> None:
+    where = ["--port", str(port)] if "server" in part else ["--target", f"localhost:{port}"]
+    protocols = ["--protocols", "grpc++", "--peer-timeout", "0.3"]
+    status, _, err = outcome(bench("rpc", *part, *where, *protocols))
+    assert status == 1
+    assert ("the client did not come" if "server" in part else "no server at") in err
+    assert "Traceback" not in err
