@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from tensorwire.bench.greeting import Hello, call_peer
 from tensorwire.bench.raw_ends import CLIENT, port_of
 from tensorwire.bench.record import Record, RpcResult
 from tensorwire.bench.rpc import COMMAND, RpcPlan, local_sides, run
-from tensorwire.bench.serve import established
+from tensorwire.bench.serve import connections_to
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
@@ -100,7 +101,7 @@ def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
     with local_sides(plan, Silent()) as (side,):
         side.block(plan, 300)
         port = port_of(protocol, split_address(side.address)[1])
-        assert established(port) == 3
+        assert connections_to(port, os.getpid()) == 3
 
 
 def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
