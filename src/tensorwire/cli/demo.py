@@ -6,6 +6,7 @@ import click
 
 from tensorwire.bench.sides import parse_protocols
 from tensorwire.cli.options import Comparison, comparison_options
+from tensorwire.cli.termination import end_in_order
 from tensorwire.cli.training import train_and_show, training_options
 
 
@@ -42,6 +43,7 @@ def demo(
     """
     from tensorwire.bench.train import TrainPlan
 
+    end_in_order()
     protocols = comparison.protocols
     if single_protocols:
         protocols = parse_protocols(

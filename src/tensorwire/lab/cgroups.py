@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import uuid
 from pathlib import Path
@@ -11,7 +12,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.lab import guard
 
 _PERIOD_US = 100_000
-_PREFIX = "tensorwire-"
+_PREFIX = "tensorwire-lab-"
 
 
 class CpuGroup:
@@ -25,7 +26,7 @@ class CpuGroup:
         """
         self.path = path
         try:
-            path.mkdir()
+            self._claim = _claimed(path)
         except OSError as error:
             raise TensorwireError(f"no control group {path}: {error.strerror}") from error
 
@@ -49,26 +50,43 @@ class CpuGroup:
     def remove(self) -> None:
         """Ends the processes that are still in it, and removes it."""
         guard.remove_cgroup(self.path)
+        os.close(self._claim)
+
+
+def _claimed(path: Path) -> int:
+    """Makes the group and returns a descriptor that has it locked, as long as its owner lives."""
+    while True:
+        path.mkdir()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.exists():
+            return descriptor
+        os.close(descriptor)  # swept before it was locked
 
 
 def paths(count: int) -> list[Path]:
     """Where `count` groups of this process can be, if it may make any; none without a place."""
-    own = uuid.uuid4().hex[:8]
-    return [
-        parent / f"{_PREFIX}{os.getpid()}-{own}-{index}"
-        for parent in _parents()
-        for index in range(count)
-    ]
+    own = uuid.uuid4().hex
+    return [parent / f"{_PREFIX}{own}-{index}" for parent in _parents() for index in range(count)]
 
 
-def sweep() -> None:
-    """Removes the groups of owners that are gone, when their guards are gone, too."""
+def sweep() -> list[Path]:
+    """Removes the groups of owners that are gone, when their guards are gone, too; returns them.
+
+    A lock tells, and not a process id, which means another process in another container.
+    """
+    swept = []
     for parent in _parents():
-        with contextlib.suppress(OSError):
-            for path in parent.glob(f"{_PREFIX}*"):
-                owner = path.name.removeprefix(_PREFIX).partition("-")[0]
-                if owner.isdigit() and not Path("/proc", owner).exists():
+        for path in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # its owner lives, or it is gone meanwhile
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     guard.remove_cgroup(path)
+                    swept.append(path)
+                finally:
+                    os.close(descriptor)
+    return swept
 
 
 def _parents() -> list[Path]:

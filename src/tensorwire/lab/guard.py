@@ -56,7 +56,8 @@ def remove_cgroup(path: Path) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             for pid in (path / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+                if pid != "0":  # of another container, unknown here; to kill it means to kill us
+                    os.kill(int(pid), signal.SIGKILL)
         try:
             path.rmdir()
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import guard
+from tensorwire.lab import guard, leftovers
 from tensorwire.lab.channel import Channel
 from tensorwire.lab.guardian import Guard
 from tensorwire.lab.hosts import LOOPBACK, Host
@@ -152,16 +152,22 @@ class LocalCluster:
         self._tasks: list[Task] = []
         self._directory: Path | None = None
         self._guard: Guard | None = None
+        self._claim: leftovers.Claim | None = None
 
     def __enter__(self) -> LocalCluster:
-        self._directory = Path(tempfile.mkdtemp(prefix="tensorwire-"))
-        self._temporary.mkdir()
-        try:
+        parent = Path(tempfile.gettempdir())
+        leftovers.sweep(parent)
+        self._directory = parent / f"{leftovers.PREFIX}{self._token}"
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lease.release)
+            # The guard first: whatever interrupts the next lines, it looks after the directory.
             self._guard = Guard(token=self._token, directory=self._directory)
-        except BaseException:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._lease.release()
-            raise
+            undo.callback(self._guard.dismiss)
+            self._directory.mkdir(0o700)
+            undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            self._claim = leftovers.Claim(self._directory, self._token)
+            self._temporary.mkdir()
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -178,6 +184,8 @@ class LocalCluster:
             keep_logs = True
         self._end_tasks()
         shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._claim is not None:
+            self._claim.release()
         if keep_logs and self._tasks:
             if str(self.directory) not in str(exception):
                 _LOGGER.warning("the tasks' logs are in %s", self.directory)

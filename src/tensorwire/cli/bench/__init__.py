@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.termination import end_in_order
 
 COMMANDS = {
     "all": (
@@ -47,3 +48,4 @@ COMMANDS = {
 )
 def bench() -> None:
     """Measure the layers below a training step, on this machine or between two hosts."""
+    end_in_order()
