@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
     "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
+    "place": ("tensorwire.cli.place:place", "Show which variable lands on which ps."),
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -39,6 +40,18 @@ from tensorwire.plugin import runner
     help="Where --metrics-port listens.  [default: 127.0.0.1]",
 )
 @click.option(
+    "--placement",
+    type=click.Choice(["round_robin", "greedy", "balanced"]),
+    help="Where variables go, if the script does not say: one ps after the other, the one with the "
+    "fewest bytes, or planned and split after a dry run.  [default: round_robin]",
+)
+@click.option(
+    "--traffic",
+    "traffic_path",
+    type=click.Path(path_type=Path),
+    help="Bytes a step of each variable, from an earlier run, for --placement balanced.",
+)
+@click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
 )
 @click.argument("script")
@@ -50,6 +63,8 @@ def run(
     tensor_fuse: bool,
     metrics_port: int | None,
     metrics_host: str | None,
+    placement: str | None,
+    traffic_path: Path | None,
     as_module: bool,
     script: str,
     arguments: tuple[str, ...],
@@ -62,8 +77,13 @@ def run(
     if not as_module and not Path(script).exists():
         raise UsageError(f"there is no script {script}")
     target = ["-m", script] if as_module else [script]
+    if traffic_path is not None and placement != "balanced":
+        raise UsageError("--traffic is for --placement balanced")
     environment = runner.environment(
-        protocol, tensor_fuse, debug=bool(ctx.obj and ctx.obj["debug"])
+        protocol,
+        tensor_fuse,
+        debug=bool(ctx.obj and ctx.obj["debug"]),
+        placement=_placement(placement, [*target, *arguments], traffic_path),
     )
     if metrics_port is not None:
         environment[endpoint.PORT_VARIABLE] = str(metrics_port)
@@ -72,3 +92,22 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *target, *arguments], environment)
+
+
+def _placement(
+    strategy: str | None, command: Sequence[str], traffic_path: Path | None
+) -> str | None:
+    """What the script's processes are told of placement."""
+    if strategy in (None, "round_robin"):
+        return None
+    from tensorwire.placement import default, dry_run
+    from tensorwire.placement.plan import Variable
+    from tensorwire.placement.traffic import Traffic
+
+    variables: list[Variable] = []
+    traffic = Traffic.read(traffic_path) if traffic_path is not None else None
+    if strategy == "balanced":
+        variables = dry_run.variables_of_script(command, os.environ)
+        # A ps has none, and nothing to place.
+        click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
+    return default.encode(variables, traffic)

@@ -21,6 +21,8 @@ from tensorwire.plugin.imports import after_import
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
 DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"
+PLACEMENT_VARIABLE = "TENSORWIRE_RUN_PLACEMENT"
+DRY_RUN_VARIABLE = "TENSORWIRE_DRY_RUN"
 
 _SITE = Path(__file__).parent / "site"
 
@@ -30,11 +32,12 @@ def environment(
     tensor_fuse: bool,
     debug: bool,
     inherited: Mapping[str, str] | None = None,
+    placement: str | None = None,
 ) -> dict[str, str]:
     """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
 
     With a `protocol`, they use it whatever the script says; with `tensor_fuse`, all their sessions
-    and functions fuse.
+    and functions fuse; with `placement` (of `placement.default`), their variables are put by it.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
@@ -43,12 +46,19 @@ def environment(
     if tensor_fuse:
         env[fusion.VARIABLE] = "1"
     env[DEBUG_VARIABLE] = "1" if debug else ""
+    if placement:
+        env[PLACEMENT_VARIABLE] = placement
     return env
 
 
 def wait_for_tensorflow() -> None:
     """Called in each new interpreter: hooks the import of TensorFlow."""
-    after_import("tensorflow", _on_tensorflow)
+    if found := os.environ.get(DRY_RUN_VARIABLE):
+        from tensorwire.placement import observer
+
+        observer.watch(Path(found))
+    else:
+        after_import("tensorflow", _on_tensorflow)
 
 
 def _on_tensorflow() -> None:
@@ -65,3 +75,8 @@ def _on_tensorflow() -> None:
     protocol = os.environ.get(PROTOCOL_VARIABLE)
     if protocol:
         patches.replace_protocol(protocol)
+    placement = os.environ.get(PLACEMENT_VARIABLE)
+    if placement:
+        from tensorwire.placement import default
+
+        default.install(placement)

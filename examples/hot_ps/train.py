@@ -1,0 +1,75 @@
+"""A model whose weight is in one embedding, trained by ps and workers as anyone would.
+
+Nothing here says where variables go, so TensorFlow deals them out to the ps one after the other.
+One process a task; TF_CONFIG says which one this is. compare.py runs it under `tensorwire run`.
+"""
+
+import json
+import os
+import time
+
+import tensorflow as tf
+
+import tensorwire.tf  # registers protocol "grpc++", and counts what each ps is sent
+
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+
+WORDS, WIDTH, BATCH, WARM_UP = 200_000, 64, 8192, 20
+STEPS = int(os.environ.get("HOT_PS_STEPS", "200"))
+
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, job, index = config["cluster"], config["task"]["type"], config["task"]["index"]
+server = tf1.train.Server(cluster, job_name=job, task_index=index, protocol="grpc++")
+if job == "ps":
+    server.join()
+
+setter = tf1.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")
+with tf1.device(setter):
+    words = tf.random.uniform([BATCH], 0, WORDS, tf.int64, seed=index)
+    labels = tf.cast(words % 2, tf.float32)
+    embedding = tf1.get_variable("embedding", [WORDS, WIDTH])
+    hidden = tf.nn.embedding_lookup(embedding, words)
+    for layer, units in enumerate([128, 64, 1]):
+        kernel = tf1.get_variable(f"layer{layer}/kernel", [hidden.shape[1], units])
+        bias = tf1.get_variable(f"layer{layer}/bias", [units], initializer=tf1.zeros_initializer())
+        hidden = tf.matmul(tf.nn.relu(hidden) if layer else hidden, kernel) + bias
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, tf.squeeze(hidden, 1))
+    step = tf1.train.get_or_create_global_step()
+    optimizer = tf1.train.GradientDescentOptimizer(1.0)
+    train = optimizer.minimize(tf.reduce_mean(losses), global_step=step)
+    present = tf1.get_variable("present", [], tf.int32, tf1.zeros_initializer(), trainable=False)
+
+come, missing = tf1.assign_add(present, 1), tf1.report_uninitialized_variables()
+filters = tf1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"])
+with tf1.Session(server.target, config=filters) as session:
+    if index == 0:
+        session.run(tf1.global_variables_initializer())
+    while session.run(missing).size:
+        time.sleep(0.1)
+    session.run(come)
+    while session.run(present) < len(cluster["worker"]):  # all of them are measured together
+        time.sleep(0.1)
+    done = 0
+    while done < WARM_UP:
+        _, done = session.run([train, step])
+    before, began, first = tensorwire.tf.stats(), time.monotonic(), done
+    while done < WARM_UP + STEPS:
+        _, done = session.run([train, step])
+    seconds, after = time.monotonic() - began, tensorwire.tf.stats()
+
+
+def moved(stats):
+    """Bytes to and from each task, through memory or by TCP."""
+    counted = ("tx_bytes", "rx_bytes", "lent_bytes", "read_bytes")
+    return {peer["peer"]: sum(peer[name] for name in counted) for peer in stats["peers"]}
+
+
+bytes_per_ps = [0] * len(cluster["ps"])
+for peer, total in moved(after).items():
+    if "/job:ps/" in peer:
+        task = int(peer.rpartition(":")[2])
+        bytes_per_ps[task] = total - moved(before).get(peer, 0)
+print(
+    json.dumps({"steps_per_s": (done - first) / seconds, "bytes_per_ps": bytes_per_ps}), flush=True
+)

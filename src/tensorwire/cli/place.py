@@ -1,0 +1,142 @@
+"""`tensorwire place`: which variable lands on which ps under each strategy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from tensorwire import __version__
+from tensorwire.cli.options import file_options
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.placement.plan import Variable
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": True},
+    epilog="""\b
+Examples:
+  tensorwire place --graph model.ckpt-1000.meta --ps 5
+  tensorwire place --script train.py --ps 5 --traffic run.json -- --job_name worker""",
+)
+@click.option(
+    "--graph",
+    type=click.Path(path_type=Path),
+    help="A SavedModel's folder, a .meta file, the prefix of a checkpoint, or a graph.pbtxt.",
+)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    help="Run this script until it would train; it starts no server and needs no other task.",
+)
+@click.option("--ps", type=click.IntRange(min=1), required=True, help="Number of ps.")
+@click.option(
+    "--traffic",
+    "traffic_path",
+    type=click.Path(path_type=Path),
+    help="Bytes a step of each variable, from an earlier run (docs/placement.md).",
+)
+@click.option(
+    "--strategy",
+    "strategies",
+    type=click.Choice(["round_robin", "greedy", "balanced"]),
+    multiple=True,
+    help="May be given more than once.  [default: all]",
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="Seconds that --script may take.",
+)
+@file_options
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT'S ARGUMENTS]")
+def place(
+    graph: Path | None,
+    script: Path | None,
+    ps: int,
+    traffic_path: Path | None,
+    strategies: tuple[str, ...],
+    deadline_s: float,
+    json_path: Path | None,
+    report_path: Path | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Show which variable lands on which ps under each strategy, and the load that makes.
+
+    Slots of an optimizer count with their variable. Where there is no TF_CONFIG, the script is told
+    that it is the chief of a cluster with that many ps.
+    """
+    from tensorwire.placement import plan
+    from tensorwire.placement.traffic import Traffic
+    from tensorwire.report import placement, terminal
+
+    if (graph is None) == (script is None):
+        raise UsageError("give --graph or --script, one of them")
+    if arguments and script is None:
+        raise UsageError(f"{arguments[0]}: only --script takes arguments")
+    traffic = Traffic.read(traffic_path) if traffic_path else None
+    if graph is not None:
+        variables = _of_graph(graph)
+    else:
+        assert script is not None
+        variables = _of_script(script, arguments, ps, deadline_s)
+    chosen = strategies or tuple(plan.STRATEGIES)
+    plans = [plan.STRATEGIES[name](variables, ps, traffic) for name in chosen]
+    section = placement.section(plans)
+    if json_path is not None:
+        _write(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
+    if report_path is not None:
+        from tensorwire.report import page
+        from tensorwire.report.blocks import Report
+
+        headlines = [section.headline] if section.headline else []
+        facts = [f"tensorwire {__version__}", str(graph or script)]
+        page.write(report_path, Report("tensorwire place", facts, [section], headlines))
+    terminal.show([section])
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _of_graph(path: Path) -> list[Variable]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from tensorwire.placement import graphs
+
+        return graphs.of_file(path)
+    except ImportError as error:
+        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error
+
+
+def _of_script(
+    script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float
+) -> list[Variable]:
+    from tensorwire.placement import dry_run
+
+    if not script.exists():
+        raise UsageError(f"there is no script {script}")
+    environment = {**os.environ}
+    if "TF_CONFIG" not in environment:
+        # Nobody is asked at these addresses.
+        cluster = {
+            "chief": ["127.0.0.1:1"],
+            "worker": ["127.0.0.1:2"],
+            "ps": [f"127.0.0.1:{3 + task}" for task in range(ps)],
+        }
+        task = {"type": "chief", "index": 0}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    found = dry_run.variables_of_script([str(script), *arguments], environment, deadline_s)
+    if not found:
+        raise TensorwireError(
+            f"{script} made no variable for a ps: give it the arguments of its worker 0 after --"
+        )
+    return found

@@ -1,0 +1,85 @@
+"""Placement for a script that says none: TensorFlow's defaults in this process are replaced.
+
+What is to be done comes through the environment, so that the tasks which a script starts have it
+too, and must be known before the script runs; the number of ps is known when it names its cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from tensorwire.errors import TensorwireError
+from tensorwire.placement import device, plan, splits, strategy_v2
+from tensorwire.placement.plan import Plan, Variable
+from tensorwire.placement.traffic import Traffic
+
+_MOST_BYTES = 120_000  # the kernel takes no string of the environment over 128 KiB
+
+
+def encode(variables: Sequence[Variable], traffic: Traffic | None) -> str:
+    """For the environment; without variables it means greedy placement by bytes.
+
+    Raises:
+        TensorwireError: there are too many of them.
+    """
+    document = {
+        "variables": plan.documents_of(variables),
+        "traffic": None if traffic is None else traffic.to_document(),
+    }
+    text = base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
+    if len(text) > _MOST_BYTES:
+        raise TensorwireError(
+            f"{len(variables)} variables are too many for --placement balanced: "
+            "use tensorwire.tf.placement in the script, or --placement greedy"
+        )
+    return text
+
+
+def install(encoded: str) -> None:
+    """TensorFlow must have been imported. A script that names a strategy of its own keeps it."""
+    from tensorflow.python.distribute import parameter_server_strategy_v2 as pss
+    from tensorflow.python.ops import variable_scope
+    from tensorflow.python.training import device_setter
+
+    planner = _Planner(encoded)
+    device_setter._RoundRobinStrategy = lambda ps: device.PlannedStrategy(planner.plan(ps))
+
+    get_variable = variable_scope._VariableStore.get_variable
+
+    @functools.wraps(get_variable)
+    def get_split(store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if planner.latest is None:
+            return get_variable(store, name, *args, **kwargs)
+        get = functools.partial(get_variable, store)
+        return splits.splitter(planner.latest)(get, name, *args, **kwargs)
+
+    splits.look_up_in_order()
+    variable_scope._VariableStore.get_variable = get_split
+
+    extended = pss.ParameterServerStrategyV2Extended
+    init = extended.__init__
+
+    @functools.wraps(init)
+    def init_with_plan(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        strategy_v2.attach(self, planner.plan(self._num_ps))
+
+    extended.__init__ = init_with_plan
+
+
+class _Planner:
+    def __init__(self, encoded: str) -> None:
+        document = json.loads(zlib.decompress(base64.b64decode(encoded)))
+        self._variables = plan.variables_of(document)
+        moved = document["traffic"]
+        self._traffic = None if moved is None else Traffic.from_document(moved)
+        self.latest: Plan | None = None
+
+    def plan(self, ps: int) -> Plan:
+        self.latest = plan.balanced(self._variables, ps, self._traffic)
+        return self.latest

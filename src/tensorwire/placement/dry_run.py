@@ -1,0 +1,77 @@
+"""The variables of a training script, found by running it until it would train."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tensorwire.errors import TensorwireError
+from tensorwire.placement.plan import Variable, variables_of
+from tensorwire.plugin import runner
+
+DEADLINE_S = 120.0
+_POLL_S = 0.05
+
+
+def variables_of_script(
+    command: Sequence[str], environment: Mapping[str, str], deadline_s: float = DEADLINE_S
+) -> list[Variable]:
+    """Runs ``python COMMAND`` dry: it builds its graph, and is ended before it trains.
+
+    No server is started and no other task is needed. Empty where the script ends, or waits as a ps
+    does, without having made a variable for a ps.
+
+    Raises:
+        TensorwireError: the script failed, or was not done within `deadline_s` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
+        found, log = Path(folder, "variables.json"), Path(folder, "log")
+        env = runner.environment(None, False, False, environment)
+        env[runner.DRY_RUN_VARIABLE] = str(found)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + deadline_s
+        try:
+            # Not until it ends: one that started its tasks itself would wait for them.
+            while not found.exists() and process.poll() is None:
+                if time.monotonic() > deadline:
+                    raise TensorwireError(
+                        f"{command[0]} has made no session to train in after {deadline_s:g} s"
+                        f"{_last_words(log)}; give it longer with --deadline"
+                    )
+                time.sleep(_POLL_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if found.exists():
+            return list(variables_of(json.loads(found.read_text())))
+        if process.returncode:
+            raise TensorwireError(
+                f"{' '.join(command)} failed before it would have trained{_last_words(log)}"
+            )
+        return []
+
+
+def _last_words(log: Path) -> str:
+    """The exception that ended the script, in a line, or its last line."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    traces = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    after = lines[traces[-1] + 1 :] if traces else lines[-1:]
+    said = next((line for line in after if not line.startswith(" ")), "")
+    return f": {said}" if said else ""

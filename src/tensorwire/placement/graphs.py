@@ -1,0 +1,153 @@
+"""The variables of a graph, of a file that holds one, or of a function that builds one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tensorwire.errors import UsageError
+from tensorwire.placement.plan import Variable
+from tensorwire.placement.traffic import PART
+
+_COLOCATED = b"loc:@"
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
+
+
+def variables_of(graph_def: Any, splittable: Collection[str] | None = None) -> list[Variable]:
+    """What ``replica_device_setter`` would be asked about, in that order.
+
+    Slots, and all that is colocated with a variable, count as bytes of that variable. Tables and
+    the like weigh nothing, but take their turn. `splittable`: the names of variables that can be
+    made in parts; None stands for all.
+    """
+    from tensorflow.python.training.device_setter import STANDARD_PS_OPS
+
+    nodes = {node.name: node for node in graph_def.node if node.op in STANDARD_PS_OPS}
+    slot_bytes = dict.fromkeys(nodes, 0)
+    roots = []
+    for name, node in nodes.items():
+        root = _root(name, nodes)
+        if root == name:
+            roots.append(name)
+        else:
+            slot_bytes[root] += value_bytes(node, known_shape(node) or (0,))
+    return [
+        _variable(nodes[name], slot_bytes[name], splittable is None or name in splittable)
+        for name in roots
+    ]
+
+
+def _root(name: str, nodes: dict[str, Any]) -> str:
+    """The variable that `name` is colocated with, or itself."""
+    seen = {name}
+    while True:
+        located = (each.removeprefix(_COLOCATED) for each in nodes[name].attr["_class"].list.s)
+        other = next((n for each in located if (n := each.decode()) in nodes), name)
+        if other in seen:
+            return name
+        seen.add(other)
+        name = other
+
+
+def _variable(node: Any, slot_bytes: int, may_split: bool) -> Variable:
+    shape = known_shape(node)
+    can_split = (
+        may_split and bool(shape) and node.op in _VARIABLES and not PART.fullmatch(node.name)
+    )
+    item_bytes = value_bytes(node, ()) if shape is not None else 0
+    return Variable(node.name, shape or (), item_bytes, slot_bytes, can_split)
+
+
+def known_shape(node: Any) -> tuple[int, ...] | None:
+    """Of a variable's node; None where it is not fully known."""
+    shape = node.attr["shape"].shape
+    sizes = tuple(dim.size for dim in shape.dim)
+    return None if shape.unknown_rank or any(size < 0 for size in sizes) else sizes
+
+
+def value_bytes(node: Any, shape: tuple[int, ...]) -> int:
+    """Bytes of a value of a variable's type; 0 for a table, which has none."""
+    import tensorflow as tf
+
+    if "shape" not in node.attr:
+        return 0
+    return int(math.prod(shape) * (tf.dtypes.as_dtype(node.attr["dtype"].type).size or 0))
+
+
+def of_function(build: Callable[[], Any]) -> list[Variable]:
+    """The variables that `build` makes, called once in a graph of its own that is thrown away."""
+    import tensorflow as tf
+
+    seen: set[str] = set()
+    with tf.Graph().as_default() as graph, noting_splittable(seen):
+        build()
+    return variables_of(graph.as_graph_def(), seen)
+
+
+@contextmanager
+def noting_splittable(names: set[str]) -> Iterator[None]:
+    """Adds the names of variables that ``get_variable`` makes: those can be made in parts."""
+    import tensorflow as tf
+
+    def noting(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("partitioner") is None:
+            names.add(name)
+        return getter(name, *args, **kwargs)
+
+    v1 = tf.compat.v1
+    scope = v1.get_variable_scope()
+    with v1.variable_scope(scope, custom_getter=noting, auxiliary_name_scope=False):
+        yield
+
+
+def of_file(path: Path) -> list[Variable]:
+    """The variables of a SavedModel's folder, a MetaGraph (`.meta`) or a graph in text (`.pbtxt`).
+
+    Raises:
+        UsageError: it is none of them, or has no variables.
+    """
+    found = variables_of(_graph_def(path))
+    if not found:
+        raise UsageError(f"the graph in {path} has no variables")
+    return found
+
+
+def _graph_def(path: Path) -> Any:
+    from google.protobuf import message, text_format
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+    if path.is_dir():
+        path = next(
+            (p for p in (path / "saved_model.pb", path / "graph.pbtxt") if p.exists()), path
+        )
+    elif not path.exists() and path.with_name(path.name + ".meta").exists():
+        path = path.with_name(path.name + ".meta")  # the prefix of a checkpoint
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path} ({error.strerror}): "
+            "give a SavedModel's folder, a .meta file or a graph.pbtxt"
+        ) from error
+    try:
+        if path.name == "saved_model.pb":
+            metas = saved_model_pb2.SavedModel.FromString(data).meta_graphs
+            train = [m for m in metas if "train" in m.meta_info_def.tags]
+            return (train or metas)[0].graph_def
+        if path.suffix == ".pbtxt":
+            return text_format.Parse(data.decode(), graph_pb2.GraphDef())
+        return meta_graph_pb2.MetaGraphDef.FromString(data).graph_def
+    except (message.DecodeError, text_format.ParseError, UnicodeDecodeError, IndexError) as error:
+        raise UsageError(
+            f"{path} is no graph: give a SavedModel's folder, a .meta file or a graph.pbtxt"
+        ) from error
+
+
+def whole(variables: list[Variable], names: Collection[str]) -> list[Variable]:
+    """The same, but those of `names` stay in one part."""
+    return [dataclasses.replace(v, can_split=False) if v.name in names else v for v in variables]

@@ -1,0 +1,281 @@
+"""Plans: each variable, in how many parts, and the ps of each part."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tensorwire.errors import UsageError
+from tensorwire.placement import packing
+from tensorwire.placement.packing import Load
+from tensorwire.placement.traffic import Traffic, row_bounds
+
+# Below this a part costs more as a message than it takes off a ps.
+MIN_PART_BYTES = 256 << 10
+# As even as a plan must be; more parts for less would be more messages for nothing.
+TOLERANCE = 1.1
+_PARTS_PER_PS = 8
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable as the graph has it, with the slots that an optimizer keeps beside it."""
+
+    name: str
+    shape: tuple[int, ...]
+    item_bytes: int
+    slot_bytes: int = 0
+    """Of variables that are colocated with it, whose parts are where its parts are."""
+    can_split: bool = True
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.item_bytes + self.slot_bytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a variable, on one ps."""
+
+    variable: str
+    index: int
+    of: int
+    task: int
+    bytes: float
+    traffic_bytes_per_step: float | None
+
+    @property
+    def name(self) -> str:
+        """As TensorFlow names it."""
+        return f"{self.variable}/part_{self.index}" if self.of > 1 else self.variable
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a strategy puts variables; `tasks[name]` has the ps of each part, in order of rows."""
+
+    strategy: str
+    ps: int
+    variables: tuple[Variable, ...]
+    tasks: Mapping[str, tuple[int, ...]]
+    traffic: Traffic | None = None
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """In the order of the graph."""
+        return [
+            part for v in self.variables for part in _parts(v, self.tasks[v.name], self.traffic)
+        ]
+
+    @property
+    def bytes_per_ps(self) -> list[float]:
+        return self._sum(lambda part: part.bytes)
+
+    @property
+    def traffic_per_ps(self) -> list[float] | None:
+        """Bytes a step; None where no figures were given."""
+        if self.traffic is None:
+            return None
+        return self._sum(lambda part: part.traffic_bytes_per_step or 0.0)
+
+    def _sum(self, value: Callable[[Part], float]) -> list[float]:
+        sums = [0.0] * self.ps
+        for part in self.parts:
+            sums[part.task] += value(part)
+        return sums
+
+    @property
+    def bytes_imbalance(self) -> float:
+        """Largest over mean."""
+        return packing.imbalance(self.bytes_per_ps)
+
+    @property
+    def traffic_imbalance(self) -> float | None:
+        return None if self.traffic_per_ps is None else packing.imbalance(self.traffic_per_ps)
+
+    def to_document(self) -> dict[str, Any]:
+        """The plan with what it makes of each ps, for JSON."""
+        return {
+            "strategy": self.strategy,
+            "ps": self.ps,
+            "bytes_per_ps": [round(each) for each in self.bytes_per_ps],
+            "bytes_largest_over_mean": round(self.bytes_imbalance, 4),
+            **(
+                {
+                    "traffic_bytes_per_step_per_ps": self.traffic_per_ps,
+                    "traffic_largest_over_mean": round(self.traffic_imbalance or 1.0, 4),
+                }
+                if self.traffic_per_ps is not None
+                else {}
+            ),
+            "variables": [
+                {**entry, "tasks": list(self.tasks[str(entry["name"])])}
+                for entry in documents_of(self.variables)
+            ],
+        }
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> Plan:
+        """Reads what `to_document` wrote, without the traffic.
+
+        Raises:
+            UsageError: it is none.
+        """
+        try:
+            tasks = {entry["name"]: tuple(entry["tasks"]) for entry in document["variables"]}
+            ps = int(document["ps"])
+            if not all(t and all(0 <= task < ps for task in t) for t in tasks.values()):
+                raise ValueError("a variable has no ps, or one that there is not")
+            return Plan(str(document["strategy"]), ps, variables_of(document), tasks)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"this is no plan of a placement: {error!r}") from error
+
+
+def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:
+    """For JSON."""
+    return [dataclasses.asdict(variable) for variable in variables]
+
+
+def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
+    """Those of a plan or a dry run; KeyError, TypeError or ValueError where it is neither."""
+    names = [each.name for each in dataclasses.fields(Variable)]
+    return tuple(
+        Variable(**{**{n: entry[n] for n in names}, "shape": tuple(entry["shape"])})
+        for entry in document["variables"]
+    )
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def round_robin(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> Plan:
+    """TensorFlow's own: one after the other, whatever they weigh."""
+    return _whole("round_robin", variables, ps, packing.round_robin(len(variables), ps), traffic)
+
+
+def greedy(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> Plan:
+    """In the order of the graph, each to the ps with the fewest bytes so far."""
+    loads = [(float(v.bytes),) for v in variables]
+    return _whole("greedy", variables, ps, packing.greedy(loads, ps), traffic)
+
+
+def balanced(
+    variables: Sequence[Variable],
+    ps: int,
+    traffic: Traffic | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    min_part_bytes: int = MIN_PART_BYTES,
+) -> Plan:
+    """All variables known: splits those above a fair share, packs the largest first.
+
+    Then, while a ps has more than `tolerance` times the mean, the largest variable on the fullest
+    such ps that can be split further gets one part more: no more parts than it takes. With
+    `traffic`, bytes and traffic are both evened out. No part is smaller than `min_part_bytes`.
+    """
+    limits = {v.name: _most_parts(v, ps, min_part_bytes) for v in variables}
+    counts = _fair_counts(variables, ps, traffic, limits)
+    best: tuple[tuple[float, float], dict[str, tuple[int, ...]]] | None = None
+    in_vain = 0
+    while in_vain <= _PARTS_PER_PS * ps:
+        items = [part for v in variables for part in _parts(v, (0,) * counts[v.name], traffic)]
+        loads = [_load(part) for part in items]
+        places = packing.longest_first(loads, ps)
+        held = packing.fill(loads, places, ps)
+        uneven = packing.unevenness(held)
+        if best is None or uneven < best[0]:
+            best, in_vain = (uneven, _tasks(items, places)), 0
+        else:
+            in_vain += 1
+        growing = (
+            items[i].variable
+            for place, dimension in packing.too_full(held, tolerance)
+            for i in sorted(
+                (i for i, at in enumerate(places) if at == place),
+                key=lambda i: (-loads[i][dimension], i),
+            )
+            if loads[i][dimension] and counts[items[i].variable] < limits[items[i].variable]
+        )
+        name = next(growing, None)
+        if name is None:
+            break
+        counts[name] += 1
+    assert best is not None
+    return Plan("balanced", ps, tuple(variables), best[1], traffic)
+
+
+STRATEGIES: Mapping[str, Callable[[Sequence[Variable], int, Traffic | None], Plan]] = {
+    "round_robin": round_robin,
+    "greedy": greedy,
+    "balanced": balanced,
+}
+
+
+def _whole(
+    strategy: str,
+    variables: Sequence[Variable],
+    ps: int,
+    places: Sequence[int],
+    traffic: Traffic | None,
+) -> Plan:
+    tasks = {v.name: (place,) for v, place in zip(variables, places, strict=True)}
+    return Plan(strategy, ps, tuple(variables), tasks, traffic)
+
+
+def _parts(variable: Variable, tasks: Sequence[int], traffic: Traffic | None) -> list[Part]:
+    rows = variable.rows
+    bounds = [(0, rows)] if len(tasks) == 1 else row_bounds(rows, len(tasks))
+    return [
+        Part(
+            variable.name,
+            index,
+            len(tasks),
+            task,
+            variable.bytes * (end - first) / max(rows, 1),
+            None if traffic is None else traffic.of(variable.name, rows, first, end),
+        )
+        for index, (task, (first, end)) in enumerate(zip(tasks, bounds, strict=True))
+    ]
+
+
+def _load(part: Part) -> Load:
+    if part.traffic_bytes_per_step is None:
+        return (part.bytes,)
+    return (part.bytes, part.traffic_bytes_per_step)
+
+
+def _tasks(items: Sequence[Part], places: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    tasks: dict[str, tuple[int, ...]] = {}
+    for part, place in zip(items, places, strict=True):
+        tasks[part.variable] = (*tasks.get(part.variable, ()), place)
+    return tasks
+
+
+def _most_parts(variable: Variable, ps: int, min_part_bytes: int) -> int:
+    if not variable.can_split:
+        return 1
+    by_bytes = variable.bytes // max(min_part_bytes, 1)
+    return max(1, min(variable.rows, by_bytes, _PARTS_PER_PS * ps))
+
+
+def _fair_counts(
+    variables: Sequence[Variable], ps: int, traffic: Traffic | None, limits: Mapping[str, int]
+) -> dict[str, int]:
+    """As many parts as a variable has fair shares, of bytes or of traffic."""
+    whole = [_load(_parts(v, (0,), traffic)[0]) for v in variables]
+    totals = [sum(each) for each in zip(*whole, strict=True)]
+    counts = {}
+    for variable, load in zip(variables, whole, strict=True):
+        share = max((x / t for x, t in zip(load, totals, strict=True) if t), default=0.0)
+        counts[variable.name] = min(limits[variable.name], max(1, math.ceil(share * ps - 1e-9)))
+    return counts

@@ -1,0 +1,72 @@
+"""Making the variables that a plan splits in parts, without a change where they are made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tensorwire.placement.plan import Plan
+
+_OURS = "_tensorwire_rows_in_order"
+
+
+@contextmanager
+def splitting(plan: Plan) -> Iterator[None]:
+    """Within it, ``tf.compat.v1.get_variable`` makes what `plan` splits as PartitionedVariable."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    look_up_in_order()
+    scope = v1.get_variable_scope()
+    with v1.variable_scope(scope, custom_getter=splitter(plan), auxiliary_name_scope=False):
+        yield
+
+
+def splitter(plan: Plan) -> Callable[..., Any]:
+    """A ``custom_getter``: partitions by name. A partitioner of the user's own wins."""
+
+    def get_split(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        count = len(plan.tasks.get(name, ()))
+        if count <= 1 or kwargs.get("partitioner") is not None:
+            return getter(name, *args, **kwargs)
+        kwargs["partitioner"] = lambda shape, dtype: [count] + [1] * (shape.rank - 1)
+        variable = getter(name, *args, **kwargs)
+        for part in variable:
+            setattr(part, _OURS, True)
+        return variable
+
+    return get_split
+
+
+def look_up_in_order() -> None:
+    """Row i of a variable that we split is row i of its parts in order, whatever a look-up says.
+
+    ``tf.compat.v1.nn.embedding_lookup`` deals rows out to parts like cards ("mod") unless told
+    otherwise: a model trained so could not be read from a checkpoint of the whole variable, nor
+    the other way. Who looked up in one variable did not mean that.
+    """
+    from tensorflow.python.ops import embedding_ops
+
+    look_up = embedding_ops._embedding_lookup_and_transform
+    if hasattr(look_up, _OURS):
+        return
+
+    @functools.wraps(look_up)
+    def in_order(params: Any, ids: Any, partition_strategy: str = "mod", **kwargs: Any) -> Any:
+        if _is_split_by_us(params):
+            partition_strategy = "div"
+        return look_up(params, ids, partition_strategy, **kwargs)
+
+    setattr(in_order, _OURS, True)
+    embedding_ops._embedding_lookup_and_transform = in_order
+
+
+def _is_split_by_us(params: Any) -> bool:
+    from tensorflow.python.ops import variables
+
+    if not isinstance(params, (list, tuple, variables.PartitionedVariable)):
+        return False
+    parts = list(params)
+    return bool(parts) and all(hasattr(part, _OURS) for part in parts)

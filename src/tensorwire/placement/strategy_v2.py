@@ -1,0 +1,83 @@
+"""``tf.distribute.ParameterServerStrategy`` under a plan.
+
+The strategy asks its `variable_partitioner` by shape alone and takes one ps after the other. Both
+are decided in two methods of its `extended`, which here learn the variable's name first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from tensorwire.placement.plan import Plan
+
+
+class Names:
+    """Names for variables in the order in which they are made: TF2 does not make them unique."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def next(self, kwargs: Mapping[str, Any]) -> str:
+        """Of the variable that is about to be made with these arguments of a variable creator."""
+        import tensorflow as tf
+
+        scope = tf.get_current_name_scope()
+        name = "/".join(filter(None, (scope, kwargs.get("name") or "Variable")))
+        count = self._seen[name] = self._seen.get(name, -1) + 1
+        return f"{name}_{count}" if count else name
+
+
+def is_placed(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a variable with these arguments is given a ps, and not put beside another."""
+    return "colocate_with" not in kwargs and not kwargs.get("per_worker_variable")
+
+
+def attach(extended: Any, plan: Plan) -> None:
+    """Variables that the strategy of `extended` makes from now on are split and put as planned.
+
+    What the plan does not name goes where the fewest bytes are planned. A `variable_partitioner` of
+    the user's own decides about splitting; the plan then about where.
+    """
+    placer = _Placer(extended, plan)
+    extended._create_variable = placer.create_variable
+    extended._create_variable_round_robin = placer.create_one
+
+
+class _Placer:
+    def __init__(self, extended: Any, plan: Plan) -> None:
+        self._extended = extended
+        self._plan = plan
+        self._names = Names()
+        # TensorFlow's own, whatever plan was there before: the last one counts.
+        own = type(extended)
+        self._create: Callable[..., Any] = partial(own._create_variable, extended)
+        self._create_one: Callable[..., Any] = partial(own._create_variable_round_robin, extended)
+        self._loads = plan.bytes_per_ps
+        self._pending: list[int] = []
+
+    def create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        if not is_placed(kwargs):
+            return self._create(next_creator, **kwargs)
+        tasks = self._plan.tasks.get(self._names.next(kwargs), ())
+        self._pending = list(tasks)
+        own = self._extended._variable_partitioner
+        if own is None and len(tasks) > 1:
+            self._extended._variable_partitioner = lambda shape, dtype: (
+                [len(tasks)] + [1] * (shape.rank - 1)
+            )
+        try:
+            return self._create(next_creator, **kwargs)
+        finally:
+            self._extended._variable_partitioner = own
+
+    def create_one(self, next_creator: Any, **kwargs: Any) -> Any:
+        """A whole variable, or one part of it: parts are made in order."""
+        task = self._pending.pop(0) if self._pending else self._loads.index(min(self._loads))
+        # TensorFlow's own method puts it on the ps of this number modulo the number of ps.
+        self._extended._variable_count = task
+        variable = self._create_one(next_creator, **kwargs)
+        if not self._pending:
+            self._loads[task] += variable.shape.num_elements() * variable.dtype.size
+        return variable

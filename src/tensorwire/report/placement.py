@@ -1,0 +1,122 @@
+"""Plans of placement as a section: the strategies side by side, each ps, the largest variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorwire.placement import packing
+from tensorwire.placement.plan import Plan, Variable
+from tensorwire.report.blocks import Bar, Bars, Section, Table, number
+
+_SHOWN_VARIABLES = 30
+_SHOWN_TASKS = 10
+_UNEVEN = 1.5
+
+
+def section(plans: Sequence[Plan]) -> Section:
+    """Plans of the same variables for the same number of ps, a strategy each."""
+    worst, best = (choose(plans, key=_worst) for choose in (max, min))
+    headline = (
+        f"{best.strategy} leaves the fullest ps with {_worst(best):.2f} times the mean, "
+        f"{worst.strategy} with {_worst(worst):.2f} times."
+    )
+    held = [plan.bytes_per_ps for plan in plans]
+    charts = [_bars("Variables and slots on each ps", "MB", plans, held)]
+    each_ps = [_tasks("Variables and slots on each ps, MB", plans, held)]
+    moved = [load for plan in plans if (load := plan.traffic_per_ps) is not None]
+    if moved:
+        charts.append(_bars("Predicted traffic of each ps", "MB a step", plans, moved))
+        each_ps.append(_tasks("Predicted traffic of each ps, MB a step", plans, moved))
+    return Section(
+        title=f"{len(plans[0].variables)} variables on {plans[0].ps} ps",
+        headline=headline if _worst(best) < _worst(worst) else "",
+        charts=charts,
+        tables=[*each_ps, _variables(plans)],
+        notes=_notes(plans),
+        warnings=[_blame(plan) for plan in plans if _worst(plan) > _UNEVEN],
+    )
+
+
+def _notes(plans: Sequence[Plan]) -> list[str]:
+    said = []
+    hidden = len(plans[0].variables) - _SHOWN_VARIABLES
+    if hidden > 0:
+        said.append(f"{hidden} smaller variables are not shown; --json has them all")
+    traffic = plans[0].traffic
+    if traffic is not None:
+        unknown = [v.name for v in plans[0].variables if v.bytes and not traffic.knows(v.name)]
+        if unknown:
+            names = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
+            said.append(
+                f"no traffic is known of {len(unknown)} variables, and none counted: {names}"
+            )
+    return said
+
+
+def _worst(plan: Plan) -> float:
+    """Largest over mean, of bytes or of traffic."""
+    return max(plan.bytes_imbalance, plan.traffic_imbalance or 1.0)
+
+
+def _blame(plan: Plan) -> str:
+    """Which ps is too full, and what fills it."""
+    by_traffic = (plan.traffic_imbalance or 0.0) > plan.bytes_imbalance
+    loads = (plan.traffic_per_ps if by_traffic else None) or plan.bytes_per_ps
+    fullest = loads.index(max(loads))
+    weights = {
+        part.name: (part.traffic_bytes_per_step or 0.0) if by_traffic else part.bytes
+        for part in plan.parts
+        if part.task == fullest
+    }
+    largest = max(weights, key=lambda name: weights[name])
+    what, whole = ("traffic" if by_traffic else "bytes"), sum(loads)
+    return (
+        f"{plan.strategy}: ps:{fullest} carries {loads[fullest] / whole:.0%} of the {what}; "
+        f"{largest} alone is {weights[largest] / whole:.0%}"
+    )
+
+
+def _bars(title: str, unit: str, plans: Sequence[Plan], loads: Sequence[Sequence[float]]) -> Bars:
+    bars = [
+        Bar(f"{plan.strategy}, ps:{task}", load / 1e6, plan.strategy)
+        for plan, of_plan in zip(plans, loads, strict=True)
+        for task, load in enumerate(of_plan[:_SHOWN_TASKS])
+    ]
+    return Bars(title, unit, bars)
+
+
+def _mb(value: float) -> str:
+    return number(value / 1e6)
+
+
+def _tasks(title: str, plans: Sequence[Plan], loads: Sequence[Sequence[float]]) -> Table:
+    each = [[f"ps:{task}", *(_mb(load[task]) for load in loads)] for task in range(plans[0].ps)]
+    means = [sum(load) / len(load) for load in loads]
+    summary = [
+        ["mean", *map(_mb, means)],
+        ["largest/mean", *(f"{packing.imbalance(load):.2f}" for load in loads)],
+        ["parts", *(str(len(plan.parts)) for plan in plans)],
+    ]
+    return Table(title, ["ps", *(plan.strategy for plan in plans)], [each, summary])
+
+
+def _variables(plans: Sequence[Plan]) -> Table:
+    traffic = plans[0].traffic
+    columns = ["variable", "shape", "MB", *(["MB/step"] if traffic else [])]
+    rows = []
+    for variable in sorted(plans[0].variables, key=lambda v: -v.bytes)[:_SHOWN_VARIABLES]:
+        row = [variable.name, " x ".join(map(str, variable.shape)) or "-", _mb(variable.bytes)]
+        if traffic is not None:
+            row.append(_mb(traffic.of(variable.name, variable.rows, 0, variable.rows)))
+        rows.append([*row, *(_where(plan, variable) for plan in plans)])
+    title = "The largest variables, with their slots, and their ps"
+    return Table(title, [*columns, *(plan.strategy for plan in plans)], [rows])
+
+
+def _where(plan: Plan, variable: Variable) -> str:
+    """The ps of the parts in order of their rows: "0", or "5 parts: 0 1 2 3 4"."""
+    tasks = plan.tasks[variable.name]
+    if len(tasks) == 1:
+        return str(tasks[0])
+    more = " …" if len(tasks) > 10 else ""
+    return f"{len(tasks)} parts: {' '.join(map(str, tasks[:10]))}{more}"

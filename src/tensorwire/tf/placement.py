@@ -1,0 +1,158 @@
+"""Which variable lives on which ps.
+
+TensorFlow deals variables out to the ps one after the other, so one large embedding makes one ps
+carry the load of all. For ``tf.compat.v1.train.replica_device_setter``:
+
+    setter = tf.compat.v1.train.replica_device_setter(
+        cluster=cluster, ps_strategy=placement.GreedyLoadBalancingStrategy(num_tasks=5))
+
+A strategy that takes variables as they come cannot split what is too large for any ps. *Balanced*
+knows all of them first:
+
+    plan = placement.balanced(build_model, ps=5)
+    with placement.scope(plan, cluster=cluster):
+        train_op = build_model()
+
+and for ``tf.distribute.ParameterServerStrategy``:
+
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    placement.apply(plan, strategy)
+
+Variables that were split are saved and restored under their own name as if they were whole, so
+that checkpoints of both kinds can be read into both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tensorwire.errors import UsageError
+from tensorwire.placement import graphs, strategy_v2
+from tensorwire.placement import plan as plans
+from tensorwire.placement.device import (
+    GreedyLoadBalancingStrategy,
+    PlannedStrategy,
+    RoundRobinStrategy,
+    byte_size_load_fn,
+)
+from tensorwire.placement.plan import Plan, Variable
+from tensorwire.placement.splits import splitting
+from tensorwire.placement.traffic import Traffic
+
+__all__ = [
+    "GreedyLoadBalancingStrategy",
+    "Plan",
+    "PlannedStrategy",
+    "RoundRobinStrategy",
+    "Traffic",
+    "Variable",
+    "apply",
+    "balanced",
+    "byte_size_load_fn",
+    "device_setter",
+    "scope",
+    "splitting",
+    "variables",
+]
+
+Source = Callable[[], Any] | str | Path | Sequence[Variable] | Any
+
+
+def variables(source: Source) -> list[Variable]:
+    """The variables that belong on a ps, in the order in which they are made.
+
+    Args:
+        source: a function without arguments that builds the model, called in a graph of its own
+            that is thrown away; a ``tf.Graph``, GraphDef or MetaGraphDef; a path of a SavedModel, a
+            MetaGraph or a graph.pbtxt; or variables, which are given back.
+
+    Raises:
+        UsageError: it is none of them, or the file holds no graph.
+    """
+    if isinstance(source, (str, Path)):
+        return graphs.of_file(Path(source))
+    if isinstance(source, Sequence):
+        return list(source)
+    if hasattr(source, "as_graph_def"):
+        return graphs.variables_of(source.as_graph_def())
+    if hasattr(source, "graph_def"):
+        return graphs.variables_of(source.graph_def)
+    if hasattr(source, "node"):
+        return graphs.variables_of(source)
+    if callable(source):
+        return graphs.of_function(source)
+    raise UsageError(f"{source!r} is no graph, no path of one and no function that builds one")
+
+
+def balanced(
+    source: Source,
+    ps: int,
+    traffic: Traffic | str | Path | None = None,
+    *,
+    tolerance: float = plans.TOLERANCE,
+    min_part_bytes: int = plans.MIN_PART_BYTES,
+) -> Plan:
+    """A plan that splits variables above a fair share and packs the rest, the largest first.
+
+    Every task must make the same plan: from the same function, or the same file.
+
+    Args:
+        source: see `variables`.
+        ps: number of ps.
+        traffic: figures of an earlier run, or the file that holds them; then bytes moved are evened
+            out as well as bytes held.
+        tolerance: how much of the mean the fullest ps may hold before more is split.
+        min_part_bytes: no part is smaller.
+
+    Raises:
+        UsageError: the source or the figures cannot be read, or `ps` is not positive.
+    """
+    if ps < 1:
+        raise UsageError(f"a plan for {ps} ps: give one at least")
+    if isinstance(traffic, (str, Path)):
+        traffic = Traffic.read(Path(traffic))
+    return plans.balanced(
+        variables(source), ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
+    )
+
+
+def device_setter(plan: Plan, **kwargs: Any) -> Any:
+    """``replica_device_setter`` by the plan; for `device_fn` of an estimator's RunConfig too.
+
+    `kwargs` go to TensorFlow's, `cluster` for one. What the plan splits must be made within
+    `splitting`.
+    """
+    import tensorflow as tf
+
+    if "cluster" not in kwargs:
+        kwargs.setdefault("ps_tasks", plan.ps)
+    return tf.compat.v1.train.replica_device_setter(ps_strategy=PlannedStrategy(plan), **kwargs)
+
+
+@contextmanager
+def scope(plan: Plan, **kwargs: Any) -> Iterator[None]:
+    """`device_setter` and `splitting` together: what a TF1 model is built in."""
+    import tensorflow as tf
+
+    with tf.compat.v1.device(device_setter(plan, **kwargs)), splitting(plan):
+        yield
+
+
+def apply(plan: Plan, strategy: Any) -> None:
+    """A ParameterServerStrategy puts the variables that it makes from now on as planned.
+
+    Raises:
+        UsageError: it is another strategy, or has not the plan's number of ps.
+    """
+    extended = strategy.extended
+    if not hasattr(extended, "_create_variable_round_robin"):
+        raise UsageError(
+            f"{type(strategy).__name__}: a plan is for tf.distribute.ParameterServerStrategy; "
+            "for tf.compat.v1 use placement.scope"
+        )
+    if extended._num_ps != plan.ps:
+        raise UsageError(f"a plan for {plan.ps} ps, and the strategy has {extended._num_ps}")
+    strategy_v2.attach(extended, plan)

@@ -1,0 +1,99 @@
+"""`tensorwire place` and `run --placement`: mistakes are told in a line that says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.errors import TensorwireError
+from tensorwire.placement import default
+from tensorwire.placement.plan import Variable
+from tensorwire.placement.traffic import Traffic
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "Missing option '--ps'"),
+        (("--ps", "0"), "Invalid value for '--ps'"),
+        (("--ps", "2"), "give --graph or --script, one of them"),
+        (("--ps", "2", "--graph", "g", "--script", "s"), "give --graph or --script, one of them"),
+        (("--ps", "2", "--graph", "g", "--", "--flag"), "only --script takes arguments"),
+        (("--ps", "2", "--script", "missing.py"), "there is no script missing.py"),
+        (("--ps", "2", "--script", "x", "--traffic", "no.json"), "cannot read no.json"),
+        (("--ps", "2", "--graph", "g", "--json", "no/where.json"), "there is no folder no"),
+    ],
+)
+def test_wrong_usage_is_one_line(tensorwire: Any, arguments: tuple[str, ...], says: str) -> None:
+    done = tensorwire("place", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("1/0", "failed before it would have trained: ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit('no data')", "failed before it would have trained: no data"),
+        ("", "made no variable for a ps: give it the arguments of its worker 0 after --"),
+        ("import time; time.sleep(60)", "has made no session to train in after 1 s"),
+    ],
+)
+def test_what_is_wrong_with_a_script_is_one_line(
+    tensorwire: Any, tmp_path: Path, code: str, says: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = tensorwire("place", "--ps", "2", "--deadline", "1" if "sleep" in code else "50",
+                      "--script", script)  # fmt: skip
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_leaves_no_process_behind(tensorwire: Any, tmp_path: Path) -> None:
+    """Not even one that the script started itself."""
+    pid = tmp_path / "pid"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import subprocess, sys, pathlib\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    done = tensorwire("place", "--ps", "2", "--deadline", "3", "--script", script)
+    assert done.returncode == 1
+    status = Path(f"/proc/{pid.read_text()}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_a_script_that_fails_dry_is_not_run(tensorwire: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('built', flush=True); 1/0")
+    done = tensorwire("run", "--placement", "balanced", script)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "failed before it would have trained: ZeroDivisionError" in done.stderr
+
+
+def test_traffic_without_balanced_is_refused(tensorwire: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    done = tensorwire("run", "--traffic", "run.json", script)
+    assert done.returncode == 2
+    assert "--traffic is for --placement balanced" in done.stderr
+
+
+def test_more_variables_than_an_environment_holds_are_refused() -> None:
+    variables = [Variable(f"layer_{i * 7919 % 10007}/{i}", (i, 7), 4) for i in range(30_000)]
+    with pytest.raises(TensorwireError, match="too many"):
+        default.encode(variables, None)
+
+
+def test_traffic_survives_its_json() -> None:
+    document = {"variables": {"a": {"bytes_per_step": 3.0, "rows": [[0, 2, 3.0]]}, "b": 4}}
+    read = Traffic.from_document(document)
+    assert Traffic.from_document(json.loads(json.dumps(read.to_document()))) == read
