@@ -63,9 +63,9 @@ def test_a_dry_run_leaves_no_process_behind(tensorwire: Any, tmp_path: Path) -> 
         "import subprocess, sys, pathlib\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
-        "child.wait()\n"
+        "1/0\n"
     )
-    done = tensorwire("place", "--ps", "2", "--deadline", "3", "--script", script)
+    done = tensorwire("place", "--ps", "2", "--script", script)
     assert done.returncode == 1
     status = Path(f"/proc/{pid.read_text()}/status")
     assert not status.exists() or "State:\tZ" in status.read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tensorwire import __version__
-from tensorwire.cli.options import file_options
+from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.placement.plan import Variable
 
@@ -53,7 +53,8 @@ Examples:
     show_default=True,
     help="Seconds that --script may take.",
 )
-@file_options
+@json_option
+@report_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT'S ARGUMENTS]")
 def place(
     graph: Path | None,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
+from tensorwire.monitor import endpoint
 from tensorwire.placement.plan import Variable, variables_of
 from tensorwire.plugin import runner
 
@@ -36,6 +37,7 @@ def variables_of_script(
         found, log = Path(folder, "variables.json"), Path(folder, "log")
         env = runner.environment(None, False, False, environment)
         env[runner.DRY_RUN_VARIABLE] = str(found)
+        env.pop(endpoint.PORT_VARIABLE, None)  # the figures of a run that is none
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *command],

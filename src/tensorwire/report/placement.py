@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tensorwire.placement import packing
 from tensorwire.placement.plan import Plan, Variable
-from tensorwire.report.blocks import Bar, Bars, Section, Table, number
+from tensorwire.report.blocks import Bar, Bars, Section, Table
+from tensorwire.units import number
 
 _SHOWN_VARIABLES = 30
 _SHOWN_TASKS = 10
