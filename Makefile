@@ -31,6 +31,8 @@ LAB := pyroute2
 BROWSER := playwright
 REPORT := jinja2 vl-convert-python
 METRICS := prometheus-client
+# To render manifests and to talk to a cluster; its unit tests validate the manifests, too.
+K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
 CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
@@ -110,7 +112,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
 	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) \
-	  $(BROWSER) $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(BROWSER) $(K8S) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.
 	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tf-keras==$(NEW)

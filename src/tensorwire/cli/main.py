@@ -25,6 +25,7 @@ COMMANDS = {
     "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
     "place": ("tensorwire.cli.place:place", "Show which variable lands on which ps."),
+    "k8s": ("tensorwire.cli.k8s:k8s", "Run ps/worker jobs on Kubernetes."),
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 

@@ -1,0 +1,39 @@
+"""`tensorwire k8s`: jobs on Kubernetes, from a case to its end."""
+
+from __future__ import annotations
+
+import click
+
+from tensorwire.cli.lazy import LazyGroup
+from tensorwire.errors import TensorwireError
+
+COMMANDS = {
+    "cases": ("tensorwire.cli.k8s.cases:cases", "List the scenarios and their cases."),
+    "render": ("tensorwire.cli.k8s.render:render", "Write a job's manifests."),
+    "templates": ("tensorwire.cli.k8s.templates:templates", "Copy the templates, to change them."),
+    "label": ("tensorwire.cli.k8s.label:label", "Print or apply the labels of a case's nodes."),
+    "submit": ("tensorwire.cli.k8s.submit:submit", "Start a job, and follow it to its end."),
+    "status": ("tensorwire.cli.k8s.status:status", "Show how a job is doing."),
+    "logs": ("tensorwire.cli.k8s.logs:logs", "Show what a job's tasks print."),
+    "delete": ("tensorwire.cli.k8s.delete:delete", "Remove a job."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    epilog="Example: tensorwire k8s submit --case 1 --name flights --image REGISTRY/IMAGE "
+    "--script train.py --wait",
+)
+def k8s() -> None:
+    """Run ps/worker jobs on Kubernetes, with workers and ps on the same nodes or on different ones.
+
+    docs/kubernetes.md tells how, from the image to the end of a job.
+    """
+    try:
+        import jinja2  # noqa: F401
+        import yaml  # noqa: F401
+    except ImportError as error:
+        raise TensorwireError(
+            f"manifests need a library that is missing ({error}): pip install 'tensorwire[k8s]'"
+        ) from error

@@ -1,0 +1,1 @@
+"""Jobs on Kubernetes: cases, layouts, manifests, and a job's way from submission to its end."""

@@ -1,0 +1,206 @@
+"""The way to a cluster: the user's kubeconfig, the official client, and errors in plain words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorwire.errors import TensorwireError, UsageError
+
+try:
+    import urllib3
+    import yaml
+    from kubernetes import client, config
+    from kubernetes.client.exceptions import ApiException
+    from kubernetes.config.config_exception import ConfigException
+    from kubernetes.dynamic import DynamicClient
+    from kubernetes.dynamic.discovery import LazyDiscoverer
+    from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
+except ImportError as error:
+    raise TensorwireError(
+        f"talking to a cluster needs its client ({error}): pip install 'tensorwire[k8s]'"
+    ) from error
+
+TIMEOUT_S = (5.0, 30.0)
+"""To connect, and for the next bytes of an answer."""
+
+# Too many requests, and what a server says that is about to come back.
+_TRY_AGAIN = (429, 500, 502, 503, 504)
+
+JOB_LABEL = "app.kubernetes.io/instance"
+
+
+class Unreachable(TensorwireError):
+    """The cluster does not answer now; it may later."""
+
+
+class Connection:
+    """A cluster, seen from one namespace. A context manager."""
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        """Reads the kubeconfig as kubectl does, or what a pod is given.
+
+        Raises:
+            UsageError: there is none, or it lacks the context.
+        """
+        settings, current = _settings(context)
+        self.namespace = namespace or current
+        self.api = _Client(settings)
+        self.core = client.CoreV1Api(self.api)
+        self.batch = client.BatchV1Api(self.api)
+        self._cache = tempfile.TemporaryDirectory(prefix="tensorwire-k8s-")
+        self._dynamic: Any = None
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.api.close()
+        self._cache.cleanup()
+
+    def resource(self, api_version: str, kind: str) -> Any:
+        """The dynamic client's view of a kind of object.
+
+        Raises:
+            TensorwireError: the cluster has no such kind.
+        """
+        try:
+            with self.explained():
+                return self._resources().get(api_version=api_version, kind=kind)
+        except ResourceNotFoundError:
+            if kind == "JobSet":
+                raise TensorwireError(
+                    "the cluster has no JobSet: have its controller installed "
+                    "(https://jobset.sigs.k8s.io), or use --format plain"
+                ) from None
+            raise TensorwireError(f"the cluster has no {kind} of {api_version}") from None
+
+    def _resources(self) -> Any:
+        if self._dynamic is None:
+            # The cache that it wants lives as long as this: a stale one misleads.
+            cache = str(Path(self._cache.name) / "discovery.json")
+            self._dynamic = DynamicClient(self.api, cache_file=cache, discoverer=LazyDiscoverer)
+        return self._dynamic.resources
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turns what the client raises into a line that says what to do."""
+        try:
+            yield
+        except (ApiException, DynamicApiError) as error:
+            kind = Unreachable if int(error.status or 0) in _TRY_AGAIN else TensorwireError
+            raise kind(explain(error, self.namespace)) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise Unreachable(self._unreachable(error)) from error
+
+    def _unreachable(self, error: Exception) -> str:
+        server = self.api.configuration.host
+        reason = getattr(error, "reason", None) or error
+        if isinstance(reason, urllib3.exceptions.SSLError):
+            return (
+                f"the certificate of {server} is not the one that your kubeconfig expects: "
+                "fetch the kubeconfig of this cluster again"
+            )
+        return (
+            f"no answer from the cluster at {server}: is it up, and is it the one you mean "
+            "(kubectl config current-context; --context names another)?"
+        )
+
+
+def explain(error: ApiException | DynamicApiError, namespace: str) -> str:
+    """What an answer other than success means, and what to do, in a line."""
+    status, said = int(error.status or 0), _message(error)
+    if status == 401:
+        return (
+            "the cluster does not know you: log in again, or take another --context "
+            "(`kubectl auth whoami` shows who you are to it)"
+        )
+    if status == 403 and "exceeded quota" in said:
+        return (
+            f"namespace {namespace} has no room in its quota ({said}): ask for less (--worker-cpu, "
+            "--worker-memory, --ps-cpu, --ps-memory, fewer tasks) or have the quota raised"
+        )
+    if status == 403:
+        hint = ""
+        if "roles" in said or "rolebindings" in said or "serviceaccounts" in said:
+            hint = "; --service-account NAME uses one that is there, and may list jobs"
+        return (
+            f"you lack a permission ({said}): ask who runs the cluster for it, or take another "
+            f"--namespace{hint}"
+        )
+    if status == 404 and said.startswith("namespaces "):
+        return f"there is no namespace {namespace}: make it, or name another with --namespace"
+    if status == 422 and "field is immutable" in said:
+        return (
+            "a job of this name is there and is another one: `tensorwire k8s delete` it first, "
+            "or take another --name"
+        )
+    if status == 422:
+        return f"the cluster refuses the manifests: {said}"
+    return f"the cluster answered {status}: {said}"
+
+
+def _message(error: ApiException | DynamicApiError) -> str:
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body
+    with contextlib.suppress(ValueError, TypeError):
+        status = json.loads(body or "")
+        if isinstance(status, dict) and status.get("message"):
+            return " ".join(str(status["message"]).split())
+    return " ".join(str(body or error.reason or "").split())[:300]
+
+
+class _Client(client.ApiClient):  # type: ignore[misc]
+    """Every call has a deadline, also those that name none."""
+
+    def call_api(self, *arguments: Any, **options: Any) -> Any:
+        options["_request_timeout"] = options.get("_request_timeout") or TIMEOUT_S
+        return super().call_api(*arguments, **options)
+
+
+def _settings(context: str | None) -> tuple[Any, str]:
+    """The client's configuration, and the namespace that goes with it."""
+    settings = client.Configuration()
+    settings.retries = False  # urllib3's come at once, and each is a line in the user's terminal
+    try:
+        # The client reads the variable once, when it is imported.
+        path = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        config.load_kube_config(path, context=context, client_configuration=settings)
+        contexts, active = config.list_kube_config_contexts(path)
+        for each in contexts:
+            if context is not None and each["name"] == context:
+                active = each
+        return settings, active["context"].get("namespace") or "default"
+    except ConfigException as error:
+        if context is None:
+            with contextlib.suppress(ConfigException, OSError):
+                config.load_incluster_config(client_configuration=settings)
+                return settings, _pod_namespace()
+        raise UsageError(_no_config(error, context)) from None
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"your kubeconfig cannot be read ({' '.join(str(error).split())}): see that KUBECONFIG "
+            "or ~/.kube/config is the file that you got for the cluster"
+        ) from None
+
+
+def _pod_namespace() -> str:
+    path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _no_config(error: ConfigException, context: str | None) -> str:
+    said = " ".join(str(error).split())
+    if context is not None:
+        return (
+            f"your kubeconfig has no usable context {context} ({said}): "
+            "`kubectl config get-contexts` lists them"
+        )
+    return (
+        f"no cluster is configured ({said}): let KUBECONFIG name the file that you got for it, "
+        "or put it at ~/.kube/config"
+    )

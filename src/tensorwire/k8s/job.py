@@ -1,0 +1,249 @@
+"""A job as its user describes it, and what follows from that for each task."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tensorwire.cluster import ClusterSpec, data_port
+from tensorwire.errors import UsageError
+from tensorwire.k8s import layout as layouts
+from tensorwire.k8s.layout import Group
+
+CONFIG_FOLDER = "/etc/tensorwire"
+"""Where a container finds the files of the job's ConfigMap."""
+
+FORMATS = ("plain", "jobset")
+PLACEMENTS = ("affinity", "labels")
+ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
+    "server": ("worker",),
+    "estimator": ("chief", "worker"),
+    "strategy": ("chief",),
+}
+"""By the API that the script uses: the roles whose end is the job's end. All others serve them."""
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LONGEST_NAME = 40  # what is appended to it for a pod must leave a host name of 63 characters
+_FILE = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LARGEST_SCRIPT_BYTES = 900_000  # a ConfigMap carries a MiB
+_MOST_THREADS = {"ps": 8, "worker": 2, "chief": 2}
+# Decimal and binary multiples, as Kubernetes writes quantities of memory.
+_MEMORY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a task may use: CPU as "2" or "300m", memory as "4Gi". Requests equal limits."""
+
+    cpu: str
+    memory: str
+
+    def __post_init__(self) -> None:
+        if self.cores <= 0:
+            raise UsageError(f"CPU {self.cpu!r} is no quantity: give 2, 0.5 or 500m")
+        if not _MEMORY.fullmatch(self.memory):
+            raise UsageError(f"memory {self.memory!r} is no quantity: give 4Gi or 512Mi")
+
+    @property
+    def cores(self) -> float:
+        """0 where `cpu` is no quantity."""
+        number, thousandth = self.cpu.removesuffix("m"), self.cpu.endswith("m")
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", number):
+            return 0.0
+        return float(number) / (1000 if thousandth else 1)
+
+
+@dataclass(frozen=True)
+class Script:
+    """The training script: a file of the image, or one that travels with the job."""
+
+    path: str
+    """In the container."""
+    text: str | None = None
+
+    @property
+    def file_name(self) -> str:
+        return Path(self.path).name
+
+    @staticmethod
+    def named(argument: str) -> Script:
+        """An absolute path is the image's; any other is read here and goes into the ConfigMap."""
+        if argument.startswith("/"):
+            return Script(argument)
+        path = Path(argument)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise UsageError(
+                f"cannot read the script {argument}: {reason} (a file of the image is named by "
+                "its absolute path)"
+            ) from None
+        if not _FILE.fullmatch(path.name):
+            raise UsageError(f"{path.name}: a script's name has only letters, digits, -, _ and .")
+        if len(text.encode()) > _LARGEST_SCRIPT_BYTES:
+            raise UsageError(
+                f"{argument} is larger than a ConfigMap may be: put it into the image and name it "
+                "by its absolute path"
+            )
+        return Script(f"{CONFIG_FOLDER}/{path.name}", text)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A ps/worker job on Kubernetes. UsageError, when it is made, says what cannot be."""
+
+    name: str
+    image: str
+    script: Script
+    workers: int
+    ps: int
+    layout: str = layouts.COLOCATED
+    arguments: Sequence[str] = ()
+    """The script's; {task_index} and the like are filled in, see `command`."""
+    wanted_workers_per_node: int | None = None
+    namespace: str | None = None
+    """None is the one that the user's kubeconfig names."""
+    case: str | None = None
+    placement: str = "affinity"
+    format: str = "plain"
+    api: str = "server"
+    protocol: str = "grpc++"
+    tensor_fuse: bool = False
+    worker_resources: Resources = Resources("300m", "4Gi")
+    ps_resources: Resources = Resources("2", "4Gi")
+    grpc_port: int = 2222
+    metrics_port: int = 9100
+    retries: int = 3
+    """How often a worker is started again before the job has failed."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    """Where a PersistentVolumeClaim is mounted, by its name."""
+    pull_secret: str | None = None
+    service_account: str | None = None
+    """One that may list Jobs; None lets the job bring its own."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
+            raise UsageError(
+                f"the name {self.name!r} cannot be a Service's: small letters, digits and -, a "
+                f"letter first, at most {_LONGEST_NAME} characters"
+            )
+        if self.workers < 1 or self.ps < 1:
+            raise UsageError("a job has at least one worker and one ps")
+        if self.placement == "labels" and self.case is None:
+            raise UsageError("placing by labels needs --case: a node's labels name the case")
+        for variable in self.environment:
+            if not _VARIABLE.fullmatch(variable):
+                raise UsageError(f"{variable!r} is no name of an environment variable")
+        for claim, folder in self.claims.items():
+            if not folder.startswith("/") or not claim:
+                raise UsageError(f"claim {claim}:{folder}: give CLAIM:/ABSOLUTE/PATH")
+        ports = {self.grpc_port, self.data_port, self.metrics_port}
+        if len(ports) < 3:
+            raise UsageError(
+                f"the ports for gRPC ({self.grpc_port}), data ({self.data_port}) and metrics "
+                f"({self.metrics_port}) must differ"
+            )
+        assert self.workers_per_node  # refuses what the layout cannot be had with
+
+    @cached_property
+    def workers_per_node(self) -> int:
+        return layouts.workers_per_node(
+            self.layout, self.workers, self.ps, self.wanted_workers_per_node
+        )
+
+    @property
+    def data_port(self) -> int:
+        return data_port(self.grpc_port)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Those that serve before those that decide, so that what is needed first starts first."""
+        chief = layouts.split("chief", 1 if self.api != "server" else 0, 1)
+        workers = layouts.split("worker", self.workers, self.workers_per_node)
+        return (*layouts.split("ps", self.ps, 1), *workers, *chief)
+
+    def decides(self, group: Group) -> bool:
+        """Whether the job goes on until this group has ended."""
+        return group.role in ROLES_THAT_DECIDE[self.api]
+
+    @property
+    def deciding_groups(self) -> int:
+        return sum(1 for group in self.groups if self.decides(group))
+
+    def resources(self, group: Group) -> Resources:
+        return self.ps_resources if group.role == "ps" else self.worker_resources
+
+    def threads(self, group: Group) -> int:
+        """Communication threads: one a core of the CPU limit, as many as the engine's default.
+
+        The engine cannot see the limit: it is a share of time, and all of the node's cores show.
+        """
+        return max(1, min(_MOST_THREADS[group.role], int(self.resources(group).cores)))
+
+    def job_name(self, group: Group) -> str:
+        """Of the group within this job: also the name of a JobSet's replicated job."""
+        return f"{group.role}-{group.index}"
+
+    def host(self, group: Group, member: int) -> str:
+        """The name at which a task is found: stable, whichever pod is behind it."""
+        of_replica = "-0" if self.format == "jobset" else ""
+        return f"{self.name}-{self.job_name(group)}{of_replica}-{member}.{self.name}"
+
+    @cached_property
+    def cluster(self) -> ClusterSpec:
+        jobs: dict[str, tuple[str, ...]] = {}
+        for group in self.groups:
+            hosts = tuple(
+                f"{self.host(group, member)}:{self.grpc_port}" for member in range(group.count)
+            )
+            jobs[group.role] = (*jobs.get(group.role, ()), *hosts)
+        return ClusterSpec(jobs)
+
+    @property
+    def cluster_json(self) -> str:
+        """What TF_CONFIG has under "cluster"."""
+        return json.dumps({role: list(hosts) for role, hosts in self.cluster.jobs.items()})
+
+    @property
+    def endpoint_map(self) -> str:
+        lines = []
+        for _, address in self.cluster.tasks():
+            host = address.rpartition(":")[0]
+            lines.append(f"{address}={host}:{self.data_port}\n")
+        return "".join(lines)
+
+    @property
+    def command(self) -> str:
+        """The shell command that a task becomes.
+
+        In the script's arguments {task_index} and {task_type} stand for the task's own, {ps_hosts},
+        {worker_hosts}, {ps} and {workers} for the job's.
+        """
+        words = ["tensorwire", "run"]
+        if self.protocol:
+            words += ["--protocol", self.protocol]
+        if self.tensor_fuse:
+            words.append("--tensor-fuse")
+        words.append(self.script.path)
+        return " ".join([*map(shlex.quote, words), *map(self._word, self.arguments)])
+
+    def _word(self, argument: str) -> str:
+        of_job = {
+            "{ps_hosts}": ",".join(self.cluster.jobs["ps"]),
+            "{worker_hosts}": ",".join(self.cluster.jobs["worker"]),
+            "{ps}": str(self.ps),
+            "{workers}": str(self.workers),
+        }
+        of_task = {"{task_index}": '"$TASK_INDEX"', "{task_type}": '"$TASK_TYPE"'}
+        for name, value in of_job.items():
+            argument = argument.replace(name, value)
+        parts = re.split(r"(\{task_index\}|\{task_type\})", argument)
+        return "".join(of_task.get(part) or shlex.quote(part) for part in parts if part) or "''"

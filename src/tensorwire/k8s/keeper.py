@@ -1,0 +1,127 @@
+"""Runs in the pod of a task that serves the job, and ends when nobody needs that task any more.
+
+The task is a sidecar of this process, so Kubernetes restarts it as long as this one runs and ends
+it afterwards. Which of the job's Jobs decide is a label of theirs; the API server says how they
+are. Only the standard library: this waits beside every ps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_INTERVAL_S = 5.0
+_ANSWER_S = 10.0
+# Whoever submits a job makes its objects within seconds; none of them after this long means that
+# the submission was broken off.
+_APPEARANCE_S = 900.0
+
+
+class Deciders:
+    """What is known of the Jobs whose end is the job's end."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._seen: set[str] = set()
+
+    @property
+    def any_seen(self) -> bool:
+        return bool(self._seen)
+
+    def need_us(self, jobs: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether any of them still runs or is yet to come, from what the API server lists now.
+
+        One that was there and is gone was deleted: it needs nobody. One that failed ends the job.
+        """
+        names = {str(job["metadata"]["name"]) for job in jobs}
+        self._seen |= names
+        ended = self._seen - names
+        for job in jobs:
+            conditions = job.get("status", {}).get("conditions") or ()
+            states = {c["type"] for c in conditions if c.get("status") == "True"}
+            if "Failed" in states:
+                return False
+            if "Complete" in states:
+                ended.add(str(job["metadata"]["name"]))
+        return len(ended) < self._expected
+
+
+def list_jobs(server: str, namespace: str, job: str, account: Path = ACCOUNT) -> list[Any]:
+    """The Jobs of `job` that decide. Raises OSError or ValueError where there is no good answer."""
+    selector = f"app.kubernetes.io/instance={job},tensorwire/decides=true"
+    query = urllib.parse.urlencode({"labelSelector": selector})
+    request = urllib.request.Request(
+        f"{server}/apis/batch/v1/namespaces/{namespace}/jobs?{query}",
+        # Read anew each time: Kubernetes renews it.
+        headers={"Authorization": f"Bearer {(account / 'token').read_text()}"},
+    )
+    context = None
+    if server.startswith("https:"):
+        context = ssl.create_default_context(cafile=str(account / "ca.crt"))
+    with urllib.request.urlopen(request, timeout=_ANSWER_S, context=context) as answer:
+        return list(json.load(answer)["items"])
+
+
+def wait(
+    server: str,
+    namespace: str,
+    job: str,
+    expected: int,
+    account: Path = ACCOUNT,
+    interval_s: float = _INTERVAL_S,
+) -> None:
+    """Returns when the job needs its servants no more."""
+    deciders = Deciders(expected)
+    appear_by = time.monotonic() + _APPEARANCE_S
+    last_problem = ""
+    while True:
+        try:
+            if not deciders.need_us(list_jobs(server, namespace, job, account)):
+                _say(f"the job {job} has ended")
+                return
+            problem = ""
+        except (OSError, ValueError, KeyError) as error:
+            problem = f"cannot see how the job {job} is doing ({error}); going on"
+            if isinstance(error, urllib.error.HTTPError) and error.code == 403:
+                problem += "; this pod's service account must be allowed to list jobs"
+        if problem and problem != last_problem:
+            _say(problem)
+        last_problem = problem
+        if not problem and not deciders.any_seen and time.monotonic() > appear_by:
+            _say(f"the job {job} never came")
+            return
+        time.sleep(interval_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", required=True, help="name of the job")
+    parser.add_argument("--jobs", required=True, type=int, help="number of its Jobs that decide")
+    arguments = parser.parse_args()
+    # As the first process of a container it would otherwise ignore the signal to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    address = f"[{host}]" if ":" in host else host
+    server = f"https://{address}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    wait(server, os.environ["POD_NAMESPACE"], arguments.job, arguments.jobs)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"tensorwire: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

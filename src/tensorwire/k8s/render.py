@@ -1,0 +1,119 @@
+"""A job as manifests: Jinja2 templates, which a user may replace one by one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import Group, group_labels
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+Manifest = dict[str, Any]
+
+
+def render(job: Job, templates: Path | None = None) -> str:
+    """The job's manifests, as one stream of YAML documents.
+
+    Args:
+        templates: a folder whose files go before ours of the same name.
+
+    Raises:
+        TensorwireError: a template is wrong; names the file and the line.
+    """
+    if templates is not None and not templates.is_dir():
+        raise UsageError(f"there is no folder {templates} with templates")
+    folders = [*([templates] if templates else []), TEMPLATES]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["quote"] = _quote
+
+    def node_labels_of(group: Group) -> Mapping[str, str]:
+        return group_labels(job.layout, job.case, group) if job.case is not None else {}
+
+    try:
+        template = environment.get_template(f"{job.format}.yaml.j2")
+        text: str = template.render(job=job, node_labels_of=node_labels_of)
+        return text
+    except jinja2.TemplateSyntaxError as error:
+        raise TensorwireError(f"{error.filename}:{error.lineno}: {error.message}") from error
+    except jinja2.TemplateError as error:
+        raise TensorwireError(f"{_where(error)}: {error}") from error
+
+
+def parse(text: str) -> list[Manifest]:
+    """The documents of a stream that `render` made.
+
+    Raises:
+        TensorwireError: it is not YAML, or a document is no object of Kubernetes; a template of the
+            user's made it.
+    """
+    try:
+        documents = [d for d in yaml.load_all(text, _LOADER) if d is not None]
+    except yaml.YAMLError as error:
+        raise TensorwireError(
+            f"the templates made what is not YAML: {' '.join(str(error).split())}"
+        ) from error
+    for document in documents:
+        named = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
+        if not (named and document.get("kind") and document["metadata"].get("name")):
+            raise TensorwireError("the templates made a document without kind or metadata.name")
+    return documents
+
+
+def documents(text: str) -> list[str]:
+    """The stream's documents as they are written, comments and all."""
+    return [d for d in re.split(r"^---$\n?", text, flags=re.MULTILINE) if d.strip()]
+
+
+def file_names(manifests: list[Manifest]) -> list[str]:
+    """A file's name for each manifest, in the order in which they are to be applied."""
+    return [
+        f"{number:03d}-{manifest['kind'].lower()}-{manifest['metadata']['name']}.yaml"
+        for number, manifest in enumerate(manifests)
+    ]
+
+
+def copy_templates(folder: Path) -> list[Path]:
+    """Puts our templates into `folder`, which must not have files of these names."""
+    for path in sorted(TEMPLATES.iterdir()):
+        if (folder / path.name).exists():
+            raise UsageError(f"{folder / path.name} is there already: name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Path(shutil.copy(path, folder)) for path in sorted(TEMPLATES.iterdir())]
+
+
+# The C library's is ten times as fast; some builds of PyYAML lack it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _quote(value: object) -> str:
+    """JSON is YAML, and leaves no question what a text's type is."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _where(error: jinja2.TemplateError) -> str:
+    """The innermost template's file and line."""
+    place = "a template"
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if name.endswith(".j2"):
+            place = f"{name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place

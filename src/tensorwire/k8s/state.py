@@ -1,0 +1,208 @@
+"""How a job is doing: pure functions from what the API server lists to tasks, troubles, an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SUCCEEDED, FAILED = "succeeded", "failed"
+PHASES = ("absent", "pending", "starting", "ready", SUCCEEDED, FAILED)
+"""Of a task. "absent": no pod yet; "pending": no node yet; "starting": not serving yet."""
+
+_ROLE, _GROUP = "app.kubernetes.io/component", "tensorwire/group"
+_FIRST_TASK = "tensorwire/first-task"
+_MEMBER = "batch.kubernetes.io/job-completion-index"
+_JOB = "batch.kubernetes.io/job-name"
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """One task, and the newest of its pods."""
+
+    role: str
+    index: int
+    phase: str
+    pod: str | None = None
+    node: str | None = None
+    restarts: int = 0
+    """Of its containers, and pods that were replaced."""
+    trouble: str | None = None
+    """Why it does not go on, and what to do; None where nothing is wrong."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}:{self.index}"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """All tasks, the ps first."""
+
+    tasks: tuple[TaskState, ...]
+    outcome: str | None
+    """SUCCEEDED or FAILED; None while the job goes on."""
+    troubles: tuple[str, ...] = ()
+    """Of the job as a whole: pods that could not be made."""
+
+    def count(self, *phases: str) -> int:
+        return sum(1 for task in self.tasks if task.phase in phases)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether every task serves or has done its work."""
+        return bool(self.tasks) and self.count("ready", SUCCEEDED) == len(self.tasks)
+
+    @property
+    def all_troubles(self) -> list[str]:
+        """Each once: a hundred tasks often have the same."""
+        found = [*self.troubles, *(f"{t.name}: {t.trouble}" for t in self.tasks if t.trouble)]
+        first: dict[str, str] = {}
+        for trouble in found:
+            first.setdefault(trouble.partition(": ")[2] or trouble, trouble)
+        return list(first.values())
+
+    @property
+    def failed_task(self) -> TaskState | None:
+        return next((task for task in self.tasks if task.phase == FAILED), None)
+
+
+def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[Object]) -> JobState:
+    """The state of a job.
+
+    Args:
+        jobs, pods: its objects, as the API server lists them (plain dictionaries).
+        events: of its namespace; those of other objects are passed over.
+    """
+    by_task: dict[tuple[str, int], list[Object]] = {}
+    for pod in pods:
+        labels, notes = _meta(pod, "labels"), _meta(pod, "annotations")
+        member = notes.get(_MEMBER, labels.get(_MEMBER))
+        if member is not None and _ROLE in labels:
+            index = int(notes.get(_FIRST_TASK, 0)) + int(member)
+            by_task.setdefault((labels[_ROLE], index), []).append(pod)
+    tasks = []
+    for job in jobs:
+        role = _meta(job, "labels").get(_ROLE, "?")
+        template = job["spec"]["template"]["metadata"]
+        first = int((template.get("annotations") or {}).get(_FIRST_TASK, 0))
+        for index in range(first, first + int(job["spec"].get("completions") or 1)):
+            ended = _condition(job, "Complete") is not None
+            tasks.append(_task(role, index, by_task.get((role, index), []), ended))
+    order = {"ps": 0, "chief": 1}
+    tasks.sort(key=lambda task: (order.get(task.role, 2), task.index))
+    return JobState(tuple(tasks), _outcome(jobs), tuple(_not_made(jobs, events)))
+
+
+def _meta(thing: Object, what: str) -> Mapping[str, str]:
+    return thing["metadata"].get(what) or {}
+
+
+def _condition(thing: Object, kind: str) -> Object | None:
+    """The condition of that type, where it holds."""
+    for condition in thing.get("status", {}).get("conditions") or ():
+        if condition["type"] == kind and condition["status"] == "True":
+            return condition  # type: ignore[no-any-return]
+    return None
+
+
+def _outcome(jobs: Sequence[Object]) -> str | None:
+    deciders = [job for job in jobs if _meta(job, "labels").get("tensorwire/decides") == "true"]
+    if any(_condition(job, "Failed") for job in jobs):
+        return FAILED
+    if deciders and all(_condition(job, "Complete") for job in deciders):
+        return SUCCEEDED
+    return None
+
+
+def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskState:
+    if not pods:
+        return TaskState(role, index, SUCCEEDED if ended else "absent")
+    newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+    status = newest.get("status", {})
+    phase = {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(status.get("phase", ""), "")
+    containers = list(_containers(status))
+    if not phase:
+        node = newest.get("spec", {}).get("nodeName")
+        running = any(c["name"] == "task" and c.get("ready") for c in containers)
+        phase = "ready" if running else "starting" if node else "pending"
+    return TaskState(
+        role,
+        index,
+        phase,
+        pod=newest["metadata"]["name"],
+        node=newest.get("spec", {}).get("nodeName"),
+        restarts=len(pods) - 1 + sum(int(c.get("restartCount") or 0) for c in containers),
+        trouble=None if phase in ("ready", SUCCEEDED) else _trouble(role, newest, containers),
+    )
+
+
+def _containers(status: Object) -> Iterator[Object]:
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        yield from status.get(kind) or ()
+
+
+def _trouble(role: str, pod: Object, containers: Iterable[Object]) -> str | None:
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return _unschedulable(role, str(condition.get("message") or ""))
+    for container in containers:
+        state = container.get("state") or {}
+        waiting = state.get("waiting") or {}
+        reason, said = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+        if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
+            return (
+                f"the image {container.get('image')} cannot be pulled ({_short(said) or reason}): "
+                "check --image, and --pull-secret where the registry wants to know who asks"
+            )
+        if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+            return f"its container cannot be made: {_short(said) or reason}"
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        if ended and container["name"] == "task" and int(ended.get("exitCode") or 0):
+            return _death(role, ended)
+    status = pod.get("status", {})
+    if status.get("phase") == "Failed":
+        return _short(str(status.get("message") or status.get("reason") or "it failed"))
+    return None
+
+
+def _unschedulable(role: str, said: str) -> str:
+    kind = "ps" if role == "ps" else "worker"
+    hint = f"ask for less (--{kind}-cpu, --{kind}-memory, --workers-per-node) or add nodes"
+    if "affinity" in said and "Insufficient" not in said:
+        hint = "the layout needs more nodes, or nodes with the labels of `tensorwire k8s label`"
+    return f"it fits on no node ({_short(said)}): {hint}"
+
+
+def _death(role: str, ended: Object) -> str:
+    if ended.get("reason") == "OOMKilled":
+        kind = "ps" if role == "ps" else "worker"
+        return f"it was killed because it used more memory than it may: give --{kind}-memory more"
+    return f"its script ended with exit status {ended['exitCode']}"
+
+
+def _not_made(jobs: Sequence[Object], events: Sequence[Object]) -> Iterator[str]:
+    """Why Jobs could make no pods, from their events."""
+    uids = {job["metadata"].get("uid"): job for job in jobs}
+    for event in events:
+        job = uids.get((event.get("involvedObject") or {}).get("uid"))
+        if job is None or event.get("reason") != "FailedCreate" or _condition(job, "Complete"):
+            continue
+        name, said = job["metadata"]["name"], _short(str(event.get("message") or ""))
+        if "exceeded quota" in said:
+            hint = "ask for less or have the quota of the namespace raised"
+        elif "PodSecurity" in said:
+            hint = "the namespace forbids what a template of yours asks for"
+        else:
+            hint = "see `kubectl describe job`"
+        status = job.get("status", {})
+        made = int(status.get("active") or 0) + int(status.get("succeeded") or 0)
+        if made < int(job["spec"].get("completions") or 1):
+            yield f"{name}: its pods cannot be made ({said}): {hint}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 240 else line[:237] + "..."

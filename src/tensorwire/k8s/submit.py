@@ -1,0 +1,186 @@
+"""Manifests to a cluster, by server-side apply, and away from it again."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from tensorwire.errors import TensorwireError
+from tensorwire.k8s.connection import JOB_LABEL, Connection
+from tensorwire.k8s.render import Manifest
+
+CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
+
+_MANAGER = "tensorwire"
+# What the API server alone decides on.
+_SERVERS_OWN = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
+_KINDS = (
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+    ("batch/v1", "Job"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("v1", "ServiceAccount"),
+)
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """What applying a manifest does, or did, to the cluster."""
+
+    kind: str
+    name: str
+    what: str
+    """CREATED, CHANGED or UNCHANGED."""
+    difference: str
+    """A unified diff of the object in YAML; empty where there is none."""
+
+
+def preview(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:
+    """What `submit` would do. The API server checks everything, and keeps nothing.
+
+    Raises:
+        TensorwireError: the cluster would refuse; says what to do.
+    """
+    return [_change(connection, manifest) for manifest in manifests]
+
+
+def submit(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:
+    """Makes the cluster have the manifests; done again, it changes nothing.
+
+    All of them are checked by the API server before the first is kept, and where one is refused all
+    the same, those that this call made are removed.
+
+    Raises:
+        TensorwireError: the cluster refuses; says what to do.
+    """
+    changes = preview(connection, manifests)
+    made: list[Manifest] = []
+    try:
+        for manifest, change in zip(manifests, changes, strict=True):
+            if change.what == UNCHANGED:
+                continue
+            if change.what == CREATED:
+                made.append(manifest)
+            _apply(connection, manifest)
+    except BaseException:
+        for manifest in reversed(made):
+            with contextlib.suppress(TensorwireError):
+                _delete(connection, manifest["apiVersion"], manifest["kind"], manifest)
+        raise
+    return changes
+
+
+def delete(connection: Connection, name: str, timeout_s: float) -> list[str]:
+    """Removes all objects of a job, and waits until its pods are gone. Returns what it removed.
+
+    Raises:
+        TensorwireError: a permission is missing, or pods are still there after `timeout_s` seconds.
+    """
+    removed = []
+    for api_version, kind in _KINDS:
+        for found in _objects(connection, api_version, kind, name):
+            # Those that a JobSet made go with it.
+            if not found["metadata"].get("ownerReferences"):
+                _delete(connection, api_version, kind, found)
+                removed.append(f"{kind} {found['metadata']['name']}")
+    deadline = time.monotonic() + timeout_s
+    while pods := _objects(connection, "v1", "Pod", name):
+        if time.monotonic() > deadline:
+            raise TensorwireError(
+                f"{len(pods)} pods of {name} are still there after {timeout_s:g} s, the first is "
+                f"{pods[0]['metadata']['name']}: see `kubectl describe pod`"
+            )
+        time.sleep(_POLL_S)
+    return removed
+
+
+def _change(connection: Connection, manifest: Manifest) -> Change:
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    resource = connection.resource(manifest["apiVersion"], kind)
+    namespace = manifest["metadata"].get("namespace") or connection.namespace
+    before: Manifest | None = None
+    with connection.explained():
+        try:
+            before = resource.get(name=name, namespace=namespace).to_dict()
+        except (ApiException, DynamicApiError) as error:
+            if error.status != 404:
+                raise
+    after = _apply(connection, manifest, dry_run=True)
+    difference = _difference(f"{kind} {name}", before, after)
+    what = CREATED if before is None else CHANGED if difference else UNCHANGED
+    return Change(kind, name, what, difference)
+
+
+def _apply(connection: Connection, manifest: Manifest, dry_run: bool = False) -> Manifest:
+    resource = connection.resource(manifest["apiVersion"], manifest["kind"])
+    options = {"dry_run": "All"} if dry_run else {}
+    with connection.explained():
+        applied = resource.server_side_apply(
+            body=manifest,
+            namespace=manifest["metadata"].get("namespace") or connection.namespace,
+            field_manager=_MANAGER,
+            # What this job says about its own objects goes before what anybody else set.
+            force_conflicts=True,
+            **options,
+        )
+        return applied.to_dict()  # type: ignore[no-any-return]
+
+
+def _difference(title: str, before: Manifest | None, after: Manifest) -> str:
+    lines = difflib.unified_diff(
+        _lines(before) if before else [],
+        _lines(after),
+        f"{title} (in the cluster)" if before else "/dev/null",
+        f"{title} (submitted)",
+    )
+    return "".join(lines)
+
+
+def _lines(manifest: Manifest) -> list[str]:
+    metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SERVERS_OWN}
+    shown = {k: v for k, v in manifest.items() if k != "status"} | {"metadata": metadata}
+    return yaml.safe_dump(shown, sort_keys=True).splitlines(keepends=True)
+
+
+def _objects(connection: Connection, api_version: str, kind: str, name: str) -> list[Any]:
+    try:
+        resource = connection.resource(api_version, kind)
+    except TensorwireError:
+        return []  # a cluster without JobSet has none
+    with connection.explained():
+        try:
+            found = resource.get(
+                namespace=connection.namespace, label_selector=f"{JOB_LABEL}={name}"
+            )
+        except (ApiException, DynamicApiError) as error:
+            # Who may not even look at roles did not make any: the job has somebody's account.
+            if error.status == 403 and "rbac" in api_version:
+                return []
+            raise
+        return list(found.to_dict()["items"])
+
+
+def _delete(connection: Connection, api_version: str, kind: str, found: Any) -> None:
+    metadata = found["metadata"]
+    with connection.explained():
+        try:
+            connection.resource(api_version, kind).delete(
+                name=metadata["name"],
+                namespace=metadata.get("namespace") or connection.namespace,
+                propagation_policy="Background",
+            )
+        except (ApiException, DynamicApiError) as error:
+            if error.status != 404:
+                raise

@@ -1,0 +1,232 @@
+"""A job in a cluster: how it is doing, what its tasks print, and waiting for its end."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.connection import JOB_LABEL, Connection, Unreachable
+from tensorwire.k8s.progress import Figures, Progress
+from tensorwire.k8s.state import JobState, TaskState, job_state
+
+_LAST_LINES = 15
+_LONGEST_OUTAGE_S = 600.0  # of an API server, while a job is followed
+_FIGURES_S = (2.0, 3.0)
+_LONGEST_SILENCE_S = 24 * 3600.0  # of a task whose log is followed
+
+
+def observe(connection: Connection, name: str) -> JobState:
+    """The job's state now.
+
+    Raises:
+        TensorwireError: there is no such job, or the cluster does not answer.
+    """
+    selector = f"{JOB_LABEL}={name}"
+    jobs = _list(connection, "batch/v1", "Job", label_selector=selector)
+    if not jobs:
+        raise TensorwireError(
+            f"there is no job {name} in namespace {connection.namespace}: submit it, or name its "
+            "--namespace"
+        )
+    pods = _list(connection, "v1", "Pod", label_selector=selector)
+    try:
+        events = _list(connection, "v1", "Event", field_selector="reason=FailedCreate")
+    except TensorwireError:
+        events = []  # who may not see events sees less, and that is all
+    return job_state(jobs, pods, events)
+
+
+def wait(
+    connection: Connection,
+    name: str,
+    *,
+    up_within_s: float,
+    interval_s: float,
+    tell: Callable[[JobState, Progress | None], None],
+) -> JobState:
+    """Follows a job to its end, and tells what it sees every `interval_s` seconds.
+
+    Args:
+        up_within_s: how long its tasks may take, in total, until each of them serves. Once they
+            do there is no limit, until tasks are lost and do not come back for as long.
+
+    Raises:
+        TensorwireError: they took longer, and what holds them up; or the cluster did not answer for
+            ten minutes. The job stays.
+    """
+    figures: Figures | None = None
+    not_up_since = answered = time.monotonic()
+    state = observe(connection, name)
+    while True:
+        progress = None
+        if state.is_up:
+            not_up_since = time.monotonic()
+            latest = read_figures(connection, state)
+            if figures is not None and latest is not None:
+                progress = Progress.between(figures, latest)
+            figures = latest or figures
+        tell(state, progress)
+        if state.outcome is not None:
+            return state
+        if time.monotonic() - not_up_since > up_within_s:
+            up, of = state.count("ready", "succeeded"), len(state.tasks)
+            why = "; ".join(state.all_troubles[:3]) or "see `tensorwire k8s logs`"
+            raise TensorwireError(
+                f"after {up_within_s:g} s only {up} of {of} tasks of {name} are up ({why}); "
+                f"the job stays: `tensorwire k8s delete {name}` removes it"
+            )
+        while True:
+            time.sleep(interval_s)
+            try:
+                state = observe(connection, name)
+                answered = time.monotonic()
+                break
+            except Unreachable:
+                if time.monotonic() - answered > _LONGEST_OUTAGE_S:
+                    raise
+
+
+def read_figures(connection: Connection, state: JobState) -> Figures | None:
+    """What the job's ps serve, through the API server; None where that is not to be had."""
+    steps, moved, heard = 0, 0, False
+    for task in state.tasks:
+        if task.role != "ps" or task.phase != "ready" or task.pod is None:
+            continue
+        try:
+            answer = connection.core.connect_get_namespaced_pod_proxy_with_path(
+                f"{task.pod}:metrics",
+                connection.namespace,
+                "figures",
+                _request_timeout=_FIGURES_S,
+                _preload_content=False,
+            )
+            figures = json.loads(answer.data)
+            steps = max(steps, int(figures["run_graphs"]) + int(figures["eager_calls"]))
+            moved += sum(int(p["tx_bytes"]) + int(p["rx_bytes"]) for p in figures["peers"])
+            heard = True
+        except (ApiException, HTTPError, ValueError, KeyError, TypeError):
+            continue
+    return Figures(time.monotonic(), steps, moved) if heard else None
+
+
+def find_tasks(state: JobState, wanted: str | None) -> list[TaskState]:
+    """The tasks of that name ("worker:3", or "worker" for all), all of them where it is None.
+
+    Raises:
+        UsageError: there is none; lists what there is.
+    """
+    tasks = [t for t in state.tasks if wanted is None or wanted in (t.role, t.name)]
+    if tasks:
+        return tasks
+    roles = sorted({task.role for task in state.tasks})
+    counted = ", ".join(
+        f"{role}:0 to {role}:{sum(1 for t in state.tasks if t.role == role) - 1}" for role in roles
+    )
+    raise UsageError(f"the job has no task {wanted}; it has {counted}")
+
+
+def log(
+    connection: Connection, task: TaskState, *, tail: int | None = None, follow: bool = False
+) -> Iterator[str]:
+    """The lines that a task printed, without their ends; those of its newest pod.
+
+    Raises:
+        TensorwireError: it has not printed anything that can be read yet; says why.
+    """
+    if task.pod is None:
+        raise TensorwireError(f"{task.name} has no pod yet{_because(task)}")
+    options: dict[str, Any] = {"tail_lines": tail} if tail is not None else {}
+    if follow:
+        options |= {"follow": True, "_request_timeout": (5.0, _LONGEST_SILENCE_S)}
+    with connection.explained():
+        try:
+            answer = connection.core.read_namespaced_pod_log(
+                task.pod,
+                connection.namespace,
+                container="task",
+                _preload_content=False,
+                **options,
+            )
+        except ApiException as error:
+            if error.status == 400:  # the kubelet has no container to ask yet
+                raise TensorwireError(f"{task.name} has not started yet{_because(task)}") from None
+            raise
+        rest = b""
+        for piece in answer.stream(1 << 16):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace")
+        if rest:
+            yield rest.decode(errors="replace")
+
+
+def logs(
+    connection: Connection, tasks: list[TaskState], *, tail: int | None, follow: bool
+) -> Iterator[tuple[TaskState, str]]:
+    """The lines of several tasks: one after the other, or as they print them until each has ended.
+
+    Why a task has none is a line of its own, in brackets.
+    """
+    if not follow:
+        for task in tasks:
+            yield from ((task, line) for line in _log_or_reason(connection, task, tail, False))
+        return
+    lines: queue.Queue[tuple[TaskState, str | None]] = queue.Queue()
+
+    def read(task: TaskState) -> None:
+        for line in _log_or_reason(connection, task, tail, True):
+            lines.put((task, line))
+        lines.put((task, None))
+
+    for task in tasks:
+        threading.Thread(target=read, args=(task,), daemon=True).start()
+    left = len(tasks)
+    while left:
+        task, text = lines.get()
+        if text is None:
+            left -= 1
+        else:
+            yield task, text
+
+
+def _log_or_reason(
+    connection: Connection, task: TaskState, tail: int | None, follow: bool
+) -> Iterator[str]:
+    try:
+        yield from log(connection, task, tail=tail, follow=follow)
+    except (TensorwireError, HTTPError) as error:
+        yield f"({error})"
+
+
+def epitaph(connection: Connection, name: str, state: JobState) -> str:
+    """Why a job failed, in a line, and the last lines of the task that failed below it."""
+    task = state.failed_task
+    if task is None:
+        # The pod went with its Job, or the Job was failed from outside.
+        return f"the job {name} has failed" + "".join(f"; {t}" for t in state.all_troubles[:3])
+    why = task.trouble or "it failed"
+    try:
+        lines = [f"  {line}" for line in log(connection, task, tail=_LAST_LINES)]
+    except TensorwireError:
+        lines = ["  (its log is gone)"]
+    first = f"the job {name} has failed: {task.name} (pod {task.pod}): {why}; its last lines:"
+    return "\n".join([first, *lines])
+
+
+def _because(task: TaskState) -> str:
+    return f": {task.trouble}" if task.trouble else ""
+
+
+def _list(connection: Connection, api_version: str, kind: str, **selectors: str) -> list[Any]:
+    resource = connection.resource(api_version, kind)
+    with connection.explained():
+        found = resource.get(namespace=connection.namespace, **selectors)
+        return list(found.to_dict()["items"])

@@ -1,0 +1,89 @@
+"""Jobs on Kubernetes: tables, and lines while one goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+
+from tensorwire.k8s.cases import Case
+from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, servers, split
+from tensorwire.k8s.progress import Progress
+from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState
+
+
+def cases_table(cases: Sequence[Case]) -> Table:
+    """A row a case and layout."""
+    table = Table(title="Cases", title_justify="left")
+    for heading in ("scenario", "layout", "case"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("servers", "workers", "ps", "workers a server"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for layout in LAYOUTS:
+        for case in cases:
+            groups = (
+                *split("worker", case.workers, case.workers_per_node),
+                *split("ps", case.ps, 1),
+            )
+            numbers = (servers(layout, groups), case.workers, case.ps, case.workers_per_node)
+            table.add_row(SCENARIOS[layout], layout, case.name, *map(str, numbers))
+        table.add_section()
+    return table
+
+
+def tasks_table(state: JobState) -> Table:
+    """A row a task."""
+    table = Table(title_justify="left")
+    for heading in ("task", "phase", "restarts", "node", "pod"):
+        table.add_column(heading, no_wrap=True)
+    for task in state.tasks:
+        table.add_row(
+            task.name, task.phase, str(task.restarts or ""), task.node or "", task.pod or ""
+        )
+    return table
+
+
+def state_line(name: str, state: JobState, progress: Progress | None) -> str:
+    """The job in one line."""
+    if state.outcome == SUCCEEDED:
+        return f"{name}: succeeded"
+    if state.outcome == FAILED:
+        return f"{name}: failed"
+    words = {
+        "succeeded": "done",
+        "ready": "ready",
+        "starting": "starting",
+        "pending": "waiting for a node",
+        "absent": "not made yet",
+        "failed": "failed and about to be replaced",
+    }
+    counts = [f"{state.count(p)} {text}" for p, text in words.items() if state.count(p)]
+    line = f"{name}: of {len(state.tasks)} tasks {', '.join(counts)}"
+    if progress is None:
+        return line
+    return (
+        f"{line}; {progress.steps} steps, {progress.steps_per_s:.1f} steps/s, "
+        f"{progress.mb_per_s:.1f} MB/s"
+    )
+
+
+class StateLines:
+    """Says a job's state when it is another one than before, and each trouble once."""
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name = name
+        self._say = say
+        self._said: set[str] = set()
+        self._last = ""
+
+    def __call__(self, state: JobState, progress: Progress | None) -> None:
+        line = state_line(self._name, state, progress)
+        if line != self._last:
+            self._say(line)
+            self._last = line
+        troubles = state.all_troubles
+        for trouble in troubles:
+            if trouble not in self._said:
+                self._say(f"  {trouble}")
+        # One that went and comes again is news.
+        self._said = set(troubles)

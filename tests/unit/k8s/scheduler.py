@@ -1,0 +1,122 @@
+"""Which node Kubernetes' scheduler would give a pod, by the rules that our manifests use.
+
+Node labels, pod affinity and anti-affinity (also that of pods which are there already), and the
+room for CPU. Anything else in a pod's affinity is refused, so that no rule is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass
+class Pod:
+    name: str
+    labels: Mapping[str, str]
+    spec: Mapping[str, Any]
+
+    @property
+    def affinity(self) -> Mapping[str, Any]:
+        return self.spec.get("affinity") or {}
+
+    @property
+    def cpu(self) -> float:
+        containers = [*self.spec.get("initContainers", ()), *self.spec["containers"]]
+        total = 0.0
+        for container in containers:
+            cpu = container["resources"]["requests"]["cpu"]
+            total += float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
+        return total
+
+
+@dataclass
+class Node:
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cpu: float = 64.0
+    pods: list[Pod] = field(default_factory=list)
+
+
+def feasible(pod: Pod, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that the scheduler may choose from."""
+    return [node for node in nodes if _fits(pod, node, nodes)]
+
+
+def schedule(pods: Sequence[Pod], nodes: Sequence[Node]) -> list[Pod]:
+    """Places pods in their order, each as soon as it can be; returns those that fit nowhere.
+
+    Among the nodes that may be chosen it takes the one with the fewest pods, as the scheduler's
+    scores tend to.
+    """
+    waiting = list(pods)
+    while True:
+        left = []
+        for pod in waiting:
+            found = feasible(pod, nodes)
+            if found:
+                min(found, key=lambda node: len(node.pods)).pods.append(pod)
+            else:
+                left.append(pod)
+        if not left or len(left) == len(waiting):
+            return left
+        waiting = left
+
+
+def _fits(pod: Pod, node: Node, nodes: Sequence[Node]) -> bool:
+    rules = pod.affinity
+    assert set(rules) <= {"nodeAffinity", "podAffinity", "podAntiAffinity"}
+    if "nodeAffinity" in rules and not _node_matches(rules["nodeAffinity"], node):
+        return False
+    for term in _terms(rules, "podAffinity"):
+        if any(_selects(term, other) for other in node.pods):
+            continue
+        # The first of a group that wants to be together may go anywhere.
+        if not _selects(term, pod):
+            return False
+        if any(_selects(term, other) for each in nodes for other in each.pods):
+            return False
+    for term in _terms(rules, "podAntiAffinity"):
+        if any(_selects(term, other) for other in node.pods):
+            return False
+    for other in node.pods:
+        if any(_selects(term, pod) for term in _terms(other.affinity, "podAntiAffinity")):
+            return False
+    return sum(other.cpu for other in node.pods) + pod.cpu <= node.cpu + 1e-9
+
+
+def _node_matches(affinity: Mapping[str, Any], node: Node) -> bool:
+    assert set(affinity) == {_REQUIRED}
+    return any(
+        all(_expression(e, node.labels) for e in term["matchExpressions"])
+        for term in affinity[_REQUIRED]["nodeSelectorTerms"]
+    )
+
+
+def _terms(rules: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    if kind not in rules:
+        return []
+    assert set(rules[kind]) == {_REQUIRED}
+    for term in rules[kind][_REQUIRED]:
+        assert set(term) == {"labelSelector", "topologyKey"}
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+    return list(rules[kind][_REQUIRED])
+
+
+def _selects(term: Mapping[str, Any], pod: Pod) -> bool:
+    selector = term["labelSelector"]
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    return all(pod.labels.get(k) == v for k, v in selector.get("matchLabels", {}).items()) and all(
+        _expression(e, pod.labels) for e in selector.get("matchExpressions", ())
+    )
+
+
+def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value = labels.get(expression["key"])
+    if expression["operator"] == "In":
+        return value in expression["values"]
+    assert expression["operator"] == "NotIn"
+    return value not in expression["values"]

@@ -1,0 +1,319 @@
+"""Manifests: valid for Kubernetes, and saying what the job asks for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tensorwire.cluster import parse_tf_config, read_endpoint_map
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.cases import PUBLISHED, Case, find_case, read_cases
+from tensorwire.k8s.job import FORMATS, PLACEMENTS, ROLES_THAT_DECIDE, Resources, Script
+from tensorwire.k8s.layout import LAYOUTS
+from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
+
+from .support import by_kind, job, job_of_case, jobs_of, manifests, pods_of, task_container
+
+# Kubernetes supports a minor version until three newer ones are out.
+NEWEST = int(kubernetes_validate.latest_version().split(".")[1])
+SUPPORTED = [f"1.{minor}" for minor in range(NEWEST - 3, NEWEST + 1)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: f"case-{case.name}")
+def test_all_eight_cases_are_valid_under_every_supported_version(case: Case, layout: str) -> None:
+    for placement in PLACEMENTS:
+        checked = set()
+        for document in manifests(job_of_case(case, layout, placement=placement)):
+            # Jobs of a role differ in their numbers only.
+            labels = document["metadata"]["labels"]
+            key = document["kind"], labels.get("app.kubernetes.io/component")
+            if key in checked:
+                continue
+            checked.add(key)
+            for version in SUPPORTED:
+                kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("api", ROLES_THAT_DECIDE)
+def test_every_option_gives_valid_manifests(format: str, api: str) -> None:
+    of = job(
+        format=format,
+        api=api,
+        namespace="team",
+        environment={"NAME": 'a "quoted" $(value): {x}\n'},
+        claims={"data": "/data", "models": "/models"},
+        pull_secret="registry",
+        service_account="mine",
+        tensor_fuse=True,
+        arguments=["--a b", "{task_index}", "{ps_hosts}"],
+    )
+    rendered = manifests(of)
+    assert all(d["metadata"]["namespace"] == "team" for d in rendered)
+    for document in [d for d in rendered if d["kind"] != "JobSet"] + [
+        {"apiVersion": "batch/v1", **each} for each in jobs_of(rendered)
+    ]:
+        kubernetes_validate.validate(document, SUPPORTED[-1], strict=True)
+    for pod in pods_of(rendered):
+        env = {e["name"]: e.get("value") for e in task_container(pod.spec)["env"]}
+        assert env["NAME"] == 'a "quoted" $(value): {x}\n'
+
+
+def test_two_hundred_workers_render_in_less_than_two_seconds() -> None:
+    began = time.process_time()
+    render(job_of_case(PUBLISHED[3], "isolated"))
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_task_finds_who_it_is_and_where_the_others_are(format: str, tmp_path: Path) -> None:
+    """By its start script, run as a pod would run it."""
+    of = job(5, 2, format=format, wanted_workers_per_node=3, arguments=["{task_type}", "a b"])
+    rendered = manifests(of)
+    (config,) = by_kind(rendered, "ConfigMap")
+    reached = {pod.name for pod in pods_of(rendered)}
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "tensorwire").write_text('#!/bin/sh\nprintf "%s\\n" "$TF_CONFIG" "$@"\n')
+    (tools / "tensorwire").chmod(0o755)
+    (tmp_path / "start").write_text(config["data"]["start"])
+    tasks = set()
+    for each in jobs_of(rendered):
+        container = task_container(each["spec"]["template"]["spec"])
+        assert container["command"] == ["/bin/sh", "/etc/tensorwire/start"]
+        env = {e["name"]: e.get("value", "") for e in container["env"]}
+        for member in range(each["spec"]["completions"]):
+            done = subprocess.run(
+                ["/bin/sh", tmp_path / "start"],
+                env={
+                    **env,
+                    "PATH": f"{tools}:/usr/bin:/bin",
+                    "CLUSTER": config["data"]["cluster"],
+                    "JOB_COMPLETION_INDEX": str(member),
+                },
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            said, *arguments = done.stdout.splitlines()
+            tf_config = parse_tf_config(said)
+            assert tf_config is not None and tf_config.task is not None
+            task = tf_config.task
+            tasks.add(str(task))
+            assert arguments == [
+                *("run", "--protocol", "grpc++", "/etc/tensorwire/train.py", task.job, "a b")
+            ]
+            host = tf_config.cluster.address(task).rpartition(":")[0]
+            assert host == f"{each['metadata']['name']}-{member}.flights"
+    assert len(tasks) == 7
+    addresses = dict(tf_config.cluster.tasks()).values()
+    assert {address.rpartition(":")[0] for address in addresses} == reached
+    (tmp_path / "map").write_text(config["data"][".endpoint_map"])
+    endpoints = read_endpoint_map(tmp_path / "map")
+    assert set(endpoints) == set(addresses)
+    assert all(data == f"{grpc[:-5]}:22222" for grpc, data in endpoints.items())
+
+
+def test_a_task_has_the_resources_threads_ports_and_limits_of_its_role() -> None:
+    rendered = manifests(job(ps_resources=Resources("24", "32Gi")))
+    for pod in pods_of(rendered):
+        task = task_container(pod.spec)
+        env = {e["name"]: e.get("value") for e in task["env"]}
+        ps = pod.labels["app.kubernetes.io/component"] == "ps"
+        wanted = {"cpu": "24", "memory": "32Gi"} if ps else {"cpu": "300m", "memory": "4Gi"}
+        assert task["resources"] == {"requests": wanted, "limits": wanted}
+        threads = env["NETWORK_PS_CORE_NUMBER" if ps else "NETWORK_WORKER_CORE_NUMBER"]
+        assert threads == ("8" if ps else "1")
+        for kind in ("PS", "WORKER"):
+            assert env[f"{kind}_ENABLE_POLLING"] == "False"
+            assert env[f"{kind}_DISABLE_PIN_CORES"] == "True"
+        ports = {port["name"]: port["containerPort"] for port in task["ports"]}
+        assert ports == {"grpc": 2222, "data": 22222, "metrics": 9100}
+        assert ("livenessProbe" in task) == ps
+
+
+def test_pods_run_without_root_and_meet_the_restricted_standard() -> None:
+    for pod in pods_of(manifests(job(api="strategy"))):
+        assert pod.spec["securityContext"]["runAsNonRoot"] is True
+        assert pod.spec["securityContext"]["runAsUser"] > 0
+        assert pod.spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*pod.spec.get("initContainers", ()), *pod.spec["containers"]]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize("api", ROLES_THAT_DECIDE)
+def test_who_decides_ends_by_itself_and_who_serves_is_restarted(api: str) -> None:
+    for each in jobs_of(manifests(job(api=api))):
+        pod = each["spec"]["template"]["spec"]
+        role = each["metadata"]["labels"]["app.kubernetes.io/component"]
+        decides = role in ROLES_THAT_DECIDE[api]
+        assert each["metadata"]["labels"]["tensorwire/decides"] == str(decides).lower()
+        if decides:
+            assert pod["restartPolicy"] == "Never" and each["spec"]["backoffLimitPerIndex"] == 3
+            assert [c["name"] for c in pod["containers"]] == ["task"]
+        else:
+            assert [(c["name"], c["restartPolicy"]) for c in pod["initContainers"]] == [
+                ("task", "Always")
+            ]
+            assert [c["name"] for c in pod["containers"]] == ["keeper"]
+
+
+@pytest.mark.parametrize("api", ROLES_THAT_DECIDE)
+def test_a_jobset_succeeds_with_those_that_decide(api: str) -> None:
+    (jobset,) = by_kind(manifests(job(4, 2, api=api, format="jobset")), "JobSet")
+    policy = jobset["spec"]["successPolicy"]
+    wanted = {"worker": ["worker-0", "worker-1"], "chief": ["chief-0"]}
+    assert policy["operator"] == "All"
+    assert sorted(policy["targetReplicatedJobs"]) == sorted(
+        name for role in ROLES_THAT_DECIDE[api] for name in wanted[role]
+    )
+    names = {each["name"] for each in jobset["spec"]["replicatedJobs"]}
+    assert set(policy["targetReplicatedJobs"]) <= names
+
+
+def test_only_the_jobs_own_pods_are_admitted_but_to_the_figures() -> None:
+    rendered = manifests(job())
+    (policy,) = by_kind(rendered, "NetworkPolicy")
+    own = {"matchLabels": {"app.kubernetes.io/instance": "flights"}}
+    assert policy["spec"]["podSelector"] == own
+    peers, figures = policy["spec"]["ingress"]
+    assert peers == {"from": [{"podSelector": own}]}
+    assert figures == {"ports": [{"port": 9100}]}
+    (service,) = by_kind(rendered, "Service")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_only_pods_that_look_after_the_job_get_a_token() -> None:
+    for pod in pods_of(manifests(job())):
+        ps = pod.labels["app.kubernetes.io/component"] == "ps"
+        assert pod.spec["automountServiceAccountToken"] is ps
+    borrowed = manifests(job(service_account="mine"))
+    assert {d["kind"] for d in borrowed} == {"Service", "NetworkPolicy", "ConfigMap", "Job"}
+
+
+def test_a_script_that_is_here_travels_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "#!/usr/bin/env python\n\tprint('\"{{ }}\" \\ $x: é')  \n\n\n"
+    Path("t.py").write_text(text, encoding="utf-8")
+    Path("train me.py").touch()
+    with pytest.raises(UsageError, match="only letters"):
+        Script.named("train me.py")
+    with pytest.raises(UsageError, match=r"cannot read the script none\.py"):
+        Script.named("none.py")
+    (config,) = by_kind(manifests(job(script=Script.named("t.py"))), "ConfigMap")
+    assert config["data"]["t.py"] == text
+    (config,) = by_kind(manifests(job(script=Script.named("/app/t.py"))), "ConfigMap")
+    assert set(config["data"]) == {"cluster", ".endpoint_map", "start"}
+    assert "/app/t.py" in config["data"]["start"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "Flights"}, "cannot be a Service's"),
+        ({"name": "a" * 41}, "at most 40"),
+        ({"placement": "labels"}, "needs --case"),
+        ({"grpc_port": 9100}, "must differ"),
+        ({"environment": {"A-B": "1"}}, "no name of an environment variable"),
+        ({"claims": {"data": "relative"}}, "ABSOLUTE"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        job(**options)
+
+
+@pytest.mark.parametrize("cpu", ["", "two", "-1", "0", "1.2.3", "300M"])
+def test_quantities_that_are_none_are_refused(cpu: str) -> None:
+    with pytest.raises(UsageError, match="no quantity"):
+        Resources(cpu, "4Gi")
+    with pytest.raises(UsageError, match="no quantity"):
+        Resources("1", cpu + "x")
+
+
+def test_a_template_of_the_users_goes_before_ours(tmp_path: Path) -> None:
+    copied = copy_templates(tmp_path / "mine")
+    assert {path.name for path in copied} == {path.name for path in TEMPLATES.iterdir()}
+    with pytest.raises(UsageError, match="is there already"):
+        copy_templates(tmp_path / "mine")
+    for path in copied:
+        if path.name != "network.yaml.j2":
+            path.unlink()
+    (tmp_path / "mine" / "network.yaml.j2").write_text(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {name: {{ job.name }}-mine}\n"
+    )
+    rendered = parse(render(job(), tmp_path / "mine"))
+    assert rendered[0]["metadata"]["name"] == "flights-mine"
+    assert not by_kind(rendered, "NetworkPolicy") and by_kind(rendered, "Job")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("---\nkind: {{ job.nonsense }}\n", r"network\.yaml\.j2:2: .*nonsense"),
+        ("{% if %}", r"network\.yaml\.j2:1: "),
+        ("---\na: [\n---\n", "not YAML"),
+        ("---\na: 1\n", "without kind"),
+    ],
+)
+def test_a_wrong_template_is_named(template: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "network.yaml.j2").write_text(template)
+    with pytest.raises(TensorwireError, match=message):
+        parse(render(job(), tmp_path))
+
+
+def test_the_stream_falls_into_its_documents() -> None:
+    text = render(job())
+    assert [yaml.safe_load(each) for each in documents(text)] == parse(text)
+
+
+def test_cases_of_the_users_own_join_the_published(tmp_path: Path) -> None:
+    path = tmp_path / "cases.yaml"
+    path.write_text("cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]")
+    assert find_case("small", (*PUBLISHED, *read_cases(path))) == Case("small", 4, 2, 2)
+    with pytest.raises(UsageError, match="there are 1, 2, 3, 4"):
+        find_case("5", PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cases: 3",
+        "[",
+        "cases: [{workers: 1, ps: 1}]",
+        "cases: [{name: a, workers: none, ps: 1}]",
+        "cases: [{name: a, workers: 1, ps: 1, wrokers: 2}]",
+        "cases: [{name: 1, workers: 1, ps: 1}]",
+    ],
+)
+def test_a_wrong_file_of_cases_is_refused_with_its_name(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cases.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"cases\.yaml"):
+        read_cases(tmp_path / "cases.yaml")
+
+
+def test_the_command_line_renders_what_was_asked(tensorwire: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    named = ("--name", "flights", "--image", "image", "--script", "/app/train.py")
+    arguments = ("--workers", "4", "--ps", "2", *named, "--", "--task={task_index}")
+    done = tensorwire("k8s", "render", "--output", folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    written = [yaml.safe_load(path.read_text()) for path in sorted(folder.iterdir())]
+    assert [d["kind"] for d in written].count("Job") == 4
+    (config,) = by_kind(written, "ConfigMap")
+    assert '--task="$TASK_INDEX"' in config["data"]["start"]
+    assert len(json.loads(config["data"]["cluster"])["worker"]) == 4
