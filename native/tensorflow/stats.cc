@@ -10,6 +10,7 @@
 
 #include "counters.h"
 #include "pool_allocator.h"
+#include "session_graphs.h"
 #include "tensor_figures.h"
 #include "tensorwire/wire/clock.h"
 
@@ -135,6 +136,24 @@ void AddTo(wire::PeerStats* total, const wire::PeerStats& peer) {
   total->connects += peer.connects;
 }
 
+// An element for each tensor that a variable travels as; one without where it stays.
+Items Variables() {
+  Items variables;
+  SessionGraphs::Get().ForEach(
+      [&](const std::string& name, const SessionGraphs::Variable& variable) {
+        const std::set<std::string> stays{""};
+        for (const std::string& tensor : variable.tensors.empty() ? stays : variable.tensors) {
+          Items one;
+          one.Add("name", name);
+          one.Add("task", variable.task);
+          one.Add("bytes", variable.bytes);
+          one.Add("tensor", tensor);
+          variables.Append(one);
+        }
+      });
+  return variables;
+}
+
 std::string Planes::ToJson() const {
   std::lock_guard lock(mutex_);
   TensorTotals all_tensors;
@@ -190,6 +209,8 @@ std::string Planes::ToJson() const {
   all.Add("fused_messages", counters.fused_messages);
   all.Add("fused_tensors", counters.fused_tensors);
   all.Add("eager_calls", counters.eager_calls);
+  all.Add("session_graphs", SessionGraphs::Get().graphs());
+  all.Add("unfiltered_graphs", SessionGraphs::Get().unfiltered_graphs());
   all.Add("recv_waiting_us", RecvClock().total_us());
   all.Add("clock_us", static_cast<uint64_t>(wire::NowUs()));
   Items pool;
@@ -205,6 +226,7 @@ std::string Planes::ToJson() const {
   all.AddList("peers", peers);
   all.AddList("reactors", reactors);
   all.AddList("tensors", tensors);
+  all.AddList("variables", Variables());
   return all.Object();
 }
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
     "place": ("tensorwire.cli.place:place", "Show which variable lands on which ps."),
     "k8s": ("tensorwire.cli.k8s:k8s", "Run ps/worker jobs on Kubernetes."),
+    "doctor": ("tensorwire.cli.doctor:doctor", "Say why a job does not scale."),
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from tensorwire.monitor.cores import usable_cores
 from tensorwire.monitor.figures import TaskFigures
 
 Source = Callable[[], TaskFigures]
@@ -25,7 +25,7 @@ def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
             record = {
                 "host": socket.gethostname(),
                 "pid": process.pid,
-                "cores": len(os.sched_getaffinity(0)),
+                "cores": usable_cores(),
                 "at_s": time.time(),
                 "cpu_s": cpu.user + cpu.system,
                 "rss_bytes": process.memory_info().rss,

@@ -74,6 +74,22 @@ class TensorFigures:
 
 
 @dataclass(frozen=True)
+class VariableFigures:
+    """A variable of a graph that a session of the task executes, as one of the tensors it becomes.
+
+    A variable that other tasks read in several ways has as many of these.
+    """
+
+    name: str
+    task: str
+    """Where it is."""
+    bytes: int
+    """0 where its shape is not known."""
+    tensor: str
+    """The name in `TensorFigures` under which it travels; "" where it does not."""
+
+
+@dataclass(frozen=True)
 class ReactorFigures:
     """A thread that moves bytes."""
 
@@ -111,8 +127,8 @@ class ProcessFigures:
 
     host: str
     pid: int
-    cores: int
-    """That the process may use."""
+    cores: float
+    """That the process may use; a part of one where a control group says so."""
     at_s: float
     """When the record was made, in seconds since 1970."""
     cpu_s: float
@@ -146,6 +162,12 @@ class TaskFigures:
     peers: tuple[Traffic, ...]
     reactors: tuple[ReactorFigures, ...]
     tensors: tuple[TensorFigures, ...]
+    session_graphs: int = 0
+    """That sessions of this task execute."""
+    unfiltered_graphs: int = 0
+    """Of them, those whose session has the devices of other workers: it has no device_filters."""
+    variables: tuple[VariableFigures, ...] = ()
+    """Of those graphs."""
 
     @property
     def name(self) -> str:
@@ -178,6 +200,7 @@ class TaskFigures:
             peers=_read_all(Traffic, record.get("peers", ())),
             reactors=_read_all(ReactorFigures, record.get("reactors", ())),
             tensors=_read_all(TensorFigures, record.get("tensors", ())),
+            variables=_read_all(VariableFigures, record.get("variables", ())),
         )
 
 

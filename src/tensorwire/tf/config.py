@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from tensorwire.errors import UsageError
 from tensorwire.plugin.fusion import OPTIMIZER
 
+_WORKERS = ("chief", "master", "worker", "evaluator")
 
-def ConfigProto(tensor_fuse: bool = False, **kwargs: Any) -> Any:
+
+def ConfigProto(
+    tensor_fuse: bool = False,
+    *,
+    cluster: Any = None,
+    job_name: str = "worker",
+    task_index: int = 0,
+    **kwargs: Any,
+) -> Any:
     """A stock ``tf.compat.v1.ConfigProto`` made of `kwargs`.
 
     With ``tensor_fuse``, tensors that cross between the same two tasks at the same depth of the
     graph travel as one message, under "grpc" as well as "grpc++"; results are the same. Every task
     of the cluster must have imported ``tensorwire.tf``.
+
+    With ``cluster`` (a ``tf.train.ClusterSpec`` or what makes one), `device_filters` are set for
+    the session of this task: it sees the ps and itself, so that another worker that is lost, or has
+    finished, does not stall it.
+
+    Raises:
+        UsageError: the cluster has no such task, or `device_filters` are given, too.
     """
     import tensorflow as tf
 
+    if cluster is not None:
+        if "device_filters" in kwargs:
+            raise UsageError("ConfigProto takes device_filters or the cluster that sets them")
+        kwargs["device_filters"] = device_filters(
+            tf.train.ClusterSpec(cluster).as_dict(), job_name, task_index
+        )
     config = tf.compat.v1.ConfigProto(**kwargs)
     if tensor_fuse:
         # It stands for our rewrite of the graph; a TensorFlow that does not know it goes on.
         config.graph_options.rewrite_options.custom_optimizers.add(name=OPTIMIZER)
     return config
+
+
+def device_filters(jobs: Mapping[str, Any], job_name: str, task_index: int) -> list[str]:
+    """The devices that a task's session needs: its own, and those of all jobs that do not train.
+
+    Args:
+        jobs: addresses by job, a list or a mapping from the task's index.
+
+    Raises:
+        UsageError: there is no such task.
+    """
+    tasks = jobs.get(job_name, ())
+    known = tasks if isinstance(tasks, Mapping) else range(len(tasks))
+    if task_index not in known:
+        raise UsageError(f"the cluster has no task {task_index} of job {job_name!r}")
+    others = [job for job in jobs if job not in _WORKERS and job != job_name]
+    return [*(f"/job:{job}" for job in others), f"/job:{job_name}/task:{task_index}"]

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "tensorflow/core/graph/graph.h"
+
+namespace tensorwire::plugin {
+
+// What the graphs say that sessions of this task execute: where their variables are, under which
+// names those travel, and whether a session has the devices of other workers. Thread-safe.
+class SessionGraphs {
+ public:
+  struct Variable {
+    std::string task;
+    uint64_t bytes = 0;             // 0: its shape is not known
+    std::set<std::string> tensors;  // made of it alone, and sent to another task
+  };
+
+  static SessionGraphs& Get();
+
+  void Add(const tensorflow::Graph& graph, bool is_unfiltered);
+  void ForEach(const std::function<void(const std::string&, const Variable&)>& visit) const;
+  uint64_t graphs() const;
+  uint64_t unfiltered_graphs() const;
+
+ private:
+  static constexpr size_t kMostVariables = 4096;
+  static constexpr size_t kMostTensors = 16;  // of a variable
+
+  mutable std::mutex mutex_;
+  uint64_t graphs_ = 0;
+  uint64_t unfiltered_graphs_ = 0;
+  std::map<std::string, Variable> variables_;
+};
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,195 @@
+"""`tensorwire doctor`: why a job does not scale, and what to change next."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorwire.cli.options import json_option, report_option
+from tensorwire.errors import TensorwireError, UsageError
+
+if TYPE_CHECKING:
+    from tensorwire.doctor.evidence import Evidence, InputProbe, Placement
+
+_NOTHING_TO_LOOK_AT = (
+    "nothing to look at: no task with an endpoint runs here (start tasks with "
+    "TENSORWIRE_METRICS_PORT=0 or `tensorwire run --metrics-port 0`, or name them: --endpoints "
+    "HOST:PORT,…); --plan, --data and --record look at other things"
+)
+_PROBE_S = 5.0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire doctor
+  tensorwire doctor --endpoints ps-0:9100,worker-0:9100 --data hdfs://nn/train --report page.html
+  tensorwire doctor --record with-4-workers.json --record with-8-workers.json
+  tensorwire doctor --graph model.ckpt-1000.meta --ps 5"""
+)
+@click.option(
+    "--endpoints",
+    metavar="LIST",
+    help="Tasks of the job: HOST:PORT or unix:PATH, with commas.  "
+    "[default: those of this user on this host]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.5, max=600),
+    default=10.0,
+    show_default=True,
+    help="How long to look at the job.",
+)
+@click.option(
+    "--record",
+    "records",
+    multiple=True,
+    metavar="FILE.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Judge an earlier look (--json) again; several tell how the job scales.",
+)
+@click.option(
+    "--plan",
+    "plan_path",
+    metavar="FILE.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Look at a placement, which `tensorwire place --strategy … --json` writes.",
+)
+@click.option(
+    "--graph",
+    type=click.Path(path_type=Path),
+    help="Look at TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
+    "a .meta file, a graph.pbtxt.",
+)
+@click.option("--ps", type=click.IntRange(min=1), help="With --graph: number of ps.")
+@click.option(
+    "--data",
+    metavar="PATH",
+    help="Read this training data, a file, a folder or a pattern, through tf.io.gfile.",
+)
+@click.option(
+    "--data-mb-per-step",
+    type=click.FloatRange(min=0, min_open=True),
+    help="MB (10^6 bytes) of it that a worker reads at a step, to compare with what it gives.",
+)
+@json_option
+@report_option
+def doctor(
+    *,
+    endpoints: str | None,
+    seconds: float,
+    records: tuple[Path, ...],
+    plan_path: Path | None,
+    graph: Path | None,
+    ps: int | None,
+    data: str | None,
+    data_mb_per_step: float | None,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Say why a job does not scale: what costs most first, and the change to make next.
+
+    Looks at the figures of a running job's tasks, at a placement, and at the input data.
+    """
+    from tensorwire.doctor import records as kept
+    from tensorwire.doctor.diagnose import diagnose
+    from tensorwire.report import doctor as report
+    from tensorwire.report import page
+
+    if records and endpoints:
+        raise UsageError("give --endpoints of a running job or --record of an earlier look")
+    if (graph is None) != (ps is None):
+        raise UsageError("--graph and --ps go together")
+    evidence = _of_job(endpoints, seconds, records, needs_job=not (plan_path or graph or data))
+    if plan_path is not None:
+        evidence = dataclasses.replace(evidence, placement=_placement(plan_path))
+    if graph is not None and ps is not None:
+        evidence = dataclasses.replace(evidence, placement=_placement_of_graph(graph, ps))
+    if data is not None:
+        probe = _probe(data, evidence, data_mb_per_step)
+        evidence = dataclasses.replace(evidence, input=probe)
+    diagnosis = diagnose(evidence)
+    if json_path is not None:
+        try:
+            json_path.write_text(kept.to_json(diagnosis), encoding="utf-8")
+        except OSError as error:
+            raise TensorwireError(f"cannot write {json_path}: {error.strerror}") from error
+    if report_path is not None:
+        page.write(report_path, report.page(diagnosis))
+    for line in report.lines(diagnosis):
+        click.echo(line)
+
+
+def _of_job(
+    endpoints: str | None, seconds: float, records: tuple[Path, ...], *, needs_job: bool
+) -> Evidence:
+    """What is known of the job: from its tasks, or from earlier looks, the last of which counts."""
+    import tensorwire
+    from tensorwire.bench.record import Host
+    from tensorwire.doctor.evidence import Evidence
+    from tensorwire.doctor.gather import running
+    from tensorwire.doctor.records import read, scaling_of
+    from tensorwire.monitor.fetch import check_address
+    from tensorwire.monitor.job import Job
+    from tensorwire.report.progress import ProgressDisplay
+
+    if records:
+        looks = [read(path) for path in records]
+        return dataclasses.replace(looks[-1], scaling=scaling_of(looks) or looks[-1].scaling)
+    named = None
+    if endpoints is not None:
+        named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
+    addresses = Job(named).addresses()
+    evidence = Evidence()
+    if addresses:
+        with ProgressDisplay("doctor", 1) as progress:
+            progress.activity(f"looking at {len(addresses)} tasks for {seconds:g} s")
+            evidence = running.look(addresses, seconds)
+    elif needs_job:
+        raise TensorwireError(_NOTHING_TO_LOOK_AT)
+    return dataclasses.replace(evidence, machine=Host.here(), version=tensorwire.__version__)
+
+
+def _placement(path: Path) -> Placement:
+    import json
+
+    from tensorwire.doctor.gather.plans import placement_of_document
+
+    try:
+        return placement_of_document(json.loads(path.read_text()), str(path))
+    except OSError as error:
+        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise TensorwireError(f"{path} is not JSON: {error}") from error
+
+
+def _placement_of_graph(path: Path, ps: int) -> Placement:
+    from tensorwire.doctor.gather.plans import placement_of_plan
+    from tensorwire.placement import plan
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from tensorwire.placement import graphs
+
+        return placement_of_plan(plan.round_robin(graphs.of_file(path), ps), str(path))
+    except ImportError as error:
+        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error
+
+
+def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
+    from tensorwire.bench.input import probe
+    from tensorwire.doctor.evidence import InputProbe
+    from tensorwire.doctor.figures import typical_step_s
+
+    rate = probe(path, _PROBE_S)
+    step_s = typical_step_s(evidence.job) if evidence.job is not None else None
+    return InputProbe(
+        source=f"{rate.files} files at {path}, read one after the other for {rate.seconds:.2g} s",
+        mb_per_s=rate.mb_per_s,
+        open_ms=rate.open_ms,
+        needed_mb_per_s=mb_per_step / step_s if mb_per_step and step_s else None,
+    )

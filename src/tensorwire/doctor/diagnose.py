@@ -1,0 +1,53 @@
+"""All rules over the evidence, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorwire.doctor.evidence import Evidence
+from tensorwire.doctor.finding import SMALLEST_COST, Diagnosis
+from tensorwire.doctor.rules import RULES
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Findings in the order of the time they cost; risks, which cost none yet, come last."""
+    found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
+    worth = [each for each in found if each.cost is None or each.cost >= SMALLEST_COST]
+    worth.sort(key=lambda finding: -1.0 if finding.cost is None else finding.cost, reverse=True)
+    return Diagnosis(
+        findings=tuple(worth),
+        looked_at=tuple(_looked_at(evidence)),
+        not_looked_at=tuple(_not_looked_at(evidence)),
+        evidence=evidence,
+    )
+
+
+def _looked_at(evidence: Evidence) -> Iterator[str]:
+    if evidence.layers is not None:
+        names = dict.fromkeys(layer.name for layer in evidence.layers.measured)
+        yield f"the layers {', '.join(names)}: {evidence.layers.source}"
+    if evidence.job is not None:
+        job = evidence.job
+        yield f"{len(job.ps)} ps and {len(job.workers)} workers on {job.protocol}: {job.source}"
+        if all(worker.split is None for worker in job.workers):
+            yield "not the parts of a step: no worker has shown them"
+    if evidence.placement is not None:
+        place = evidence.placement
+        yield f"where {len(place.parts)} variables are on {place.ps} ps: {place.source}"
+    if evidence.input is not None:
+        yield f"the input path: {evidence.input.source}"
+    if evidence.sessions is not None:
+        yield f"how sessions were opened: {evidence.sessions.source}"
+    if evidence.scaling is not None:
+        yield f"{len(evidence.scaling.runs)} runs with different workers: {evidence.scaling.source}"
+
+
+def _not_looked_at(evidence: Evidence) -> Iterator[str]:
+    if evidence.layers is None:
+        yield "the layers between the hosts"
+    if evidence.job is None:
+        yield "a running job (--endpoints, or --record of an earlier look)"
+    if evidence.placement is None:
+        yield "the graph's placement (--graph or --plan)"
+    if evidence.input is None:
+        yield "the input path (--data)"

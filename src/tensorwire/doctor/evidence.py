@@ -1,0 +1,236 @@
+"""What the doctor judges: plain records, each optional, each saying how it was got.
+
+Sizes are bytes, rates MB/s of 10^6 bytes, times seconds. Tasks are named as TensorFlow's logs name
+them, "ps:0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorwire.bench.record import Host
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One way between two of the hosts, measured."""
+
+    name: str
+    """"link" (its nominal speed), "tcp", "rpc" or "tensor"."""
+    protocol: str | None
+    """"grpc" or "grpc++"; None below RPC."""
+    mb_per_s: float | None
+    latency_us: float | None = None
+    """Of a small request and its answer."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """From the link up to tensors, between the hosts that the doctor was given."""
+
+    source: str
+    measured: Sequence[Layer]
+
+    def mb_per_s(self, name: str, protocol: str | None = None) -> float | None:
+        """The rate of a layer, or None where it was not measured."""
+        for layer in self.measured:
+            if layer.name == name and layer.protocol == protocol:
+                return layer.mb_per_s
+        return None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where the time of a worker's step goes, in seconds; a mean over the steps looked at."""
+
+    input_s: float | None
+    """None where nobody looked: it is in `compute_s` then."""
+    compute_s: float
+    """Own kernels."""
+    ps_s: float
+    """Waiting for what a ps had not made yet."""
+    wire_s: float
+    """Waiting for what was made and on its way."""
+    other_s: float
+    """The ps applying updates, and starting and ending the step."""
+
+    @property
+    def own_s(self) -> float:
+        """Input and compute."""
+        return (self.input_s or 0.0) + self.compute_s
+
+    @property
+    def step_s(self) -> float:
+        return self.own_s + self.ps_s + self.wire_s + self.other_s
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One tensor, or all that have no name of their own, as a task received it from a peer."""
+
+    peer: str
+    name: str
+    tensors: float
+    bytes: float
+    not_ready_s: float
+    """Waited because the peer had not made it."""
+    wire_s: float
+    """Waited although it was made."""
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """One task over `seconds`."""
+
+    task: str
+    host: str
+    seconds: float
+    cpu_s: float | None
+    """CPU time of the process."""
+    cores: float | None
+    """That it may use: affinity and cgroup's quota, whichever is less."""
+    reactors: int | None = None
+    """Communication threads."""
+    polling: bool = False
+    """Whether they never sleep."""
+    tx_bytes: float = 0.0
+    """Over TCP."""
+    rx_bytes: float = 0.0
+    received: Sequence[Flow] = ()
+    steps: float | None = None
+    """Of a worker."""
+    split: Split | None = None
+    """Of a worker's step."""
+
+    @property
+    def job(self) -> str:
+        return self.task.partition(":")[0]
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Of the cores that it may use; what polls does not count, for it is busy without work."""
+        if self.cpu_s is None or not self.cores or self.seconds <= 0:
+            return None
+        idle_s = (self.reactors or 0) * self.seconds if self.polling else 0.0
+        return max(0.0, self.cpu_s - idle_s) / (self.cores * self.seconds)
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a worker's step."""
+        if self.split is not None:
+            return self.split.step_s
+        return self.seconds / self.steps if self.steps else None
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """One machine while the job ran."""
+
+    host: str
+    cores: int
+    cpu_share: float | None
+    """Of all cores, by whatever runs there."""
+    link_mb_per_s: float | None = None
+    """What its link carries in one direction."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job while it runs."""
+
+    source: str
+    protocol: str
+    tensor_fuse: bool
+    tasks: Sequence[TaskFigures]
+    hosts: Sequence[HostFigures] = ()
+
+    def of(self, job: str) -> list[TaskFigures]:
+        return [task for task in self.tasks if task.job == job]
+
+    @property
+    def ps(self) -> list[TaskFigures]:
+        return self.of("ps")
+
+    @property
+    def workers(self) -> list[TaskFigures]:
+        """Those that train; a chief is one of them."""
+        return [task for task in self.tasks if task.job in ("chief", "worker")]
+
+    def host(self, name: str) -> HostFigures | None:
+        return next((host for host in self.hosts if host.host == name), None)
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """A variable, or a part of one, on one ps."""
+
+    variable: str
+    ps: int
+    bytes: float
+    tensors: Sequence[str] = ()
+    """The names in `Flow` under which it travels, where a running job has told."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the graph's variables are."""
+
+    source: str
+    ps: int
+    parts: Sequence[PlacedPart]
+
+
+@dataclass(frozen=True)
+class InputProbe:
+    """What reading the training data gives, without the job."""
+
+    source: str
+    mb_per_s: float
+    open_ms: float
+    """Median until a file's first byte is there."""
+    needed_mb_per_s: float | None = None
+    """What one worker consumes, or would if it waited for nothing."""
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions that the tasks opened."""
+
+    source: str
+    without_device_filters: Sequence[str]
+    """Workers that opened one so, though there are several workers."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How fast a job was with so many workers, everything else equal."""
+
+    workers: int
+    ps: int
+    steps_per_s: float
+    """Of all workers together."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Runs that differ in the number of their workers."""
+
+    source: str
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was looked at; what was not is None."""
+
+    layers: Layers | None = None
+    job: Job | None = None
+    placement: Placement | None = None
+    input: InputProbe | None = None
+    sessions: Sessions | None = None
+    scaling: Scaling | None = None
+    machine: Host | None = None
+    version: str = ""
+    """Of tensorwire."""
+    tensorflow: str = ""

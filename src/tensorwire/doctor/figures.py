@@ -1,0 +1,96 @@
+"""What several rules ask of a job's figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from tensorwire.doctor.evidence import Flow, Job, Split, TaskFigures
+
+
+def ps_bytes(job: Job) -> dict[str, float]:
+    """Bytes of tensors that each ps sent to workers and got from them."""
+    moved: Counter[str] = Counter({task.task: 0.0 for task in job.ps})
+    for task in job.tasks:
+        for flow in task.received:
+            for end in (task.task, flow.peer):
+                if end in moved:
+                    moved[end] += flow.bytes  # type: ignore[assignment]
+    return dict(moved)
+
+
+def flows_of(job: Job, ps: str) -> tuple[list[Flow], list[Flow]]:
+    """What the workers read from a ps, and what they sent to it; a name once for each worker."""
+    read = [flow for worker in job.workers for flow in worker.received if flow.peer == ps]
+    sent = [flow for task in job.ps if task.task == ps for flow in task.received]
+    return read, sent
+
+
+def bytes_by_name(flows: Sequence[Flow]) -> Counter[str]:
+    """Bytes of each named tensor, over all workers."""
+    total: Counter[str] = Counter()
+    for flow in flows:
+        total[flow.name] += flow.bytes  # type: ignore[assignment]
+    return total
+
+
+def typical_split(workers: Sequence[TaskFigures]) -> Split | None:
+    """The split of the worker in the middle, part by part; None where no worker has one."""
+    splits = [worker.split for worker in workers if worker.split is not None]
+    if not splits:
+        return None
+    inputs = [split.input_s for split in splits if split.input_s is not None]
+    return Split(
+        input_s=statistics.median(inputs) if inputs else None,
+        compute_s=statistics.median(split.compute_s for split in splits),
+        ps_s=statistics.median(split.ps_s for split in splits),
+        wire_s=statistics.median(split.wire_s for split in splits),
+        other_s=statistics.median(split.other_s for split in splits),
+    )
+
+
+def waiting_share(job: Job) -> float | None:
+    """Of a worker's step, what it waits for ps and wire."""
+    split = typical_split(job.workers)
+    return None if split is None else (split.ps_s + split.wire_s) / split.step_s
+
+
+def communicating_share(job: Job) -> float | None:
+    """Of a worker's step, what is neither input nor own compute."""
+    split = typical_split(job.workers)
+    return None if split is None else 1 - split.own_s / split.step_s
+
+
+def total_steps(job: Job) -> float:
+    """Of all workers over the time looked at."""
+    return sum(worker.steps or 0.0 for worker in job.workers)
+
+
+def typical_step_s(job: Job) -> float | None:
+    """Seconds of a step of the worker in the middle; None where nobody counted them."""
+    known = [worker.step_s for worker in job.workers if worker.step_s is not None]
+    return statistics.median(known) if known else None
+
+
+def split_words(split: Split) -> str:
+    """ "input 3 %, compute 60 %, waiting for ps 20 %, for the wire 10 %, rest 7 % of 12 ms"."""
+    own = "compute" if split.input_s is not None else "input and compute"
+    parts = [
+        *([("input", split.input_s)] if split.input_s is not None else []),
+        (own, split.compute_s),
+        ("waiting for ps", split.ps_s),
+        ("for the wire", split.wire_s),
+        ("rest", split.other_s),
+    ]
+    words = ", ".join(f"{name} {percent(part / split.step_s)}" for name, part in parts)
+    return f"{words} of {split.step_s * 1e3:.3g} ms"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def mb(size_bytes: float) -> str:
+    """MB of 10^6 bytes."""
+    return f"{size_bytes / 1e6:.3g} MB"

@@ -1,0 +1,39 @@
+"""What the doctor says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorwire.doctor.evidence import Evidence
+
+Confidence = Literal["high", "medium", "low"]
+
+SMALLEST_COST = 0.05
+"""Of a step: what costs less is not worth a change."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason why the job does not scale."""
+
+    rule: str
+    title: str
+    cost: float | None
+    """Share of a step's time that the change may save; None where no job was looked at."""
+    evidence: Sequence[str]
+    """Sentences with their figures."""
+    confidence: Confidence
+    change: str
+    """The one thing to do next."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings, the costliest first, and what they rest on."""
+
+    findings: Sequence[Finding]
+    looked_at: Sequence[str]
+    not_looked_at: Sequence[str]
+    evidence: Evidence

@@ -1,0 +1,252 @@
+"""A job while it runs: its tasks' figures, read twice."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import psutil
+
+from tensorwire.doctor.evidence import (
+    Evidence,
+    Flow,
+    HostFigures,
+    Job,
+    PlacedPart,
+    Placement,
+    Sessions,
+    Split,
+    TaskFigures,
+)
+from tensorwire.errors import TensorwireError
+from tensorwire.monitor import figures as monitor
+from tensorwire.monitor.fetch import fetch_all
+from tensorwire.monitor.figures import short_name
+
+_TRAINING = ("chief", "worker")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the figures do not say; by the names of hosts and tasks."""
+
+    links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
+    cpu_shares: Mapping[str, float] = field(default_factory=dict)
+    """Of all cores of a host."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """A task's host where it is not that of its process: the lab's."""
+
+
+def look(
+    endpoints: Sequence[str], seconds: float, surroundings: Surroundings | None = None
+) -> Evidence:
+    """What the figures of all tasks say, read now and again `seconds` later.
+
+    Raises:
+        TensorwireError: an endpoint does not answer.
+    """
+    before = _read(endpoints)
+    psutil.cpu_percent()
+    time.sleep(seconds)
+    share = psutil.cpu_percent() / 100
+    after = _read(endpoints)
+    given = surroundings or Surroundings()
+    if not given.cpu_shares:
+        given = Surroundings(
+            given.links_mb_per_s,
+            {host: share for host in _local_hosts(after, given)},
+            given.hosts,
+        )
+    source = f"figures of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
+    return Evidence(
+        job=job_of(before, after, source, given),
+        placement=placement_of(after),
+        sessions=sessions_of(after, source),
+    )
+
+
+def _read(endpoints: Sequence[str]) -> list[monitor.TaskFigures]:
+    found = []
+    for fetched in fetch_all(endpoints):
+        if fetched.figures is None:
+            raise TensorwireError(
+                f"{fetched.address} gives no figures: {fetched.error}; start the task with "
+                "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints"
+            )
+        found.append(fetched.figures)
+    return found
+
+
+def _local_hosts(figures: Sequence[monitor.TaskFigures], given: Surroundings) -> set[str]:
+    """Those of this machine, whose load is known."""
+    here = socket.gethostname()
+    return {
+        given.hosts.get(each.name, each.process.host)
+        for each in figures
+        if each.process.host == here
+    }
+
+
+def job_of(
+    before: Sequence[monitor.TaskFigures],
+    after: Sequence[monitor.TaskFigures],
+    source: str,
+    given: Surroundings,
+) -> Job:
+    """The job between two looks at its tasks."""
+    earlier = {each.name: each for each in before}
+    tasks = [
+        _task(earlier[each.name], each, given.hosts.get(each.name, each.process.host))
+        for each in after
+        if each.name in earlier
+    ]
+    fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
+    cores = {given.hosts.get(a.name, a.process.host): a.process.cores for a in after}
+    return Job(
+        source=source,
+        protocol="grpc++",
+        tensor_fuse=fused > 0,
+        tasks=tuple(with_splits(tasks)),
+        hosts=tuple(
+            HostFigures(
+                host=host,
+                cores=int(count),
+                cpu_share=given.cpu_shares.get(host),
+                link_mb_per_s=given.links_mb_per_s.get(host),
+            )
+            for host, count in cores.items()
+        ),
+    )
+
+
+def sessions_of(figures: Sequence[monitor.TaskFigures], source: str) -> Sessions:
+    """How the sessions of the tasks were opened."""
+    return Sessions(
+        source=source,
+        without_device_filters=tuple(each.name for each in figures if each.unfiltered_graphs),
+    )
+
+
+def placement_of(figures: Sequence[monitor.TaskFigures]) -> Placement | None:
+    """Where the variables are of the graphs that sessions of the tasks execute; None without."""
+    ps = [each.name for each in figures if each.name.startswith("ps:")]
+    parts: dict[tuple[str, str], PlacedPart] = {}
+    for variable in (each for task in figures for each in task.variables):
+        task = short_name(variable.task)
+        if not task.startswith("ps:"):
+            continue
+        known = parts.get((task, variable.name))
+        tensors = {
+            *(known.tensors if known else ()),
+            *([variable.tensor] if variable.tensor else []),
+        }
+        parts[task, variable.name] = PlacedPart(
+            variable.name, int(task.partition(":")[2]), variable.bytes, tuple(sorted(tensors))
+        )
+    if not parts:
+        return None
+    highest = max(part.ps for part in parts.values())
+    return Placement(
+        source="the graphs that the tasks' sessions execute",
+        ps=max(len(ps), highest + 1),
+        parts=tuple(parts.values()),
+    )
+
+
+def _task(before: monitor.TaskFigures, after: monitor.TaskFigures, host: str) -> TaskFigures:
+    seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
+    received = _received(before, after)
+    is_worker = after.name.partition(":")[0] in _TRAINING
+    return TaskFigures(
+        task=after.name,
+        host=host,
+        seconds=seconds,
+        cpu_s=after.process.cpu_s - before.process.cpu_s,
+        cores=float(after.process.cores),
+        reactors=len(after.reactors),
+        polling=any(task.polling for task in after.tasks),
+        tx_bytes=_moved(after, "tx_bytes") - _moved(before, "tx_bytes"),
+        rx_bytes=_moved(after, "rx_bytes") - _moved(before, "rx_bytes"),
+        received=tuple(received),
+        steps=_steps(received) if is_worker else None,
+    )
+
+
+def _moved(figures: monitor.TaskFigures, name: str) -> float:
+    return float(sum(getattr(peer, name) for peer in figures.peers))
+
+
+def _received(before: monitor.TaskFigures, after: monitor.TaskFigures) -> list[Flow]:
+    """What came in between, the heaviest first."""
+    earlier = {(t.peer, t.name): t for t in before.tensors if t.direction == monitor.IN}
+    flows = []
+    for now in after.tensors:
+        if now.direction != monitor.IN:
+            continue
+        then = earlier.get((now.peer, now.name))
+        tensors = now.tensors - (then.tensors if then else 0)
+        if tensors:
+            flows.append(
+                Flow(
+                    peer=short_name(now.peer),
+                    name=now.name,
+                    tensors=tensors,
+                    bytes=now.bytes - (then.bytes if then else 0),
+                    not_ready_s=(now.not_ready_us - (then.not_ready_us if then else 0)) / 1e6,
+                    wire_s=(now.wire_us - (then.wire_us if then else 0)) / 1e6,
+                )
+            )
+    return sorted(flows, key=lambda flow: -flow.bytes)
+
+
+def _steps(received: Sequence[Flow]) -> float | None:
+    """How often a worker asked the ps for the same tensor; nearly all cross once a step."""
+    often = [flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name]
+    return float(statistics.median(often)) if often else None
+
+
+def with_splits(tasks: Sequence[TaskFigures]) -> list[TaskFigures]:
+    """Each worker with the split of its step, from what it and the ps waited for.
+
+    All Recvs of a task begin with its step. So a ps waits for a gradient as long as the worker
+    waits for the variables and then works on its own; the difference is the worker's own time.
+    """
+    return [
+        replace(task, split=_split(task, [t for t in tasks if t.job == "ps"]))
+        if task.steps
+        else task
+        for task in tasks
+    ]
+
+
+def _split(worker: TaskFigures, ps: Sequence[TaskFigures]) -> Split | None:
+    """None where the ps receive nothing from this worker."""
+    assert worker.steps is not None
+    step_s = worker.seconds / worker.steps
+    gradients = [flow for task in ps for flow in task.received if flow.peer == worker.task]
+    gradient = max(gradients, key=_wait_s, default=None)
+    if gradient is None:
+        return None
+    made_s = gradient.not_ready_s / gradient.tensors
+    # A tensor without bytes is a control edge, and mostly says that an update is done.
+    reads = [flow for flow in worker.received if flow.bytes]
+    read = max(reads, key=_wait_s, default=None)
+    ps_s = read.not_ready_s / read.tensors if read else 0.0
+    read_wire_s = read.wire_s / read.tensors if read else 0.0
+    own_s = max(0.0, made_s - ps_s - read_wire_s)
+    wire_s = read_wire_s + gradient.wire_s / gradient.tensors
+    return Split(
+        input_s=None,
+        compute_s=own_s,
+        ps_s=ps_s,
+        wire_s=wire_s,
+        other_s=max(0.0, step_s - own_s - ps_s - wire_s),
+    )
+
+
+def _wait_s(flow: Flow) -> float:
+    """Of one tensor."""
+    return (flow.not_ready_s + flow.wire_s) / flow.tensors

@@ -1,0 +1,57 @@
+"""A diagnosis as JSON, and the evidence read from it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorwire.doctor import figures
+from tensorwire.doctor.document import from_document, to_document
+from tensorwire.doctor.evidence import Evidence, Run, Scaling
+from tensorwire.doctor.finding import Diagnosis
+from tensorwire.errors import TensorwireError
+
+COMMAND = "doctor"
+
+
+def to_json(diagnosis: Diagnosis) -> str:
+    """The diagnosis with all that it rests on."""
+    return json.dumps({"command": COMMAND, **to_document(diagnosis)}) + "\n"
+
+
+def read(path: Path) -> Evidence:
+    """The evidence of a diagnosis that `to_json` wrote.
+
+    Raises:
+        TensorwireError: there is no such file, or it is something else.
+    """
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        if document["command"] != COMMAND:
+            raise ValueError(f"it is of {document['command']!r}")
+        return from_document(Evidence, document["evidence"])
+    except OSError as error:
+        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TensorwireError(
+            f"{path} is no record of a look at a job, which `tensorwire doctor --json` writes: "
+            f"{error}"
+        ) from error
+
+
+def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
+    """How the job's speed changed with its workers, over several looks; None for one look."""
+    runs = [
+        Run(
+            workers=len(job.workers),
+            ps=len(job.ps),
+            steps_per_s=sum((w.steps or 0.0) / w.seconds for w in job.workers),
+        )
+        for job in (look.job for look in looks)
+        if job is not None and figures.total_steps(job)
+    ]
+    if len({run.workers for run in runs}) < 2:
+        return None
+    return Scaling(source=f"{len(runs)} looks at the job", runs=tuple(runs))

@@ -1,0 +1,31 @@
+"""Every rule is a function from the evidence to a finding, or None where it has nothing to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensorwire.doctor.evidence import Evidence
+from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.rules.compute import ps_cpu_bound, worker_compute_bound
+from tensorwire.doctor.rules.input import input_bound
+from tensorwire.doctor.rules.network import link_saturated, rpc_below_link, small_tensors
+from tensorwire.doctor.rules.placement import big_variable, hot_ps
+from tensorwire.doctor.rules.session import no_device_filters
+from tensorwire.doctor.rules.threads import polling_crowded, threads_over_cores
+from tensorwire.doctor.rules.workers import straggler, workers_past_saturation
+
+RULES: tuple[Callable[[Evidence], Finding | None], ...] = (
+    hot_ps,
+    big_variable,
+    small_tensors,
+    link_saturated,
+    rpc_below_link,
+    ps_cpu_bound,
+    worker_compute_bound,
+    input_bound,
+    straggler,
+    polling_crowded,
+    threads_over_cores,
+    workers_past_saturation,
+    no_device_filters,
+)

@@ -1,0 +1,72 @@
+"""Who computes at its limit: the ps, or the workers."""
+
+from __future__ import annotations
+
+import statistics
+
+from tensorwire.doctor import figures
+from tensorwire.doctor.evidence import Evidence
+from tensorwire.doctor.figures import percent, split_words
+from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.rules import placement, threads, workers
+
+BUSY = 0.7
+"""Of a task's cores: TensorFlow's kernels leave gaps even where nothing is left to gain."""
+_WAITS = 0.2
+_COMPUTES = 0.75
+
+
+def ps_cpu_bound(evidence: Evidence) -> Finding | None:
+    """Workers wait for what the ps compute, and the ps have no CPU left."""
+    job = evidence.job
+    if job is None or placement.hot(evidence) or workers.surplus(evidence) is not None:
+        return None
+    shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
+    split = figures.typical_split(job.workers)
+    if not shares or statistics.mean(shares) < BUSY or threads.crowding(job) is not None:
+        return None
+    # The rest of a step is mostly the ps applying updates.
+    cost = None if split is None else (split.ps_s + split.other_s) / split.step_s
+    if cost is not None and cost < _WAITS:
+        return None
+    cores = sum(task.cores or 0.0 for task in job.ps)
+    return Finding(
+        rule="ps-cpu-bound",
+        title="The ps have no CPU left",
+        cost=cost,
+        evidence=(
+            f"{len(job.ps)} ps use {percent(statistics.mean(shares))} of the {cores:.3g} cores "
+            "that they may use.",
+            *(() if split is None else (f"A worker's step: {split_words(split)}.",)),
+        ),
+        confidence="medium" if split is None else "high",
+        change="Give each ps more cores, or the job more ps (with variables that can be shared "
+        "out); a faster network will not help.",
+    )
+
+
+def worker_compute_bound(evidence: Evidence) -> Finding | None:
+    """Workers compute nearly all of the time: more ps will not help."""
+    job = evidence.job
+    if job is None:
+        return None
+    slow = workers.slowest(job)
+    usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
+    split = figures.typical_split(usual)
+    if split is None or split.compute_s / split.step_s < _COMPUTES:
+        return None
+    if threads.crowding(job) is not None:
+        return None
+    share = split.compute_s / split.step_s
+    return Finding(
+        rule="worker-compute-bound",
+        title="The workers compute nearly all of the time: more ps will not help",
+        cost=share,
+        evidence=(
+            f"A worker's step: {split_words(split)}.",
+            f"If ps and network cost nothing, a step would take {percent(share)} of its time.",
+        ),
+        confidence="medium" if split.input_s is None else "high",
+        change="Add workers, or give each more cores or an accelerator; leave ps and network as "
+        "they are.",
+    )

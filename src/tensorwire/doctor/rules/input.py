@@ -1,0 +1,64 @@
+"""The workers wait for their data."""
+
+from __future__ import annotations
+
+from tensorwire.doctor import figures
+from tensorwire.doctor.evidence import Evidence, InputProbe
+from tensorwire.doctor.figures import percent
+from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.rules import workers
+
+_WAITS = 0.2
+_ENOUGH = 1.2  # times what is needed
+
+
+def input_bound(evidence: Evidence) -> Finding | None:
+    """The input takes a good part of a step, or its storage gives less than the job needs."""
+    job = evidence.job
+    slow = workers.slowest(job) if job is not None else None
+    usual = [
+        worker
+        for worker in (job.workers if job is not None else ())
+        if slow is None or worker is not slow.worker
+    ]
+    split = figures.typical_split(usual)
+    share = None
+    if split is not None and split.input_s is not None:
+        share = split.input_s / split.step_s
+    probe = evidence.input
+    storage = _storage_share(probe)
+    if share is not None and share >= _WAITS:
+        cost = share
+    elif share is None and storage is not None and storage < 1:
+        cost = 1 - storage
+    else:
+        return None
+    sentences = []
+    if split is not None:
+        sentences.append(f"A worker's step: {figures.split_words(split)}.")
+    if probe is not None:
+        needed = probe.needed_mb_per_s
+        sentences.append(
+            f"Reading alone gives {probe.mb_per_s:.0f} MB/s, a file opens in {probe.open_ms:.3g} ms"
+            + ("." if needed is None else f"; a worker needs {needed:.3g} MB/s.")
+        )
+    slow_storage = storage is not None and storage < _ENOUGH
+    return Finding(
+        rule="input-bound",
+        title=f"The workers wait for their input {percent(cost)} of a step",
+        cost=cost,
+        evidence=tuple(sentences),
+        confidence="high" if share is not None else "medium",
+        change="Bring the data nearer (a local copy, or more and larger files read in parallel): "
+        "the storage is what is slow."
+        if slow_storage
+        else "Let the input run ahead: dataset.map(..., num_parallel_calls=tf.data.AUTOTUNE)"
+        ".prefetch(tf.data.AUTOTUNE), and cache() what fits into memory.",
+    )
+
+
+def _storage_share(probe: InputProbe | None) -> float | None:
+    """What the storage gives of what a worker needs."""
+    if probe is None or not probe.needed_mb_per_s:
+        return None
+    return probe.mb_per_s / probe.needed_mb_per_s

@@ -1,0 +1,143 @@
+"""The way between the tasks: the link itself, the layer above it, and what it is asked to carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorwire.doctor import figures
+from tensorwire.doctor.evidence import Evidence, HostFigures, Job, Layers
+from tensorwire.doctor.figures import percent
+from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.rules import placement
+
+_FULL = 0.75  # of the link, while anybody has something to send
+_FAR_BELOW = 0.6
+_SMALL_BYTES = 100e3  # most Recvs of a click-through model are below this
+_MANY = 50  # a step
+# CPU time of a small tensor on its own that it has not in a message with others: ARCHITECTURE.md,
+# 726 tensors in 67 ms on grpc, 17 on grpc++, 12 fused.
+_COST_OF_ONE_S = {"grpc": 75e-6, "grpc++": 7e-6}
+
+
+def link_saturated(evidence: Evidence) -> Finding | None:
+    """A host's link is full while its tasks communicate."""
+    job = evidence.job
+    if job is None or len({task.host for task in job.tasks}) < 2 or placement.hot(evidence):
+        return None
+    fullest = max(_links(job), key=lambda link: link[1], default=None)
+    if fullest is None or fullest[1] < _FULL:
+        return None
+    host, full, use, sentence = fullest
+    communicating = figures.communicating_share(job)
+    split = figures.typical_split(job.workers)
+    return Finding(
+        rule="link-saturated",
+        title=f"The link of {host.host} is full",
+        cost=use if communicating is None else min(use, communicating),
+        evidence=(
+            sentence,
+            *(() if split is None else (f"A worker's step: {figures.split_words(split)}.",)),
+        ),
+        confidence="high" if split is not None and full > 0.85 else "medium",
+        change="Move fewer bytes a step (look rows up on the ps, larger batches, half precision), "
+        "or put the ps on more hosts, each with a link of its own.",
+    )
+
+
+def _links(job: Job) -> Iterator[tuple[HostFigures, float, float, str]]:
+    """Host, use of its link while something is under way, use over all, and that in words."""
+    communicating = figures.communicating_share(job)
+    for host in job.hosts:
+        tasks = [task for task in job.tasks if task.host == host.host]
+        if not host.link_mb_per_s or not tasks:
+            continue
+        for way in ("out", "in"):
+            moved = sum(
+                (task.tx_bytes if way == "out" else task.rx_bytes) / task.seconds for task in tasks
+            )
+            use = moved / 1e6 / host.link_mb_per_s
+            # One worker alone pauses while it computes; of several another one sends then.
+            alone = len(job.workers) == 1 and communicating
+            full = min(1.0, use / communicating) if alone and communicating else use
+            yield (
+                host,
+                full,
+                use,
+                f"{moved / 1e6:.0f} MB/s {way} at {host.host}, whose link carries "
+                f"{host.link_mb_per_s:.0f}: {percent(use)} of all time"
+                + (f", {percent(full)} while not computing." if alone else "."),
+            )
+
+
+def rpc_below_link(evidence: Evidence) -> Finding | None:
+    """The job's protocol leaves most of what raw TCP carries unused."""
+    layers = evidence.layers
+    if layers is None:
+        return None
+    ceiling = layers.mb_per_s("tcp") or layers.mb_per_s("link")
+    protocol = evidence.job.protocol if evidence.job is not None else "grpc"
+    found = _slowest_layer(layers, protocol)
+    if not ceiling or found is None or found[1] >= _FAR_BELOW * ceiling:
+        return None
+    name, rate = found
+    sentences = [f"{name} on {protocol} moves {rate:.0f} MB/s where raw TCP moves {ceiling:.0f}."]
+    better = layers.mb_per_s(name, "grpc++") if protocol == "grpc" else None
+    if better is not None:
+        sentences.append(f"On grpc++ the same takes {better:.0f} MB/s.")
+    communicating = figures.communicating_share(evidence.job) if evidence.job is not None else None
+    helps = protocol == "grpc" and (better is None or better > 1.2 * rate)
+    return Finding(
+        rule="rpc-below-link",
+        title=f"{protocol} uses {percent(rate / ceiling)} of what the link carries",
+        cost=None if communicating is None else communicating * (1 - rate / ceiling),
+        evidence=tuple(sentences),
+        confidence="high" if better is not None else "medium",
+        change='Say protocol="grpc++" (or run the script under `tensorwire run`).'
+        if helps
+        else "Give the tasks more communication threads (NETWORK_PS_CORE_NUMBER) where cores are "
+        "free, and see with `tensorwire bench transfer` whether the rate follows.",
+    )
+
+
+def _slowest_layer(layers: Layers, protocol: str) -> tuple[str, float] | None:
+    rates = [(name, layers.mb_per_s(name, protocol)) for name in ("rpc", "tensor")]
+    known = [(name, rate) for name, rate in rates if rate is not None]
+    return min(known, key=lambda layer: layer[1], default=None)
+
+
+def small_tensors(evidence: Evidence) -> Finding | None:
+    """Many small tensors cross one by one."""
+    job = evidence.job
+    if job is None or job.tensor_fuse:
+        return None
+    steps = figures.total_steps(job)
+    split = figures.typical_split(job.workers)
+    if not steps:
+        return None
+    small = [
+        flow
+        for task in job.tasks
+        for flow in task.received
+        if flow.tensors and flow.bytes / flow.tensors < _SMALL_BYTES
+    ]
+    a_step = sum(flow.tensors for flow in small) / steps
+    if a_step < _MANY:
+        return None
+    size = sum(flow.bytes for flow in small) / (a_step * steps)
+    worker_s = sum(worker.seconds for worker in job.workers)
+    cost = a_step * _COST_OF_ONE_S[job.protocol] / (worker_s / steps)
+    return Finding(
+        rule="small-tensors",
+        title=f"{a_step:.0f} small tensors cross at each step, one by one",
+        cost=min(cost, figures.communicating_share(job) or 1.0),
+        evidence=(
+            f"{a_step:.0f} tensors of {size / 1e3:.2g} KB on average cross at a worker's step of "
+            f"{worker_s / steps * 1e3:.3g} ms.",
+            f"One costs about {_COST_OF_ONE_S[job.protocol] * 1e6:.0f} us more on its own than in "
+            "a message with others.",
+            *(() if split is None else (f"A worker's step: {figures.split_words(split)}.",)),
+        ),
+        confidence="medium",
+        change="Fuse them: config=tensorwire.tf.ConfigProto(tensor_fuse=True, ...), or "
+        "`tensorwire run --tensor-fuse`.",
+    )

@@ -1,0 +1,164 @@
+"""One ps has what several should share: because one variable is too big, or by bad luck."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorwire.doctor import figures
+from tensorwire.doctor.evidence import Evidence, Job, Placement
+from tensorwire.doctor.figures import mb, percent
+from tensorwire.doctor.finding import Confidence, Finding
+
+UNEVEN = 1.5
+"""Largest over mean; what `balanced` makes is at most 1.2."""
+_TOO_BIG = 1.2  # of a fair share: no packing of whole variables is even then
+
+
+@dataclass(frozen=True)
+class HotPs:
+    """The ps that carries most."""
+
+    ps: str
+    share: float
+    """Of the bytes of all ps."""
+    imbalance: float
+    heaviest: str
+    """Variable or tensor."""
+    heaviest_share: float
+    """Of the bytes of all ps, in the direction that moves more."""
+    is_split_needed: bool
+    sentences: tuple[str, ...]
+    cost: float | None
+    confidence: Confidence
+
+
+def hot(evidence: Evidence) -> HotPs | None:
+    """The ps that carries far more than its share, by traffic where a job was looked at."""
+    if evidence.job is not None and len(evidence.job.ps) > 1:
+        return _hot_by_traffic(evidence.job, evidence.placement)
+    if evidence.placement is not None and evidence.placement.ps > 1:
+        return _hot_by_bytes(evidence.placement)
+    return None
+
+
+def hot_ps(evidence: Evidence) -> Finding | None:
+    """Many variables that could be shared out are on one ps."""
+    found = hot(evidence)
+    if found is None or found.is_split_needed:
+        return None
+    return Finding(
+        rule="hot-ps",
+        title=f"{found.ps} is hot: it carries {percent(found.share)} of the bytes",
+        cost=found.cost,
+        evidence=found.sentences,
+        confidence=found.confidence,
+        change="Share the variables out by their size: "
+        "tensorwire.tf.placement's greedy or balanced strategy in place of round robin "
+        "(`tensorwire place` shows what each makes of this graph).",
+    )
+
+
+def big_variable(evidence: Evidence) -> Finding | None:
+    """One variable is more than a fair share, so that its ps is hot wherever it is."""
+    found = hot(evidence)
+    if found is None or not found.is_split_needed:
+        return None
+    return Finding(
+        rule="big-variable",
+        title=f"{found.heaviest} is too big for one ps: {found.ps} carries "
+        f"{percent(found.share)} of the bytes",
+        cost=found.cost,
+        evidence=found.sentences,
+        confidence=found.confidence,
+        change=f"Split {found.heaviest} over all ps: tensorwire.tf.placement's balanced strategy, "
+        "or a partitioner of that variable (`tensorwire place` shows what it makes of this graph).",
+    )
+
+
+def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
+    loads = figures.ps_bytes(job)
+    total = sum(loads.values())
+    if total <= 0:
+        return None
+    ps, most = max(loads.items(), key=lambda item: item[1])
+    imbalance = most * len(loads) / total
+    if imbalance < UNEVEN:
+        return None
+    read, sent = (figures.bytes_by_name(flows) for flows in figures.flows_of(job, ps))
+    # What is read tells of its variable; of a gradient only the operation is known.
+    busier = read if 2 * read.total() >= sent.total() else sent
+    tensor, tensor_bytes = busier.most_common(1)[0]
+    all_bytes = total * busier.total() / most
+    heaviest_share = tensor_bytes / all_bytes
+    heaviest = _variable_named(tensor, ps, placement)
+    sentences = [
+        f"{ps} moved {mb(most)} of the {mb(total)} of tensors between ps and workers: "
+        f"{imbalance:.1f} times the mean of {len(loads)} ps.",
+        f"{percent(tensor_bytes / busier.total())} of it is {heaviest}.",
+        *_cpu_sentence(job, ps),
+    ]
+    waiting = figures.waiting_share(job)
+    if waiting is not None:
+        sentences.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
+    return HotPs(
+        ps=ps,
+        share=most / total,
+        imbalance=imbalance,
+        heaviest=heaviest,
+        heaviest_share=heaviest_share,
+        is_split_needed=heaviest_share > _TOO_BIG / len(loads),
+        sentences=tuple(sentences),
+        cost=None if waiting is None else waiting * (1 - 1 / imbalance),
+        confidence="high",
+    )
+
+
+def _cpu_sentence(job: Job, hot_task: str) -> list[str]:
+    shares = {task.task: task.cpu_share for task in job.ps if task.cpu_share is not None}
+    if hot_task not in shares or len(shares) < 2:
+        return []
+    others = [share for task, share in shares.items() if task != hot_task]
+    return [
+        f"It uses {percent(shares[hot_task])} of its CPU, "
+        f"the others {percent(sum(others) / len(others))}."
+    ]
+
+
+def _variable_named(tensor: str, ps: str, placement: Placement | None) -> str:
+    """The variable of that ps that travels under the tensor's name, or the name itself."""
+    index = int(ps.partition(":")[2])
+    for part in placement.parts if placement is not None else ():
+        if part.ps == index and tensor in part.tensors:
+            return f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
+    return tensor.removesuffix("/Read/ReadVariableOp").removesuffix("/read")
+
+
+def _hot_by_bytes(placement: Placement) -> HotPs | None:
+    loads = [0.0] * placement.ps
+    for part in placement.parts:
+        loads[part.ps] += part.bytes
+    total = sum(loads)
+    if total <= 0:
+        return None
+    index = loads.index(max(loads))
+    imbalance = loads[index] * len(loads) / total
+    if imbalance < UNEVEN:
+        return None
+    on_it = [part for part in placement.parts if part.ps == index]
+    largest = max(on_it, key=lambda part: part.bytes)
+    return HotPs(
+        ps=f"ps:{index}",
+        share=loads[index] / total,
+        imbalance=imbalance,
+        heaviest=largest.variable,
+        heaviest_share=largest.bytes / total,
+        is_split_needed=largest.bytes / total > _TOO_BIG / len(loads),
+        sentences=(
+            f"ps:{index} holds {mb(loads[index])} of the {mb(total)} of variables: "
+            f"{imbalance:.1f} times the mean of {len(loads)} ps.",
+            f"{percent(largest.bytes / loads[index])} of it is {largest.variable}.",
+        ),
+        cost=None,
+        # Bytes held are not bytes moved: an embedding sends only the rows that a batch names.
+        confidence="medium",
+    )

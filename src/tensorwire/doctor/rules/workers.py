@@ -1,0 +1,195 @@
+"""One worker that is slower than the others, and workers that are too many."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from tensorwire.doctor import figures
+from tensorwire.doctor.evidence import Evidence, Job, Scaling, Split, TaskFigures
+from tensorwire.doctor.figures import percent
+from tensorwire.doctor.finding import Finding
+
+_SLOW = 0.7  # of the others' steps
+_BUSY = 0.5  # of a step that all take in common
+_SURPLUS = 1.3  # times the workers that the ps can serve
+_SATURATED = 0.75
+_GAIN = 0.5  # of what workers added in proportion would bring
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A worker that is slow."""
+
+    worker: TaskFigures
+    cost: float
+    sentence: str
+
+
+def slowest(job: Job) -> Straggler | None:
+    """The worker that takes far fewer steps than the others, or keeps them waiting."""
+    workers = [worker for worker in job.workers if worker.steps]
+    if len(workers) < 2:
+        return None
+    rates = {worker.task: (worker.steps or 0.0) / worker.seconds for worker in workers}
+    slow = min(workers, key=lambda worker: rates[worker.task])
+    usual = statistics.median(rates[w.task] for w in workers if w is not slow)
+    if rates[slow.task] < _SLOW * usual:
+        lost = (usual - rates[slow.task]) / (usual * len(workers))
+        return Straggler(
+            slow,
+            lost,
+            f"{slow.task} takes {rates[slow.task]:.3g} steps a second, "
+            f"the others {usual:.3g} (median of {len(workers) - 1}).",
+        )
+    return _slowest_of_a_step_in_common(workers)
+
+
+def _slowest_of_a_step_in_common(workers: list[TaskFigures]) -> Straggler | None:
+    """Where workers wait for one another all take as many steps; the slow one has its own work."""
+    own = {w.task: w.split.own_s for w in workers if w.split is not None}
+    if len(own) < 3:
+        return None
+    slow = max((w for w in workers if w.task in own), key=lambda worker: own[worker.task])
+    usual = statistics.median(s for task, s in own.items() if task != slow.task)
+    waits = [w.split.ps_s / w.split.step_s for w in workers if w is not slow and w.split]
+    busy = slow.split is not None and own[slow.task] / slow.split.step_s > _BUSY
+    if not busy or own[slow.task] * _SLOW < usual or statistics.median(waits) < 0.2:
+        return None
+    return Straggler(
+        slow,
+        (own[slow.task] - usual) / (slow.step_s or own[slow.task]),
+        f"{slow.task} works {own[slow.task] * 1e3:.3g} ms at a step, the others "
+        f"{usual * 1e3:.3g} ms, and then they wait.",
+    )
+
+
+def straggler(evidence: Evidence) -> Finding | None:
+    """One worker is far slower than the others."""
+    job = evidence.job
+    found = slowest(job) if job is not None else None
+    if job is None or found is None:
+        return None
+    worker = found.worker
+    others = figures.typical_split([w for w in job.workers if w is not worker])
+    sentences = [found.sentence]
+    if worker.split is not None and others is not None:
+        sentences.append(f"Its step: {figures.split_words(worker.split)}.")
+        sentences.append(f"The others': {figures.split_words(others)}.")
+    return Finding(
+        rule="straggler",
+        title=f"{worker.task} on {worker.host} is a straggler",
+        cost=found.cost,
+        evidence=tuple(sentences),
+        confidence="high",
+        change=_what_to_do(worker, others),
+    )
+
+
+def _what_to_do(worker: TaskFigures, others: Split | None) -> str:
+    if worker.split is None or others is None:
+        return f"Look at what else runs on {worker.host}, or move {worker.task} to another host."
+    own, usual = worker.split, others
+    more = {
+        "its input": (own.input_s or 0.0) - (usual.input_s or 0.0),
+        "its computing": own.compute_s - usual.compute_s,
+        "its link": own.wire_s - usual.wire_s,
+    }
+    reason = max(more, key=lambda name: more[name])
+    return {
+        "its input": f"Look at the data of {worker.task}: its files, or the storage that "
+        f"{worker.host} reads them from.",
+        "its computing": f"Look at what else runs on {worker.host} and at the CPU limit of "
+        f"{worker.task}, or move it to a host like the others'.",
+        "its link": f"Look at the link of {worker.host} (`tensorwire nic` there), or move "
+        f"{worker.task} to a host like the others'.",
+    }[reason]
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """More workers than the ps group can serve."""
+
+    workers: int
+    enough: float
+    """Workers that saturate it."""
+    sentences: tuple[str, ...]
+    is_measured: bool
+    """By runs with fewer workers, and not computed from one run."""
+
+
+def surplus(evidence: Evidence) -> Surplus | None:
+    """Whether workers were added that the ps group cannot serve."""
+    if evidence.scaling is not None:
+        return _measured_surplus(evidence.scaling)
+    return _computed_surplus(evidence.job) if evidence.job is not None else None
+
+
+def _measured_surplus(scaling: Scaling) -> Surplus | None:
+    """Of the two largest runs, where the larger one brought far less than its workers."""
+    few, many = sorted(scaling.runs, key=lambda run: run.workers)[-2:]
+    if many.workers == few.workers:
+        return None
+    gain = many.steps_per_s / few.steps_per_s - 1
+    if gain >= _GAIN * (many.workers / few.workers - 1):
+        return None
+    return Surplus(
+        many.workers,
+        max(1.0, few.workers * many.steps_per_s / few.steps_per_s),
+        (
+            f"{few.workers} workers took {few.steps_per_s:.3g} steps a second together, "
+            f"{many.workers} take {many.steps_per_s:.3g}, with {many.ps} ps.",
+        ),
+        is_measured=True,
+    )
+
+
+def _computed_surplus(job: Job) -> Surplus | None:
+    """Where the ps are saturated by workers each of which alone would hardly load them.
+
+    A step takes D of the busiest ps and Z of its worker. From (D + Z) / D workers on, each further
+    one only waits for the others: the asymptotic bound of a closed queueing network (Denning and
+    Buzen, The Operational Analysis of Queueing Network Models, 1978).
+    """
+    steps = figures.total_steps(job)
+    shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
+    own = [worker.split.own_s for worker in job.workers if worker.split is not None]
+    if not steps or not own or not shares or max(shares) < _SATURATED:
+        return None
+    seconds = statistics.mean(task.seconds for task in job.ps)
+    demand_s = max(shares) * seconds / steps
+    # The workers of a ps that is throttled seem to work less than they do.
+    own_s = max(own)
+    enough = (demand_s + own_s) / demand_s
+    if enough < 2 or len(job.workers) < _SURPLUS * enough:
+        return None
+    return Surplus(
+        len(job.workers),
+        enough,
+        (
+            f"A step takes {demand_s * 1e3:.3g} ms of the busiest ps, which is busy "
+            f"{percent(max(shares))} of the time, and {own_s * 1e3:.3g} ms of its worker: "
+            f"{enough:.1f} workers keep it busy, and there are {len(job.workers)}.",
+        ),
+        is_measured=False,
+    )
+
+
+def workers_past_saturation(evidence: Evidence) -> Finding | None:
+    """Workers were added that the ps group cannot serve."""
+    found = surplus(evidence)
+    if found is None:
+        return None
+    split = figures.typical_split(evidence.job.workers) if evidence.job is not None else None
+    return Finding(
+        rule="workers-past-saturation",
+        title=f"{found.workers} workers are more than the ps group can serve",
+        cost=1 - found.enough / found.workers,
+        evidence=(
+            *found.sentences,
+            *(() if split is None else (f"A worker's step: {figures.split_words(split)}.",)),
+        ),
+        confidence="high" if found.is_measured else "medium",
+        change=f"Run {max(1, round(found.enough))} workers, or add ps (or cores for them) before "
+        "adding workers.",
+    )

@@ -1,0 +1,185 @@
+"""The doctor's rules, on looks at real jobs that `benchmarks/faults --keep` made and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorwire.bench.faults import JOBS, FaultJob
+from tensorwire.doctor.diagnose import diagnose
+from tensorwire.doctor.evidence import Evidence, Job
+from tensorwire.doctor.finding import SMALLEST_COST
+from tensorwire.doctor.records import read, scaling_of, to_json
+from tensorwire.errors import TensorwireError
+from tensorwire.monitor import cores
+from tensorwire.report import doctor as report
+from tensorwire.report import page
+
+LOOKS = Path(__file__).with_name("looks")
+
+
+def look(name: str) -> Evidence:
+    return read(LOOKS / f"{name.replace(' ', '-')}.json")
+
+
+def job_of(evidence: Evidence) -> Job:
+    assert evidence.job is not None
+    return evidence.job
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_job_with_one_fault_has_that_finding_and_no_other(job: FaultJob) -> None:
+    found = [finding.rule for finding in diagnose(look(job.name)).findings]
+    assert found == ([job.expects] if job.expects else [])
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_finding_has_figures_and_a_change(job: FaultJob) -> None:
+    for finding in diagnose(look(job.name)).findings:
+        assert finding.change
+        assert finding.evidence
+        if finding.cost is not None:
+            assert SMALLEST_COST <= finding.cost <= 1
+            assert any(re.search(r"\d", sentence) for sentence in finding.evidence)
+
+
+def test_the_variable_that_is_too_big_is_named_with_its_size() -> None:
+    (finding,) = diagnose(look("one big variable")).findings
+    assert finding.title.startswith("embedding (12 MB) is too big for one ps: ps:0")
+
+
+def test_findings_come_in_the_order_of_what_they_cost_and_risks_last() -> None:
+    slow, risky = look("one slow worker"), look("no device filters")
+    threads = look("many communication threads")
+    tasks = [
+        dataclasses.replace(task, reactors=16) if task.job == "ps" else task
+        for task in job_of(slow).tasks
+    ]
+    both = dataclasses.replace(
+        slow, job=dataclasses.replace(job_of(slow), tasks=tasks), sessions=risky.sessions
+    )
+    assert diagnose(threads).findings[0].rule == "threads-over-cores"
+    findings = diagnose(both).findings
+    costs = [finding.cost for finding in findings]
+    assert costs[-1] is None and findings[-1].rule == "no-device-filters"
+    known = [cost for cost in costs if cost is not None]
+    assert known == sorted(known, reverse=True)
+    assert {"straggler", "no-device-filters"} <= {finding.rule for finding in findings}
+
+
+def test_a_healthy_job_is_told_what_was_looked_at_and_what_was_not() -> None:
+    said = list(report.lines(diagnose(look("healthy"))))
+    assert said[0] == report.NOTHING
+    assert any(line.startswith("looked at: 2 ps and 2 workers on grpc++") for line in said)
+    assert any(line.startswith("not looked at: the input path") for line in said)
+
+
+def test_no_evidence_is_no_finding() -> None:
+    diagnosis = diagnose(Evidence())
+    assert not diagnosis.findings and not diagnosis.looked_at
+
+
+def test_a_link_is_not_judged_within_one_host() -> None:
+    full = look("slow link")
+    tasks = [dataclasses.replace(task, host="host0") for task in job_of(full).tasks]
+    alone = dataclasses.replace(full, job=dataclasses.replace(job_of(full), tasks=tasks))
+    assert not diagnose(alone).findings
+
+
+def test_workers_that_bring_what_they_should_are_not_too_many() -> None:
+    many = look("too many workers")
+    assert many.scaling is not None
+    few, most = many.scaling.runs
+    fast = dataclasses.replace(most, steps_per_s=few.steps_per_s * most.workers / few.workers)
+    scaling = dataclasses.replace(many.scaling, runs=(few, fast))
+    found = diagnose(dataclasses.replace(many, scaling=scaling)).findings
+    assert "workers-past-saturation" not in [finding.rule for finding in found]
+
+
+def test_looks_with_as_many_workers_say_nothing_of_scaling() -> None:
+    assert scaling_of([look("healthy"), look("healthy")]) is None
+    scaling = scaling_of([look("slow ps"), look("healthy")])
+    assert scaling is not None and [run.workers for run in scaling.runs] == [1, 2]
+
+
+def test_a_diagnosis_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for job in JOBS:
+        evidence = look(job.name)
+        (tmp_path / "look.json").write_text(to_json(diagnose(evidence)))
+        assert read(tmp_path / "look.json") == evidence
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"command": "bench tcp"}', '{"command": "doctor", "evidence": {"job": 3}}'],
+)
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(TensorwireError, match="no record of a look at a job"):
+        read(tmp_path / "other.json")
+
+
+def test_the_page_has_the_findings_and_their_figures() -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    text = page.html(report.page(diagnose(look("one big variable"))))
+    assert "embedding (12 MB) is too big" in text
+    assert "Split embedding" in text and "<svg" in text
+
+
+def tensorwire(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tensorwire.cli.main", "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_judges_a_kept_look_and_keeps_it_again(tmp_path: Path) -> None:
+    kept = tmp_path / "again.json"
+    done = tensorwire("--record", str(LOOKS / "slow-link.json"), "--json", str(kept))
+    assert done.returncode == 0, done.stderr
+    assert "1. The link of host2 is full  [link-saturated" in done.stdout
+    document = json.loads(kept.read_text())
+    assert [finding["rule"] for finding in document["findings"]] == ["link-saturated"]
+    assert read(kept) == look("slow link")
+
+
+def test_without_anything_to_look_at_it_says_how_to_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path))
+    done = tensorwire()
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "nothing to look at" in line and "--endpoints" in line
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "50000 100000"}, 0.5),
+    ],
+)
+def test_a_quota_of_a_control_group_limits_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], wanted: float | None
+) -> None:
+    group = tmp_path / "mount" / "pod" / "task"
+    group.mkdir(parents=True)
+    for name, text in files.items():
+        (group.parent / name).write_text(text)
+    (tmp_path / "cgroup").write_text("0::/pod/task\n")
+    (tmp_path / "mounts").write_text(f"cgroup2 {tmp_path / 'mount'} cgroup2 rw 0 0\n")
+    monkeypatch.setattr(cores, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cores, "_MOUNTS", tmp_path / "mounts")
+    found = cores.usable_cores()
+    assert found == wanted if wanted is not None else found >= 1
