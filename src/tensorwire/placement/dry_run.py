@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
+from tensorwire.lab import LocalCluster
 from tensorwire.monitor import endpoint
 from tensorwire.placement.plan import Variable, variables_of
 from tensorwire.plugin import runner
@@ -33,39 +29,28 @@ def variables_of_script(
     Raises:
         TensorwireError: the script failed, or was not done within `deadline_s` seconds.
     """
-    with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
-        found, log = Path(folder, "variables.json"), Path(folder, "log")
-        env = runner.environment(None, False, False, environment)
-        env[runner.DRY_RUN_VARIABLE] = str(found)
-        env.pop(endpoint.PORT_VARIABLE, None)  # the figures of a run that is none
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
-            )
+    with LocalCluster({"script": 1}) as cluster:
+        found = cluster.directory / "variables.json"
+        env = {
+            **runner.environment(None, False, False, environment),
+            runner.DRY_RUN_VARIABLE: str(found),
+            endpoint.PORT_VARIABLE: "",  # the figures of a run that is none
+        }
+        script = cluster.start("script", 0, [sys.executable, *command], env)
         deadline = time.monotonic() + deadline_s
-        try:
-            # Not until it ends: one that started its tasks itself would wait for them.
-            while not found.exists() and process.poll() is None:
-                if time.monotonic() > deadline:
-                    raise TensorwireError(
-                        f"{command[0]} has made no session to train in after {deadline_s:g} s"
-                        f"{_last_words(log)}; give it longer with --deadline"
-                    )
-                time.sleep(_POLL_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        # Not until it ends: one that started its tasks itself would wait for them.
+        while not found.exists() and script.poll() is None:
+            if time.monotonic() > deadline:
+                raise TensorwireError(
+                    f"{command[0]} has made no session to train in after {deadline_s:g} s"
+                    f"{_last_words(script.log)}; give it longer with --deadline"
+                )
+            time.sleep(_POLL_S)
         if found.exists():
             return list(variables_of(json.loads(found.read_text())))
-        if process.returncode:
+        if script.poll():
             raise TensorwireError(
-                f"{' '.join(command)} failed before it would have trained{_last_words(log)}"
+                f"{' '.join(command)} failed before it would have trained{_last_words(script.log)}"
             )
         return []
 
