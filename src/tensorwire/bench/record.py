@@ -173,7 +173,7 @@ class RpcResult:
     """Bytes of a request, which the server receives whole and throws away."""
     response_size: int
     concurrency: int
-    """Requests on their way at a time, over all channels."""
+    """Requests on their way at a time, over all channels; 0: as many as the peer likes."""
     channels: int
     """Each is a TCP connection."""
     server_threads: int
@@ -183,7 +183,8 @@ class RpcResult:
     requests_per_s: float
     mb_per_s: float
     """Of requests."""
-    latency_us: LatencyUs
+    latency_us: LatencyUs | None
+    """None where it is not known."""
     cpu_us_per_request: float | None
     """CPU time of both ends; None where it is not known."""
 
@@ -395,7 +396,7 @@ def _result(result_type: type[Result], entry: dict[str, Any]) -> Result:
     values = dict(entry)
     if "step_ms" in values:
         values["step_ms"] = StepMs(**values["step_ms"])
-    if "latency_us" in values:
+    if values.get("latency_us") is not None:
         values["latency_us"] = LatencyUs(**values["latency_us"])
     return result_type(**values)
 

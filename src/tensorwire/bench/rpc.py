@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ COMMAND = "bench rpc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1
 """A message of gRPC is smaller than 2 GB where protobuf carries it, and so is a request of ours."""
 _LARGE_BYTES = 1_000_000
+_MOST_STREAMS = 4
 _ROUND_S = 0.3
 _LONGEST_ROUND = 300_000  # requests, whose times are kept one by one
 _SLOWEST_REQUESTS_PER_S = 100.0
@@ -57,8 +59,10 @@ class RpcPlan:
     response_size: int = 10
     concurrency: int | None = None
     """Requests on their way at a time, over all channels; see `in_flight`."""
-    channels: int = 1
-    server_threads: int = 1
+    channels: int | None = None
+    """Connections of the client; see `connections`."""
+    server_threads: int | None = None
+    """None: as many as connections."""
     total_message: int | None = None
     """Requests of each protocol, over all rounds; None: what fills a third of a second a round."""
     rounds: int = 10
@@ -72,7 +76,7 @@ class RpcPlan:
         ):
             if not 0 <= size <= LARGEST_MESSAGE_BYTES:
                 raise UsageError(f"{flag} {size}: give bytes from 0 to {LARGEST_MESSAGE_BYTES}")
-        if self.in_flight < self.channels:
+        if self.channels is not None and self.in_flight < self.channels:
             raise UsageError(
                 f"--concurrency {self.in_flight} leaves some of --channels {self.channels} unused"
             )
@@ -82,7 +86,21 @@ class RpcPlan:
         """`concurrency`, or 64, or 4 where 64 messages would be much memory."""
         if self.concurrency is not None:
             return self.concurrency
-        return max(self.channels, 4 if self.message_size >= _LARGE_BYTES else 64)
+        return max(self.channels or 1, 4 if self.message_size >= _LARGE_BYTES else 64)
+
+    @property
+    def connections(self) -> int:
+        """`channels`, or 1, or one a core where what they move is much."""
+        if self.channels is not None:
+            return self.channels
+        cores = len(os.sched_getaffinity(0))
+        wanted = min(cores, _MOST_STREAMS) if self.message_size >= _LARGE_BYTES else 1
+        return min(wanted, self.in_flight)
+
+    @property
+    def threads(self) -> int:
+        """`server_threads`, or one for each connection."""
+        return self.server_threads or self.connections
 
     @property
     def blocks(self) -> int:
@@ -117,13 +135,13 @@ class RpcSide:
                 "do": "serve",
                 "host": server_at,
                 "port": port,
-                "threads": plan.server_threads,
+                "threads": plan.threads,
                 "response_size": plan.response_size,
             }
         )
         bracketed = f"[{host}]" if ":" in host else host
         self.client.ask(
-            {"do": "connect", "address": f"{bracketed}:{port}", "channels": plan.channels}
+            {"do": "connect", "address": f"{bracketed}:{port}", "channels": plan.connections}
         )
 
     def warm_up(self, plan: RpcPlan) -> int:
@@ -173,8 +191,8 @@ class RpcSide:
             message_size=plan.message_size,
             response_size=plan.response_size,
             concurrency=plan.in_flight,
-            channels=plan.channels,
-            server_threads=plan.server_threads,
+            channels=plan.connections,
+            server_threads=plan.threads,
             requests=self.requests,
             requests_per_s=1 / seconds,
             mb_per_s=plan.message_size / seconds / 1e6,
@@ -245,7 +263,11 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
         ready = {name: client.wait_started(watcher) for name, client in clients.items()}
         wants = {"protocols": list(plan.protocols)}
         answer, peer = stack.enter_context(remote_server(COMMAND, target, wants, watcher))
-        plan = dataclasses.replace(plan, **answer["serves"])
+        plan = dataclasses.replace(
+            plan,
+            response_size=answer["response_size"],
+            server_threads=answer["server_threads"],
+        )
         sides = []
         for name, client in clients.items():
             here = ready[name][CLIENT]["implementation"]
@@ -281,9 +303,12 @@ def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> 
                 name: server.wait_started(watcher)[SERVER]["implementation"]
                 for name, server in servers.items()
             }
-            serves = {"response_size": plan.response_size, "server_threads": plan.server_threads}
-            ends = {name: server.end(SERVER) for name, server in servers.items()}
-            return {"serves": serves, "implementations": implementations}, ends
+            reply = {
+                "response_size": plan.response_size,
+                "server_threads": plan.server_threads,
+                "implementations": implementations,
+            }
+            return reply, {name: server.end(SERVER) for name, server in servers.items()}
 
         serve_remote(COMMAND, port, peer_timeout_s, start, watcher)
 

@@ -23,7 +23,7 @@ from tensorwire.bench.record import (
 )
 from tensorwire.bench.sides import side_name
 from tensorwire.report import training
-from tensorwire.report.blocks import Bar, Bars, Line, Lines, Section, Table
+from tensorwire.report.blocks import Bar, Bars, Chart, Line, Lines, Section, Table
 from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
 from tensorwire.report.places import lab_notes
 from tensorwire.units import data_size, number
@@ -270,42 +270,75 @@ def _tcp(record: Record[TcpResult]) -> Section:
 
 def _rpc(record: Record[RpcResult]) -> Section:
     first = record.results[0]
+    by_size: dict[int, list[RpcResult]] = {}
+    for result in record.results:
+        by_size.setdefault(result.message_size, []).append(result)
     table = Table(
-        f"Raw RPC, {first.message_size} bytes there and {first.response_size} back, "
-        f"{first.concurrency} on their way; channels: {first.channels}, "
-        f"server threads: {first.server_threads}",
-        ["protocol", "by", "requests/s", "MB/s", "latency us p50", "p99", "CPU us/request"],
+        f"Raw RPC: so many bytes there, {first.response_size} back (MB = 10^6 bytes)",
         [
-            [
-                [
-                    r.protocol,
-                    r.implementation,
-                    number(r.requests_per_s),
-                    number(r.mb_per_s),
-                    number(r.latency_us.p50),
-                    number(r.latency_us.p99),
-                    "-" if r.cpu_us_per_request is None else number(r.cpu_us_per_request),
-                ]
-                for r in record.results
-            ]
+            "protocol",
+            "by",
+            "bytes",
+            "in flight",
+            "channels",
+            "threads",
+            "requests/s",
+            "MB/s",
+            "us p50",
+            "p99",
+            "CPU us",
         ],
+        [[_rpc_row(r) for r in rows] for rows in by_size.values()],
         text_columns=2,
     )
-    charts = [
-        Bars(
-            "Requests a second",
-            "/s",
-            [Bar(r.protocol, r.requests_per_s, r.protocol) for r in record.results],
-        ),
-        Bars(
-            "Rate of requests, MB = 10^6 bytes",
-            "MB/s",
-            [Bar(r.protocol, r.mb_per_s, r.protocol) for r in record.results],
-        ),
-        latency_bars("Time of a request", [(r.protocol, r.latency_us) for r in record.results]),
-    ]
-    headline = _compared(record.ratios, f"moves requests of {first.message_size} bytes")
+    charts: list[Chart] = []
+    for size, rows in by_size.items():
+        what = f"requests of {data_size(size)}"
+        charts.append(
+            Bars(
+                f"A second, {what}",
+                "/s",
+                [Bar(r.protocol, r.requests_per_s, r.protocol) for r in rows],
+            )
+        )
+        charts.append(
+            latency_bars(
+                f"Time of one of the {what}",
+                [(r.protocol, r.latency_us) for r in rows if r.latency_us is not None],
+            )
+        )
+    if len(by_size) > 1:
+        protocols = dict.fromkeys(r.protocol for r in record.results)
+        lines = [
+            Line(
+                name,
+                [(r.message_size, r.mb_per_s) for r in record.results if r.protocol == name],
+            )
+            for name in protocols
+        ]
+        charts.insert(0, Lines("Rate of requests, MB = 10^6 bytes", "MB/s", lines))
+    headline = ""
+    if len(by_size) == 1:
+        headline = _compared(record.ratios, f"moves requests of {data_size(first.message_size)}")
     return Section("Raw RPC", headline, charts, [table])
+
+
+def _rpc_row(r: RpcResult) -> list[str]:
+    latency = ["-", "-"]
+    if r.latency_us is not None:
+        latency = [number(r.latency_us.p50), number(r.latency_us.p99)]
+    return [
+        r.protocol,
+        r.implementation,
+        str(r.message_size),
+        str(r.concurrency) if r.concurrency else "-",
+        str(r.channels),
+        str(r.server_threads),
+        number(r.requests_per_s),
+        number(r.mb_per_s),
+        *latency,
+        "-" if r.cpu_us_per_request is None else number(r.cpu_us_per_request),
+    ]
 
 
 def _memory(record: Record[MemoryResult]) -> Section:

@@ -40,16 +40,13 @@ Examples:
 @click.option(
     "--channels",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Connections of the client; requests are spread evenly over them.",
+    help="Connections of the client; requests are spread evenly over them.  [default: 1; from "
+    "1 MB on one a core, 4 at most]",
 )
 @click.option(
     "--server-threads",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Completion queues of gRPC, reactors of grpc++; a thread each.",
+    help="Completion queues of gRPC, reactors of grpc++; a thread each.  [default: one a channel]",
 )
 @comparison_options(default_rounds=10, tensor_fuse=False, transport=False)
 @two_ends_options
@@ -59,8 +56,8 @@ def rpc(
     response_size: int | None,
     total_message: int | None,
     concurrency: int | None,
-    channels: int,
-    server_threads: int,
+    channels: int | None,
+    server_threads: int | None,
     comparison: Comparison,
     ends: TwoEnds,
 ) -> None:
