@@ -59,6 +59,7 @@ def section(record: Record[Result], *, follows_others: bool = False) -> Section:
 _WHAT_GIVES_MORE = {
     "bench tcp": "--rounds",
     "bench rpc": "--rounds",
+    "benchmarks/peers": "--rounds",
     "bench train": "--steps",
     "demo": "--steps",
     "bench serve": "--requests",
