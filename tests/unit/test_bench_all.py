@@ -13,6 +13,7 @@ import pytest
 
 from tensorwire.bench import everything
 from tensorwire.bench.everything import EverythingPlan, Layer
+from tensorwire.bench.places import Places
 from tensorwire.bench.record import Ratio, Record, Result, StepMs, TransferResult
 from tensorwire.bench.sides import Watcher
 from tensorwire.bench.suite import Suite, read
@@ -27,21 +28,21 @@ RECORD = Record[Result](
 )
 
 
-def good(watcher: Watcher) -> list[Record[Result]]:
+def good(watcher: Watcher, places: Places) -> list[Record[Result]]:
     watcher.activity("measuring")
     watcher.advance()
     return [RECORD]
 
 
-def failing(watcher: Watcher) -> list[Record[Result]]:
+def failing(watcher: Watcher, places: Places) -> list[Record[Result]]:
     raise TensorwireError("the ps went")
 
 
-def broken(watcher: Watcher) -> list[Record[Result]]:
+def broken(watcher: Watcher, places: Places) -> list[Record[Result]]:
     raise ZeroDivisionError("a mistake of ours")
 
 
-def interrupted(watcher: Watcher) -> list[Record[Result]]:
+def interrupted(watcher: Watcher, places: Places) -> list[Record[Result]]:
     raise KeyboardInterrupt
 
 
@@ -59,7 +60,7 @@ class Seen:
         self.advanced += count
 
 
-def layers(*runs: Callable[[Watcher], list[Record[Result]]]) -> list[Layer]:
+def layers(*runs: Callable[[Watcher, Places], list[Record[Result]]]) -> list[Layer]:
     return [Layer(run.__name__, 3, run) for run in runs]
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorwire.bench import serve, sizes, stats, steps, strategy, train
 from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import LayerResult, Ratio, Record, Result, TrainResult, TransferResult
 from tensorwire.bench.sides import PROTOCOLS, Setting, Watcher
 from tensorwire.bench.suite import COMMAND, Suite
 from tensorwire.errors import TensorwireError
 from tensorwire.units import data_size
 
-WATERFALL_BYTES = 100_000_000
-"""The size at which the layers are compared."""
 _TRAIN_BLOCKS = 20
 INTERRUPTED = "interrupted"
+SomeResult = TypeVar("SomeResult", bound=Result)
 
 
 BETWEEN_HOSTS = Setting(transport="tcp")
@@ -43,7 +43,7 @@ class Layer:
     name: str
     blocks: int
     """How often it advances its watcher."""
-    run: Callable[[Watcher], Sequence[Record[Result]]]
+    run: Callable[[Watcher, Places], Sequence[Record[Result]]]
 
 
 def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
@@ -62,28 +62,28 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     )
     train_plan = train.TrainPlan(**common, steps=300 if quick else 2000, rounds=4 if quick else 8)
     return [
-        Layer("transfer", transfer_plan.blocks, lambda w: [sizes.run(transfer_plan, w)]),
+        Layer("transfer", transfer_plan.blocks, lambda w, p: [sizes.run(transfer_plan, w, p)]),
         Layer(
             "steps",
             len(stats.split(steps_plan.iters, steps_plan.rounds)),
-            lambda w: [steps.run(steps_plan, w)],
+            lambda w, p: [steps.run(steps_plan, w, p)],
         ),
         Layer(
             "serve",
             len(stats.split(serve_plan.requests, serve_plan.rounds)),
-            lambda w: [serve.run(serve_plan, w)],
+            lambda w, p: [serve.run(serve_plan, w, p)],
         ),
         Layer(
             "strategy",
             sum(len(strategy_plan.blocks(case)) for case in strategy_plan.cases),
-            lambda w: [strategy.run(strategy_plan, w)],
+            lambda w, p: [strategy.run(strategy_plan, w, p)],
         ),
-        Layer("train", _TRAIN_BLOCKS, lambda w: [_train(train_plan, w)]),
+        Layer("train", _TRAIN_BLOCKS, lambda w, p: [_train(train_plan, w, p)]),
     ]
 
 
 def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> sizes.SizesPlan:
-    chosen = (64, 10_000, 1_000_000, WATERFALL_BYTES) if plan.quick else sizes.SIZES_BYTES
+    chosen = (64, 10_000, 1_000_000, sizes.CEILING_BYTES) if plan.quick else sizes.SIZES_BYTES
     wanted = sizes.SizesPlan(chosen, 3 if plan.quick else 5, plan.protocols, plan.setting)
     too_large = wanted.too_large()
     if not too_large:
@@ -94,7 +94,7 @@ def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> sizes.SizesPlan:
     return sizes.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
 
 
-def _train(plan: train.TrainPlan, watcher: Watcher) -> Record[TrainResult]:
+def _train(plan: train.TrainPlan, watcher: Watcher, places: Places) -> Record[TrainResult]:
     """Its progress in steps becomes one in blocks."""
     done: dict[str, int] = {}
     advanced = 0
@@ -108,7 +108,7 @@ def _train(plan: train.TrainPlan, watcher: Watcher) -> Record[TrainResult]:
         watcher.advance(blocks - advanced)
         advanced = blocks
 
-    return train.run("bench train", plan, on_progress)
+    return train.run("bench train", plan, on_progress, places)
 
 
 class _Part:
@@ -127,7 +127,9 @@ class _Part:
         self._watcher.advance(count)
 
 
-def run(plan: Sequence[Layer], notes: Sequence[str], watcher: Watcher) -> Suite:
+def run(
+    plan: Sequence[Layer], notes: Sequence[str], watcher: Watcher, places: Places = HERE
+) -> Suite:
     """Runs the layers; `watcher.advance` is called for the blocks of all of them.
 
     One that fails does not stop the others. Ctrl-C does: what was measured before is in the
@@ -139,7 +141,7 @@ def run(plan: Sequence[Layer], notes: Sequence[str], watcher: Watcher) -> Suite:
     for index, layer in enumerate(plan):
         part = _Part(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
         try:
-            records += layer.run(part)
+            records += layer.run(part, places)
         except TensorwireError as error:
             failures[layer.name] = str(error)
         except KeyboardInterrupt:
@@ -163,37 +165,67 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
     found: list[LayerResult] = []
     below: dict[str | None, float] = {}
 
-    def add(layer: str, protocol: str | None, mb_per_s: float, size_bytes: int | None) -> None:
+    def add(
+        layer: str, mb_per_s: float, protocol: str | None = None, size: int | None = None
+    ) -> None:
         under = below.get(protocol, below.get(None))
-        found.append(
-            LayerResult(layer, protocol, size_bytes, mb_per_s, mb_per_s / under if under else None)
-        )
-        below[protocol] = mb_per_s
+        of_below = mb_per_s / under if under else None
+        found.append(LayerResult(layer, protocol, size, mb_per_s, of_below))
+        if layer != "iperf3":
+            below[protocol] = mb_per_s
 
+    for name, rate in _lowest(records).items():
+        add(name, rate)
     for moved in _at_one_size(records):
-        add("transfer", moved.protocol, moved.mb_per_s, round(moved.data_mb * 1e6))
-    for record in records:
-        for result in record.results:
-            if isinstance(result, TrainResult) and result.wire_mb_per_step is not None:
-                rate = result.wire_mb_per_step * result.steps_per_s
-                add("train", result.protocol, rate, None)
+        add("transfer", moved.mb_per_s, moved.protocol, round(moved.data_mb * 1e6))
+    for trained in _of_type(records, TrainResult):
+        if trained.wire_mb_per_step is not None:
+            add("train", trained.wire_mb_per_step * trained.steps_per_s, trained.protocol)
     return found
 
 
+def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
+    """MB/s of what is below every protocol: the link, or memcpy where there is none; raw TCP."""
+    rates: dict[str, float] = {}
+    for record in records:
+        rates |= record.ceilings
+    link = next((rate for record in records if (rate := _link_mb_per_s(record)) is not None), None)
+    if link is not None:
+        rates["link"] = link
+    return {name: rates[name] for name in ("link", "memcpy", "iperf3", "tcp") if name in rates}
+
+
+def _link_mb_per_s(record: Record[Result]) -> float | None:
+    """The slowest link of the lab; None where none has a rate."""
+    if record.lab is None or not record.lab["network"]:
+        return None
+    rates = record.lab["rate_mbit_per_s"]
+    of_hosts = rates if isinstance(rates, list) else [rates]
+    return min((rate / 8 for rate in of_hosts if rate is not None), default=None)
+
+
 def _at_one_size(records: Sequence[Record[Result]]) -> list[TransferResult]:
-    """Of all transfers those of WATERFALL_BYTES, or of the largest size below."""
+    """Of all transfers those of sizes.CEILING_BYTES, or of the largest size below."""
     results = [
         result
-        for record in records
-        for result in record.results
-        if isinstance(result, TransferResult) and result.data_mb * 1e6 <= WATERFALL_BYTES
+        for result in _of_type(records, TransferResult)
+        if result.data_mb * 1e6 <= sizes.CEILING_BYTES
     ]
     largest = max((result.data_mb for result in results), default=0.0)
     return [result for result in results if result.data_mb == largest]
 
 
+def _of_type(
+    records: Sequence[Record[Result]], result_type: type[SomeResult]
+) -> Iterator[SomeResult]:
+    for record in records:
+        for result in record.results:
+            if isinstance(result, result_type):
+                yield result
+
+
 def _ratios(records: Sequence[Record[Result]]) -> dict[str, Ratio]:
-    """The first comparison of each experiment, named after it: "grpc++/grpc serve"."""
+    """Those of each experiment, named after it: "grpc++/grpc serve"."""
     found = {}
     for record in records:
         for name, ratio in record.ratios.items():

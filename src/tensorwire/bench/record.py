@@ -214,14 +214,17 @@ class LayerResult:
     """`bench all`: what is left of the link at one layer."""
 
     layer: str
-    """"link", "memcpy", "tcp", "rpc", "transfer" or "train", the lowest first."""
+    """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
     protocol: str | None
     """None where none takes part."""
     message_size: int | None
     """Bytes of what was moved at a time; None where there is no one size."""
     mb_per_s: float
     of_layer_below: float | None
-    """Share of what the layer below it carries, under the same protocol; None at the lowest."""
+    """Share of what the layer below it carries, under the same protocol; None at the lowest.
+
+    iperf3 stands beside tcp, on the link.
+    """
 
 
 Result = (

@@ -386,11 +386,14 @@ def by_side_and_case(
     }
 
 
-def compare_cases(rounds: Mapping[str, Mapping[str, stats.Rounds]]) -> dict[str, Ratio]:
-    """`PAIRS` in each case of `rounds`; the case is in the name where there are several."""
+def compare_cases(
+    rounds: Mapping[str, Mapping[str, stats.Rounds]],
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+) -> dict[str, Ratio]:
+    """`pairs` in each case of `rounds`; the case is in the name where there are several."""
     ratios = {}
     for case, of_sides in rounds.items():
-        for name, ratio in compare(of_sides, PAIRS).items():
+        for name, ratio in compare(of_sides, pairs).items():
             ratios[name + _case_suffix(case, rounds)] = ratio
     return ratios
 

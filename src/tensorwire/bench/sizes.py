@@ -1,6 +1,7 @@
 """`bench transfer` over sizes: one call from a tensor of 64 bytes to one of a gigabyte.
 
-The protocols' tasks are started once, and take turns at each size.
+The protocols' tasks are started once, and take turns at each size; at one of them with what moves
+the same bytes without TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import psutil
 
 from tensorwire.bench import stats
 from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Record, TransferResult
 from tensorwire.bench.sides import (
     DEFAULT_SETTING,
+    PAIRS,
     PROTOCOLS,
     Contender,
     ProtocolSide,
@@ -25,9 +28,12 @@ from tensorwire.bench.sides import (
     compare_cases,
     contenders,
 )
+from tensorwire.bench.transfer import Ceilings
 from tensorwire.units import data_size
 
 SIZES_BYTES = (64, *(10**power for power in range(3, 10)))
+CEILING_BYTES = 100_000_000
+"""The ceilings are measured at this size, or the largest below."""
 # A variable on each task, and the received tensor beside the one that it replaces.
 _COPIES = 3
 _BYTES_A_ROUND = 300e6
@@ -49,6 +55,11 @@ class SizesPlan:
         return contenders(self.protocols, self.setting)
 
     @property
+    def ceiling_bytes(self) -> int:
+        """The size at which the ceilings are measured too."""
+        return max((s for s in self.sizes_bytes if s <= CEILING_BYTES), default=CEILING_BYTES)
+
+    @property
     def blocks(self) -> int:
         """How often the watcher is advanced."""
         return self.rounds * len(self.sizes_bytes)
@@ -65,7 +76,7 @@ def steps_of_a_round(size_bytes: int) -> int:
     return max(1, min(_MOST_STEPS_A_ROUND, round(_BYTES_A_ROUND / size_bytes)))
 
 
-def run(plan: SizesPlan, watcher: Watcher) -> Record[TransferResult]:
+def run(plan: SizesPlan, watcher: Watcher, places: Places = HERE) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     The ratios are called "grpc++/grpc 64 B" and so on.
@@ -81,9 +92,13 @@ def run(plan: SizesPlan, watcher: Watcher) -> Record[TransferResult]:
     cpu_s: dict[tuple[str, str], float] = {}
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each)) for each in plan.contenders]
+        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
+        ceilings = stack.enter_context(Ceilings(plan.ceiling_bytes, places))
         for side in sides:
             side.wait_started(watcher)
+        ceilings.wait_started()
+        of_ceilings = rounds[data_size(plan.ceiling_bytes)]
+        of_ceilings.update({name: [] for name in ceilings.names})
         for size in plan.sizes_bytes:
             case = data_size(size)
             tensors = Tensors(f"size_{size}", 1, size // 4)
@@ -97,10 +112,15 @@ def run(plan: SizesPlan, watcher: Watcher) -> Record[TransferResult]:
                     block = side.block(tensors, steps_of_a_round(size))
                     rounds[case][side.name].append(block.step_s)
                     cpu_s[case, side.name] = cpu_s.get((case, side.name), 0.0) + block.cpu_s
+                if size == plan.ceiling_bytes:
+                    for name in ceilings.names:
+                        block_s = ceilings.block(name, steps_of_a_round(size), size / 1e6)
+                        of_ceilings[name].append(block_s)
                 watcher.advance()
             for side in sides:
                 side.verify(tensors)
         tensorflow = sides[-1].tensorflow
+    names = [contender.name for contender in plan.contenders]
     results = []
     for size in plan.sizes_bytes:
         case = data_size(size)
@@ -122,6 +142,11 @@ def run(plan: SizesPlan, watcher: Watcher) -> Record[TransferResult]:
         command="bench transfer",
         tensorflow=tensorflow,
         results=results,
-        ratios=compare_cases(rounds),
+        ratios=compare_cases(rounds, [*PAIRS, *ceilings.pairs(names)]),
+        ceilings={
+            name: plan.ceiling_bytes / 1e6 / stats.typical_s(of_ceilings[name])
+            for name in ceilings.names
+        },
+        lab=places.document,
         noise=noise.seen(by_side_and_case(rounds)),
     )

@@ -107,7 +107,7 @@ def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[T
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
         sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
-        ceilings = stack.enter_context(_Ceilings(ceiling_bytes, places))
+        ceilings = stack.enter_context(Ceilings(ceiling_bytes, places))
         for side in sides:
             side.wait_started(watcher)
         ceilings.wait_started()
@@ -141,20 +141,18 @@ def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[T
         )
         for contender in plan.contenders
     ]
-    compared = names if places.have_link else _compared_with_ceilings(names)
-    pairs = [(name, ceiling) for name in compared for ceiling in ceilings.names]
     return Record(
         command="bench transfer",
         tensorflow=tensorflow,
         results=results,
-        ratios=compare(rounds, [*PAIRS, *pairs]),
+        ratios=compare(rounds, [*PAIRS, *ceilings.pairs(names)]),
         ceilings={name: plan.data_mb / stats.typical_s(rounds[name]) for name in ceilings.names},
         noise=noise.seen(rounds),
         lab=places.document,
     )
 
 
-class _Ceilings(contextlib.ExitStack):
+class Ceilings(contextlib.ExitStack):
     """What moves the same bytes without TensorFlow. A context manager."""
 
     def __init__(self, size_bytes: int, places: Places) -> None:
@@ -162,10 +160,11 @@ class _Ceilings(contextlib.ExitStack):
         self._size_bytes = size_bytes
         self._raw = CeilingSide(size_bytes, places)
         self._iperf3 = Iperf3Side(places) if places.have_link and iperf3_is_installed() else None
+        self._have_link = places.have_link
         last = () if places.have_link else ("memcpy",)
         self.names = ("tcp", *((IPERF3,) if self._iperf3 else last))
 
-    def __enter__(self) -> _Ceilings:
+    def __enter__(self) -> Ceilings:
         super().__enter__()
         self.enter_context(self._raw)
         if self._iperf3 is not None:
@@ -173,7 +172,17 @@ class _Ceilings(contextlib.ExitStack):
         return self
 
     def wait_started(self) -> None:
+        """Returns when all of them can be measured."""
         self._raw.wait_started()
+
+    def pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Which of the sides `names` are compared with which ceilings.
+
+        On one machine stock grpc only where nothing of ours takes part.
+        """
+        ours = [name for name in names if name != "grpc"]
+        compared = names if self._have_link else ours or names
+        return [(name, ceiling) for name in compared for ceiling in self.names]
 
     def block(self, name: str, iters: int, data_mb: float) -> list[float]:
         """Seconds of steps that move `data_mb`, `iters` of them or, of iperf3, one."""
@@ -181,11 +190,6 @@ class _Ceilings(contextlib.ExitStack):
             return [data_mb / self._iperf3.mb_per_s()]
         scale = data_mb * 1e6 / self._size_bytes
         return [seconds * scale for seconds in self._raw.block(name, iters)]
-
-
-def _compared_with_ceilings(names: Sequence[str]) -> list[str]:
-    """Stock grpc only where nothing of ours takes part."""
-    return [name for name in names if name != "grpc"] or ["grpc"]
 
 
 def _check_memory(plan: TransferPlan, ceiling_bytes: int) -> None:

@@ -80,6 +80,43 @@ def report_option(command: Command) -> Command:
     )(command)
 
 
+def protocols_option(command: Command) -> Command:
+    """--protocols, as `protocols`: the text."""
+    return click.option(
+        "--protocols",
+        metavar="LIST",
+        help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
+    )(command)
+
+
+def transport_option(default: str) -> Callable[[Command], Command]:
+    """--transport, as `transport`."""
+    return click.option(
+        "--transport",
+        type=click.Choice(TRANSPORTS),
+        default=default,
+        show_default=True,
+        help="How grpc++ moves payloads between tasks of one host.",
+    )
+
+
+def _lab_settings(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> LabSettings | None:
+    return None if text is None else parse_lab(text)
+
+
+def lab_option(command: Command) -> Command:
+    """--lab, as `lab`."""
+    return click.option(
+        "--lab",
+        metavar="SETTINGS",
+        callback=_lab_settings,
+        help=f"Measure between hosts in a box: {EXAMPLE}; delay and cpus (of each host, as in "
+        "cpus=1) may be left out. Takes root.",
+    )(command)
+
+
 def comparison_options(
     default_rounds: int,
     *,
@@ -101,33 +138,8 @@ def comparison_options(
             help="Measure the last protocol with its tensors sent together, too.",
         )
     ]
-    in_lab = [
-        click.option(
-            "--lab",
-            "lab_text",
-            metavar="SETTINGS",
-            help=f"Measure between hosts in a box: {EXAMPLE}; delay and cpus (of each host, as in "
-            "cpus=1) may be left out. Takes root.",
-        )
-    ]
-    chosen_protocols = [
-        click.option(
-            "--protocols",
-            metavar="LIST",
-            help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
-        )
-    ]
-    chosen_transport = [
-        click.option(
-            "--transport",
-            type=click.Choice(TRANSPORTS),
-            default="auto",
-            show_default=True,
-            help="How grpc++ moves payloads between tasks of one host.",
-        )
-    ]
     options = [
-        *(chosen_protocols if protocols else []),
+        *([protocols_option] if protocols else []),
         click.option(
             "--rounds",
             type=click.IntRange(min=1),
@@ -136,8 +148,8 @@ def comparison_options(
             help="Turns that the protocols take (A B A B …).",
         ),
         *(fusion if tensor_fuse else []),
-        *(in_lab if lab else []),
-        *(chosen_transport if transport else []),
+        *([lab_option] if lab else []),
+        *([transport_option("auto")] if transport else []),
         json_option,
         report_option,
     ]
@@ -152,11 +164,10 @@ def comparison_options(
             protocols: str | None = None,
             transport: str = "auto",
             tensor_fuse: bool = False,
-            lab_text: str | None = None,
+            lab: LabSettings | None = None,
             **others: Any,
         ) -> Any:
-            lab_settings = None if lab_text is None else parse_lab(lab_text)
-            if lab_settings is not None:
+            if lab is not None:
                 if transport == "memory":
                     raise UsageError("--transport memory: the hosts of a lab share no memory")
                 transport = "tcp"  # by itself grpc++ would find that they do
@@ -166,7 +177,7 @@ def comparison_options(
                 setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
                 json_path=json_path,
                 report_path=report_path,
-                lab=lab_settings,
+                lab=lab,
             )
             return command(comparison=comparison, **others)
 

@@ -25,6 +25,7 @@ from tensorwire.units import data_size, number
 _NAMES = {
     "link": "Link",
     "memcpy": "memcpy",
+    "iperf3": "iperf3",
     "tcp": "Raw TCP",
     "rpc": "RPC",
     "transfer": "Tensors",
@@ -67,8 +68,8 @@ def in_short(suite: Suite) -> Section:
 
 def headlines(suite: Suite) -> list[str]:
     """What was found, in a sentence or two."""
-    found = []
     layers = suite.summary.results
+    found = []
     moved = {r.protocol: r for r in layers if r.layer == "transfer"}
     if "grpc" in moved and "grpc++" in moved:
         ours, grpc = moved["grpc++"], moved["grpc"]
@@ -77,27 +78,22 @@ def headlines(suite: Suite) -> list[str]:
             f"{number(ours.mb_per_s)} MB/s, {ours.mb_per_s / grpc.mb_per_s:.1f} times as fast as "
             "grpc."
         )
-    losses = [_loss(layers, protocol) for protocol in ("grpc", "grpc++")]
-    return [*found, *filter(None, losses)]
+    return [*found, *_left_of_tcp(layers)]
 
 
-def _loss(layers: Sequence[LayerResult], protocol: str) -> str:
-    """Which layer loses most under a protocol, training aside, whose needs are the model's."""
-    below = [
-        r
-        for r in layers
-        if r.protocol in (None, protocol) and r.layer != "train" and r.of_layer_below is not None
-    ]
-    if not below:
-        return ""
-    worst = min(below, key=lambda r: r.of_layer_below or 1.0)
-    lost = 1.0 - (worst.of_layer_below or 1.0)
-    if lost < 0.05:
-        return f"Under {protocol} no layer loses more than {max(lost, 0.01):.0%} of the one below."
-    return (
-        f"Under {protocol} most is lost in the layer {_NAMES[worst.layer]}: "
-        f"{lost:.0%} of what the one below it carries."
-    )
+def _left_of_tcp(layers: Sequence[LayerResult]) -> list[str]:
+    """What each protocol leaves of raw TCP, layer by layer."""
+    tcp = next((r.mb_per_s for r in layers if r.layer == "tcp"), None)
+    if tcp is None:
+        return []
+    clauses = []
+    for layer, name in (("rpc", "the RPC layer leaves"), ("transfer", "tensors get")):
+        shares = [f"{r.mb_per_s / tcp:.0%} under {r.protocol}" for r in layers if r.layer == layer]
+        if shares:
+            clauses.append(f"{name} {' and '.join(shares)}")
+    if not clauses:
+        return []
+    return [f"Of raw TCP's {number(tcp)} MB/s {', '.join(clauses)}."]
 
 
 def _layers(suite: Suite) -> Section | None:

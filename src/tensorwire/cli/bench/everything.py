@@ -7,9 +7,16 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
-from tensorwire.cli.options import json_option, report_option
-from tensorwire.errors import TensorwireError
+from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
+from tensorwire.cli.options import (
+    json_option,
+    lab_option,
+    protocols_option,
+    report_option,
+    transport_option,
+)
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab import LabSettings
 
 
 @click.command(
@@ -17,19 +24,13 @@ from tensorwire.errors import TensorwireError
     epilog="""\b
 Examples:
   tensorwire bench all --report page.html
-  tensorwire bench all --quick --json all.json""",
+  tensorwire bench all --quick --json all.json
+  tensorwire bench all --lab hosts=2,rate=10gbit,delay=50us --report page.html""",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes and rounds: two minutes instead of ten.")
-@click.option(
-    "--protocols", metavar="LIST", help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]"
-)
-@click.option(
-    "--transport",
-    type=click.Choice(TRANSPORTS),
-    default="tcp",
-    show_default=True,
-    help="How grpc++ moves payloads between tasks of one host; tcp is what it does between hosts.",
-)
+@protocols_option
+@transport_option("tcp")
+@lab_option
 @json_option
 @report_option
 @click.pass_context
@@ -39,6 +40,7 @@ def everything(
     quick: bool,
     protocols: str | None,
     transport: str,
+    lab: LabSettings | None,
     json_path: Path | None,
     report_path: Path | None,
 ) -> None:
@@ -47,10 +49,13 @@ def everything(
     A layer that fails is named, and the others go on; the status is 1 then. After Ctrl-C the files
     have what was measured before.
     """
+    from tensorwire.bench import places
     from tensorwire.bench.everything import INTERRUPTED, EverythingPlan, layers, run
     from tensorwire.report import overview, page, terminal
     from tensorwire.report.progress import ProgressDisplay
 
+    if lab is not None and transport != "tcp":
+        raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")
     plan = EverythingPlan(
         quick=quick,
         protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
@@ -58,8 +63,9 @@ def everything(
     )
     notes: list[str] = []
     parts = layers(plan, notes)
-    with ProgressDisplay("bench all", sum(part.blocks for part in parts)) as progress:
-        suite = run(parts, notes, progress)
+    blocks = sum(part.blocks for part in parts)
+    with ProgressDisplay("bench all", blocks) as progress, places.chosen(lab) as chosen:
+        suite = run(parts, notes, progress, chosen)
     is_interrupted = INTERRUPTED in suite.failures.values()
     if is_interrupted and not suite.records:
         raise _interrupted("nothing was written")
