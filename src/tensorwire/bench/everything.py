@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tensorwire.bench import serve, sizes, stats, steps, strategy, train
+from tensorwire.bench import rpc, serve, sizes, stats, steps, strategy, tcp, train
 from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import LayerResult, Ratio, Record, Result, TrainResult, TransferResult
+from tensorwire.bench.record import (
+    LayerResult,
+    Noise,
+    Ratio,
+    Record,
+    Result,
+    RpcResult,
+    TcpResult,
+    TrainResult,
+    TransferResult,
+)
 from tensorwire.bench.sides import PROTOCOLS, Setting, Watcher
 from tensorwire.bench.suite import COMMAND, Suite
 from tensorwire.errors import TensorwireError
@@ -43,14 +54,26 @@ class Layer:
     name: str
     blocks: int
     """How often it advances its watcher."""
-    run: Callable[[Watcher, Places], Sequence[Record[Result]]]
+    run: Callable[[Watcher, Places], Iterable[Record[Result]]]
+    """Records as they are made; those before a failure count."""
 
 
 def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     """What will be run, in this order; what had to be left out is added to `notes`."""
     common: dict[str, Any] = {"protocols": plan.protocols, "setting": plan.setting}
     quick = plan.quick
+    tcp_plan = tcp.TcpPlan(rounds=2 if quick else 5)
     transfer_plan = _sizes_plan(plan, notes)
+    rpc_plans = [
+        rpc.RpcPlan(
+            size,
+            concurrency=1 if size > sizes.CEILING_BYTES else None,
+            rounds=3 if quick else 5,
+            protocols=plan.protocols,
+        )
+        for size in transfer_plan.sizes_bytes
+    ]
+    alone_plan = rpc.RpcPlan(concurrency=1, rounds=3 if quick else 10, protocols=plan.protocols)
     steps_plan = steps.StepsPlan(**common, iters=120 if quick else 600, rounds=4 if quick else 20)
     serve_plan = serve.ServePlan(
         **common,
@@ -62,6 +85,12 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     )
     train_plan = train.TrainPlan(**common, steps=300 if quick else 2000, rounds=4 if quick else 8)
     return [
+        Layer("tcp", tcp_plan.rounds, lambda w, p: [tcp.run(tcp_plan, w, p)]),
+        Layer(
+            "rpc",
+            sum(each.blocks for each in (*rpc_plans, alone_plan)),
+            lambda w, p: _rpc(rpc_plans, alone_plan, w, p),
+        ),
         Layer("transfer", transfer_plan.blocks, lambda w, p: [sizes.run(transfer_plan, w, p)]),
         Layer(
             "steps",
@@ -92,6 +121,46 @@ def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> sizes.SizesPlan:
     notes.append(f"tensors of {names} are left out: this machine has not the memory for them now")
     fitting = tuple(size for size in chosen if size not in too_large)
     return sizes.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
+
+
+def _rpc(
+    over_sizes: Sequence[rpc.RpcPlan], alone: rpc.RpcPlan, watcher: Watcher, places: Places
+) -> Iterator[Record[RpcResult]]:
+    """One record of all sizes, and one of small requests that wait for each other."""
+    done: list[Record[RpcResult]] = []
+    try:
+        for plan in over_sizes:
+            part = _Part(watcher, data_size(plan.message_size))
+            done.append(rpc.run(plan, part, places))
+    finally:
+        if done:
+            yield _of_all_sizes(done)
+    yield rpc.run(alone, _Part(watcher, "one at a time"), places)
+
+
+def _of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
+    """Ratios and scatter are called "grpc++/grpc 64 B", "grpc 64 B" and so on."""
+    named = [(data_size(record.results[0].message_size), record) for record in records]
+    noises = [(size, record.noise) for size, record in named if record.noise is not None]
+    return dataclasses.replace(
+        records[0],
+        results=[result for record in records for result in record.results],
+        ratios={
+            f"{name} {size}": ratio
+            for size, record in named
+            for name, ratio in record.ratios.items()
+        },
+        noise=Noise(
+            load_start=noises[0][1].load_start,
+            load_end=noises[-1][1].load_end,
+            steal=max(noise.steal for _, noise in noises),
+            scatter={
+                f"{name} {size}": share
+                for size, noise in noises
+                for name, share in noise.scatter.items()
+            },
+        ),
+    )
 
 
 def _train(plan: train.TrainPlan, watcher: Watcher, places: Places) -> Record[TrainResult]:
@@ -141,7 +210,7 @@ def run(
     for index, layer in enumerate(plan):
         part = _Part(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
         try:
-            records += layer.run(part, places)
+            records.extend(layer.run(part, places))
         except TensorwireError as error:
             failures[layer.name] = str(error)
         except KeyboardInterrupt:
@@ -156,6 +225,7 @@ def run(
         results=what_is_left(records),
         ratios=_ratios(records),
         noise=noise.seen({}),
+        lab=places.document,
     )
     return Suite(summary, records, failures, notes)
 
@@ -176,8 +246,14 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
 
     for name, rate in _lowest(records).items():
         add(name, rate)
-    for moved in _at_one_size(records):
-        add("transfer", moved.mb_per_s, moved.protocol, round(moved.data_mb * 1e6))
+    moved = [each for each in _of_type(records, TransferResult) if _comparable(each.data_mb * 1e6)]
+    size = max((round(each.data_mb * 1e6) for each in moved), default=sizes.CEILING_BYTES)
+    for called in _of_type(records, RpcResult):
+        if called.message_size == size:
+            add("rpc", called.mb_per_s, called.protocol, size)
+    for each in moved:
+        if round(each.data_mb * 1e6) == size:
+            add("transfer", each.mb_per_s, each.protocol, size)
     for trained in _of_type(records, TrainResult):
         if trained.wire_mb_per_step is not None:
             add("train", trained.wire_mb_per_step * trained.steps_per_s, trained.protocol)
@@ -189,6 +265,10 @@ def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
     rates: dict[str, float] = {}
     for record in records:
         rates |= record.ceilings
+    # Several streams where they carry more.
+    for streams in _of_type(records, TcpResult):
+        name = "tcp" if streams.implementation == "tcp" else "iperf3"
+        rates[name] = max(rates.get(name, 0.0), streams.mb_per_s)
     link = next((rate for record in records if (rate := _link_mb_per_s(record)) is not None), None)
     if link is not None:
         rates["link"] = link
@@ -204,15 +284,8 @@ def _link_mb_per_s(record: Record[Result]) -> float | None:
     return min((rate / 8 for rate in of_hosts if rate is not None), default=None)
 
 
-def _at_one_size(records: Sequence[Record[Result]]) -> list[TransferResult]:
-    """Of all transfers those of sizes.CEILING_BYTES, or of the largest size below."""
-    results = [
-        result
-        for result in _of_type(records, TransferResult)
-        if result.data_mb * 1e6 <= sizes.CEILING_BYTES
-    ]
-    largest = max((result.data_mb for result in results), default=0.0)
-    return [result for result in results if result.data_mb == largest]
+def _comparable(size_bytes: float) -> bool:
+    return size_bytes <= sizes.CEILING_BYTES
 
 
 def _of_type(
@@ -226,8 +299,15 @@ def _of_type(
 
 def _ratios(records: Sequence[Record[Result]]) -> dict[str, Ratio]:
     """Those of each experiment, named after it: "grpc++/grpc serve"."""
-    found = {}
-    for record in records:
-        for name, ratio in record.ratios.items():
-            found[f"{name} {record.command.removeprefix('bench ')}"] = ratio
-    return found
+    return {
+        f"{name} {_experiment(record)}": ratio
+        for record in records
+        for name, ratio in record.ratios.items()
+    }
+
+
+def _experiment(record: Record[Result]) -> str:
+    name = record.command.removeprefix("bench ")
+    first = record.results[0]
+    alone = isinstance(first, RpcResult) and first.concurrency == 1
+    return f"{name}, one at a time" if alone else name

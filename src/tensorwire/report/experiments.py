@@ -309,19 +309,25 @@ def _rpc(record: Record[RpcResult]) -> Section:
             )
         )
     if len(by_size) > 1:
-        protocols = dict.fromkeys(r.protocol for r in record.results)
-        lines = [
-            Line(
-                name,
-                [(r.message_size, r.mb_per_s) for r in record.results if r.protocol == name],
-            )
-            for name in protocols
-        ]
-        charts.insert(0, Lines("Rate of requests, MB = 10^6 bytes", "MB/s", lines))
+        charts = [rpc_lines(record)]
     headline = ""
     if len(by_size) == 1:
         headline = _compared(record.ratios, f"moves requests of {data_size(first.message_size)}")
     return Section("Raw RPC", headline, charts, [table])
+
+
+def rpc_lines(record: Record[RpcResult]) -> Lines:
+    """The rate of each protocol over the request's size."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for r in record.results:
+        points.setdefault(r.protocol, []).append((r.message_size, r.mb_per_s))
+    by = dict.fromkeys(f"{r.protocol} by {r.implementation}" for r in record.results)
+    return Lines(
+        "A request, without TensorFlow",
+        "MB/s",
+        [Line(protocol, of_protocol) for protocol, of_protocol in points.items()],
+        f"MB/s, MB = 10^6 bytes; both axes are logarithmic; {', '.join(by)}.",
+    )
 
 
 def _rpc_row(r: RpcResult) -> list[str]:

@@ -10,9 +10,11 @@ from tensorwire.bench.record import (
     LayerResult,
     MemoryResult,
     Result,
+    RpcResult,
     ServeResult,
     StepsResult,
     StrategyResult,
+    TcpResult,
     TrainResult,
     TransferResult,
 )
@@ -63,6 +65,15 @@ def _train(r: TrainResult) -> Figure:
     return Figure(f"Training, {r.model}", side, r.steps_per_s, "steps/s")
 
 
+def _tcp(r: TcpResult) -> Figure:
+    return Figure(f"Raw TCP, streams: {r.streams}", r.implementation, r.mb_per_s, "MB/s")
+
+
+def _rpc(r: RpcResult) -> Figure:
+    of = f"RPC, {data_size(r.message_size)}, {r.concurrency} on their way"
+    return Figure(of, r.protocol, r.requests_per_s, "/s")
+
+
 def _memory(r: MemoryResult) -> Figure:
     of = f"Highest memory of {r.task}, tensors of {data_size(r.data_mb * 1e6)}"
     return Figure(of, r.protocol, r.highest_mb, "MB", more_is_better=False)
@@ -74,6 +85,8 @@ def _layer(r: LayerResult) -> Figure:
 
 # The keys are the types that their values take; the type system cannot say so.
 _FIGURES: Mapping[type[Result], Callable[[Any], Figure]] = {
+    TcpResult: _tcp,
+    RpcResult: _rpc,
     TransferResult: _transfer,
     StepsResult: _steps,
     StrategyResult: _strategy,

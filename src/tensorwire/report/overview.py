@@ -10,6 +10,7 @@ from tensorwire.bench.record import (
     LayerResult,
     Record,
     Result,
+    RpcResult,
     ServeResult,
     StepsResult,
     TrainResult,
@@ -20,6 +21,7 @@ from tensorwire.bench.suite import Suite
 from tensorwire.report import experiments, page, training
 from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
 from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
+from tensorwire.report.places import lab_notes
 from tensorwire.units import data_size, number
 
 _NAMES = {
@@ -141,7 +143,7 @@ def _layers(suite: Suite) -> Section | None:
             )
         ],
         tables=[table],
-        notes=[*notes, *noise_notes(suite.summary.noise)],
+        notes=[*notes, *lab_notes(suite.summary.lab), *noise_notes(suite.summary.noise)],
         warnings=noise_warnings(suite.summary.noise, suite.summary.host),
     )
 
@@ -156,12 +158,18 @@ def _failures(suite: Suite) -> Section | None:
         return None
     return Section(
         "Not measured",
-        warnings=[f"{layer}: {why}" for layer, why in suite.failures.items()],
+        # What follows the first line is a log's end; the JSON has it.
+        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in suite.failures.items()],
     )
 
 
 def _sizes(suite: Suite) -> Section | None:
     charts: list[Chart] = [
+        experiments.rpc_lines(record)
+        for record in _of_type(suite, RpcResult)
+        if len({r.message_size for r in record.results}) > 1
+    ]
+    charts += [
         experiments.transfer_lines(record)
         for record in _of_type(suite, TransferResult)
         if len({r.data_mb for r in record.results}) > 1
@@ -171,6 +179,12 @@ def _sizes(suite: Suite) -> Section | None:
 
 def _latency(suite: Suite) -> Section | None:
     charts: list[Chart] = []
+    for record in _of_type(suite, RpcResult):
+        first = record.results[0]
+        if first.concurrency == 1:
+            title = f"RPC without TensorFlow, {first.message_size} bytes, one at a time"
+            latencies = [(r.protocol, r.latency_us) for r in record.results if r.latency_us]
+            charts.append(experiments.latency_bars(title, latencies))
     for record in _of_type(suite, ServeResult):
         first = record.results[0]
         title = f"One ps, {first.clients} clients, {first.message_size} bytes: a request"
