@@ -245,7 +245,7 @@ def run(plan: RpcPlan, watcher: Watcher, places: Places = HERE) -> Record[RpcRes
         TensorwireError: there is no gRPC here, or a task failed or did not answer in time.
     """
     with local_sides(plan, watcher, places) as sides:
-        return _measure(plan, sides, watcher)
+        return dataclasses.replace(_measure(plan, sides, watcher), lab=places.document)
 
 
 def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[RpcResult]:

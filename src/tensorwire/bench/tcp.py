@@ -8,6 +8,7 @@ a block of so many buffers and waits until all of it is there; what iperf3 says 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -129,7 +130,7 @@ def run(plan: TcpPlan, watcher: Watcher, places: Places = HERE) -> Record[TcpRes
         side = TcpSide(processes.end(SERVER), processes.end(CLIENT), plan)
         address = processes.address(SERVER)
         side.connect(split_address(address)[0], address)
-        return _measure(plan, side, iperf3, watcher)
+        return dataclasses.replace(_measure(plan, side, iperf3, watcher), lab=places.document)
 
 
 def measure_remote(plan: TcpPlan, target: Target, watcher: Watcher) -> Record[TcpResult]:
