@@ -32,6 +32,8 @@ class Bar:
     """What decides its colour: the name of a side, so that it is the same in every chart."""
     low: float | None = None
     high: float | None = None
+    more: str = ""
+    """What stands after its figure."""
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,8 @@ def _bars(chart: Bars, width_px: int) -> Spec:
         {
             "label": bar.label,
             "value": bar.value,
-            "text": f"{number(bar.value)} {chart.unit}",
-            "said": f"{bar.label}: {number(bar.value)} {chart.unit}",
+            "text": f"{number(bar.value)} {chart.unit}{bar.more}",
+            "said": f"{bar.label}: {number(bar.value)} {chart.unit}{bar.more}",
             "colour": colour(bar.series),
             "low": bar.low,
             "high": bar.high,
@@ -131,7 +131,8 @@ def _bars(chart: Bars, width_px: int) -> Spec:
         for bar in chart.bars
     ]
     top = max((max(bar.value, bar.high or 0.0) for bar in chart.bars), default=0.0)
-    length = _length(top, 95, width_px)
+    room_px = 90 + 6 * max((len(bar.more) for bar in chart.bars), default=0)
+    length = _length(top, room_px, width_px)
     layers: list[Spec] = [
         {
             "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": 3},

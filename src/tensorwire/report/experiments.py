@@ -388,7 +388,10 @@ def latency_bars(title: str, latencies: Iterable[tuple[str, LatencyUs]]) -> Bars
     return Bars(
         title,
         "us",
-        [Bar(name, each.p50, name, low=each.p50, high=each.p99) for name, each in latencies],
+        [
+            Bar(name, each.p50, name, each.p50, each.p99, f", p99 {number(each.p99)}")
+            for name, each in latencies
+        ],
         "Median, and a line to the 99th percentile; microseconds, shorter is better.",
     )
 

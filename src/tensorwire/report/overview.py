@@ -126,7 +126,11 @@ def _layers(suite: Suite) -> Section | None:
         [rows],
         text_columns=2,
     )
-    notes = [*suite.notes]
+    notes = [
+        *suite.notes,
+        "The protocols of one layer took turns; the layers ran one after the other, so that what "
+        "the machine did beside them may be in the step from one to the next.",
+    ]
     if any(r.layer == "train" for r in layers):
         notes.append(
             "Training: what the tasks sent while they trained. It is what the model needs at the "
