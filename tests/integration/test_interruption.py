@@ -29,6 +29,8 @@ BENCHES = [
     ["steps", *LAB],
     ["serve", "--clients=4"],
     ["strategy"],
+    ["rpc", "--rounds=1000", *LAB],
+    ["tcp", "--rounds=1000"],
     ["train", "--steps=100000", *LAB],
 ]
 LATEST_S = 8.0

@@ -152,7 +152,7 @@ def bench(*arguments: str) -> subprocess.Popen[str]:
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
 
@@ -175,7 +175,7 @@ def test_two_hosts_each_do_their_part_and_both_end(port: int, tmp_path: Path) ->
 def test_another_version_fails_at_both_ends(port: int) -> None:
     server = bench("rpc", "--job", "server", "--port", str(port))
     with pytest.raises(TensorwireError, match="different versions of tensorwire") as caught:
-        call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT, version="0.0.1"), "server", 30.0)
+        call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT, version="0.0.1"), "server", 100.0)
     status, _, err = outcome(server)
     assert status == 1
     assert str(caught.value) in err
@@ -183,7 +183,7 @@ def test_another_version_fails_at_both_ends(port: int) -> None:
 
 def test_a_client_that_goes_ends_its_server_with_an_error(port: int) -> None:
     server = bench("rpc", "--job", "server", "--port", str(port))
-    call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT), "server", 30.0).close()
+    call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT), "server", 100.0).close()
     status, _, err = outcome(server)
     assert status == 1
     assert "went before it was done" in err.splitlines()[-1]
