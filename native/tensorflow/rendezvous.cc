@@ -32,6 +32,8 @@ using tensorflow::Device;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
+constexpr uint64_t kSmallBytes = 16u << 10;
+
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
   RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, StandingOrders* orders)
@@ -291,12 +293,15 @@ absl::Status RemoteRendezvous::RecvCall::DecodeProto(const IncomingTensor& incom
 void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
   const auto self = shared_from_this();  // whoever ends it may hold the last reference
   if (ended_.exchange(true)) return;
-  const int64_t now_us = wire::NowUs();
-  RecvClock().End(now_us);
+  // A small payload comes with its head, and the clock has been read.
+  const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
+  const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
+  RecvClock().End(here_us);
   if (status.ok()) {
-    const int64_t waited_us = now_us - began_us_;
+    const int64_t waited_us = here_us - began_us_;
     // What was made before it was wanted was waited for only while it was on its way.
-    const int64_t wire_us = std::clamp<int64_t>(way_us + now_us - incoming.head_us(), 0, waited_us);
+    const int64_t wire_us =
+        std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
     counters_->Count(incoming.payload_bytes());
     counters_->CountWait(waited_us - wire_us, wire_us);
   }

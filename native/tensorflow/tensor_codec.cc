@@ -5,7 +5,7 @@
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorwire/wire/clock.h"
+#include "tensorwire/wire/engine.h"
 
 namespace tensorwire::plugin {
 
@@ -43,7 +43,7 @@ void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t made_us, wire::M
 absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload_bytes,
                                      tensorflow::Allocator* allocator,
                                      std::vector<wire::MutableBuffer>* into) {
-  head_us_ = wire::NowUs();
+  head_us_ = wire::ArrivedUs();
   payload_bytes_ = payload_bytes;
   wire::MetadataReader reader(metadata);
   uint8_t rank = 0;

@@ -42,8 +42,8 @@ void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t made
 // A tensor that arrives.
 class IncomingTensor {
  public:
-  // Reads the metadata, checks it against the payload's size, and makes room for the payload, for
-  // tensors in host memory from `allocator`.
+  // On a reactor. Reads the metadata, checks it against the payload's size, and makes room for the
+  // payload, for tensors in host memory from `allocator`.
   absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
                        tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
 

@@ -23,6 +23,7 @@ struct TensorCounters {
     bytes.fetch_add(tensor_bytes, std::memory_order_relaxed);
   }
   void CountWait(int64_t not_ready, int64_t wire) {
+    if (not_ready + wire == 0) return;  // as for most of what is pushed
     not_ready_us.fetch_add(static_cast<uint64_t>(not_ready), std::memory_order_relaxed);
     wire_us.fetch_add(static_cast<uint64_t>(wire), std::memory_order_relaxed);
   }

@@ -37,9 +37,12 @@ constexpr size_t kMostUnsentFrames = 4096;
 constexpr uint64_t kMostUnsentBytes = 256u << 20;
 
 thread_local SendBatch* current_batch = nullptr;
+thread_local int64_t arrived_us = 0;
 std::atomic<uint64_t> next_connection_id{1};
 
 }  // namespace
+
+int64_t ArrivedUs() { return arrived_us; }
 
 SendBatch::SendBatch() : outer_(current_batch) { current_batch = this; }
 
@@ -447,6 +450,7 @@ void Connection::ResumeReadingFromReactor() {
   reading_paused_ = false;
   UpdateEventsFromReactor();
   const std::string stashed = std::exchange(stash_, {});
+  arrived_us = NowUs();
   if (Status s = ParseFromReactor(stashed.data(), stashed.size()); !s.ok()) {
     RefuseFromReactor(s);
   } else if (!reading_paused_) {
@@ -503,7 +507,8 @@ void Connection::ReadFromReactor() {
                            : Status(Code::kFailedPrecondition, foreign));
       return;
     }
-    last_sign_ms_ = NowMs();
+    arrived_us = NowUs();
+    last_sign_ms_ = arrived_us / 1000;
     Count(counters_->rx_bytes, static_cast<uint64_t>(got));
     Count(counters_->rx_syscalls);
     turn_bytes += static_cast<uint64_t>(got);

@@ -23,6 +23,9 @@ namespace tensorwire::wire {
 
 class Connection;
 
+// On a reactor: when the bytes that it handles were read, as NowUs says it.
+TENSORWIRE_API int64_t ArrivedUs();
+
 // A request in flight, as its asker sees it. The engine owns it from Channel::Start to Done.
 class Call {
  public:
