@@ -58,6 +58,14 @@ class TaskRates:
     def job(self) -> str:
         return self.task.partition(":")[0]
 
+    def scalars(self) -> dict[str, float]:
+        """Tags and values for TensorBoard."""
+        names = (
+            *("in_bytes_per_s", "out_bytes_per_s", "requests_per_s", "waiting", "wire"),
+            *("reactor", "cores", "rss_bytes"),
+        )
+        return {f"tensorwire/{name}": float(getattr(self, name)) for name in names}
+
 
 @dataclass(frozen=True)
 class Imbalance:

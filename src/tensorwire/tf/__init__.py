@@ -6,9 +6,28 @@
 The first import on a machine compiles the plug-in, once (see ``tensorwire build``).
 """
 
+from importlib import import_module
+from typing import Any
+
 from tensorwire.plugin.loader import load, stats
 from tensorwire.tf.config import ConfigProto
 
-__all__ = ["ConfigProto", "load", "stats"]
+# Loaded when they are used: callbacks want Keras, which is slow to start.
+_LAZY = {
+    "FiguresHook": "hooks",
+    "StepBreakdownHook": "hooks",
+    "FiguresCallback": "callbacks",
+    "StepBreakdownCallback": "callbacks",
+    "StepTimer": "step_timer",
+}
+
+__all__ = ["ConfigProto", "load", "stats", *_LAZY]  # noqa: PLE0604 - they are names
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"tensorwire.tf.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'tensorwire.tf' has no attribute {name!r}")
+
 
 load()

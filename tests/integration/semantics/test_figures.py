@@ -18,6 +18,7 @@ from tensorwire.lab.ports import PortLease
 from tensorwire.monitor import announce, fetch
 from tensorwire.monitor.figures import TaskFigures, TensorFigures, Traffic
 
+from .slow_wire import SlowWire
 from .support import TensorFlowCluster, session_config, tf1
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120, method="thread", func_only=True)]
@@ -115,41 +116,6 @@ def test_what_waits_for_its_producer_is_not_blamed_on_the_wire(
     assert found.wire_us < found.not_ready_us
     assert worker.total("recv_waiting_us") >= found.not_ready_us
     assert wire_cluster.stats("worker:0")["pushed_tensors"] > 0
-
-
-class SlowWire:
-    """Takes connections to `port` of this host, and holds back what comes from `target`."""
-
-    def __init__(self, port: int, target: int) -> None:
-        self.held_s = 0.0
-        self._target = target
-        self._server = socket.create_server(("127.0.0.1", port))
-        self._open = [self._server]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        for each in self._open:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                self._open += [near, far]
-                for source, sink, slow in ((near, far, False), (far, near, True)):
-                    threading.Thread(
-                        target=self._pass, args=(source, sink, slow), daemon=True
-                    ).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                if slow:
-                    time.sleep(self.held_s)
-                sink.sendall(data)
 
 
 @pytest.fixture

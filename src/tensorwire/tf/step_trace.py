@@ -1,0 +1,123 @@
+"""When kernels ran in a step: from a session's RunMetadata, or from TensorFlow's profiler."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from tensorwire.monitor.breakdown import Interval, StepTrace
+
+# Kernels that wait for input. What they wait for runs in threads of its own.
+_INPUT = re.compile(
+    r"(MultiDevice)?IteratorGetNext|(One|Make)\w*Iterator|ReduceDataset|DatasetToSingleElement"
+    r"|Queue\w*Dequeue|Reader\w*Read|MapUnstage|OrderedMapUnstage|Unstage"
+)
+# Kernels that wait for another task, or do nothing.
+_WAITING = re.compile(
+    r"_?(Host)?(Send|Recv)|NoOp|RemoteCall|(Stateful)?PartitionedCall|_?Retval|_?Arg"
+)
+
+
+def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
+    """Of a step that ran with ``trace_level=FULL_TRACE``, in microseconds since 1970.
+
+    `own_task` as in "/job:worker/replica:0/task:0"; without a cluster there is only one.
+    """
+    compute: list[Interval] = []
+    waiting: list[Interval] = []
+    others: dict[str, list[Interval]] = {}
+    for device in metadata.step_stats.dev_stats:
+        task = device.device.partition("/device:")[0]
+        own = task == own_task or "/job:" not in task or task.startswith("/job:localhost")
+        for node in device.node_stats:
+            begin = node.all_start_micros
+            interval = (begin, begin + node.all_end_rel_micros)
+            operation = _operation(node)
+            if _WAITING.fullmatch(operation):
+                continue
+            if not own:
+                others.setdefault(task, []).append(interval)
+            elif _INPUT.match(operation):
+                waiting.append(interval)
+            else:
+                compute.append(interval)
+    return StepTrace(compute, waiting, others)
+
+
+def _operation(node: Any) -> str:
+    """Of "name = Operation(inputs)", or of a node whose label is another's."""
+    found = re.search(r" = (\w+)\(", node.timeline_label)
+    return found[1] if found else str(node.timeline_label or node.node_name)
+
+
+class FunctionTrace:
+    """Traces what this process runs from now until `stop`, by TensorFlow's profiler.
+
+    A function of TF2 has no RunMetadata with its kernels. Where a profile is being made already, or
+    TensorFlow keeps its profiler elsewhere, nothing is seen, and own compute is part of the rest.
+    """
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._began_us = 0.0
+        try:
+            from tensorflow.python.profiler.internal import _pywrap_profiler
+
+            session = _pywrap_profiler.ProfilerSession()
+            session.start(
+                "", {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 0}
+            )
+            self._session = session
+        except Exception:  # whatever it is, the step must go on
+            return
+        self._began_us = time.time() * 1e6
+
+    def stop(self) -> StepTrace:
+        """What ran, in microseconds since 1970."""
+        if self._session is None:
+            return StepTrace()
+        try:
+            from tensorflow.tsl.profiler.protobuf import trace_events_pb2
+
+            trace = trace_events_pb2.Trace.FromString(self._session.stop())
+        except Exception:  # as above
+            return StepTrace()
+        return _from_events(trace, self._began_us)
+
+
+def _from_events(trace: Any, began_us: float) -> StepTrace:
+    """Events are by the time since the profile began."""
+
+    def interval(event: Any) -> Interval:
+        begin = began_us + event.timestamp_ps / 1e6
+        return begin, begin + event.duration_ps / 1e6
+
+    # What tf.data maps runs in executors of its own, ahead of the step that will want it.
+    pipeline = {
+        event.args["id"]
+        for event in trace.trace_events
+        if event.name == "InstantiatedCapturedFunction::Run" and "id" in event.args
+    }
+    ahead = [
+        (event.resource_id, event.timestamp_ps, event.timestamp_ps + event.duration_ps)
+        for event in trace.trace_events
+        if event.name == "ExecutorState::Process" and event.args.get("id") in pipeline
+    ]
+    compute: list[Interval] = []
+    waiting: list[Interval] = []
+    for event in trace.trace_events:
+        operation = event.args["long_name"].rpartition(":")[2] if "long_name" in event.args else ""
+        if event.name == "IteratorGetNextOp::DoCompute" or _INPUT.match(operation):
+            waiting.append(interval(event))
+        elif (
+            operation
+            and operation == event.name
+            and not _WAITING.fullmatch(operation)
+            and not any(
+                thread == event.resource_id and begin <= event.timestamp_ps < end
+                for thread, begin, end in ahead
+            )
+        ):
+            compute.append(interval(event))
+    return StepTrace(compute, waiting)
