@@ -104,6 +104,24 @@ def test_balanced_splits_the_large_and_keeps_slots_beside_their_part(
     assert held == plan.bytes_per_ps
 
 
+@pytest.mark.parametrize("setter", [None, tf1.train.replica_device_setter(2)])
+def test_what_a_step_moves_is_known_for_each_variable(
+    placement: Any, graph_mode: Any, setter: Any
+) -> None:
+    from tensorwire.placement import crossings
+
+    with tf1.device(setter):
+        ids = tf.random.uniform([100], 0, 50, tf.int64)
+        rows = tf1.nn.embedding_lookup(tf1.get_variable("table", [50, 8]), ids)
+        loss = tf.reduce_sum(tf.matmul(rows, tf1.get_variable("kernel", [8, 4])))
+        tf1.train.AdagradOptimizer(0.1).minimize(loss)
+    traffic = placement.Traffic.predicted(crossings.of_graph(graph_mode))
+    learning_rate = 4
+    assert traffic.bytes_per_step["kernel"] == 2 * 8 * 4 * 4 + learning_rate
+    # The ids twice: to look up, and beside the gradient.
+    assert 0 <= traffic.bytes_per_step["table"] - 2 * 100 * (8 * 4 + 8) <= 32
+
+
 def test_checkpoints_go_from_whole_to_split_variables_and_back(
     placement: Any, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ from tensorwire.placement.traffic import Traffic
         (("--ps", "2", "--graph", "g", "--script", "s"), "give --graph or --script, one of them"),
         (("--ps", "2", "--graph", "g", "--", "--flag"), "only --script takes arguments"),
         (("--ps", "2", "--script", "missing.py"), "there is no script missing.py"),
-        (("--ps", "2", "--script", "x", "--traffic", "no.json"), "cannot read no.json"),
         (("--ps", "2", "--graph", "g", "--json", "no/where.json"), "there is no folder no"),
     ],
 )

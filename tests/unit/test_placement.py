@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tensorwire.errors import UsageError
 from tensorwire.placement import packing, plan
 from tensorwire.placement.plan import Plan, Variable
-from tensorwire.placement.traffic import Traffic, row_bounds
+from tensorwire.placement.traffic import Crossing, Traffic, row_bounds
 
 LOADS = st.lists(st.integers(0, 1000), max_size=40)
 BINS = st.integers(1, 8)
@@ -181,7 +182,7 @@ def test_a_file_that_is_no_record_of_traffic_is_refused(
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=says):
-        Traffic.read(path)
+        Traffic.read([path])
 
 
 def test_a_file_that_is_no_plan_is_refused() -> None:
@@ -189,3 +190,61 @@ def test_a_file_that_is_no_plan_is_refused() -> None:
     for bad in ({}, {**good, "ps": 1}, {**good, "variables": [{"name": "x"}]}):
         with pytest.raises(UsageError, match="no plan"):
             Plan.from_document(bad)
+
+
+def counted(task: str, peer: str, direction: str, name: str, tensors: int, size: int) -> Any:
+    long = [f"/job:{t[:-2]}/replica:0/task:{t[-1]}" for t in (task, peer)]
+    return {
+        "task": long[0], "peer": long[1], "direction": direction, "name": name,
+        "tensors": tensors, "bytes": size, "not_ready_us": 0, "wire_us": 0,
+    }  # fmt: skip
+
+
+CROSSINGS = [
+    Crossing("look_up", "table", False, (-1, 8), 4),
+    Crossing("grad", "table", True, (-1, 8), 4),
+    Crossing("ids", "table", True, (-1,), 8),
+    Crossing("matmul/read", "kernel", False, (8, 4), 4),
+]
+
+
+def test_figures_of_tasks_become_bytes_a_step_of_variables(tmp_path: Path) -> None:
+    process = {"host": "h", "pid": 1, "cores": 1, "at_s": 0.0, "cpu_s": 0.0, "rss_bytes": 0}
+    zero = dict.fromkeys(
+        ("clock_us", "recv_tensors", "pushed_tensors", "served_tensors", "run_graphs",
+         "eager_calls", "fused_messages", "fused_tensors", "recv_waiting_us"), 0)  # fmt: skip
+
+    def keep(name: str, *tensors: Any) -> Path:
+        path = tmp_path / name
+        path.write_text(json.dumps({"process": process, **zero, "tensors": tensors}))
+        return path
+
+    ps = [
+        keep(
+            "ps0",
+            counted("ps:0", "worker:0", "out", "look_up", 30, 3000),
+            counted("ps:0", "worker:0", "in", "grad", 30, 3000),
+            counted("ps:0", "worker:1", "out", "look_up", 10, 1000),
+            counted("ps:0", "worker:1", "in", "unknown", 10, 9000),
+            counted("ps:0", "ps:1", "in", "grad", 1, 9000),
+        ),
+        keep("ps1", counted("ps:1", "worker:0", "out", "matmul/read", 30, 400)),
+    ]
+    worker = keep("worker", counted("worker:0", "ps:0", "in", "look_up", 30, 3000))
+    read = Traffic.read([*ps, worker], CROSSINGS)  # a worker's count is the ps's, seen again
+    assert read == Traffic({"table": 7000 / 40, "kernel": 400 / 40})
+    assert Traffic.read([worker], CROSSINGS) == Traffic({"table": 100.0})
+    with pytest.raises(UsageError, match="name no tensor of this graph"):
+        Traffic.read([worker], [])
+    with pytest.raises(UsageError, match="several files"):
+        good = tmp_path / "variables.json"
+        good.write_text('{"variables": {"table": 1}}')
+        Traffic.read([good, worker], CROSSINGS)
+
+
+def test_traffic_is_predicted_only_where_sizes_are_known() -> None:
+    assert Traffic.predicted([]) is None
+    assert Traffic.predicted(CROSSINGS) is None
+    predicted = Traffic.predicted(CROSSINGS, batch=10)
+    assert predicted is not None
+    assert predicted.bytes_per_step == {"table": 2 * 320 + 80, "kernel": 128}

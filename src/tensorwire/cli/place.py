@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 from tensorwire import __version__
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.placement.plan import Variable
+from tensorwire.placement.plan import Model
 
 
 @click.command(
@@ -34,9 +35,16 @@ Examples:
 @click.option("--ps", type=click.IntRange(min=1), required=True, help="Number of ps.")
 @click.option(
     "--traffic",
-    "traffic_path",
+    "traffic_paths",
     type=click.Path(path_type=Path),
-    help="Bytes a step of each variable, from an earlier run (docs/placement.md).",
+    multiple=True,
+    help="What an earlier run moved: figures of a ps (docs/figures.md), and of each other one, or "
+    "bytes a step of each variable (docs/placement.md).",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    help="Without --traffic: stands for the sizes that the graph leaves open.",
 )
 @click.option(
     "--strategy",
@@ -60,7 +68,8 @@ def place(
     graph: Path | None,
     script: Path | None,
     ps: int,
-    traffic_path: Path | None,
+    traffic_paths: tuple[Path, ...],
+    batch: int | None,
     strategies: tuple[str, ...],
     deadline_s: float,
     json_path: Path | None,
@@ -80,14 +89,17 @@ def place(
         raise UsageError("give --graph or --script, one of them")
     if arguments and script is None:
         raise UsageError(f"{arguments[0]}: only --script takes arguments")
-    traffic = Traffic.read(traffic_path) if traffic_path else None
     if graph is not None:
-        variables = _of_graph(graph)
+        model = _of_graph(graph)
     else:
         assert script is not None
-        variables = _of_script(script, arguments, ps, deadline_s)
+        model = _of_script(script, arguments, ps, deadline_s)
+    measured = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
     chosen = strategies or tuple(plan.STRATEGIES)
-    plans = [plan.STRATEGIES[name](variables, ps, traffic) for name in chosen]
+    plans = [plan.STRATEGIES[name](model.variables, ps, measured) for name in chosen]
+    if measured is None:  # shown, but no reason to split: what a step runs, a graph does not say
+        predicted = Traffic.predicted(model.crossings, batch)
+        plans = [dataclasses.replace(each, traffic=predicted) for each in plans]
     section = placement.section(plans)
     if json_path is not None:
         _write(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
@@ -108,19 +120,17 @@ def _write(path: Path, text: str) -> None:
         raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _of_graph(path: Path) -> list[Variable]:
+def _of_graph(path: Path) -> Model:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from tensorwire.placement import graphs
 
-        return graphs.of_file(path)
+        return graphs.model_of_file(path)
     except ImportError as error:
         raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error
 
 
-def _of_script(
-    script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float
-) -> list[Variable]:
+def _of_script(script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float) -> Model:
     from tensorwire.placement import dry_run
 
     if not script.exists():
@@ -135,8 +145,8 @@ def _of_script(
         }
         task = {"type": "chief", "index": 0}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-    found = dry_run.variables_of_script([str(script), *arguments], environment, deadline_s)
-    if not found:
+    found = dry_run.model_of_script([str(script), *arguments], environment, deadline_s)
+    if not found.variables:
         raise TensorwireError(
             f"{script} made no variable for a ps: give it the arguments of its worker 0 after --"
         )

@@ -47,9 +47,10 @@ from tensorwire.plugin import runner
 )
 @click.option(
     "--traffic",
-    "traffic_path",
+    "traffic_paths",
     type=click.Path(path_type=Path),
-    help="Bytes a step of each variable, from an earlier run, for --placement balanced.",
+    multiple=True,
+    help="What an earlier run moved, for --placement balanced: see `tensorwire place`.",
 )
 @click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
@@ -64,7 +65,7 @@ def run(
     metrics_port: int | None,
     metrics_host: str | None,
     placement: str | None,
-    traffic_path: Path | None,
+    traffic_paths: tuple[Path, ...],
     as_module: bool,
     script: str,
     arguments: tuple[str, ...],
@@ -77,13 +78,13 @@ def run(
     if not as_module and not Path(script).exists():
         raise UsageError(f"there is no script {script}")
     target = ["-m", script] if as_module else [script]
-    if traffic_path is not None and placement != "balanced":
+    if traffic_paths and placement != "balanced":
         raise UsageError("--traffic is for --placement balanced")
     environment = runner.environment(
         protocol,
         tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
-        placement=_placement(placement, [*target, *arguments], traffic_path),
+        placement=_placement(placement, [*target, *arguments], traffic_paths),
     )
     if metrics_port is not None:
         environment[endpoint.PORT_VARIABLE] = str(metrics_port)
@@ -95,19 +96,20 @@ def run(
 
 
 def _placement(
-    strategy: str | None, command: Sequence[str], traffic_path: Path | None
+    strategy: str | None, command: Sequence[str], traffic_paths: Sequence[Path]
 ) -> str | None:
     """What the script's processes are told of placement."""
     if strategy in (None, "round_robin"):
         return None
     from tensorwire.placement import default, dry_run
-    from tensorwire.placement.plan import Variable
+    from tensorwire.placement.plan import Model
     from tensorwire.placement.traffic import Traffic
 
-    variables: list[Variable] = []
-    traffic = Traffic.read(traffic_path) if traffic_path is not None else None
-    if strategy == "balanced":
-        variables = dry_run.variables_of_script(command, os.environ)
-        # A ps has none, and nothing to place.
-        click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
-    return default.encode(variables, traffic)
+    if strategy == "greedy":
+        return default.encode((), None)
+    model: Model = dry_run.model_of_script(command, os.environ)
+    if not model.variables:  # a ps has none, and nothing to place
+        return None
+    click.echo(f"tensorwire: planning where {len(model.variables)} variables go", err=True)
+    traffic = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
+    return default.encode(model.variables, traffic)

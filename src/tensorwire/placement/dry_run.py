@@ -1,4 +1,4 @@
-"""The variables of a training script, found by running it until it would train."""
+"""The model of a training script, found by running it until it would train."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster
 from tensorwire.monitor import endpoint
-from tensorwire.placement.plan import Variable, variables_of
+from tensorwire.placement.plan import Model
 from tensorwire.plugin import runner
 
 DEADLINE_S = 120.0
 _POLL_S = 0.05
 
 
-def variables_of_script(
+def model_of_script(
     command: Sequence[str], environment: Mapping[str, str], deadline_s: float = DEADLINE_S
-) -> list[Variable]:
+) -> Model:
     """Runs ``python COMMAND`` dry: it builds its graph, and is ended before it trains.
 
-    No server is started and no other task is needed. Empty where the script ends, or waits as a ps
-    does, without having made a variable for a ps.
+    No server is started and no other task is needed. The model has no variables where the script
+    ends, or waits as a ps does, without having made one for a ps.
 
     Raises:
         TensorwireError: the script failed, or was not done within `deadline_s` seconds.
@@ -47,12 +47,12 @@ def variables_of_script(
                 )
             time.sleep(_POLL_S)
         if found.exists():
-            return list(variables_of(json.loads(found.read_text())))
+            return Model.from_document(json.loads(found.read_text()))
         if script.poll():
             raise TensorwireError(
                 f"{' '.join(command)} failed before it would have trained{_last_words(script.log)}"
             )
-        return []
+        return Model(())
 
 
 def _last_words(log: Path) -> str:

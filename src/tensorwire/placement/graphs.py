@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.errors import UsageError
-from tensorwire.placement.plan import Variable
+from tensorwire.placement import crossings
+from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import PART
 
 _COLOCATED = b"loc:@"
@@ -78,14 +78,20 @@ def value_bytes(node: Any, shape: tuple[int, ...]) -> int:
     return int(math.prod(shape) * (tf.dtypes.as_dtype(node.attr["dtype"].type).size or 0))
 
 
-def of_function(build: Callable[[], Any]) -> list[Variable]:
-    """The variables that `build` makes, called once in a graph of its own that is thrown away."""
+def model_of(graph: Any, splittable: Collection[str] | None = None) -> Model:
+    """A ``tf.Graph``'s variables, see `variables_of`, and what crosses for them."""
+    variables = variables_of(graph.as_graph_def(), splittable)
+    return Model(tuple(variables), tuple(crossings.of_graph(graph)))
+
+
+def model_of_function(build: Callable[[], Any]) -> Model:
+    """Of what `build` makes, called once in a graph of its own that is thrown away."""
     import tensorflow as tf
 
     seen: set[str] = set()
     with tf.Graph().as_default() as graph, noting_splittable(seen):
         build()
-    return variables_of(graph.as_graph_def(), seen)
+    return model_of(graph, seen)
 
 
 @contextmanager
@@ -110,10 +116,27 @@ def of_file(path: Path) -> list[Variable]:
     Raises:
         UsageError: it is none of them, or has no variables.
     """
-    found = variables_of(_graph_def(path))
-    if not found:
+    return list(model_of_file(path).variables)
+
+
+def model_of_file(path: Path) -> Model:
+    """As `of_file`, with what crosses for the variables."""
+    model = model_of_graph_def(_graph_def(path))
+    if not model.variables:
         raise UsageError(f"the graph in {path} has no variables")
-    return found
+    return model
+
+
+def model_of_graph_def(graph_def: Any) -> Model:
+    """As `model_of`; nothing is known to cross where the graph cannot be imported."""
+    import tensorflow as tf
+
+    try:
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(graph_def, name="")
+    except (ValueError, tf.errors.OpError):  # operations of the user's own, for one
+        return Model(tuple(variables_of(graph_def)))
+    return model_of(graph)
 
 
 def _graph_def(path: Path) -> Any:
@@ -146,8 +169,3 @@ def _graph_def(path: Path) -> Any:
         raise UsageError(
             f"{path} is no graph: give a SavedModel's folder, a .meta file or a graph.pbtxt"
         ) from error
-
-
-def whole(variables: list[Variable], names: Collection[str]) -> list[Variable]:
-    """The same, but those of `names` stay in one part."""
-    return [dataclasses.replace(v, can_split=False) if v.name in names else v for v in variables]

@@ -10,14 +10,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tensorwire.placement import graphs, plan, strategy_v2
-from tensorwire.placement.plan import Variable
+from tensorwire.placement import graphs, strategy_v2
+from tensorwire.placement.plan import Model, Variable
 from tensorwire.plugin.imports import after_import
 
 # Larger values are never made: a table of the real size need not fit into this machine.
@@ -54,15 +55,15 @@ class _Observer:
         os._exit(0)
 
     def _write(self, graph: Any) -> None:
-        found = list(self._of_strategy.values())
-        if not found and graph is not None:
-            found = graphs.variables_of(graph.as_graph_def(), self._splittable)
-        if not found:
+        model = Model(tuple(self._of_strategy.values()))
+        if not model.variables and graph is not None:
+            model = graphs.model_of(graph, self._splittable)
+        if not model.variables:
             return
         with tempfile.NamedTemporaryFile(
             "w", dir=self._file.parent, prefix=self._file.name, delete=False
         ) as file:
-            file.write(plan.to_json({"variables": plan.documents_of(found)}))
+            file.write(json.dumps(model.to_document()))
         with contextlib.suppress(FileExistsError):
             os.link(file.name, self._file)  # whole or not at all, and only the first
         Path(file.name).unlink()

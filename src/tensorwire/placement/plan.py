@@ -13,7 +13,7 @@ from typing import Any
 from tensorwire.errors import UsageError
 from tensorwire.placement import packing
 from tensorwire.placement.packing import Load
-from tensorwire.placement.traffic import Traffic, row_bounds
+from tensorwire.placement.traffic import Crossing, Traffic, row_bounds
 
 # Below this a part costs more as a message than it takes off a ps.
 MIN_PART_BYTES = 256 << 10
@@ -40,6 +40,24 @@ class Variable:
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.item_bytes + self.slot_bytes
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a graph tells: its variables, and the tensors that cross for them."""
+
+    variables: tuple[Variable, ...]
+    crossings: tuple[Crossing, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> Model:
+        """Reads what `to_document` wrote."""
+        crossings = [Crossing(**entry) for entry in document["crossings"]]
+        return Model(variables_of(document), tuple(crossings))
 
 
 @dataclass(frozen=True)

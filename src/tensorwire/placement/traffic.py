@@ -12,15 +12,36 @@ step) says how hot ranges of rows are. Parts of a variable that was split alread
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorwire.errors import UsageError
+from tensorwire.monitor.figures import IN, TaskFigures
 
 PART = re.compile(r"(.+)/part_(\d+)")
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that goes between a worker and the ps of `variable` for that variable."""
+
+    node: str
+    """That makes it."""
+    variable: str
+    to_ps: bool
+    shape: Sequence[int] | None
+    """-1: a size that the graph leaves open; None: not even the rank is known."""
+    item_bytes: int
+
+    def bytes(self, batch: int | None) -> int | None:
+        """With `batch` for the sizes that are open; None where they stay open."""
+        if self.shape is None or (batch is None and -1 in self.shape):
+            return None
+        return math.prod(batch or 0 if size < 0 else size for size in self.shape) * self.item_bytes
 
 
 class RowRange(NamedTuple):
@@ -37,6 +58,8 @@ class Traffic:
 
     bytes_per_step: Mapping[str, float]
     rows: Mapping[str, Sequence[RowRange]] = field(default_factory=dict)
+    is_prediction: bool = False
+    """From shapes, and not of a run."""
 
     def of(self, name: str, rows: int, first: int, end: int) -> float:
         """Bytes a step for rows `first` to `end` of the `rows` rows of a variable.
@@ -65,19 +88,74 @@ class Traffic:
         return [RowRange(*bounds[i], moved) for i, moved in enumerate(parts)]
 
     @staticmethod
-    def read(path: Path) -> Traffic:
-        """Raises UsageError where the file is no such record."""
+    def predicted(crossings: Iterable[Crossing], batch: int | None = None) -> Traffic | None:
+        """By the shapes of what crosses; None where they leave more open than `batch` can fill.
+
+        `batch` stands for every size that is open.
+        """
+        moved: dict[str, float] = {}
+        for crossing in crossings:
+            if (size := crossing.bytes(batch)) is None:
+                return None
+            moved[crossing.variable] = moved.get(crossing.variable, 0.0) + size
+        return Traffic(moved, is_prediction=True) if moved else None
+
+    @staticmethod
+    def of_figures(figures: Sequence[TaskFigures], crossings: Iterable[Crossing]) -> Traffic:
+        """What tasks have counted, by the variables for which it crossed.
+
+        Args:
+            figures: of ps, of workers or of both, and then those of the ps count.
+            crossings: of the graph that they ran.
+
+        Raises:
+            UsageError: they counted nothing that is known of the graph.
+        """
+        owners = {(each.node, each.to_ps): each.variable for each in crossings}
+        entries = [
+            (tensor.peer if on_ps else tensor.task, on_ps == (tensor.direction == IN), tensor)
+            for each in figures
+            for tensor in each.tensors
+            if (on_ps := _is_ps(tensor.task)) != _is_ps(tensor.peer)
+        ]
+        if any(_is_ps(tensor.task) for _, _, tensor in entries):
+            entries = [entry for entry in entries if _is_ps(entry[2].task)]
+        steps: dict[str, int] = {}
+        moved: dict[str, float] = {}
+        for worker, to_ps, tensor in entries:
+            if (variable := owners.get((tensor.name, to_ps))) is not None:
+                moved[variable] = moved.get(variable, 0.0) + tensor.bytes
+                # What crosses at each step crosses as often as there were steps.
+                steps[worker] = max(steps.get(worker, 0), tensor.tensors)
+        if not moved:
+            raise UsageError(
+                "the figures name no tensor of this graph: give those of a run of the same model, "
+                "with TF1's sessions, before it was split"
+            )
+        total = max(sum(steps.values()), 1)
+        return Traffic({variable: size / total for variable, size in moved.items()})
+
+    @staticmethod
+    def read(paths: Sequence[Path], crossings: Iterable[Crossing] = ()) -> Traffic:
+        """One record of traffic, or figures of tasks (docs/figures.md), a file each.
+
+        Raises:
+            UsageError: they are neither, or cannot be read.
+        """
+        documents = [_json(path) for path in paths]
+        if all(isinstance(each, dict) and "tensors" in each for each in documents):
+            try:
+                figures = [TaskFigures.from_json(each) for each in documents]
+            except (KeyError, TypeError, ValueError) as error:
+                raise UsageError(f"these are no figures of a task: {error!r}") from error
+            return Traffic.of_figures(figures, crossings)
+        if len(paths) > 1:
+            raise UsageError("several files of traffic must be figures of tasks, one each")
         try:
-            document = json.loads(path.read_text())
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise UsageError(f"{path} is not JSON: {error}") from error
-        try:
-            return Traffic.from_document(document)
+            return Traffic.from_document(documents[0])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"{path} has no traffic of variables, such as "
+                f"{paths[0]} has no traffic of variables, such as "
                 f'{{"variables": {{"embedding": {{"bytes_per_step": 5e6}}}}}}: {error!r}'
             ) from error
 
@@ -118,6 +196,19 @@ def row_bounds(rows: int, parts: int) -> list[tuple[int, int]]:
         bounds.append((first, end))
         first = end
     return bounds
+
+
+def _is_ps(task: str) -> bool:
+    return task.startswith("/job:ps/")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
 
 
 def _overlap(first: int, end: int, rows: RowRange) -> int:

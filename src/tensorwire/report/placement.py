@@ -26,8 +26,8 @@ def section(plans: Sequence[Plan]) -> Section:
     each_ps = [_tasks("Variables and slots on each ps, MB", plans, held)]
     moved = [load for plan in plans if (load := plan.traffic_per_ps) is not None]
     if moved:
-        charts.append(_bars("Predicted traffic of each ps", "MB a step", plans, moved))
-        each_ps.append(_tasks("Predicted traffic of each ps, MB a step", plans, moved))
+        charts.append(_bars("Traffic of each ps", "MB a step", plans, moved))
+        each_ps.append(_tasks("Traffic of each ps, MB a step", plans, moved))
     return Section(
         title=f"{len(plans[0].variables)} variables on {plans[0].ps} ps",
         headline=headline if _worst(best) < _worst(worst) else "",
@@ -44,7 +44,12 @@ def _notes(plans: Sequence[Plan]) -> list[str]:
     if hidden > 0:
         said.append(f"{hidden} smaller variables are not shown; --json has them all")
     traffic = plans[0].traffic
-    if traffic is not None:
+    if traffic is not None and traffic.is_prediction:
+        said.append(
+            "traffic is predicted for one worker from the shapes in the graph, and nothing was "
+            "split for it; --traffic takes what a run moved"
+        )
+    elif traffic is not None:
         unknown = [v.name for v in plans[0].variables if v.bytes and not traffic.knows(v.name)]
         if unknown:
             names = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")

@@ -38,7 +38,7 @@ from tensorwire.placement.device import (
     RoundRobinStrategy,
     byte_size_load_fn,
 )
-from tensorwire.placement.plan import Plan, Variable
+from tensorwire.placement.plan import Model, Plan, Variable
 from tensorwire.placement.splits import splitting
 from tensorwire.placement.traffic import Traffic
 
@@ -72,25 +72,29 @@ def variables(source: Source) -> list[Variable]:
     Raises:
         UsageError: it is none of them, or the file holds no graph.
     """
+    return list(_model(source).variables)
+
+
+def _model(source: Source) -> Model:
     if isinstance(source, (str, Path)):
-        return graphs.of_file(Path(source))
-    if isinstance(source, Sequence):
-        return list(source)
+        return graphs.model_of_file(Path(source))
+    if isinstance(source, (list, tuple)):
+        return Model(tuple(source))
     if hasattr(source, "as_graph_def"):
-        return graphs.variables_of(source.as_graph_def())
+        return graphs.model_of(source)
     if hasattr(source, "graph_def"):
-        return graphs.variables_of(source.graph_def)
+        return graphs.model_of_graph_def(source.graph_def)
     if hasattr(source, "node"):
-        return graphs.variables_of(source)
+        return graphs.model_of_graph_def(source)
     if callable(source):
-        return graphs.of_function(source)
+        return graphs.model_of_function(source)
     raise UsageError(f"{source!r} is no graph, no path of one and no function that builds one")
 
 
 def balanced(
     source: Source,
     ps: int,
-    traffic: Traffic | str | Path | None = None,
+    traffic: Traffic | str | Path | Sequence[str | Path] | None = None,
     *,
     tolerance: float = plans.TOLERANCE,
     min_part_bytes: int = plans.MIN_PART_BYTES,
@@ -102,8 +106,8 @@ def balanced(
     Args:
         source: see `variables`.
         ps: number of ps.
-        traffic: figures of an earlier run, or the file that holds them; then bytes moved are evened
-            out as well as bytes held.
+        traffic: what an earlier run moved, or the files that say it, see docs/placement.md; then
+            bytes moved are evened out as well as bytes held.
         tolerance: how much of the mean the fullest ps may hold before more is split.
         min_part_bytes: no part is smaller.
 
@@ -112,10 +116,13 @@ def balanced(
     """
     if ps < 1:
         raise UsageError(f"a plan for {ps} ps: give one at least")
+    model = _model(source)
     if isinstance(traffic, (str, Path)):
-        traffic = Traffic.read(Path(traffic))
+        traffic = [traffic]
+    if isinstance(traffic, Sequence):
+        traffic = Traffic.read([Path(each) for each in traffic], model.crossings)
     return plans.balanced(
-        variables(source), ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
+        model.variables, ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
     )
 
 
