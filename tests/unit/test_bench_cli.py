@@ -103,6 +103,14 @@ def test_more_memory_than_there_is_is_refused_before_anything_starts(
     assert "GB of memory" in err.splitlines()[-1]
 
 
+def test_more_requests_on_their_way_than_memory_holds_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, err = run(capsys, "rpc", "--message-size", "2000000000", "--concurrency", "10000")
+    assert status == 1
+    assert "use a smaller --message-size or --concurrency" in err.splitlines()[-1]
+
+
 def test_the_command_itself_loads_neither_tensorflow_nor_the_plug_in() -> None:
     code = (
         "import sys, tensorwire.cli.bench, tensorwire.bench.transfer, tensorwire.bench.steps\n"

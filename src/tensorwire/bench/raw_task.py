@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import socket
 import threading
 import time
@@ -27,11 +26,6 @@ from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
 _CONNECT_TIMEOUT_S = 30.0
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 class RpcTask:
@@ -60,18 +54,18 @@ class RpcTask:
         response_size: int,
         timeout_s: float,
     ) -> Message:
-        cpu_s = _cpu_s()
+        cpu_s = time.process_time()
         seconds, latency_us = self._end.ask(
             requests, concurrency, request_size, response_size, timeout_s
         )
         return {
             "seconds": seconds,
             "latency_us": np.rint(latency_us).astype(int).tolist(),
-            "cpu_s": _cpu_s() - cpu_s,
+            "cpu_s": time.process_time() - cpu_s,
         }
 
     def cpu(self) -> Message:
-        return {"cpu_s": _cpu_s()}
+        return {"cpu_s": time.process_time()}
 
 
 class TcpTask:

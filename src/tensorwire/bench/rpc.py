@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from tensorwire.bench import stats
@@ -36,7 +37,7 @@ from tensorwire.bench.raw_ends import (
 from tensorwire.bench.record import Record, RpcResult
 from tensorwire.bench.sides import PROTOCOLS, Watcher, compare
 from tensorwire.cluster import split_address
-from tensorwire.errors import UsageError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
 
 COMMAND = "bench rpc"
@@ -216,6 +217,7 @@ def local_sides(
 
     `libraries`: what speaks a protocol that this package does not know (native/raw/rpc.h).
     """
+    _check_memory(plan)
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
         started = []
@@ -311,6 +313,19 @@ def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> 
             return reply, {name: server.end(SERVER) for name, server in servers.items()}
 
         serve_remote(COMMAND, port, peer_timeout_s, start, watcher)
+
+
+def _check_memory(plan: RpcPlan) -> None:
+    """Raises TensorwireError where the requests on their way need more memory than is free."""
+    # What is sent, and what a server of gRPC may have received parts of.
+    needed = len(plan.protocols) * (1 + plan.in_flight) * (plan.message_size + plan.response_size)
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise TensorwireError(
+            f"{plan.in_flight} requests of {plan.message_size} bytes on their way take about "
+            f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: use a "
+            "smaller --message-size or --concurrency"
+        )
 
 
 def _measure(plan: RpcPlan, sides: Sequence[RpcSide], watcher: Watcher) -> Record[RpcResult]:
