@@ -41,7 +41,19 @@ EVERY_CHART = Report(
         Section(
             "Layers",
             charts=[
-                Bars("Steps a second", "steps/s", [Bar("grpc", 66.0, "grpc")]),
+                Bars(
+                    "Steps a second",
+                    "steps/s",
+                    [
+                        Bar("grpc", 66.0, "grpc"),
+                        Bar("grpc++", 184.0, "grpc++", 150.0, 250.0, ", p99 250"),
+                    ],
+                ),
+                Bars(
+                    "Runs",
+                    "MB/s",
+                    [Bar("grpc++, a-run-of-quite-a-long-name-2.21.0", 123000.0, "grpc++")],
+                ),
                 Waterfall(
                     "From the link to training",
                     "MB/s",
@@ -161,16 +173,22 @@ def test_every_chart_fits_its_screen_and_can_be_read(
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width_px
     assert {
         "grpc: 66 steps/s",
+        "grpc++: 184 steps/s, p99 250",
+        "grpc++, a-run-of-quite-a-long-name-2.21.0: 123000 MB/s",
         "grpc rpc: 500 MB/s (\N{MINUS SIGN}60%)",
         "grpc++, 1 GB: 1200 MB/s",
     } <= opened.said_by_marks()
     shown = opened.tab.locator("svg:visible")
-    assert shown.count() == 3
+    assert shown.count() == 4
     for svg in shown.all():
         box = svg.bounding_box()
         assert box is not None and box["x"] + box["width"] <= width_px
         for text in svg.locator("text").all():
             assert contrast(opened.tab, text) >= 4.5
+            words = text.bounding_box()
+            assert words is not None
+            assert box["x"] - 1 <= words["x"]
+            assert words["x"] + words["width"] <= box["x"] + box["width"] + 1
             size_px = float(text.evaluate("text => text.getBoundingClientRect().height"))
             assert size_px >= 11
 

@@ -162,9 +162,32 @@ def test_a_suite_says_in_short_what_was_found_and_what_failed(
 ) -> None:
     terminal.show([overview.in_short(SUITE)])
     out = capsys.readouterr().out
-    assert "grpc++ moves a tensor of 100 MB at 2000 MB/s, 2.0 times as fast as grpc." in out
+    assert "grpc++ moves a tensor of 100 MB at 2000 MB/s, 2.00 times as fast as grpc." in out
     assert "warning: serve: a task failed" in out.splitlines()
     assert "note: a note" in out.splitlines()
+
+
+def test_a_suite_warns_of_the_ratios_that_the_rounds_do_not_support(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ratios = {"firm": Ratio(2.0, (1.9, 2.1)), "loose": Ratio(2.0, (1.0, 3.0))}
+    doubtful = dataclasses.replace(SUITE, summary=dataclasses.replace(SUITE.summary, ratios=ratios))
+    terminal.show([overview.in_short(doubtful)])
+    assert "the rounds do not support 1 of 2 ratios: loose;" in capsys.readouterr().out
+
+
+def test_the_link_of_a_lab_is_the_lowest_layer_and_iperf3_stands_beside_tcp() -> None:
+    in_lab = dataclasses.replace(
+        TRANSFER,
+        ceilings={"tcp": 1000.0, "iperf3": 1200.0},
+        lab={"network": True, "rate_mbit_per_s": [10_000.0, 20_000.0]},
+    )
+    assert what_is_left([in_lab])[:4] == [
+        LayerResult("link", None, None, 1250.0, None),
+        LayerResult("iperf3", None, None, 1200.0, 0.96),
+        LayerResult("tcp", None, None, 1000.0, 0.8),
+        LayerResult("transfer", "grpc", 100_000_000, 1000.0, 1.0),
+    ]
 
 
 def test_each_layer_is_a_share_of_the_one_below_it_under_the_same_protocol() -> None:

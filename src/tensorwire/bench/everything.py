@@ -221,7 +221,7 @@ def run(
         watcher.advance(layer.blocks - part.advanced)
     summary = Record(
         command=COMMAND,
-        tensorflow=next((r.tensorflow for r in reversed(records) if r.tensorflow), ""),
+        tensorflow=next((r.tensorflow for r in records if r.tensorflow), None),
         results=what_is_left(records),
         ratios=_ratios(records),
         noise=noise.seen({}),

@@ -7,7 +7,7 @@ variables, so that one drawing serves light and dark.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,10 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 """Of the sides of a comparison; a ceiling or a peer is grey."""
 _OTHER = "var(--other)"
 _ROW_PX = 30
+_TALL_ROW_PX = 46
+_CHARACTER_PX = 7.5
+_MOST_FOR_LABELS = 0.3
+"""Labels that would take more of the width than this stand above their bars."""
 _BAR_PX = 18
 _NARROW_PX = 500
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
@@ -97,23 +101,26 @@ _CONFIG: Spec = {
 }
 
 
-def _rows(labels: Sequence[str]) -> Spec:
+def _rows(labels: Sequence[str], *, drawn: bool = True) -> Spec:
     return {
         "field": "label",
         "type": "nominal",
         "sort": list(labels),
-        "axis": {"title": None, "ticks": False, "domain": False, "labelPadding": 8},
+        "axis": {"title": None, "ticks": False, "domain": False, "labelPadding": 8}
+        if drawn
+        else None,
     }
 
 
-def _length(top: float, room_px: int, width_px: int) -> Spec:
-    """An axis from zero that is not drawn: every bar says its figure, for which there is room."""
-    plot_px = max(width_px - 130, 60)
-    return {
-        "type": "quantitative",
-        "axis": None,
-        "scale": {"domain": [0, (top or 1.0) * plot_px / max(plot_px - room_px, 30)]},
-    }
+def _text_px(texts: Iterable[str]) -> float:
+    """The width of the longest, in the widest of the page's fonts."""
+    return _CHARACTER_PX * max(map(len, texts), default=0)
+
+
+def _length(top: float, room_px: float, plot_px: float) -> Spec:
+    """An axis from zero that is not drawn: every bar says its figure, in `room_px` behind it."""
+    share = max(plot_px - room_px, 0.2 * plot_px) / plot_px
+    return {"type": "quantitative", "axis": None, "scale": {"domain": [0, (top or 1.0) / share]}}
 
 
 def _bars(chart: Bars, width_px: int) -> Spec:
@@ -130,9 +137,12 @@ def _bars(chart: Bars, width_px: int) -> Spec:
         }
         for bar in chart.bars
     ]
+    labels = [bar.label for bar in chart.bars]
+    labels_px = _text_px(labels) + 8
+    are_above = labels_px > _MOST_FOR_LABELS * width_px
     top = max((max(bar.value, bar.high or 0.0) for bar in chart.bars), default=0.0)
-    room_px = 90 + 6 * max((len(bar.more) for bar in chart.bars), default=0)
-    length = _length(top, room_px, width_px)
+    room_px = 10 + _text_px(str(row["text"]) for row in values)
+    length = _length(top, room_px, width_px if are_above else width_px - labels_px)
     layers: list[Spec] = [
         {
             "mark": {"type": "bar", "height": _BAR_PX, "cornerRadiusEnd": 3},
@@ -156,10 +166,17 @@ def _bars(chart: Bars, width_px: int) -> Spec:
                 "encoding": {"x": {"field": "low", **length}, "x2": {"field": "high"}},
             },
         )
+    if are_above:
+        layers.append(
+            {
+                "mark": {"type": "text", "align": "left", "dy": -18, "aria": False},
+                "encoding": {"x": {"datum": 0, **length}, "text": {"field": "label"}},
+            }
+        )
     return {
         "data": {"values": values},
-        "height": {"step": _ROW_PX},
-        "encoding": {"y": _rows([bar.label for bar in chart.bars])},
+        "height": {"step": _TALL_ROW_PX if are_above else _ROW_PX},
+        "encoding": {"y": _rows(labels, drawn=not are_above)},
         "layer": layers,
     }
 
@@ -177,12 +194,13 @@ def _waterfall(chart: Waterfall, width_px: int) -> Spec:
         for stage in chart.stages
     ]
     top = max((max(stage.value, stage.before or 0.0) for stage in chart.stages), default=0.0)
-    length = _length(top, 10, width_px)
+    labels = [stage.label for stage in chart.stages]
+    length = _length(top, 10, width_px - _text_px(labels) - 8)
     filled = {"field": "colour", "type": "nominal", "scale": None}
     return {
         "data": {"values": values},
-        "height": {"step": 46},
-        "encoding": {"y": _rows([stage.label for stage in chart.stages])},
+        "height": {"step": _TALL_ROW_PX},
+        "encoding": {"y": _rows(labels)},
         "layer": [
             {
                 "mark": {"type": "bar", "height": _BAR_PX, "opacity": 0.22, "aria": False},

@@ -15,7 +15,7 @@ _MUCH_STEAL = 0.02
 
 def times(ratio: Ratio) -> str:
     """ "3.26 times (3.10 to 3.41)"."""
-    return f"{ratio.value:.2f} times{_in_brackets(ratio)}"
+    return f"{ratio.value:.2f} times{in_brackets(ratio)}"
 
 
 def ratio_table(ratios: Mapping[str, Ratio]) -> list[Table]:
@@ -40,14 +40,15 @@ def doubts(ratios: Mapping[str, Ratio], more: str = "--rounds and --iters") -> l
     found = [
         f"{name}: {reason}; more {more} give a firmer figure"
         for name, ratio in ratios.items()
-        if (reason := _doubt(ratio))
+        if (reason := doubt(ratio))
     ]
     if unknown := [name for name, ratio in ratios.items() if ratio.interval is None]:
         found.append(f"how firm {', '.join(unknown)} may be is not known: it takes several rounds")
     return found
 
 
-def _doubt(ratio: Ratio) -> str:
+def doubt(ratio: Ratio) -> str:
+    """Why the rounds do not support a ratio; empty where they do, or nothing is known."""
     if ratio.interval is None:
         return ""
     low, high = ratio.interval
@@ -85,5 +86,6 @@ def noise_warnings(noise: Noise | None, host: Host) -> list[str]:
     return warnings
 
 
-def _in_brackets(ratio: Ratio) -> str:
+def in_brackets(ratio: Ratio) -> str:
+    """ " (3.10 to 3.41)", or nothing where one round cannot say."""
     return "" if ratio.interval is None else f" ({interval(ratio)})"

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorwire.bench.record import (
     LayerResult,
+    Ratio,
     Record,
     Result,
     RpcResult,
@@ -20,7 +21,7 @@ from tensorwire.bench.sides import side_name
 from tensorwire.bench.suite import Suite
 from tensorwire.report import experiments, page, training
 from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
-from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
+from tensorwire.report.comparison import doubt, noise_notes, noise_warnings, ratio_table, times
 from tensorwire.report.places import lab_notes
 from tensorwire.units import data_size, number
 
@@ -64,7 +65,7 @@ def in_short(suite: Suite) -> Section:
         layers,
         headline=" ".join(headlines(suite)),
         tables=[*layers.tables, *ratio_table(suite.summary.ratios)],
-        warnings=[*layers.warnings, *failed.warnings, *doubts(suite.summary.ratios, "time")],
+        warnings=[*layers.warnings, *failed.warnings],
     )
 
 
@@ -75,10 +76,13 @@ def headlines(suite: Suite) -> list[str]:
     moved = {r.protocol: r for r in layers if r.layer == "transfer"}
     if "grpc" in moved and "grpc++" in moved:
         ours, grpc = moved["grpc++"], moved["grpc"]
+        size = data_size(ours.message_size or 0)
+        ratio = suite.summary.ratios.get(
+            f"grpc++/grpc {size} transfer", Ratio(ours.mb_per_s / grpc.mb_per_s)
+        )
         found.append(
-            f"grpc++ moves a tensor of {data_size(ours.message_size or 0)} at "
-            f"{number(ours.mb_per_s)} MB/s, {ours.mb_per_s / grpc.mb_per_s:.1f} times as fast as "
-            "grpc."
+            f"grpc++ moves a tensor of {size} at {number(ours.mb_per_s)} MB/s, {times(ratio)} as "
+            "fast as grpc."
         )
     return [*found, *_left_of_tcp(layers)]
 
@@ -148,8 +152,22 @@ def _layers(suite: Suite) -> Section | None:
         ],
         tables=[table],
         notes=[*notes, *lab_notes(suite.summary.lab), *noise_notes(suite.summary.noise)],
-        warnings=noise_warnings(suite.summary.noise, suite.summary.host),
+        warnings=[
+            *noise_warnings(suite.summary.noise, suite.summary.host),
+            *_doubtful(suite),
+        ],
     )
+
+
+def _doubtful(suite: Suite) -> list[str]:
+    ratios = suite.summary.ratios
+    names = [name for name, ratio in ratios.items() if doubt(ratio)]
+    if not names:
+        return []
+    return [
+        f"the rounds do not support {len(names)} of {len(ratios)} ratios: {', '.join(names)}; "
+        "measure again while the machine does nothing else, and not with --quick"
+    ]
 
 
 def _stage_name(result: LayerResult) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorwire.bench.record import Record, Result
 from tensorwire.report.blocks import Bar, Bars, Section, Table
-from tensorwire.report.comparison import interval
+from tensorwire.report.comparison import in_brackets
 from tensorwire.report.figures import Figure, figure
 from tensorwire.units import number
 
@@ -87,7 +87,7 @@ def _ratios(runs: Runs) -> list[Table]:
         [
             key,
             *(
-                f"{ratios[key].value:.2f} ({interval(ratios[key])})" if key in ratios else "-"
+                f"{ratios[key].value:.2f}{in_brackets(ratios[key])}" if key in ratios else "-"
                 for ratios in of_run.values()
             ),
         ]
