@@ -31,6 +31,10 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40  # what is appended to it for a pod must leave a host name of 63 characters
 _FILE = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WHO_A_TASK_IS = (
+    *("CLUSTER", "FIRST_TASK_INDEX", "JOB_COMPLETION_INDEX"),
+    *("TASK_INDEX", "TASK_TYPE", "TF_CONFIG"),
+)
 _LARGEST_SCRIPT_BYTES = 900_000  # a ConfigMap carries a MiB
 _MOST_THREADS = {"ps": 8, "worker": 2, "chief": 2}
 # Decimal and binary multiples, as Kubernetes writes quantities of memory.
@@ -142,6 +146,8 @@ class Job:
         for variable in self.environment:
             if not _VARIABLE.fullmatch(variable):
                 raise UsageError(f"{variable!r} is no name of an environment variable")
+            if variable in _WHO_A_TASK_IS:
+                raise UsageError(f"{variable} says which task a pod is: it cannot be set")
         for claim, folder in self.claims.items():
             if not folder.startswith("/") or not claim:
                 raise UsageError(f"claim {claim}:{folder}: give CLAIM:/ABSOLUTE/PATH")
@@ -187,6 +193,26 @@ class Job:
         The engine cannot see the limit: it is a share of time, and all of the node's cores show.
         """
         return max(1, min(_MOST_THREADS[group.role], int(self.resources(group).cores)))
+
+    def variables(self, group: Group) -> dict[str, str]:
+        """The environment of a group's tasks, the user's own before ours.
+
+        "$" is doubled: Kubernetes fills in what stands behind a single one.
+        """
+        variables = {
+            "TASK_TYPE": group.role,
+            "FIRST_TASK_INDEX": str(group.first),
+            "HOME": "/tmp",
+            "TENSORWIRE_ENDPOINT_MAP": f"{CONFIG_FOLDER}/.endpoint_map",
+            "TENSORWIRE_METRICS_HOST": "0.0.0.0",
+            "TENSORWIRE_METRICS_PORT": str(self.metrics_port),
+        }
+        for kind in ("PS", "WORKER"):
+            variables[f"NETWORK_{kind}_CORE_NUMBER"] = str(self.threads(group))
+            variables[f"{kind}_ENABLE_POLLING"] = "False"
+            variables[f"{kind}_DISABLE_PIN_CORES"] = "True"
+        variables |= self.environment
+        return {name: value.replace("$", "$$") for name, value in variables.items()}
 
     def job_name(self, group: Group) -> str:
         """Of the group within this job: also the name of a JobSet's replicated job."""

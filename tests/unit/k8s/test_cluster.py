@@ -3,15 +3,16 @@ server of the tests'."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from k8s_double.api_server import ApiServer
 from tensorwire.cli.main import main
-
-from .api_server import ApiServer
 
 
 class Done(NamedTuple):
@@ -95,6 +96,27 @@ def test_a_job_is_submitted_followed_to_its_end_and_removed(api: ApiServer, run:
     assert lines[4] == "flights: succeeded"
     assert lines[5] == "removed 10 objects"
     assert {key[0] for key in api.objects} == {"namespaces"}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.parametrize("format", ["plain", "jobset"])
+def test_kubectl_takes_the_manifests(api: ApiServer, run: Run, tmp_path: Path, format: str) -> None:
+    rendered = run("render", *JOB, "--format", format)
+    # Without the server's OpenAPI document, which the schemas of other tests stand for.
+    arguments = ("--dry-run=client", "--validate=false", f"--cache-dir={tmp_path}", "-f", "-")
+    done = subprocess.run(
+        ["kubectl", "apply", *arguments],
+        input=rendered.out,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    created = [line.split()[0] for line in done.stdout.splitlines()]
+    assert len(created) == rendered.out.count("\n---\n") + 1
+    assert ("jobset.jobset.x-k8s.io/flights" in created) == (format == "jobset")
+    assert api.requests == []
 
 
 def test_steps_and_throughput_come_from_the_ps(api: ApiServer, run: Run) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from k8s_double.api_server import ApiServer
+from k8s_double.jobs import job, manifests
 from tensorwire.k8s.keeper import Deciders, wait
-
-from .api_server import ApiServer
-from .support import job, manifests
 
 
 def listed(**conditions: str | None) -> list[dict[str, Any]]:
@@ -72,7 +71,7 @@ def submit(api: ApiServer) -> None:
     with api.lock:
         for each in manifests(job(4, 2)):
             if each["kind"] == "Job":
-                api.create_or_apply(("jobs", "default", each["metadata"]["name"]), each, False)
+                api.create_or_apply(("jobs", "default", each["metadata"]["name"]), each)
 
 
 def test_it_asks_the_api_server_and_ends_with_the_job(

@@ -7,13 +7,12 @@ from collections import Counter
 
 import pytest
 
+from k8s_double.jobs import job, job_of_case, manifests, pods_of
+from k8s_double.scheduler import Node, feasible, schedule
 from tensorwire.errors import UsageError
 from tensorwire.k8s.cases import PUBLISHED, Case
 from tensorwire.k8s.labels import command, plan
 from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS
-
-from .scheduler import Node, feasible, schedule
-from .support import job, job_of_case, manifests, pods_of
 
 ROLE, GROUP = "app.kubernetes.io/component", "tensorwire/group"
 

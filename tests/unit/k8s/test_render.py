@@ -12,14 +12,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from k8s_double.jobs import by_kind, job, job_of_case, jobs_of, manifests, pods_of, task_container
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.cases import PUBLISHED, Case, find_case, read_cases
 from tensorwire.k8s.job import FORMATS, PLACEMENTS, ROLES_THAT_DECIDE, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
-
-from .support import by_kind, job, job_of_case, jobs_of, manifests, pods_of, task_container
 
 # Kubernetes supports a minor version until three newer ones are out.
 NEWEST = int(kubernetes_validate.latest_version().split(".")[1])
@@ -64,7 +63,7 @@ def test_every_option_gives_valid_manifests(format: str, api: str) -> None:
         kubernetes_validate.validate(document, SUPPORTED[-1], strict=True)
     for pod in pods_of(rendered):
         env = {e["name"]: e.get("value") for e in task_container(pod.spec)["env"]}
-        assert env["NAME"] == 'a "quoted" $(value): {x}\n'
+        assert env["NAME"] == 'a "quoted" $$(value): {x}\n'
 
 
 def test_two_hundred_workers_render_in_less_than_two_seconds() -> None:
@@ -138,6 +137,13 @@ def test_a_task_has_the_resources_threads_ports_and_limits_of_its_role() -> None
         ports = {port["name"]: port["containerPort"] for port in task["ports"]}
         assert ports == {"grpc": 2222, "data": 22222, "metrics": 9100}
         assert ("livenessProbe" in task) == ps
+
+
+def test_the_users_variables_go_before_ours() -> None:
+    for pod in pods_of(manifests(job(environment={"PS_ENABLE_POLLING": "True"}))):
+        names = [e["name"] for e in task_container(pod.spec)["env"]]
+        assert len(set(names)) == len(names)
+        assert {"name": "PS_ENABLE_POLLING", "value": "True"} in task_container(pod.spec)["env"]
 
 
 def test_pods_run_without_root_and_meet_the_restricted_standard() -> None:
@@ -229,6 +235,7 @@ def test_a_script_that_is_here_travels_with_the_job(
         ({"placement": "labels"}, "needs --case"),
         ({"grpc_port": 9100}, "must differ"),
         ({"environment": {"A-B": "1"}}, "no name of an environment variable"),
+        ({"environment": {"TF_CONFIG": "{}"}}, "says which task a pod is"),
         ({"claims": {"data": "relative"}}, "ABSOLUTE"),
     ],
 )

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -135,7 +136,7 @@ class ApiServer:
 
     # What a client does.
 
-    def create_or_apply(self, key: Key, body: Object, dry_run: bool) -> Object:
+    def create_or_apply(self, key: Key, body: Object, dry_run: bool = False) -> Object:
         plural, namespace, name = key
         if plural not in _CLUSTER_WIDE and ("namespaces", "", namespace) not in self.objects:
             raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
@@ -198,9 +199,12 @@ class ApiServer:
             self._keep("pods", namespace, {"kind": "Pod", "status": {}, **template})
 
     @contextmanager
-    def serve(self, folder: Path) -> Iterator[Path]:
-        """Answers on loopback; yields the kubeconfig that leads here."""
-        http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+    def serve(self, folder: Path, listener: socket.socket | None = None) -> Iterator[Path]:
+        """Answers at `listener`, or on loopback; yields the kubeconfig that leads there."""
+        http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self), bind_and_activate=False)
+        http.socket.close()
+        http.socket = listener or socket.create_server(("127.0.0.1", 0))
+        http.server_address = http.socket.getsockname()
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         url = f"http://127.0.0.1:{http.server_address[1]}"
@@ -292,7 +296,9 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         def _answer(self, body: Object) -> Object | str:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            if server.unauthorized or self.headers["Authorization"] != "Bearer secret":
+            # kubectl sends no token where there is no TLS.
+            known = self.headers["Authorization"] in (None, "Bearer secret")
+            if server.unauthorized or not known:
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             found = self._discovery(url.path)
             if found is not None:
@@ -333,12 +339,14 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
             groups = [g for g in KINDS if server.has_jobset or "jobset" not in g[0]]
             if path == "/version":
                 return {"major": "1", "minor": "37", "gitVersion": "v1.37.0"}
+            if path == "/api":
+                return {"kind": "APIVersions", "apiVersion": "v1", "versions": ["v1"]}
             if path == "/apis":
                 named = []
                 for group, version in groups:
                     this = {"groupVersion": f"{group}/{version}", "version": version}
                     named.append({"name": group, "versions": [this], "preferredVersion": this})
-                return {"kind": "APIGroupList", "groups": named[1:]}
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named[1:]}
             for group, version in groups:
                 if path == (f"/apis/{group}/{version}" if group else f"/api/{version}"):
                     resources = [
@@ -351,7 +359,9 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                         }
                         for kind, plural in KINDS[group, version].items()
                     ]
-                    return {"kind": "APIResourceList", "resources": resources}
+                    named_group = f"{group}/{version}" if group else version
+                    kinds = {"kind": "APIResourceList", "apiVersion": "v1"}
+                    return {**kinds, "groupVersion": named_group, "resources": resources}
             return None
 
         def _list(self, plural: str, namespace: str, query: dict[str, str]) -> Object:

@@ -1,0 +1,1 @@
+"""What stands in for a Kubernetes cluster: its API server, its scheduler, and its nodes."""
