@@ -279,6 +279,17 @@ def test_without_a_port_or_a_socket_nothing_is_served() -> None:
     assert threading.active_count() == before
 
 
+def test_run_passes_the_endpoint_on_to_the_tasks(tensorwire: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nprint(*(os.environ.get(f'TENSORWIRE_METRICS_{n}') for n in ('PORT', 'HOST')))"
+    )
+    done = tensorwire("run", "--metrics-port", "0", "--metrics-host", "0.0.0.0", script)
+    assert done.stdout.split() == ["0", "0.0.0.0"], done.stderr
+    assert tensorwire("run", script).stdout.split() == ["None", "None"]
+    assert tensorwire("run", "--metrics-port", "70000", script).returncode == 2
+
+
 # --- finding tasks -------------------------------------------------------------------------------
 
 
