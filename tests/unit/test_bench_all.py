@@ -16,6 +16,7 @@ from tensorwire.bench.everything import EverythingPlan, Layer
 from tensorwire.bench.places import Places
 from tensorwire.bench.record import Ratio, Record, Result, StepMs, TransferResult
 from tensorwire.bench.sides import Watcher
+from tensorwire.bench.sizes import SizesPlan
 from tensorwire.bench.suite import Suite, read
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
@@ -154,3 +155,13 @@ def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
     notes: list[str] = []
     everything.layers(EverythingPlan(), notes)
     assert notes == ["tensors of 1 GB are left out: this machine has not the memory for them now"]
+
+
+@pytest.mark.parametrize(
+    ("sizes_bytes", "ceiling_bytes"),
+    [((64, 10**6, 10**8, 10**9), 10**8), ((64, 10**6), 10**6), ((10**9,), 10**9)],
+)
+def test_ceilings_are_measured_at_100_mb_or_the_nearest_size(
+    sizes_bytes: tuple[int, ...], ceiling_bytes: int
+) -> None:
+    assert SizesPlan(sizes_bytes).ceiling_bytes == ceiling_bytes

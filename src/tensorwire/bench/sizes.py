@@ -33,7 +33,7 @@ from tensorwire.units import data_size
 
 SIZES_BYTES = (64, *(10**power for power in range(3, 10)))
 CEILING_BYTES = 100_000_000
-"""The ceilings are measured at this size, or the largest below."""
+"""The ceilings are measured at this size, or the largest below; or the smallest of all."""
 # A variable on each task, and the received tensor beside the one that it replaces.
 _COPIES = 3
 _BYTES_A_ROUND = 300e6
@@ -57,7 +57,8 @@ class SizesPlan:
     @property
     def ceiling_bytes(self) -> int:
         """The size at which the ceilings are measured too."""
-        return max((s for s in self.sizes_bytes if s <= CEILING_BYTES), default=CEILING_BYTES)
+        fitting = [size for size in self.sizes_bytes if size <= CEILING_BYTES]
+        return max(fitting) if fitting else min(self.sizes_bytes)
 
     @property
     def blocks(self) -> int:

@@ -8,6 +8,7 @@ from tensorwire.bench.record import Record, Result
 from tensorwire.files import write_whole
 from tensorwire.report import charts, experiments
 from tensorwire.report.blocks import Chart, Report
+from tensorwire.report.places import lab_notes
 
 _WIDTHS_PX = {"wide": 720, "narrow": 340}
 """Each chart is drawn for a desk and for a phone; the page's style shows the one that fits."""
@@ -32,6 +33,7 @@ def facts(record: Record[Result]) -> list[str]:
         *([f"TensorFlow {record.tensorflow}"] if record.tensorflow else []),
         f"{host.cpu}, {host.cores} cores",
         f"Linux {host.kernel}",
+        *lab_notes(record.lab),
         *([record.time.replace("T", " ").replace("Z", " UTC")] if record.time else []),
     ]
 
