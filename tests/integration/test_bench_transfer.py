@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tensorwire.bench.greeting import Hello, call_peer, installed_tensorflow
 from tensorwire.lab.ports import PortLease
 
 pytestmark = pytest.mark.tensorflow
@@ -62,11 +63,13 @@ def check_result(result: dict[str, Any], protocol: str, data_mb: float, iters: i
 
 
 @pytest.fixture
-def ports() -> Iterator[list[int]]:
+def hosts() -> Iterator[list[str]]:
+    """--ps-hosts and --worker-hosts on this machine, with ports for the tasks above theirs."""
     lease = PortLease()
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(lease.release)
-        yield [lease.take(), lease.take()]
+        ps, worker = (lease.take(in_a_row=4) for _ in range(2))
+        yield ["--ps-hosts", f"127.0.0.1:{ps}", "--worker-hosts", f"127.0.0.1:{worker}"]
 
 
 def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
@@ -120,69 +123,59 @@ def test_one_protocol_has_no_ratio_between_protocols(tmp_path: Path) -> None:
     assert set(record["ratios"]) == {"grpc/tcp", "grpc/memcpy"}
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
-def test_two_hosts_end_with_the_transfer_rate(
-    tmp_path: Path, ports: list[int], protocol: str
-) -> None:
-    hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
-    path = tmp_path / "record.json"
-    with subprocess.Popen(
-        [*COMMAND, *hosts, "--job", "ps", "--task", "0", "--protocols", protocol],
+def start_ps(hosts: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *hosts, "--job", "ps", "--task", "0"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ) as ps:
-        worker_part = ["--job", "worker", "--task", "0", "--protocols", protocol]
-        sizes = ["--data-mb", "1", "--iters", "5", "--json", str(path)]
-        done = bench(*hosts, *worker_part, *sizes)
+    )
+
+
+def test_two_hosts_end_with_the_transfer_rate(tmp_path: Path, hosts: list[str]) -> None:
+    path = tmp_path / "record.json"
+    with start_ps(hosts) as ps:
+        sizes = ["--data-mb", "1", "--iters", "6", "--rounds", "2", "--json", str(path)]
+        done = bench(*hosts, "--job", "worker", "--task", "0", *sizes)
         record = load(path, done)
         _, ps_err = ps.communicate(timeout=60)
     assert ps.returncode == 0, ps_err
-    assert f"waiting for the worker at 127.0.0.1:{ports[1]}" in ps_err
+    assert f"waiting for the worker at {hosts[3]}" in ps_err
     rate = re.fullmatch(r"transfer rate: (\d+\.\d{6}) MB/s", done.stdout.splitlines()[-1])
     assert rate is not None
-    (result,) = record["results"]
-    check_result(result, protocol, data_mb=1.0, iters=5)
-    assert result["mb_per_s"] == pytest.approx(float(rate[1]), rel=1e-4)
-    assert result["cpu_s_per_gb"] is None
-    assert record["ratios"] == {}
+    assert [result["protocol"] for result in record["results"]] == ["grpc", "grpc++"]
+    for result in record["results"]:
+        check_result(result, result["protocol"], data_mb=1.0, iters=6)
+        assert result["cpu_s_per_gb"] > 0
+    assert record["results"][-1]["mb_per_s"] == pytest.approx(float(rate[1]), rel=1e-4)
+    assert set(record["ratios"]) == {"grpc++/grpc", "grpc/tcp", "grpc++/tcp"}
 
 
 @pytest.mark.newest
-def test_a_peer_that_does_not_come_is_named_at_the_deadline(ports: list[int]) -> None:
-    hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
-    done = bench(*hosts, "--job", "worker", "--protocols", "grpc", "--peer-timeout", "1")
+def test_a_peer_that_does_not_come_is_named_at_the_deadline(hosts: list[str]) -> None:
+    done = bench(*hosts, "--job", "worker", "--peer-timeout", "1")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"tensorwire: error: no ps at 127.0.0.1:{ports[0]} after 1 s")
+    assert last.startswith(f"tensorwire: error: no ps at {hosts[1]} after 1 s")
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.newest
-def test_a_port_in_use_is_named(ports: list[int]) -> None:
-    with socket.create_server(("127.0.0.1", ports[0])):
-        hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
-        done = bench(*hosts, "--job", "ps", "--protocols", "grpc")
+def test_a_port_in_use_is_named(hosts: list[str]) -> None:
+    port = int(hosts[1].rpartition(":")[2])
+    with socket.create_server(("", port)):
+        done = bench(*hosts, "--job", "ps")
     assert done.returncode == 1
-    assert f"port {ports[0]} is in use" in done.stderr.splitlines()[-1]
+    assert f"port {port} is in use" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.newest
-def test_a_ps_whose_worker_went_early_says_so(ports: list[int]) -> None:
-    hosts = ["--ps-hosts", f"127.0.0.1:{ports[0]}", "--worker-hosts", f"127.0.0.1:{ports[1]}"]
-    with subprocess.Popen(
-        [*COMMAND, *hosts, "--job", "ps", "--protocols", "grpc"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as ps:
-        assert ps.stderr is not None
-        with socket.create_server(("127.0.0.1", ports[1])):  # a worker that does nothing
-            for line in ps.stderr:
-                if "serving the worker" in line:
-                    break
-        rest = ps.stderr.read()
-        ps.wait(60)
+def test_a_ps_whose_worker_went_early_says_so(hosts: list[str]) -> None:
+    worker = Hello("bench transfer", "worker:0", installed_tensorflow())
+    with start_ps(hosts) as ps:
+        with call_peer(hosts[1], worker, "ps", 60) as peer:
+            peer.send({"session": "one"})
+        _, said = ps.communicate(timeout=60)
     assert ps.returncode == 1
-    expected = f"tensorwire: error: the worker at 127.0.0.1:{ports[1]} went before it was done"
-    assert rest.splitlines() == [expected]
+    expected = f"tensorwire: error: the worker at {hosts[3]} went before it was done"
+    assert said.splitlines()[-1] == expected

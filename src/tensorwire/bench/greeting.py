@@ -153,6 +153,24 @@ class Peer:
     def _gone(self) -> PeerGone:
         return PeerGone(f"{self.name} went before it was done")
 
+    def end(self) -> None:
+        """Says that nothing more will be sent; `receive` goes on."""
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_WR)
+
+    def set_blocking(self) -> None:
+        """Before another process uses the connection as a file. `send` undoes it."""
+        self._stream.settimeout(None)
+
+    def is_open(self) -> bool:
+        """Whether the other host still listens to what is sent; reads nothing."""
+        try:
+            return self._stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def greet(self, me: Hello) -> None:
         """Exchanges who both are.
 
@@ -187,26 +205,38 @@ def await_peer(
     Raises:
         TensorwireError: nobody came in time, who came does not fit, or the port is taken.
     """
-    deadline = time.monotonic() + timeout_s
-    with _listener(address) as server:
-        while True:
-            if check is not None:
-                check()
-            if time.monotonic() > deadline:
-                raise TensorwireError(
-                    f"the {expected} did not come to {address} within {timeout_s:g} s: start it "
-                    "there with the same flags, and see that this port can be reached from it"
-                )
-            if not select.select([server], [], [], _POLL_S)[0]:
-                continue
-            stream, (host, port, *_) = server.accept()
-            with contextlib.ExitStack() as stack:
-                peer = stack.enter_context(Peer(stream, f"{host}:{port}"))
-                # A stranger: a port scan, a health check. Who is expected may yet come.
-                with contextlib.suppress(PeerGone):
-                    peer.greet(me)
-                    stack.pop_all()
-                    return peer
+    with listening(address) as server:
+        return accept_peer(server, me, expected, time.monotonic() + timeout_s, check)
+
+
+def accept_peer(
+    server: socket.socket,
+    me: Hello,
+    expected: str,
+    deadline: float,
+    check: Callable[[], None] | None = None,
+) -> Peer:
+    """`await_peer` at a socket that listens; `deadline` is of time.monotonic()."""
+    began = time.monotonic()
+    while True:
+        if check is not None:
+            check()
+        if time.monotonic() > deadline:
+            raise TensorwireError(
+                f"the {expected} did not come to port {server.getsockname()[1]} within "
+                f"{deadline - began:.3g} s: start it there with the same flags, and see that this "
+                "port can be reached from it"
+            )
+        if not select.select([server], [], [], _POLL_S)[0]:
+            continue
+        stream, (host, port, *_) = server.accept()
+        with contextlib.ExitStack() as stack:
+            peer = stack.enter_context(Peer(stream, f"{host}:{port}"))
+            # A stranger: a port scan, a health check. Who is expected may yet come.
+            with contextlib.suppress(PeerGone):
+                peer.greet(me)
+                stack.pop_all()
+                return peer
 
 
 def call_peer(
@@ -240,7 +270,7 @@ def call_peer(
 
 
 @contextlib.contextmanager
-def _listener(address: str) -> Iterator[socket.socket]:
+def listening(address: str) -> Iterator[socket.socket]:
     """Listens on the port of `address`, on every address of this host, as TensorFlow does."""
     _, port = split_address(address)
     dual = socket.has_dualstack_ipv6()

@@ -16,6 +16,9 @@ SERVING_JOBS = frozenset({"ps", "server", "receiver"})
 class Places:
     """This machine, or a lab that is up."""
 
+    is_this_machine = True
+    """Whether all tasks have its files and its programs; in a lab they have."""
+
     def __init__(self, lab: Lab | None = None) -> None:
         self._lab = lab
 
@@ -23,6 +26,11 @@ class Places:
     def have_link(self) -> bool:
         """Whether what goes from one end to the other goes over a link."""
         return self._lab is not None and self._lab.has_network
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the places, and the record does not say."""
+        return []
 
     @property
     def document(self) -> dict[str, Any] | None:

@@ -219,7 +219,7 @@ class ServeSide(ClusterProcesses):
             mb_per_s=measured.bytes / requests / seconds / 1e6,
             latency_us=stats.latency_us(measured.latency_us),
             ps_cpu_us_per_request=measured.ps_cpu_s / requests * 1e6,
-            ps_threads=len(list(Path(f"/proc/{self._ps.pid}/task").iterdir())),
+            ps_threads=int(ask(self._cluster, self._ps, {"do": "cpu"})["threads"]),
         )
 
 

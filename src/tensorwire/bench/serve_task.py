@@ -14,6 +14,7 @@ import importlib
 import resource
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class PsTask:
         return {"bytes": int(sizes.sum())}
 
     def cpu(self) -> Message:
-        return {"cpu_s": _cpu_s()}
+        return {"cpu_s": _cpu_s(), "threads": len(list(Path("/proc/self/task").iterdir()))}
 
 
 class ClientsTask:

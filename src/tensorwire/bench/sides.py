@@ -21,6 +21,7 @@ import psutil
 from tensorwire.bench import stats
 from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Ratio
+from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import LocalCluster, Task
 from tensorwire.lab.channel import ChannelClosed, Message
@@ -271,7 +272,6 @@ class ProtocolSide(Side):
 
     def __init__(self, contender: Contender, places: Places = HERE) -> None:
         super().__init__(contender, dict.fromkeys(("ps", "worker"), "tensor_task"), places)
-        self._has_link = places.have_link
         self._steps = 0
 
     def build(self, tensors: Tensors) -> None:
@@ -294,19 +294,18 @@ class ProtocolSide(Side):
         run = {"do": "run", "case": tensors.name}
         self._ask("worker", {**run, "iters": warm_up}, timeout_s)
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"]
-        received_bytes = self._received_bytes()
+        ps_host = self._cluster.host("ps", 0)
+        before_bytes = ps_host.received_bytes()
         measured = self._ask("worker", {**run, "iters": iters}, timeout_s)
+        after_bytes = ps_host.received_bytes()
         if (
-            self._has_link
-            and self._received_bytes() - received_bytes < iters * tensors.data_mb * 1e6
+            before_bytes is not None
+            and after_bytes is not None
+            and after_bytes - before_bytes < iters * tensors.data_mb * 1e6
         ):
             raise TensorwireError(f"{self.name} did not use the link: its figures mean nothing")
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"] - ps_cpu_s
         return Block(measured["step_s"], measured["cpu_s"] + ps_cpu_s)
-
-    def _received_bytes(self) -> int:
-        """What came to the ps's host over its link."""
-        return self._cluster.host("ps", 0).received_bytes() if self._has_link else 0
 
     def verify(self, tensors: Tensors) -> None:
         """Raises TensorwireError unless the ps holds what the worker sent, by this protocol."""
@@ -351,9 +350,11 @@ class CeilingSide(ClusterProcesses):
         for task in self._tasks:
             answer(self._cluster, task, _REQUEST_TIMEOUT_S)
         receiver, sender = self._tasks
-        host = self._cluster.host("receiver", 0).address
-        port = ask(self._cluster, receiver, {"do": "receive", "host": host, "port": 0})["port"]
-        ask(self._cluster, sender, {"do": "connect", "host": host, "port": port, "streams": 1})
+        # On another machine the address at which it is known may not be one of its own.
+        at, port = split_address(receiver.address)
+        listens_at = at if self._cluster.is_on_this_machine else ""
+        ask(self._cluster, receiver, {"do": "receive", "host": listens_at, "port": port})
+        ask(self._cluster, sender, {"do": "connect", "host": at, "port": port, "streams": 1})
 
     def block(self, kind: str, iters: int, warm_up: int = 1) -> list[float]:
         """Seconds of each of `iters` steps of `kind`, "tcp" or "memcpy"."""

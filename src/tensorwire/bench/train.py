@@ -208,6 +208,9 @@ class _Training:
         self._workers = [self._start("worker", i) for i in range(self._plan.workers)]
 
     def _start(self, job: str, index: int) -> Task:
+        # Files of this machine are of no use to a task of another.
+        here = self._cluster.host(job, index).is_this_machine
+        together = self._cluster.is_on_this_machine
         config = {
             "job": job,
             "index": index,
@@ -216,9 +219,11 @@ class _Training:
             "tensor_fuse": self.contender.setting.tensor_fuse,
             "model": self._plan.model,
             "batch_size": self._plan.batch_size,
-            "train_file": str(self._files.train[index]) if job == "worker" else "",
+            "workers": self._plan.workers,
+            "train_file": str(self._files.train[index]) if job == "worker" and here else "",
             "held_out_file": str(self._files.held_out),
-            "checkpoint_directory": str(self._cluster.directory / "checkpoint"),
+            # Each ps writes its share where it is, and the chief has to find all of them.
+            "checkpoint_directory": str(self._cluster.directory / "checkpoint") if together else "",
         }
         task = self._cluster.start(
             job,
@@ -316,11 +321,10 @@ class _Training:
         """gRPC's bytes from the kernel, and grpc++'s bytes and calls from its own counters."""
         tasks = (*self._ps, *self._workers)
         stats = {task: self._ask(task, "stats") for task in tasks}
-        # Tasks of one host see the same connections.
-        one_a_host = {self._cluster.host(task.job, task.index): task for task in tasks}
+        # Tasks in one network see the same connections.
         grpc_bytes: int | None = 0
-        for task in one_a_host.values():
-            grpc_bytes = _sum(grpc_bytes, stats[task]["grpc_bytes"])
+        for each in {each["network"]: each for each in stats.values()}.values():
+            grpc_bytes = _sum(grpc_bytes, each["grpc_bytes"])
         if self.contender.protocol == "grpc":
             return _Traffic(grpc_bytes, None)
         of_tasks = stats.values()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -43,9 +44,12 @@ class TaskConfig:
     tensor_fuse: bool
     model: str
     batch_size: int
+    workers: int
     train_file: str
+    """Empty where the worker has to make its own."""
     held_out_file: str
     checkpoint_directory: str
+    """Empty: no checkpoints."""
 
 
 class Worker:
@@ -67,9 +71,7 @@ class Worker:
                 cluster=tf.train.ClusterSpec(dict(config.spec)),
             )
         ):
-            self._model = wide_deep.build(
-                tf, self._columns, Path(config.train_file), config.batch_size
-            )
+            self._model = wide_deep.build(tf, self._columns, _train_file(config), config.batch_size)
 
     def open(self) -> Message:
         v1 = self._tf.compat.v1
@@ -84,7 +86,7 @@ class Worker:
         self._session = v1.train.MonitoredTrainingSession(
             master=self._target,
             is_chief=config.index == 0,
-            checkpoint_dir=config.checkpoint_directory,
+            checkpoint_dir=config.checkpoint_directory or None,
             config=session_config,
             save_summaries_steps=None,
             save_summaries_secs=None,
@@ -149,8 +151,16 @@ class Worker:
     def close(self) -> Message:
         """Ends the session; the chief's writes the last checkpoint."""
         self._session.close()
-        latest = self._tf.train.latest_checkpoint(self._config.checkpoint_directory)
-        return {"checkpoint": latest}
+        return {}
+
+
+def _train_file(config: TaskConfig) -> Path:
+    """This worker's examples; made here, where its starter is on another machine."""
+    if config.train_file:
+        return Path(config.train_file)
+    directory = Path(tempfile.mkdtemp())  # in the cluster's directory, and goes with it
+    files = examples.write(directory, config.workers, *MODELS[config.model].load())
+    return files.train[config.index]
 
 
 def _stats(config: TaskConfig) -> Message:
@@ -160,11 +170,12 @@ def _stats(config: TaskConfig) -> Message:
         grpc_bytes: int | None = traffic.received_bytes(ports)
     except traffic.TrafficUnavailable:
         grpc_bytes = None
+    seen = {"grpc_bytes": grpc_bytes, "network": traffic.network()}
     if config.protocol == "grpc":
-        return {"grpc_bytes": grpc_bytes}
+        return seen
     import tensorwire.tf
 
-    return {**tensorwire.tf.stats(), "grpc_bytes": grpc_bytes}
+    return {**tensorwire.tf.stats(), **seen}
 
 
 def _serve_stats(config: TaskConfig, channel: TaskEnd) -> None:

@@ -159,7 +159,8 @@ class Ceilings(contextlib.ExitStack):
         super().__init__()
         self._size_bytes = size_bytes
         self._raw = CeilingSide(size_bytes, places)
-        self._iperf3 = Iperf3Side(places) if places.have_link and iperf3_is_installed() else None
+        has_iperf3 = places.have_link and places.is_this_machine and iperf3_is_installed()
+        self._iperf3 = Iperf3Side(places) if has_iperf3 else None
         self._have_link = places.have_link
         last = () if places.have_link else ("memcpy",)
         self.names = ("tcp", *((IPERF3,) if self._iperf3 else last))

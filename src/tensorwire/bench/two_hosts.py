@@ -1,158 +1,264 @@
-"""`bench transfer` with its ps and its worker on different hosts, each started by hand.
+"""An experiment whose tasks are on different hosts, each started there by hand.
 
-Every wait for the other host has a deadline, and says whom it waits for.
+One end *leads*: it measures, and runs the tasks of its own host as ever. Every other is an *agent*:
+it waits at its task's address for the leader, and starts on its host what the leader asks for. A
+task there looks to the leader like one of its own: a `relay_task` stands for it here, a process
+whose standard input and output are the other task's, as with a remote shell. So an experiment does
+not know where its tasks are.
+
+An address HOST:PORT of --ps-hosts or --worker-hosts is where the agent waits; its tasks listen at
+the ports above, one for each side of the comparison, and at their data ports.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import os
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from tensorwire.bench import stats
-from tensorwire.bench.record import Record, TransferResult
-from tensorwire.bench.sides import (
-    DEFAULT_SETTING,
-    Setting,
-    Tensors,
-    Watcher,
-    ask,
-    request_timeout_s,
-    task_argv,
-    wait_started,
+from tensorwire.bench.greeting import (
+    Hello,
+    Peer,
+    PeerGone,
+    accept_peer,
+    call_peer,
+    installed_tensorflow,
+    listening,
 )
+from tensorwire.bench.places import SERVING_JOBS, Places
+from tensorwire.bench.sides import Watcher, task_argv
+from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import Host, LocalCluster, Task
+from tensorwire.lab.channel import Message
 
-_POLL_S = 0.5
-_REQUEST_TIMEOUT_S = 60.0
-_PEER_GONE_S = 3.0
+RELAY = "relay"
+_LEADER = ("worker", 0)
+_POLL_S = 0.2
+_ANSWER_S = 30.0
+_MODULES = frozenset({"tensor_task", "serve_task", "strategy_task", "train_task", "raw_task"})
+# What an experiment sets for its tasks; all else is as the task's own host has it.
+_ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True)
-class Hosts:
-    """The two tasks' gRPC addresses, "host:port", and the protocol between them."""
+class Part:
+    """What this host does in an experiment on several."""
 
-    ps: str
-    worker: str
-    protocol: str
-    setting: Setting = DEFAULT_SETTING
+    command: str
+    hosts: Mapping[str, Sequence[str]]
+    """Addresses "host:port" of the jobs ps and worker, by task."""
+    job: str
+    index: int
     peer_timeout_s: float = 120.0
-    """How long one host waits for the other to come up."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this host measures: the first worker's does."""
+        return (self.job, self.index) == _LEADER
+
+    @property
+    def address(self) -> str:
+        return self.hosts[self.job][self.index]
+
+    @property
+    def hello(self) -> Hello:
+        return Hello(self.command, f"{self.job}:{self.index}", installed_tensorflow())
 
 
-def serve(hosts: Hosts, watcher: Watcher) -> None:
-    """The ps: serves until the worker says that it is done.
-
-    Raises:
-        TensorwireError: no worker came in time, it went too early, or the server failed.
-    """
-    with LocalCluster({"ps": 1}) as cluster:
-        task, _ = _start(cluster, "ps", hosts, watcher)
-
-        # The worker may have come and gone before the first look at its port.
-        def is_done() -> bool:
-            return bool(ask(cluster, task, {"do": "finished"}, _REQUEST_TIMEOUT_S)["finished"])
-
-        watcher.activity(f"waiting for the worker at {hosts.worker}")
-        if _wait_for_peer(hosts.worker, "worker", hosts.peer_timeout_s, is_done):
-            return
-        watcher.activity(f"serving the worker at {hosts.worker}")
-        last_seen = time.monotonic()
-        while not is_done():
-            if _is_listening(hosts.worker):
-                last_seen = time.monotonic()
-            elif time.monotonic() - last_seen > _PEER_GONE_S:
-                raise TensorwireError(f"the worker at {hosts.worker} went before it was done")
-            time.sleep(_POLL_S)
+# --- the leader --------------------------------------------------------------------
 
 
-def measure(hosts: Hosts, tensors: Tensors, iters: int, watcher: Watcher) -> Record[TransferResult]:
-    """The worker: assigns its tensor to the ps's, `iters` times.
+@dataclass(frozen=True)
+class RemoteHost(Host):
+    """The host of one task, where an agent starts it."""
 
-    The record has no ratios, and no CPU time: half of it is spent on the other host.
+    relay: str = ""
+    """JSON: what `relay_task` has to know."""
 
-    Raises:
-        TensorwireError: no ps came in time, or a task failed.
-    """
-    with LocalCluster({"worker": 1}) as cluster:
-        task, tensorflow = _start(cluster, "worker", hosts, watcher)
-        watcher.activity(f"waiting for the ps at {hosts.ps}")
-        _wait_for_peer(hosts.ps, "ps", hosts.peer_timeout_s, lambda: _stop_if_failed(cluster))
-        watcher.activity("warming up")
-        case = {"case": tensors.name}
-        ask(
-            cluster,
-            task,
-            {"do": "build", **case, "tensors": tensors.count, "floats": tensors.floats},
-            request_timeout_s(tensors, 4),
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Runs a task of this package there; `argv` is from `task_argv`."""
+        return [*task_argv("relay_task"), self.relay, argv[-1].rpartition(".")[2]]
+
+
+class HostPlaces(Places):
+    """The hosts of a Part that leads."""
+
+    is_this_machine = False
+
+    def __init__(self, part: Part, sessions: Mapping[str, str]) -> None:
+        """`sessions`: by agent's address what proves to it that a request is of this call."""
+        super().__init__()
+        self._part = part
+        self._sessions = sessions
+        self._used: Counter[str] = Counter()
+
+    @property
+    def have_link(self) -> bool:
+        return True
+
+    @property
+    def notes(self) -> list[str]:
+        hosts = self._part.hosts
+        return [f"ps at {', '.join(hosts['ps'])}; worker at {', '.join(hosts['worker'])}"]
+
+    def cluster(self, jobs: Mapping[str, int]) -> LocalCluster:
+        return LocalCluster(
+            jobs, {job: [self._host(job, i) for i in range(count)] for job, count in jobs.items()}
         )
-        run = {"do": "run", **case}
-        ask(cluster, task, {**run, "iters": 2}, request_timeout_s(tensors, 2))
-        watcher.activity("measuring")
-        rounds: list[list[float]] = []
-        for count in stats.split(iters, iters):
-            reply = ask(cluster, task, {**run, "iters": count}, request_timeout_s(tensors, count))
-            rounds.append(reply["step_s"])
-            watcher.advance()
-        reply = ask(cluster, task, {"do": "verify", **case}, request_timeout_s(tensors, 4))
-        if not reply["equal"]:
-            raise TensorwireError(f"the ps at {hosts.ps} does not hold what this worker sent")
-        ask(cluster, task, {"do": "finish"}, _REQUEST_TIMEOUT_S)
-    result = TransferResult(
-        protocol=hosts.protocol,
-        tensor_fuse=hosts.setting.tensor_fuse,
-        data_mb=tensors.data_mb,
-        tensors=tensors.count,
-        iters=iters,
-        mb_per_s=tensors.data_mb / stats.typical_s(rounds),
-        step_ms=stats.step_ms(rounds),
-        cpu_s_per_gb=None,
-    )
-    return Record("bench transfer", tensorflow, [result], ratios={})
+
+    def _host(self, job: str, index: int) -> Host:
+        agent = self._part.hosts["ps" if job in SERVING_JOBS else "worker"][index]
+        name, port = agent.rpartition(":")[0], split_address(agent)[1]
+        self._used[agent] += 1
+        at = port + self._used[agent]
+        if agent == self._part.address:
+            return Host(name, port=at)
+        relay = {
+            "agent": agent,
+            "hello": dataclasses.asdict(dataclasses.replace(self._part.hello, part=RELAY)),
+            "start": {"session": self._sessions[agent], "job": job, "index": index, "port": at},
+        }
+        return RemoteHost(name, port=at, is_this_machine=False, relay=json.dumps(relay))
 
 
-def _start(cluster: LocalCluster, job: str, hosts: Hosts, watcher: Watcher) -> tuple[Task, str]:
-    """The task of this host, and its version of TensorFlow."""
-    task = cluster.start(
-        job, 0, task_argv("tensor_task"), env=hosts.setting.task_environment(), channel=True
-    )
-    setup = {
-        "protocol": hosts.protocol,
-        "spec": {"ps": [hosts.ps], "worker": [hosts.worker]},
-        "job": job,
-        "index": 0,
-        "tensor_fuse": hosts.setting.tensor_fuse,
-    }
-    task.channel.send(setup)
-    return task, wait_started(cluster, task, watcher)
+@contextlib.contextmanager
+def lead(part: Part, watcher: Watcher) -> Iterator[Places]:
+    """The hosts of a part, once every agent has come.
+
+    Raises:
+        TensorwireError: one did not come in time, does not fit, or is not what its address says.
+    """
+    with contextlib.ExitStack() as stack:
+        sessions = {}
+        peers = []
+        for job, addresses in part.hosts.items():
+            for index, address in enumerate(addresses):
+                if address == part.address:
+                    continue
+                watcher.activity(f"waiting for the {job} at {address}")
+                expected = f"{job} at {address}"
+                peer = stack.enter_context(
+                    call_peer(address, part.hello, expected, part.peer_timeout_s)
+                )
+                if peer.hello.part != f"{job}:{index}":
+                    raise TensorwireError(
+                        f"at {address} is {peer.hello.part} and not {job}:{index}: give the same "
+                        "--ps-hosts and --worker-hosts everywhere"
+                    )
+                sessions[address] = uuid.uuid4().hex
+                peer.send({"session": sessions[address]})
+                peers.append(peer)
+        watcher.activity("starting the tasks")
+        yield HostPlaces(part, sessions)
+        for peer in peers:
+            peer.send({"done": True})
 
 
-def _is_listening(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-    except OSError:
+# --- an agent ----------------------------------------------------------------------
+
+
+@dataclass
+class _Started:
+    """A task that runs for the leader."""
+
+    cluster: LocalCluster
+    task: Task
+    peer: Peer
+
+
+@dataclass
+class _Session:
+    """What the leader of one measurement asked for."""
+
+    leader: Peer
+    name: str
+    started: list[_Started] = field(default_factory=list)
+
+
+def serve(part: Part, watcher: Watcher) -> None:
+    """Starts what the leader asks for, until it says that it is done.
+
+    Whoever can reach the address can have a benchmark's task started, which is no more than
+    TensorFlow's own server allows.
+
+    Raises:
+        TensorwireError: no leader came in time, it does not fit, it went too early, or a task
+            failed.
+    """
+    leader_at = part.hosts[_LEADER[0]][_LEADER[1]]
+    expected = f"worker at {leader_at}"
+    with contextlib.ExitStack() as stack, listening(part.address) as server:
+        watcher.activity(f"waiting for the {expected}")
+        deadline = time.monotonic() + part.peer_timeout_s
+        leader = stack.enter_context(accept_peer(server, part.hello, expected, deadline))
+        session = _Session(leader, leader.receive(_ANSWER_S)["session"])
+        watcher.activity(f"serving the {expected}")
+        while not _is_done(session, expected):
+            with contextlib.suppress(PeerGone):
+                if (peer := _caller(server, part)) is not None:
+                    _start(session, peer, stack)
+            _see_ended(session)
+
+
+def _is_done(session: _Session, expected: str) -> bool:
+    if not session.leader.wait(_POLL_S):
         return False
-    return True
+    try:
+        return "done" in session.leader.receive(_ANSWER_S)
+    except PeerGone:
+        raise TensorwireError(f"the {expected} went before it was done") from None
 
 
-def _stop_if_failed(cluster: LocalCluster) -> bool:
-    cluster.check()
-    return False
+def _caller(server: socket.socket, part: Part) -> Peer | None:
+    server.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        stream, (host, port, *_) = server.accept()
+        peer = Peer(stream, f"{host}:{port}")
+        peer.greet(part.hello)
+        return peer
+    return None
 
 
-def _wait_for_peer(address: str, job: str, timeout_s: float, is_done: Callable[[], bool]) -> bool:
-    """Waits until the other host listens; returns whether everything is done already."""
-    deadline = time.monotonic() + timeout_s
-    while not _is_listening(address):
-        if is_done():
-            return True
-        if time.monotonic() > deadline:
-            raise TensorwireError(
-                f"no {job} at {address} after {timeout_s:g} s: start it there with --job {job} "
-                "and the same --ps-hosts and --worker-hosts, and see that the port is open"
-            )
-        time.sleep(_POLL_S)
-    return False
+def _start(session: _Session, peer: Peer, stack: contextlib.ExitStack) -> None:
+    """Starts a task whose standard input and output are `peer`'s connection."""
+    wanted: Message = peer.receive(_ANSWER_S)
+    if wanted.get("session") != session.name or wanted.get("module") not in _MODULES:
+        peer.close()
+        return
+    job, index = str(wanted["job"]), int(wanted["index"])
+    cluster = LocalCluster({job: index + 1}, {job: [Host("127.0.0.1", port=int(wanted["port"]))]})
+    stack.enter_context(cluster)
+    peer.send({})
+    peer.set_blocking()
+    environment = {name: str(wanted["environment"][name]) for name in wanted["environment"]}
+    known = {name: value for name, value in environment.items() if name in _ENVIRONMENT}
+    task = cluster.start(job, index, task_argv(wanted["module"]), env=known, stream=peer.fileno())
+    session.started.append(_Started(cluster, task, peer))
+
+
+def _see_ended(session: _Session) -> None:
+    """Tells the leader of tasks that ended, and raises when one failed that was still wanted."""
+    for started in tuple(session.started):
+        code = started.task.poll()
+        if code is None:
+            continue
+        session.started.remove(started)
+        wanted = started.peer.is_open()
+        with contextlib.suppress(PeerGone):
+            started.peer.send({"ended": code, "log": started.task.tail()})
+        started.peer.close()
+        if wanted:
+            started.cluster.check()
+
+
+def relay_environment() -> Mapping[str, str]:
+    """Of this process's environment what is the experiment's."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}

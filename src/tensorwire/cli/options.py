@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.bench.two_hosts import Part
 from tensorwire.errors import UsageError
 from tensorwire.lab import LabSettings
 from tensorwire.lab.settings import EXAMPLE
@@ -30,7 +31,9 @@ class Comparison:
     json_path: Path | None
     report_path: Path | None
     lab: LabSettings | None = None
-    """Where to measure; None: on this machine."""
+    """The hosts in a box to measure between, where the user wants some."""
+    part: Part | None = None
+    """What this host does, where others take part."""
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -170,7 +173,7 @@ def comparison_options(
             if lab is not None:
                 if transport == "memory":
                     raise UsageError("--transport memory: the hosts of a lab share no memory")
-                transport = "tcp"  # by itself grpc++ would find that they do
+                transport = "tcp"  # whatever this one machine would let them share
             comparison = Comparison(
                 named_protocols=None if protocols is None else parse_protocols(protocols),
                 rounds=rounds,

@@ -43,11 +43,12 @@ def training_options(command: Command) -> Command:
 
 def train_and_show(command: str, plan: TrainPlan, comparison: Comparison) -> None:
     """Trains, shows how far it is, and says what came of it."""
-    from tensorwire.bench import places
     from tensorwire.bench.train import run
+    from tensorwire.cli.places import chosen_places
     from tensorwire.report.training import TrainingDisplay
 
     names = [each.name for each in plan.contenders]
-    with TrainingDisplay(names) as display, places.chosen(comparison.lab) as chosen:
-        record = run(command, plan, display, chosen)
-    keep_and_show(record, comparison.json_path, comparison.report_path)
+    with TrainingDisplay(names) as display, chosen_places(comparison, display) as places:
+        record = run(command, plan, display, places)
+        notes = places.notes
+    keep_and_show(record, comparison.json_path, comparison.report_path, notes)

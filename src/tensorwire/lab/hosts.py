@@ -45,6 +45,10 @@ class Host:
     namespaces: tuple[str, ...] = ()
     """Paths of its namespaces, the network's first; none of its own: this process's."""
     cgroup: Path | None = None
+    port: int | None = None
+    """Of its one task; None: whatever is free."""
+    is_this_machine: bool = True
+    """Whether it has this machine's files; the hosts of a lab have."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` on this host."""
@@ -56,9 +60,9 @@ class Host:
         }
         return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
 
-    def received_bytes(self) -> int:
-        """Bytes that came to this host over its link so far; 0 where it has none."""
-        return network.received_bytes(self.namespaces[0]) if self.namespaces else 0
+    def received_bytes(self) -> int | None:
+        """Bytes that came to this host over its link so far; None where it has none in a lab."""
+        return network.received_bytes(self.namespaces[0]) if self.namespaces else None
 
 
 LOOPBACK = Host("127.0.0.1")

@@ -142,8 +142,7 @@ class LocalCluster:
         self._lease = PortLease()
         try:
             self.spec: dict[str, list[str]] = {
-                job: [f"{self.host(job, i).address}:{self._lease.take()}" for i in range(count)]
-                for job, count in jobs.items()
+                job: [self._address(job, i) for i in range(count)] for job, count in jobs.items()
             }
         except BaseException:
             self._lease.release()
@@ -195,10 +194,19 @@ class LocalCluster:
             self._guard.dismiss()
         self._lease.release()
 
+    def _address(self, job: str, index: int) -> str:
+        host = self.host(job, index)
+        return f"{host.address}:{self._lease.take() if host.port is None else host.port}"
+
     def host(self, job: str, index: int) -> Host:
         """Where that task runs."""
         hosts = self._hosts[job]
         return hosts[index % len(hosts)]
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether every task has this machine's files."""
+        return all(host.is_this_machine for hosts in self._hosts.values() for host in hosts)
 
     @property
     def directory(self) -> Path:
@@ -220,6 +228,7 @@ class LocalCluster:
         stdout: Path | None = None,
         *,
         channel: bool = False,
+        stream: int | None = None,
         cwd: Path | None = None,
     ) -> Task:
         """Starts a task.
@@ -232,13 +241,14 @@ class LocalCluster:
             stdout: a file for the standard output; without one it goes to the log, where the
                 standard error always goes.
             channel: connect standard input and output to `Task.channel`.
+            stream: a descriptor that both are instead, a connection to somebody else.
             cwd: the working directory; without one, this process's own.
 
         Raises:
             TensorwireError: the program cannot be started.
         """
-        if channel and stdout is not None:
-            raise ValueError("a task with a channel uses its standard output for it")
+        if channel + (stdout is not None) + (stream is not None) > 1:
+            raise ValueError("a task has one standard output")
         address = self.spec[job][index]
         if any((t.job, t.index) == (job, index) and t.poll() is None for t in self._tasks):
             raise ValueError(f"{job}:{index} is running")
@@ -248,12 +258,14 @@ class LocalCluster:
             output: IO[bytes] | int = log_file
             if channel:
                 output = subprocess.PIPE
+            elif stream is not None:
+                output = stream
             elif stdout is not None:
                 output = files.enter_context(stdout.open("wb"))
             try:
                 process = subprocess.Popen(
                     self.host(job, index).command(argv),
-                    stdin=subprocess.PIPE if channel else subprocess.DEVNULL,
+                    stdin=output if channel or stream is not None else subprocess.DEVNULL,
                     stdout=output,
                     stderr=log_file,
                     env=self._environment(env or {}),

@@ -50,21 +50,25 @@ class PortLease:
 
     _claims: list[socket.socket] = field(default_factory=list)
 
-    def take(self) -> int:
-        """A port p such that p and data_port(p) are free.
+    def take(self, in_a_row: int = 1) -> int:
+        """A port p such that p and data_port(p) are free, the first of so many in a row.
 
         Raises:
             TensorwireError: no such pair is left.
         """
-        for port in random.SystemRandom().sample(_CANDIDATES, len(_CANDIDATES)):
-            if self._claim(port):
-                if _is_free(port) and _is_free(data_port(port)):
-                    return port
+        for first in random.SystemRandom().sample(_CANDIDATES, len(_CANDIDATES)):
+            held = len(self._claims)
+            if all(self._take(port) for port in range(first, first + in_a_row)):
+                return first
+            while len(self._claims) > held:
                 self._claims.pop().close()
         raise TensorwireError(
             f"no free pair of ports between {_CANDIDATES[0]} and {_CANDIDATES[-1]}; "
             "end other clusters on this machine"
         )
+
+    def _take(self, port: int) -> bool:
+        return self._claim(port) and _is_free(port) and _is_free(data_port(port))
 
     def _claim(self, port: int) -> bool:
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -63,6 +63,17 @@ class TrainingDisplay:
         if self._bars is not None:
             self._bars.stop()
 
+    def activity(self, text: str) -> None:
+        """What happens before the first contender starts."""
+        if self._bars is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            for bar in self._bar_of.values():
+                self._bars.update(bar, phase=text)
+
+    def advance(self, count: int = 1) -> None:
+        """For the Watcher: nothing is counted before that."""
+
     def __call__(self, progress: TrainProgress) -> None:
         rate = "" if progress.steps_per_s is None else f"{number(progress.steps_per_s)} steps/s"
         loss = "" if progress.loss is None else f"loss {progress.loss:.4f}"

@@ -7,6 +7,7 @@ import click
 from tensorwire.bench.payloads import PAYLOADS
 from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
+from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -50,6 +51,7 @@ Examples:
     help="Measured requests of each protocol.  [default: 200000; fewer where tensors are large]",
 )
 @comparison_options(default_rounds=10, tensor_fuse=False)
+@between_hosts("bench serve")
 def serve(
     *,
     clients: int,

@@ -6,6 +6,7 @@ import click
 
 from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
+from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -27,6 +28,7 @@ Examples:
     help="Measured steps of each case and protocol.",
 )
 @comparison_options(default_rounds=20)
+@between_hosts("bench steps")
 def steps(
     *,
     case: str | None,

@@ -6,6 +6,7 @@ import click
 
 from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
+from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -28,6 +29,7 @@ Examples:
     help="Measured functions of each case and protocol.  [default: read 200, tiny 1000]",
 )
 @comparison_options(default_rounds=10, tensor_fuse=False)
+@between_hosts("bench strategy")
 def strategy(
     *,
     case: str,

@@ -6,6 +6,7 @@ import click
 
 from tensorwire.bench.models import MODELS
 from tensorwire.cli.options import Comparison, comparison_options
+from tensorwire.cli.places import between_hosts
 from tensorwire.cli.training import train_and_show, training_options
 
 
@@ -24,6 +25,7 @@ Examples:
 )
 @training_options
 @comparison_options(default_rounds=8)
+@between_hosts("bench train", several=True)
 def train(
     *,
     model: str,
@@ -33,7 +35,7 @@ def train(
     batch_size: int,
     comparison: Comparison,
 ) -> None:
-    """Train Wide & Deep with ps and workers of this machine: steps and examples a second.
+    """Train Wide & Deep with ps and workers: steps and examples a second.
 
     Beside them the AUC on examples that training never sees, and what a step sends between the
     tasks: MB (of 10^6 bytes) and messages, a message being a call from one task to another, or a
@@ -41,6 +43,8 @@ def train(
     """
     from tensorwire.bench.train import TrainPlan
 
+    if comparison.part is not None:
+        ps, workers = (len(comparison.part.hosts[job]) for job in ("ps", "worker"))
     plan = TrainPlan(
         model=model,
         protocols=comparison.protocols,

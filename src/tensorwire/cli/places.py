@@ -1,0 +1,103 @@
+"""Where the tasks of an experiment run, as its options say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import click
+
+from tensorwire.bench import two_hosts
+from tensorwire.bench.places import Places, chosen
+from tensorwire.bench.sides import Watcher
+from tensorwire.bench.two_hosts import Part
+from tensorwire.cli.options import Comparison
+from tensorwire.cluster import ClusterSpec
+from tensorwire.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def chosen_places(comparison: Comparison, watcher: Watcher) -> AbstractContextManager[Places]:
+    """This machine, the hosts of a lab, or those of --ps-hosts and --worker-hosts."""
+    if comparison.part is not None:
+        return two_hosts.lead(comparison.part, watcher)
+    return chosen(comparison.lab)
+
+
+def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Command], Command]:
+    """--ps-hosts, --worker-hosts, --job, --task and --peer-timeout.
+
+    Decorates a command below its `comparison_options`, and puts the part into its comparison. On a
+    host that does not lead, the command is not called: an agent serves instead. `several`: there
+    may be more than one ps and one worker.
+    """
+    where = "HOST:PORT[,…]" if several else "HOST:PORT"
+    options = [
+        click.option("--ps-hosts", metavar=where, help="Several hosts: where each ps is."),
+        click.option(
+            "--worker-hosts",
+            metavar=where,
+            help="Several hosts: where each worker is. The first one measures.",
+        ),
+        click.option(
+            "--job", type=click.Choice(["ps", "worker"]), help="Several hosts: this one's part."
+        ),
+        click.option(
+            "--task",
+            type=int,
+            default=0,
+            show_default=True,
+            help="Several hosts: the task's index, its place in --ps-hosts or --worker-hosts.",
+        ),
+        click.option(
+            "--peer-timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=120.0,
+            show_default=True,
+            help="Several hosts: seconds to wait for another.",
+        ),
+    ]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_part(
+            *,
+            comparison: Comparison,
+            ps_hosts: str | None,
+            worker_hosts: str | None,
+            job: str | None,
+            task: int,
+            peer_timeout: float,
+            **others: Any,
+        ) -> Any:
+            if not (ps_hosts or worker_hosts or job):
+                return command(comparison=comparison, **others)
+            if not (ps_hosts and worker_hosts and job):
+                raise UsageError(
+                    "several hosts need --ps-hosts, --worker-hosts and --job (ps or worker)"
+                )
+            if comparison.lab is not None:
+                raise UsageError("--lab makes hosts of its own: leave out --ps-hosts and the like")
+            hosts = ClusterSpec.from_hosts(ps=ps_hosts, worker=worker_hosts).jobs
+            if not several and any(len(of_job) != 1 for of_job in hosts.values()):
+                raise UsageError(f"{command_name} uses one ps and one worker")
+            if not 0 <= task < len(hosts[job]):
+                raise UsageError(f"--task {task}: --{job}-hosts has {len(hosts[job])}")
+            part = Part(command_name, hosts, job, task, peer_timeout)
+            if part.leads:
+                return command(comparison=dataclasses.replace(comparison, part=part), **others)
+            from tensorwire.report.progress import ProgressDisplay
+
+            with ProgressDisplay(command_name, 0) as progress:
+                return two_hosts.serve(part, progress)
+
+        decorated: Any = with_part
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
