@@ -28,6 +28,7 @@ from tensorwire.monitor.figures import (
     TaskFigures,
     TensorFigures,
     Traffic,
+    VariableFigures,
 )
 from tensorwire.monitor.rates import JobRates, between, find_imbalances, job_rates
 from tensorwire.report.top import screen
@@ -128,6 +129,14 @@ def test_the_hot_task_is_out_of_balance_and_the_others_are_not() -> None:
     assert set(found) == {("ps:0", "bytes"), ("ps:0", "CPU")}
     assert found["ps:0", "bytes"].share == pytest.approx(0.832, abs=1e-3)
     assert found["ps:0", "bytes"].over_mean == pytest.approx(2.5, abs=0.01)
+
+
+def test_the_hot_tensor_is_named_for_its_variable_where_a_task_knows_it() -> None:
+    known = VariableFigures("embedding", full_name("ps:0"), 4 * MB, "embedding/read")
+    master = dataclasses.replace(figures("worker:2", 12), variables=(known,))
+    (ps,) = job_rates([figures("ps:0", 10, 832.0)], [figures("ps:0", 12, 832.0), master]).tasks
+    assert ps.hot is not None
+    assert (ps.hot.name, ps.hot.share) == ("embedding", pytest.approx(0.9))
 
 
 def test_a_job_that_is_even_or_idle_or_alone_is_in_balance() -> None:

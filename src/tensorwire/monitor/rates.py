@@ -18,9 +18,10 @@ QUIET_CORES = 0.1
 
 @dataclass(frozen=True)
 class HotTensor:
-    """The tensor of which a task moved most."""
+    """The variable, or else the tensor, of which a task moved most."""
 
     name: str
+    """The variable's, where a task of the job knows whose the tensor is."""
     bytes_per_s: float
     share: float
     """Of all bytes of tensors that the task moved, 0 to 1."""
@@ -93,8 +94,13 @@ class JobRates:
         return asdict(self)
 
 
-def between(before: TaskFigures, now: TaskFigures) -> TaskRates | None:
-    """The rates of one process; None where the records are of two, or no time has passed."""
+def between(
+    before: TaskFigures, now: TaskFigures, variables: Mapping[str, str] | None = None
+) -> TaskRates | None:
+    """The rates of one process; None where the records are of two, or no time has passed.
+
+    `variables` names the variable of a tensor.
+    """
     same = (before.process.host, before.process.pid) == (now.process.host, now.process.pid)
     seconds = (now.clock_us - before.clock_us) / 1e6
     if not same or seconds <= 0:
@@ -126,7 +132,7 @@ def between(before: TaskFigures, now: TaskFigures) -> TaskRates | None:
         waiting=_share(now.recv_waiting_us - before.recv_waiting_us, seconds * 1e6),
         wire=_share(wire_us, not_ready_us + wire_us),
         reactor=_share(max(busy, default=0), seconds * 1e6),
-        hot=_hottest(before.tensors, now.tensors, seconds),
+        hot=_hottest(before.tensors, now.tensors, seconds, variables or {}),
     )
 
 
@@ -137,10 +143,13 @@ def job_rates(
 ) -> JobRates:
     """What all tasks did between two looks; a task that came in between is left to the next one."""
     known = {(each.process.host, each.process.pid): each for each in before}
+    looked = list(now)
+    # A master knows the graph, and a ps only what it sends.
+    variables = {v.tensor: v.name for each in looked for v in each.variables if v.tensor}
     tasks = []
-    for each in now:
+    for each in looked:
         earlier = known.get((each.process.host, each.process.pid))
-        rates = between(earlier, each) if earlier is not None else None
+        rates = between(earlier, each, variables) if earlier is not None else None
         if rates is not None:
             tasks.append(rates)
     tasks.sort(key=lambda rates: _natural(rates.task))
@@ -175,9 +184,12 @@ def _share(part: float, whole: float) -> float:
 
 
 def _hottest(
-    before: Sequence[TensorFigures], now: Sequence[TensorFigures], seconds: float
+    before: Sequence[TensorFigures],
+    now: Sequence[TensorFigures],
+    seconds: float,
+    variables: Mapping[str, str],
 ) -> HotTensor | None:
-    """By name, over all peers and both directions."""
+    """By variable or name, over all peers and both directions."""
     earlier = {(t.task, t.peer, t.direction, t.name): t.bytes for t in before}
     moved: dict[str, int] = defaultdict(int)
     total = 0
@@ -186,7 +198,7 @@ def _hottest(
         by = tensor.bytes - earlier.get(key, 0)
         total += by if tensor.direction != FUSED else 0  # those are in another's count
         if tensor.name:
-            moved[tensor.name] += by
+            moved[variables.get(tensor.name, tensor.name)] += by
     if total <= 0 or not moved:
         return None
     name = max(moved, key=lambda each: moved[each])
