@@ -24,6 +24,9 @@ RESULT_FIELDS = [
     "auc",
     "rpcs_per_step",
     "wire_mb_per_step",
+    "ps",
+    "workers",
+    "batch_size",
 ]
 
 
