@@ -315,7 +315,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
             if verb not in ("get", "list") and "dryRun" not in query:
                 server.requests.append((verb, plural))
             if match["rest"]:
-                return self._of_pod(name.partition(":")[0], match["rest"], query)
+                return self._of_pod(name, match["rest"], query)
             if verb == "list":
                 return self._list(plural, key[1], query)
             if verb == "delete":
@@ -382,6 +382,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
             return {"apiVersion": "v1", "kind": f"{_kind(plural)}List", "items": items}
 
         def _of_pod(self, name: str, rest: str, query: dict[str, str]) -> Object | str:
+            name, _, port = name.partition(":")
             if ("pods", "default", name) not in server.objects:
                 raise Refusal(404, "NotFound", f'pods "{name}" not found')
             if rest == "/log":
@@ -391,7 +392,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                     raise Refusal(400, "BadRequest", message)
                 lines = server.logs[name].splitlines(keepends=True)
                 return "".join(lines[-int(query.get("tailLines", len(lines))) :])
-            assert rest == "/proxy/figures"
+            assert (rest, port) == ("/proxy/figures", "9100")
             if name not in server.figures:
                 raise Refusal(503, "ServiceUnavailable", "connection refused")
             return server.figures[name]

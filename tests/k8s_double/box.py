@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import os
 import re
 import shutil
@@ -122,6 +123,19 @@ class Box:
     def logs(self) -> str:
         """The last lines of all pods, for an error."""
         return "\n".join(f"--- {p.name}\n{p.task.tail() if p.task else ''}" for p in self.pods)
+
+    def get(self, name: str, port: int, path: str) -> bytes:
+        """What a pod serves there over HTTP."""
+        host = self.pod(name).host
+
+        def ask() -> bytes:
+            connection = http.client.HTTPConnection(host.address, port, timeout=10)
+            connection.request("GET", path)
+            return connection.getresponse().read()
+
+        answer = _in_namespace(host.namespaces[0], ask)
+        assert isinstance(answer, bytes)
+        return answer
 
     def kill(self, name: str) -> None:
         """As if the kernel had killed the task's container."""

@@ -26,13 +26,19 @@ except ImportError as error:
         f"talking to a cluster needs its client ({error}): pip install 'tensorwire[k8s]'"
     ) from error
 
+API_ERRORS = (ApiException, DynamicApiError)
+"""What the client raises for an answer that is no success; each has a `status`."""
+
+TRANSPORT_ERROR = urllib3.exceptions.HTTPError
+"""What it raises where there is no answer."""
+
 TIMEOUT_S = (5.0, 30.0)
 """To connect, and for the next bytes of an answer."""
 
 # Too many requests, and what a server says that is about to come back.
 _TRY_AGAIN = (429, 500, 502, 503, 504)
 
-JOB_LABEL = "app.kubernetes.io/instance"
+JOB_LABEL = "tensorwire/job"
 
 
 class Unreachable(TensorwireError):
@@ -92,10 +98,10 @@ class Connection:
         """Turns what the client raises into a line that says what to do."""
         try:
             yield
-        except (ApiException, DynamicApiError) as error:
+        except API_ERRORS as error:
             kind = Unreachable if int(error.status or 0) in _TRY_AGAIN else TensorwireError
             raise kind(explain(error, self.namespace)) from error
-        except urllib3.exceptions.HTTPError as error:
+        except TRANSPORT_ERROR as error:
             raise Unreachable(self._unreachable(error)) from error
 
     def _unreachable(self, error: Exception) -> str:

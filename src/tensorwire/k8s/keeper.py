@@ -60,7 +60,7 @@ class Deciders:
 
 def list_jobs(server: str, namespace: str, job: str, account: Path = ACCOUNT) -> list[Any]:
     """The Jobs of `job` that decide. Raises OSError or ValueError where there is no good answer."""
-    selector = f"app.kubernetes.io/instance={job},tensorwire/decides=true"
+    selector = f"tensorwire/job={job},tensorwire/decides=true"
     query = urllib.parse.urlencode({"labelSelector": selector})
     request = urllib.request.Request(
         f"{server}/apis/batch/v1/namespaces/{namespace}/jobs?{query}",

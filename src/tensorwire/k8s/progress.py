@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,16 @@ class Figures:
     """Parts of steps that workers ran on the ps that ran most."""
     bytes: int
     """That all ps moved, in and out."""
+
+
+def counts(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Of the record that a task serves at /figures: parts of steps it ran, and bytes it moved.
+
+    Raises KeyError, TypeError or ValueError for what is no such record.
+    """
+    steps = int(record["run_graphs"]) + int(record["eager_calls"])
+    moved = sum(int(peer["tx_bytes"]) + int(peer["rx_bytes"]) for peer in record["peers"])
+    return steps, moved
 
 
 @dataclass(frozen=True)

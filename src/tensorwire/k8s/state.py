@@ -29,6 +29,7 @@ class TaskState:
     node: str | None = None
     restarts: int = 0
     """Of its containers, and pods that were replaced."""
+    metrics_port: int = 9100
     trouble: str | None = None
     """Why it does not go on, and what to do; None where nothing is wrong."""
 
@@ -66,7 +67,9 @@ class JobState:
 
     @property
     def failed_task(self) -> TaskState | None:
-        return next((task for task in self.tasks if task.phase == FAILED), None)
+        """The one that was tried most often: when a Job fails, its other tasks are ended, too."""
+        failed = [task for task in self.tasks if task.phase == FAILED]
+        return max(failed, key=lambda task: task.restarts, default=None)
 
 
 def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[Object]) -> JobState:
@@ -134,6 +137,7 @@ def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskSta
         phase,
         pod=newest["metadata"]["name"],
         node=newest.get("spec", {}).get("nodeName"),
+        metrics_port=int(_meta(newest, "annotations").get("prometheus.io/port", 9100)),
         restarts=len(pods) - 1 + sum(int(c.get("restartCount") or 0) for c in containers),
         trouble=None if phase in ("ready", SUCCEEDED) else _trouble(role, newest, containers),
     )

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from kubernetes.client.exceptions import ApiException
-from kubernetes.dynamic.exceptions import DynamicApiError
 
 from tensorwire.errors import TensorwireError
-from tensorwire.k8s.connection import JOB_LABEL, Connection
+from tensorwire.k8s.connection import API_ERRORS, JOB_LABEL, Connection
 from tensorwire.k8s.render import Manifest
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
@@ -114,7 +112,7 @@ def _change(connection: Connection, manifest: Manifest) -> Change:
     with connection.explained():
         try:
             before = resource.get(name=name, namespace=namespace).to_dict()
-        except (ApiException, DynamicApiError) as error:
+        except API_ERRORS as error:
             if error.status != 404:
                 raise
     after = _apply(connection, manifest, dry_run=True)
@@ -164,7 +162,7 @@ def _objects(connection: Connection, api_version: str, kind: str, name: str) -> 
             found = resource.get(
                 namespace=connection.namespace, label_selector=f"{JOB_LABEL}={name}"
             )
-        except (ApiException, DynamicApiError) as error:
+        except API_ERRORS as error:
             # Who may not even look at roles did not make any: the job has somebody's account.
             if error.status == 403 and "rbac" in api_version:
                 return []
@@ -181,6 +179,6 @@ def _delete(connection: Connection, api_version: str, kind: str, found: Any) -> 
                 namespace=metadata.get("namespace") or connection.namespace,
                 propagation_policy="Background",
             )
-        except (ApiException, DynamicApiError) as error:
+        except API_ERRORS as error:
             if error.status != 404:
                 raise

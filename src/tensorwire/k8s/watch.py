@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
-
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.connection import JOB_LABEL, Connection, Unreachable
-from tensorwire.k8s.progress import Figures, Progress
+from tensorwire.k8s.connection import (
+    API_ERRORS,
+    JOB_LABEL,
+    TRANSPORT_ERROR,
+    Connection,
+    Unreachable,
+)
+from tensorwire.k8s.progress import Figures, Progress, counts
 from tensorwire.k8s.state import JobState, TaskState, job_state
 
 _LAST_LINES = 15
@@ -31,7 +34,7 @@ def observe(connection: Connection, name: str) -> JobState:
     """
     selector = f"{JOB_LABEL}={name}"
     jobs = _list(connection, "batch/v1", "Job", label_selector=selector)
-    if not jobs:
+    if not jobs and not _is_jobset(connection, name):
         raise TensorwireError(
             f"there is no job {name} in namespace {connection.namespace}: submit it, or name its "
             "--namespace"
@@ -102,18 +105,16 @@ def read_figures(connection: Connection, state: JobState) -> Figures | None:
             continue
         try:
             answer = connection.core.connect_get_namespaced_pod_proxy_with_path(
-                f"{task.pod}:metrics",
+                f"{task.pod}:{task.metrics_port}",
                 connection.namespace,
                 "figures",
                 _request_timeout=_FIGURES_S,
                 _preload_content=False,
             )
-            figures = json.loads(answer.data)
-            steps = max(steps, int(figures["run_graphs"]) + int(figures["eager_calls"]))
-            moved += sum(int(p["tx_bytes"]) + int(p["rx_bytes"]) for p in figures["peers"])
-            heard = True
-        except (ApiException, HTTPError, ValueError, KeyError, TypeError):
-            continue
+            ran, moved_here = counts(json.loads(answer.data))
+            steps, moved, heard = max(steps, ran), moved + moved_here, True
+        except (*API_ERRORS, TRANSPORT_ERROR, ValueError, KeyError, TypeError):
+            return None  # the sum of some of them would make no rate
     return Figures(time.monotonic(), steps, moved) if heard else None
 
 
@@ -155,7 +156,7 @@ def log(
                 _preload_content=False,
                 **options,
             )
-        except ApiException as error:
+        except API_ERRORS as error:
             if error.status == 400:  # the kubelet has no container to ask yet
                 raise TensorwireError(f"{task.name} has not started yet{_because(task)}") from None
             raise
@@ -202,7 +203,7 @@ def _log_or_reason(
 ) -> Iterator[str]:
     try:
         yield from log(connection, task, tail=tail, follow=follow)
-    except (TensorwireError, HTTPError) as error:
+    except (TensorwireError, TRANSPORT_ERROR) as error:
         yield f"({error})"
 
 
@@ -223,6 +224,22 @@ def epitaph(connection: Connection, name: str, state: JobState) -> str:
 
 def _because(task: TaskState) -> str:
     return f": {task.trouble}" if task.trouble else ""
+
+
+def _is_jobset(connection: Connection, name: str) -> bool:
+    """Whether there is a JobSet of that name, whose controller is yet to make the Jobs."""
+    try:
+        resource = connection.resource("jobset.x-k8s.io/v1alpha2", "JobSet")
+    except TensorwireError:
+        return False
+    with connection.explained():
+        try:
+            resource.get(name=name, namespace=connection.namespace)
+            return True
+        except API_ERRORS as error:
+            if error.status in (403, 404):
+                return False
+            raise
 
 
 def _list(connection: Connection, api_version: str, kind: str, **selectors: str) -> list[Any]:

@@ -49,6 +49,8 @@ def state_line(name: str, state: JobState, progress: Progress | None) -> str:
         return f"{name}: succeeded"
     if state.outcome == FAILED:
         return f"{name}: failed"
+    if not state.tasks:
+        return f"{name}: its tasks are not made yet"
     words = {
         "succeeded": "done",
         "ready": "ready",

@@ -1,9 +1,10 @@
-"""Trains a linear model to a number of steps, with checkpoints: `SCRIPT STEPS CHECKPOINTS`."""
+"""Trains a linear model, with checkpoints, until there is a file: `SCRIPT CHECKPOINTS FILE`."""
 
 import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -18,7 +19,7 @@ server = tf1.train.Server(cluster, job_name=job, task_index=index)
 if job == "ps":
     server.join()
 
-steps, checkpoints = int(sys.argv[1]), sys.argv[2]
+checkpoints, enough = sys.argv[1], Path(sys.argv[2])
 with tf1.device(tf1.train.replica_device_setter(cluster=cluster)):
     weights = tf1.get_variable("weights", [100, 1], initializer=tf1.zeros_initializer())
     x = tf.random.normal([64, 100])
@@ -42,8 +43,7 @@ else:
     while session.run(uninitialized).size:
         time.sleep(0.2)
 
-done = 0
-while done < steps:
+while not enough.exists():
     done, last_loss, _ = session.run([step, loss, train])
     print(f"step {done}", flush=True)
     time.sleep(0.01)

@@ -303,11 +303,21 @@ def test_a_pod_that_does_not_go_ends_the_wait(api: ApiServer, run: Run) -> None:
 def test_a_jobset_is_submitted_and_found_missing(api: ApiServer, run: Run) -> None:
     assert run("submit", *JOB, "--format", "jobset").status == 0
     assert [o["metadata"]["name"] for o in api.of_kind("jobsets")] == ["flights"]
+    assert "flights: its tasks are not made yet" in run("status", "flights").out
     assert run("delete", "flights").status == 0
     api.has_jobset = False
     said = one_line(run("submit", *JOB, "--format", "jobset"))
     assert "the cluster has no JobSet" in said and "--format plain" in said
     assert run("delete", "flights").status == 0
+
+
+def test_what_only_looks_like_the_jobs_is_left_alone(api: ApiServer, run: Run) -> None:
+    run("submit", *JOB)
+    labels = {"app.kubernetes.io/instance": "flights", "app.kubernetes.io/name": "web"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "labels": labels}}
+    api.create_or_apply(("configmaps", "default", "web"), body)
+    run("delete", "flights")
+    assert ("configmaps", "default", "web") in api.objects
 
 
 def test_nodes_are_labelled_and_unlabelled(api: ApiServer, run: Run) -> None:

@@ -191,7 +191,7 @@ def test_a_jobset_succeeds_with_those_that_decide(api: str) -> None:
 def test_only_the_jobs_own_pods_are_admitted_but_to_the_figures() -> None:
     rendered = manifests(job())
     (policy,) = by_kind(rendered, "NetworkPolicy")
-    own = {"matchLabels": {"app.kubernetes.io/instance": "flights"}}
+    own = {"matchLabels": {"tensorwire/job": "flights"}}
     assert policy["spec"]["podSelector"] == own
     peers, figures = policy["spec"]["ingress"]
     assert peers == {"from": [{"podSelector": own}]}
