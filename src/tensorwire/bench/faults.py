@@ -99,6 +99,14 @@ JOBS: tuple[FaultJob, ...] = (
         worker_host=HostSettings(rate_bits_per_s=200e6),
     ),
     FaultJob(
+        "stock grpc",
+        "rpc-below-link",
+        _TABLES,
+        protocol="grpc",
+        ps_host=HostSettings(),
+        worker_host=HostSettings(),
+    ),
+    FaultJob(
         "slow ps",
         "ps-cpu-bound",
         _even(4, 100),
@@ -108,6 +116,7 @@ JOBS: tuple[FaultJob, ...] = (
         ps_host=HostSettings(rate_bits_per_s=_LINK, cpus=0.2),
     ),
     FaultJob("slow workers", "worker-compute-bound", _TABLES, work=Work(device_ms=80)),
+    FaultJob("slow input", "input-bound", _TABLES, work=Work(input_ms=40)),
     FaultJob(
         "one slow worker",
         "straggler",

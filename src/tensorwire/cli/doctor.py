@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorwire.bench.raw_ends import SERVER
+from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
 if TYPE_CHECKING:
-    from tensorwire.doctor.evidence import Evidence, InputProbe, Placement
+    from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
 
 _NOTHING_TO_LOOK_AT = (
     "nothing to look at: no task with an endpoint runs here (start tasks with "
     "TENSORWIRE_METRICS_PORT=0 or `tensorwire run --metrics-port 0`, or name them: --endpoints "
-    "HOST:PORT,…); --plan, --data and --record look at other things"
+    "HOST:PORT,…); --layers, --graph, --plan, --data and --record look at other things"
 )
 _PROBE_S = 5.0
 
@@ -28,6 +30,8 @@ _PROBE_S = 5.0
 Examples:
   tensorwire doctor
   tensorwire doctor --endpoints ps-0:9100,worker-0:9100 --data hdfs://nn/train --report page.html
+  tensorwire doctor --job server                        # on host1, and on host2:
+  tensorwire doctor --job client --target host1:12222
   tensorwire doctor --record with-4-workers.json --record with-8-workers.json
   tensorwire doctor --graph model.ckpt-1000.meta --ps 5"""
 )
@@ -76,10 +80,20 @@ Examples:
     type=click.FloatRange(min=0, min_open=True),
     help="MB (10^6 bytes) of it that a worker reads at a step, to compare with what it gives.",
 )
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Measure TCP, RPC and tensors between two ends of this machine, in a minute.",
+)
+@click.option("--lab", "lab_text", metavar="SPEC", help="As --layers, in a lab: hosts=2,…")
 @json_option
 @report_option
+@two_ends_options
 def doctor(
     *,
+    ends: TwoEnds,
+    layers: bool,
+    lab_text: str | None,
     endpoints: str | None,
     seconds: float,
     records: tuple[Path, ...],
@@ -93,18 +107,25 @@ def doctor(
 ) -> None:
     """Say why a job does not scale: what costs most first, and the change to make next.
 
-    Looks at the figures of a running job's tasks, at a placement, and at the input data.
+    Looks at the figures of a running job's tasks, at a placement, at the input data, and at the
+    layers between two hosts: one has --job server, the other --job client --target.
     """
     from tensorwire.doctor import records as kept
     from tensorwire.doctor.diagnose import diagnose
     from tensorwire.report import doctor as report
     from tensorwire.report import page
 
+    if ends.job == SERVER:
+        _serve(ends)
+        return
     if records and endpoints:
         raise UsageError("give --endpoints of a running job or --record of an earlier look")
     if (graph is None) != (ps is None):
         raise UsageError("--graph and --ps go together")
-    evidence = _of_job(endpoints, seconds, records, needs_job=not (plan_path or graph or data))
+    others = plan_path or graph or data or layers or lab_text or ends.target
+    evidence = _of_job(endpoints, seconds, records, needs_job=not others)
+    if layers or lab_text or ends.target:
+        evidence = dataclasses.replace(evidence, layers=_layers(ends, lab_text))
     if plan_path is not None:
         evidence = dataclasses.replace(evidence, placement=_placement(plan_path))
     if graph is not None and ps is not None:
@@ -152,6 +173,27 @@ def _of_job(
     elif needs_job:
         raise TensorwireError(_NOTHING_TO_LOOK_AT)
     return dataclasses.replace(evidence, machine=Host.here(), version=tensorwire.__version__)
+
+
+def _serve(ends: TwoEnds) -> None:
+    from tensorwire.doctor.gather import layers
+    from tensorwire.report.progress import ProgressDisplay
+
+    with ProgressDisplay("doctor", 1) as progress:
+        layers.serve(ends.port, ends.peer_timeout_s, progress)
+
+
+def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
+    from tensorwire.bench import places
+    from tensorwire.doctor.gather import layers
+    from tensorwire.lab.settings import parse
+    from tensorwire.report.progress import ProgressDisplay
+
+    with ProgressDisplay("doctor", layers.STEPS) as progress:
+        if ends.target is not None:
+            return layers.measure_remote(ends.target, progress)
+        with places.chosen(parse(lab_text) if lab_text else None) as chosen:
+            return layers.measure(progress, chosen)
 
 
 def _placement(path: Path) -> Placement:

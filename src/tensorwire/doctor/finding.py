@@ -21,12 +21,14 @@ class Finding:
     rule: str
     title: str
     cost: float | None
-    """Share of a step's time that the change may save; None where no job was looked at."""
+    """Share of a step's time that the change may save; None where no step was looked at."""
     evidence: Sequence[str]
     """Sentences with their figures."""
     confidence: Confidence
     change: str
     """The one thing to do next."""
+    is_risk: bool = False
+    """It costs nothing until something else goes wrong."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,11 @@ def page(diagnosis: Diagnosis) -> Report:
 
 
 def _weight(finding: Finding) -> str:
-    cost = "a risk" if finding.cost is None else f"costs {percent(finding.cost)} of a step"
+    cost = "what it costs is not known"
+    if finding.is_risk:
+        cost = "a risk"
+    elif finding.cost is not None:
+        cost = f"costs {percent(finding.cost)} of a step"
     return f"{cost}, confidence {finding.confidence}"
 
 

@@ -23,4 +23,5 @@ def no_device_filters(evidence: Evidence) -> Finding | None:
         confidence="high",
         change="Give it config=tensorwire.tf.ConfigProto(cluster=..., job_name=..., "
         "task_index=...), which sets them.",
+        is_risk=True,
     )
