@@ -48,7 +48,7 @@ class Iperf3Side(ClusterProcesses):
         if "server" in self._parts:
             port = self._address.rpartition(":")[2]
             server = self._cluster.start("server", 0, [IPERF3, "--server", "--port", port])
-            self._cluster.wait_listening([server], _SLACK_S)
+            self._cluster.wait_listening([server], _SLACK_S, int(port))
 
     def mb_per_s(
         self, seconds: int = 1, streams: int = 1, message_size: int | None = None

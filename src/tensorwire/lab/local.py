@@ -354,22 +354,28 @@ class LocalCluster:
                 )
             time.sleep(_POLL_S)
 
-    def wait_listening(self, tasks: Iterable[Task], timeout_s: float) -> None:
+    def wait_listening(
+        self, tasks: Iterable[Task], timeout_s: float, port: int | None = None
+    ) -> None:
         """Waits until somebody listens at the port of each task of `tasks`, on the task's host.
+
+        Args:
+            port: where they listen, if not at their own address.
 
         Raises:
             TensorwireError: a task of the cluster failed, or the time was up.
         """
         deadline = time.monotonic() + timeout_s
         for task in tasks:
-            port = int(task.address.rpartition(":")[2])
+            host, _, own_port = task.address.rpartition(":")
+            wanted = port or int(own_port)
             while True:
                 self.check()
-                if port in listening_ports(task.pid):
+                if wanted in listening_ports(task.pid):
                     break
                 if time.monotonic() > deadline:
                     raise TensorwireError(
-                        f"{task.name} does not listen on {task.address} after {timeout_s:g} s; "
+                        f"{task.name} does not listen on {host}:{wanted} after {timeout_s:g} s; "
                         f"its log ({task.log}) ends:\n{task.tail()}"
                     )
                 time.sleep(_POLL_S)

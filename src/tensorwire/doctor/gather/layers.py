@@ -64,7 +64,8 @@ def measure_remote(target: Target, watcher: Watcher) -> Layers:
     ]
     own = _own_address(target)
     port = split_address(target.address)[1]
-    wants = {"worker": f"{own}:{port}", "ps": target.address}
+    # Not the ps's port, for both may be on one host.
+    wants = {"worker": f"{own}:{port + 1}", "ps": target.address}
     with remote_server(_GREETING, target, wants, watcher):
         pass
     for protocol in PROTOCOLS:
