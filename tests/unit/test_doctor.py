@@ -16,6 +16,7 @@ from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Evidence, Job
 from tensorwire.doctor.finding import SMALLEST_COST
 from tensorwire.doctor.records import read, scaling_of, to_json
+from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
 from tensorwire.monitor import cores
 from tensorwire.report import doctor as report
@@ -37,6 +38,11 @@ def job_of(evidence: Evidence) -> Job:
 def test_a_job_with_one_fault_has_that_finding_and_no_other(job: FaultJob) -> None:
     found = [finding.rule for finding in diagnose(look(job.name)).findings]
     assert found == ([job.expects] if job.expects else [])
+
+
+def test_every_rule_has_a_job_that_was_made_for_it() -> None:
+    expected = {job.expects for job in JOBS if job.expects}
+    assert expected == {rule.__name__.replace("_", "-") for rule in RULES}
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)

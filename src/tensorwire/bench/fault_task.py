@@ -106,10 +106,16 @@ class Worker:
         filters = []
         if self._setup["filters"]:
             filters = ["/job:ps", f"/job:worker/task:{self._setup['index']}"]
+        hooks = []
+        if self._setup["hook_every"]:
+            import tensorwire.tf
+
+            hooks.append(tensorwire.tf.StepBreakdownHook(self._setup["hook_every"]))
         self._session = v1.train.MonitoredTrainingSession(
             master=self._target,
             is_chief=self._setup["index"] == 0,
             config=v1.ConfigProto(device_filters=filters),
+            hooks=hooks,
             log_step_count_steps=None,
             max_wait_secs=_START_DEADLINE_S,
         )

@@ -66,6 +66,8 @@ class FaultJob:
     """Each task is on a host of its own."""
     worker_host: HostSettings = _FAST
     filters: bool = True
+    hook_every: int = 0
+    """Steps from one that a hook of the workers splits to the next; 0: there is none."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -116,7 +118,7 @@ JOBS: tuple[FaultJob, ...] = (
         ps_host=HostSettings(rate_bits_per_s=_LINK, cpus=0.2),
     ),
     FaultJob("slow workers", "worker-compute-bound", _TABLES, work=Work(device_ms=80)),
-    FaultJob("slow input", "input-bound", _TABLES, work=Work(input_ms=40)),
+    FaultJob("slow input", "input-bound", _TABLES, work=Work(input_ms=40), hook_every=10),
     FaultJob(
         "one slow worker",
         "straggler",
@@ -236,6 +238,7 @@ def _start(cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets:
             "work": dataclasses.asdict(slow or job.work),
             "ps_matmuls": job.ps_matmuls,
             "filters": job.filters,
+            "hook_every": job.hook_every,
         }
     )
     return task

@@ -8,9 +8,12 @@ ps that still applies gradients, is seen in the other tasks' part of the trace, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from tensorwire.monitor.figures import StepTotals
 
 Interval = tuple[float, float]
 """Beginning and end in microseconds."""
@@ -135,3 +138,27 @@ def _within(intervals: Sequence[Interval], begin: float, end: float) -> list[Int
     last = max(each[1] for each in intervals)
     shift = min(0.0, end - last) or max(0.0, begin - first)
     return [(low + shift, high + shift) for low, high in intervals]
+
+
+class _Totals:
+    """Of all breakdowns of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = StepTotals()
+
+    def add(self, step: StepBreakdown) -> None:
+        """Sums a step."""
+        with self._lock:
+            parts = {
+                name: getattr(self._now, name) + getattr(step, name)
+                for name in ("step_s", "input_s", "compute_s", "ps_s", "wire_s", "rest_s")
+            }
+            self._now = StepTotals(sampled=self._now.sampled + 1, **parts)
+
+    def now(self) -> StepTotals:
+        return self._now
+
+
+TOTALS = _Totals()
+"""What the endpoint serves of them."""

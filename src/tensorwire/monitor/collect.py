@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import psutil
 
+from tensorwire.monitor.breakdown import TOTALS
 from tensorwire.monitor.cores import usable_cores
 from tensorwire.monitor.figures import TaskFigures
 
@@ -30,6 +32,6 @@ def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
                 "cpu_s": cpu.user + cpu.system,
                 "rss_bytes": process.memory_info().rss,
             }
-        return TaskFigures.from_json({**stats(), "process": record})
+        return TaskFigures.from_json({**stats(), "process": record, "steps": asdict(TOTALS.now())})
 
     return collect

@@ -122,6 +122,19 @@ class ServedTask:
 
 
 @dataclass(frozen=True)
+class StepTotals:
+    """The sampled steps of a task that splits their time (`monitor.breakdown`), summed."""
+
+    sampled: int = 0
+    step_s: float = 0.0
+    input_s: float = 0.0
+    compute_s: float = 0.0
+    ps_s: float = 0.0
+    wire_s: float = 0.0
+    rest_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class ProcessFigures:
     """The process of a task, as its system sees it."""
 
@@ -168,6 +181,8 @@ class TaskFigures:
     """Of them, those whose session has the devices of other workers: it has no device_filters."""
     variables: tuple[VariableFigures, ...] = ()
     """Of those graphs."""
+    steps: StepTotals = StepTotals()
+    """None is sampled where no hook, callback or timer does it."""
 
     @property
     def name(self) -> str:
@@ -200,6 +215,7 @@ class TaskFigures:
             peers=_read_all(Traffic, record.get("peers", ())),
             reactors=_read_all(ReactorFigures, record.get("reactors", ())),
             tensors=_read_all(TensorFigures, record.get("tensors", ())),
+            steps=_read(StepTotals, record.get("steps", {})),
             variables=_read_all(VariableFigures, record.get("variables", ())),
         )
 

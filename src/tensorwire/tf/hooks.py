@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorwire.monitor.breakdown import StepBreakdown, Waits, break_down
+from tensorwire.monitor.breakdown import TOTALS, StepBreakdown, Waits, break_down
 from tensorwire.monitor.collect import source
 from tensorwire.monitor.rates import between
 from tensorwire.plugin.loader import stats
@@ -111,6 +111,7 @@ class StepBreakdownHook(_SampledHook):
         task = now["tasks"][0]["task"] if now["tasks"] else ""
         trace = from_run_metadata(run_values.run_metadata, task)
         self.last = break_down(step, self._begun_us, ended_us, trace, self._waits, Waits.of(now))
+        TOTALS.add(self.last)
         if self._on_step is not None:
             self._on_step(self.last)
         self._write(step, self.last.scalars())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tensorwire.monitor.breakdown import (
+    TOTALS,
     Interval,
     StepBreakdown,
     StepTrace,
@@ -64,6 +65,7 @@ class StepTimer:
         after = Waits.of(stats())
         everything = StepTrace(seen.compute, [*seen.input, *self._inputs], seen.others)
         self.last = break_down(self._count, begin_us, end_us, everything, before, after)
+        TOTALS.add(self.last)
         if self._on_step is not None:
             self._on_step(self.last)
 

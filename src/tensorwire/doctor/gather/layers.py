@@ -110,8 +110,9 @@ def layers_of(
                 key: tuple[str, str | None] = ("tcp", None)
             case RpcResult():
                 key = ("rpc", result.protocol)
-                shortest = latencies.get(result.protocol, result.latency_us.p50)
-                latencies[result.protocol] = min(shortest, result.latency_us.p50)
+                if result.latency_us is not None:
+                    shortest = latencies.get(result.protocol, result.latency_us.p50)
+                    latencies[result.protocol] = min(shortest, result.latency_us.p50)
             case TransferResult(tensor_fuse=False):
                 key = ("tensor", result.protocol)
             case _:

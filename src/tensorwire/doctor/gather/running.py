@@ -172,6 +172,21 @@ def _task(before: monitor.TaskFigures, after: monitor.TaskFigures, host: str) ->
         rx_bytes=_moved(after, "rx_bytes") - _moved(before, "rx_bytes"),
         received=tuple(received),
         steps=_steps(received) if is_worker else None,
+        split=_sampled_split(before.steps, after.steps),
+    )
+
+
+def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Split | None:
+    """What a hook of the task says; None where it sampled no step in between."""
+    count = after.sampled - before.sampled
+    if count <= 0:
+        return None
+    return Split(
+        input_s=(after.input_s - before.input_s) / count,
+        compute_s=(after.compute_s - before.compute_s) / count,
+        ps_s=(after.ps_s - before.ps_s) / count,
+        wire_s=(after.wire_s - before.wire_s) / count,
+        other_s=(after.rest_s - before.rest_s) / count,
     )
 
 
@@ -209,15 +224,14 @@ def _steps(received: Sequence[Flow]) -> float | None:
 
 
 def with_splits(tasks: Sequence[TaskFigures]) -> list[TaskFigures]:
-    """Each worker with the split of its step, from what it and the ps waited for.
+    """Each worker with the split of its step, of its hook or from what it and the ps waited for.
 
     All Recvs of a task begin with its step. So a ps waits for a gradient as long as the worker
     waits for the variables and then works on its own; the difference is the worker's own time.
     """
+    ps = [task for task in tasks if task.job == "ps"]
     return [
-        replace(task, split=_split(task, [t for t in tasks if t.job == "ps"]))
-        if task.steps
-        else task
+        replace(task, split=_split(task, ps)) if task.steps and task.split is None else task
         for task in tasks
     ]
 
