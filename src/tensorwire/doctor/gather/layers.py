@@ -12,7 +12,7 @@ from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.raw_ends import End, Target, remote_server, serve_remote
 from tensorwire.bench.record import Record, Result, RpcResult, TcpResult, TransferResult
 from tensorwire.bench.sides import PROTOCOLS, Setting, Watcher
-from tensorwire.bench.two_hosts import Hosts
+from tensorwire.bench.two_hosts import Part
 from tensorwire.cluster import split_address
 from tensorwire.doctor.evidence import Layer, Layers
 from tensorwire.lab.channel import Message
@@ -21,11 +21,10 @@ from tensorwire.monitor.nic import nominal_mbit_per_s
 _TCP = tcp.TcpPlan(streams=(1, 4), rounds=3)
 _LARGE = rpc.RpcPlan(message_size=4 << 20, concurrency=2, rounds=3)
 _SMALL = rpc.RpcPlan(message_size=64, concurrency=1, rounds=3)
-_TENSOR_MB = 20.0
-_ITERS = 12
 _ROUNDS = 3
 # Through memory the tensors of one machine would not go where those of two hosts go.
-_BY_TCP = Setting(transport="tcp")
+_TENSORS = transfer.TransferPlan(20.0, 12, _ROUNDS, PROTOCOLS, Setting(transport="tcp"))
+_APART = 100
 _GREETING = "doctor"
 STEPS = 4 * _ROUNDS
 """How often a watcher is told that something was measured, about."""
@@ -37,12 +36,11 @@ def measure(watcher: Watcher, places: Places = HERE) -> Layers:
     Raises:
         TensorwireError: a task failed, or did not answer in time.
     """
-    plan = transfer.TransferPlan(_TENSOR_MB, _ITERS, _ROUNDS, PROTOCOLS, _BY_TCP)
     records: list[Record[Result]] = [
         tcp.run(_TCP, watcher, places),
         rpc.run(_LARGE, watcher, places),
         rpc.run(_SMALL, watcher, places),
-        transfer.run(plan, watcher, places),
+        transfer.run(_TENSORS, watcher, places),
     ]
     lab = places.document
     rate = lab["rate_mbit_per_s"] if lab is not None and lab["network"] else None
@@ -64,14 +62,12 @@ def measure_remote(target: Target, watcher: Watcher) -> Layers:
     ]
     own = _own_address(target)
     port = split_address(target.address)[1]
-    # Not the ps's port, for both may be on one host.
-    wants = {"worker": f"{own}:{port + 1}", "ps": target.address}
+    # Not near the ps's port, for both may be on one host.
+    wants = {"worker": f"{own}:{port + _APART}", "ps": target.address}
     with remote_server(_GREETING, target, wants, watcher):
         pass
-    for protocol in PROTOCOLS:
-        hosts = Hosts(target.address, wants["worker"], protocol, _BY_TCP, target.peer_timeout_s)
-        tensors = transfer.large_tensor(_TENSOR_MB)
-        records.append(two_hosts.measure(hosts, tensors, _ITERS, watcher))
+    with two_hosts.lead(_part(wants, "worker", target.peer_timeout_s), watcher) as places:
+        records.append(transfer.run(_TENSORS, watcher, places))
     return layers_of(records, f"measured, from here to {target.address}", _link_mb_per_s(own))
 
 
@@ -91,9 +87,12 @@ def serve(port: int, peer_timeout_s: float, watcher: Watcher) -> None:
         return {}, {}
 
     serve_remote(_GREETING, port, peer_timeout_s, start, watcher)
-    for protocol in PROTOCOLS:
-        hosts = Hosts(wanted["ps"], wanted["worker"], protocol, _BY_TCP, peer_timeout_s)
-        two_hosts.serve(hosts, watcher)
+    two_hosts.serve(_part(wanted, "ps", peer_timeout_s), watcher)
+
+
+def _part(addresses: Mapping[str, str], job: str, peer_timeout_s: float) -> Part:
+    hosts = {name: [addresses[name]] for name in ("ps", "worker")}
+    return Part(_GREETING, hosts, job, 0, peer_timeout_s)
 
 
 def layers_of(
