@@ -42,10 +42,9 @@ bool StandingOrders::Serve(int64_t step_id, std::string_view key, const tensorfl
     return false;
   }
   EncodeTensor(tensor, is_dead ? kDead : 0, static_cast<uint32_t>(wire::NowUs()), &message);
-  const uint64_t bytes = message.payload_bytes();
-  if (!order.pusher.Push(order.order, std::move(message))) return false;
-  order.counters->Count(bytes);
-  return true;
+  // Before it goes: who has the tensor may look at this task's figures.
+  order.counters->Count(message.payload_bytes());
+  return order.pusher.Push(order.order, std::move(message));
 }
 
 }  // namespace tensorwire::plugin
