@@ -313,7 +313,11 @@ def _rpc(record: Record[RpcResult]) -> Section:
     headline = ""
     if len(by_size) == 1:
         headline = _compared(record.ratios, f"moves requests of {data_size(first.message_size)}")
-    return Section("Raw RPC", headline, charts, [table])
+    if len(by_size) > 1:
+        title = "Raw RPC over sizes"
+    else:
+        title = f"Raw RPC, {data_size(first.message_size)}, {first.concurrency} in flight"
+    return Section(title, headline, charts, [table])
 
 
 def rpc_lines(record: Record[RpcResult]) -> Lines:
