@@ -15,10 +15,13 @@ from tensorwire.bench.faults import JOBS, FaultJob
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Evidence, Job
 from tensorwire.doctor.finding import SMALLEST_COST
+from tensorwire.doctor.gather.plans import placement_of_plan
 from tensorwire.doctor.records import read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
 from tensorwire.monitor import cores
+from tensorwire.placement import plan
+from tensorwire.placement.plan import Variable
 from tensorwire.report import doctor as report
 from tensorwire.report import page
 
@@ -96,6 +99,22 @@ def test_a_link_is_not_judged_within_one_host() -> None:
     tasks = [dataclasses.replace(task, host="host0") for task in job_of(full).tasks]
     alone = dataclasses.replace(full, job=dataclasses.replace(job_of(full), tasks=tasks))
     assert not diagnose(alone).findings
+
+
+def test_a_slow_grpc_is_no_matter_to_a_job_on_grpcpp() -> None:
+    layers = look("stock grpc").layers
+    assert layers is not None
+    assert not diagnose(dataclasses.replace(look("healthy"), layers=layers)).findings
+
+
+def test_a_balanced_placement_is_silent_and_an_uneven_one_names_its_variable() -> None:
+    variables = [Variable("embedding", (100_000, 64), 4)]
+    variables += [Variable(f"dense{index}", (256, 256), 4) for index in range(8)]
+    uneven = placement_of_plan(plan.round_robin(variables, 5), "a graph")
+    (finding,) = diagnose(Evidence(placement=uneven)).findings
+    assert finding.rule == "big-variable" and finding.title.startswith("embedding is too big")
+    even = placement_of_plan(plan.balanced(variables, 5), "a graph")
+    assert not diagnose(Evidence(placement=even)).findings
 
 
 def test_workers_that_bring_what_they_should_are_not_too_many() -> None:

@@ -227,6 +227,7 @@ def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputPro
     from tensorwire.doctor.evidence import InputProbe
     from tensorwire.doctor.figures import typical_step_s
 
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     rate = probe(path, _PROBE_S)
     step_s = typical_step_s(evidence.job) if evidence.job is not None else None
     return InputProbe(

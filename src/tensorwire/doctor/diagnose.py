@@ -44,7 +44,7 @@ def _looked_at(evidence: Evidence) -> Iterator[str]:
 
 def _not_looked_at(evidence: Evidence) -> Iterator[str]:
     if evidence.layers is None:
-        yield "the layers between the hosts"
+        yield "the layers between the hosts (--layers, or --job and --target on two hosts)"
     if evidence.job is None:
         yield "a running job (--endpoints, or --record of an earlier look)"
     if evidence.placement is None:

@@ -9,6 +9,8 @@ from tensorwire.doctor.figures import percent, ps_bytes
 from tensorwire.doctor.finding import Diagnosis, Finding
 from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section
 
+_MOST_WORKERS = 6  # with a picture of their own
+
 NOTHING = "Nothing found: no rule has anything to say about what was looked at."
 
 
@@ -71,7 +73,8 @@ def _weight(finding: Finding) -> str:
 def _charts(evidence: Evidence) -> Iterator[Chart]:
     job = evidence.job
     if job is not None:
-        for worker in job.workers:
+        slowest_first = sorted(job.workers, key=lambda worker: -(worker.step_s or 0.0))
+        for worker in slowest_first[:_MOST_WORKERS]:
             if worker.split is not None:
                 split = worker.split
                 parts = {
