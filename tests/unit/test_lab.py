@@ -19,6 +19,7 @@ from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, guard
 from tensorwire.lab.channel import ChannelClosed
+from tensorwire.lab.interruption import held_back
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -299,3 +300,14 @@ def test_a_process_without_the_token_is_none_of_the_guards_business() -> None:
         assert is_running(bystander.pid)
         bystander.kill()
     assert guard.processes_with("no-such-token") == []
+
+
+def test_a_signal_that_is_held_back_is_heard_at_the_end_of_the_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert done == ["the rest"]
+    with pytest.raises(KeyboardInterrupt), held_back():
+        signal.raise_signal(signal.SIGINT)
+        raise OSError("what a library makes of an interruption")

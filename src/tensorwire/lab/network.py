@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorwire.errors import TensorwireError
+from tensorwire.lab.interruption import held_back
 from tensorwire.lab.settings import HIGHEST_BITS_PER_S
 
 _LINK = "link0"
@@ -31,7 +32,8 @@ class NetworkUnavailable(TensorwireError):
 def check_available() -> None:
     """Raises NetworkUnavailable without the library."""
     try:
-        import pyroute2  # noqa: F401
+        with held_back():
+            import pyroute2  # noqa: F401
     except ImportError as error:
         raise NetworkUnavailable("pyroute2 is missing: pip install 'tensorwire[lab]'") from error
 
@@ -142,11 +144,13 @@ def _or_unavailable(what: str) -> Iterator[None]:
         raise NetworkUnavailable(f"the kernel refuses {what}: {error}") from error
 
 
-def _control(namespace: str) -> Any:
-    """pyroute2's view of a network namespace; a context manager."""
+@contextlib.contextmanager
+def _control(namespace: str) -> Iterator[Any]:
+    """pyroute2's view of a network namespace. It forks, and has an event loop."""
     from pyroute2 import NetNS
 
-    return NetNS(namespace, flags=0)
+    with held_back(), NetNS(namespace, flags=0) as control:
+        yield control
 
 
 def _index(control: Any, interface: str) -> int:
