@@ -9,7 +9,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says nothing on a machine that does something else too.
+hypothesis.settings.register_profile(
+    "tensorwire", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tensorwire")
 
 # A job that a shell put into the background ignores Ctrl-C, and so would everything it starts; the
 # tests that press Ctrl-C need it to work.

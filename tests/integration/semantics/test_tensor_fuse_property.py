@@ -190,7 +190,6 @@ def test_random_graphs_give_the_same_and_end(fusing_cluster: TensorFlowCluster) 
     before = total(fusing_cluster, "fused_tensors")
     settings(
         max_examples=20,
-        deadline=None,  # a step has one of its own
         phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would take minutes
         suppress_health_check=list(HealthCheck),
     )(given(st.integers(0, 2**32 - 1))(check))()
