@@ -149,7 +149,8 @@ def _difference(title: str, before: Manifest | None, after: Manifest) -> str:
 def _lines(manifest: Manifest) -> list[str]:
     metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SERVERS_OWN}
     shown = {k: v for k, v in manifest.items() if k != "status"} | {"metadata": metadata}
-    return yaml.safe_dump(shown, sort_keys=True).splitlines(keepends=True)
+    text: str = yaml.safe_dump(shown, sort_keys=True)
+    return text.splitlines(keepends=True)
 
 
 def _objects(connection: Connection, api_version: str, kind: str, name: str) -> list[Any]:
