@@ -1,6 +1,8 @@
 #include "eager_client.h"
 
 #include <atomic>
+#include <deque>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -8,6 +10,7 @@
 #include "methods.h"
 #include "proto_call.h"
 #include "status.h"
+#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
@@ -21,14 +24,62 @@ using tensorflow::eager::EnqueueResponse;
 // A worker that has gone does not keep who closes a context.
 constexpr int64_t kCloseDeadlineMs = 10'000;
 
+std::vector<uint64_t> OperationsOf(const EnqueueRequest& request) {
+  std::vector<uint64_t> ids;
+  for (const auto& item : request.queue()) {
+    if (item.has_operation()) ids.push_back(static_cast<uint64_t>(item.operation().id()));
+  }
+  return ids;
+}
+
+// Operations of one context on one task that were not done, and why. What needs a result of theirs
+// and is sent later, before TensorFlow has heard of the failure, would fail there for want of a
+// tensor, which hides the reason, and end the new stream with others in it that need nothing.
+class UndoneOperations {
+ public:
+  void Add(const std::vector<uint64_t>& ids, const absl::Status& why) {
+    std::lock_guard lock(mutex_);
+    for (const uint64_t id : ids) {
+      if (!why_.emplace(id, why).second) continue;
+      oldest_first_.push_back(id);
+      if (oldest_first_.size() <= kMost) continue;
+      why_.erase(oldest_first_.front());
+      oldest_first_.pop_front();
+    }
+  }
+  // Why the request cannot be done either, or OK.
+  absl::Status Need(const EnqueueRequest& request) const {
+    std::lock_guard lock(mutex_);
+    if (why_.empty()) return absl::OkStatus();
+    for (const auto& item : request.queue()) {
+      for (const auto& input : item.operation().op_inputs()) {
+        if (!input.has_remote_handle()) continue;
+        const auto at = why_.find(static_cast<uint64_t>(input.remote_handle().op_id()));
+        if (at != why_.end()) return at->second;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kMost = 4096;
+  mutable std::mutex mutex_;
+  std::unordered_map<uint64_t, absl::Status> why_;
+  std::deque<uint64_t> oldest_first_;
+};
+
 // Requests of one context to one task that are done one after the other. They say who sends them,
 // their number, and which number they wait for, because frames may overtake each other. The first
 // that fails ends the stream: the others that are under way fail with it, undone, and what is sent
 // later opens another.
 class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
  public:
-  EnqueueStream(std::shared_ptr<wire::Channel> channel, uint64_t sender, uint32_t attempt)
-      : channel_(std::move(channel)), sender_(sender), attempt_(attempt) {}
+  EnqueueStream(std::shared_ptr<wire::Channel> channel, uint64_t sender, uint32_t attempt,
+                std::shared_ptr<UndoneOperations> undone)
+      : channel_(std::move(channel)),
+        sender_(sender),
+        attempt_(attempt),
+        undone_(std::move(undone)) {}
 
   // False when the stream has ended; then nothing is sent and `done` is not called.
   bool Send(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
@@ -37,16 +88,22 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
   void Close();
 
  private:
+  struct UnderWay {
+    uint64_t call_id = 0;  // 0: not known yet
+    std::vector<uint64_t> operations;
+  };
+
   void Ended(uint64_t number, absl::Status status, const StatusCallback& done);
 
   const std::shared_ptr<wire::Channel> channel_;
   const uint64_t sender_;
   const uint32_t attempt_;  // which of its sender's streams it is
+  const std::shared_ptr<UndoneOperations> undone_;
 
   std::mutex mutex_;
   absl::Status failed_;
   uint64_t next_ = 0;
-  std::map<uint64_t, uint64_t> under_way_;  // number to call id; 0: not known yet
+  std::map<uint64_t, UnderWay> under_way_;  // by number
 };
 
 bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* response,
@@ -57,7 +114,7 @@ bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* respons
     std::lock_guard lock(mutex_);
     if (!failed_.ok()) return false;
     number = next_++;
-    under_way_[number] = 0;
+    under_way_[number] = {0, OperationsOf(request)};
     first_under_way = under_way_.begin()->first;
   }
   wire::Message message(kEagerEnqueue);
@@ -79,7 +136,7 @@ bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* respons
   {
     std::lock_guard lock(mutex_);
     if (const auto at = under_way_.find(number); at != under_way_.end()) {
-      at->second = id;
+      at->second.call_id = id;
       unwanted = !failed_.ok();
     }
   }
@@ -91,16 +148,15 @@ void EnqueueStream::Ended(uint64_t number, absl::Status status, const StatusCall
   std::vector<uint64_t> unwanted;
   {
     std::lock_guard lock(mutex_);
-    under_way_.erase(number);
-    if (!status.ok()) {
-      if (failed_.ok()) {
-        failed_ = status;
-        for (auto at = under_way_.upper_bound(number); at != under_way_.end(); ++at) {
-          if (at->second != 0) unwanted.push_back(at->second);
-        }
+    if (!status.ok() && failed_.ok()) {
+      failed_ = status;
+      for (auto at = under_way_.lower_bound(number); at != under_way_.end(); ++at) {
+        undone_->Add(at->second.operations, failed_);
+        if (at->first != number && at->second.call_id != 0) unwanted.push_back(at->second.call_id);
       }
-      status = failed_;
     }
+    if (!status.ok()) status = failed_;
+    under_way_.erase(number);
   }
   for (const uint64_t id : unwanted) channel_->Cancel(id);
   done(status);
@@ -111,8 +167,8 @@ void EnqueueStream::Close() {
   {
     std::lock_guard lock(mutex_);
     if (failed_.ok()) failed_ = absl::CancelledError("the context was closed");
-    for (const auto& [number, id] : under_way_) {
-      if (id != 0) unwanted.push_back(id);
+    for (const auto& [number, request] : under_way_) {
+      if (request.call_id != 0) unwanted.push_back(request.call_id);
     }
   }
   for (const uint64_t id : unwanted) channel_->Cancel(id);
@@ -196,6 +252,7 @@ class RemoteEager : public EagerClient {
     uint64_t id = NextSender();
     uint32_t attempts = 0;
     std::shared_ptr<EnqueueStream> stream;
+    std::shared_ptr<UndoneOperations> undone = std::make_shared<UndoneOperations>();
   };
 
   // True where the request only ends a step. A function has not returned before this has an answer,
@@ -284,8 +341,15 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
   do {
     std::lock_guard lock(mutex_);
     Sender& sender = senders_[request->context_id()];
+    if (const absl::Status why = sender.undone->Need(*request); !why.ok()) {
+      sender.undone->Add(OperationsOf(*request), why);
+      // Not from here: the caller may hold what `done` needs.
+      tensorflow::Env::Default()->SchedClosure([wrapped, why] { wrapped(why); });
+      return;
+    }
     if (sender.stream == stream) {  // none yet, or the one that has just refused
-      sender.stream = std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts);
+      sender.stream =
+          std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts, sender.undone);
     }
     stream = sender.stream;
   } while (!stream->Send(*request, response, wrapped));
@@ -294,7 +358,7 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
 void RemoteEager::CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
                                     tensorflow::eager::CloseContextResponse* response,
                                     StatusCallback done) {
-  Sender sender{0, 0, nullptr};
+  Sender sender{0, 0, nullptr, nullptr};
   {
     std::lock_guard lock(mutex_);
     if (const auto at = senders_.find(request->context_id()); at != senders_.end()) {

@@ -298,11 +298,11 @@ class LocalCluster:
             # gRPC obeys http_proxy even for addresses of this machine.
             "no_grpc_proxy": ",".join(["localhost", LOOPBACK.address, *addresses]),
             **os.environ,
+            # TensorFlow leaves files behind, and more of them when it is killed.
+            "TMPDIR": str(self._temporary),
             **extra,
         }
         outer = os.environ.get(guard.TOKEN_VARIABLE)  # a cluster within a task of another
-        # TensorFlow leaves files behind, and more of them when it is killed.
-        environment["TMPDIR"] = str(self._temporary)
         environment[guard.TOKEN_VARIABLE] = f"{outer}:{self._token}" if outer else self._token
         return environment
 
