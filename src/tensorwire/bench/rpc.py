@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,11 +90,10 @@ class RpcPlan:
 
     @property
     def connections(self) -> int:
-        """`channels`, or 1, or one a core where what they move is much."""
+        """`channels`, or 1, or up to 4 where what they move is much."""
         if self.channels is not None:
             return self.channels
-        cores = len(os.sched_getaffinity(0))
-        wanted = min(cores, _MOST_STREAMS) if self.message_size >= _LARGE_BYTES else 1
+        wanted = _MOST_STREAMS if self.message_size >= _LARGE_BYTES else 1
         return min(wanted, self.in_flight)
 
     @property

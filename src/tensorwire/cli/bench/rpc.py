@@ -41,7 +41,7 @@ Examples:
     "--channels",
     type=click.IntRange(min=1),
     help="Connections of the client; requests are spread evenly over them.  [default: 1; from "
-    "1 MB on one a core, 4 at most]",
+    "1 MB on 4]",
 )
 @click.option(
     "--server-threads",
