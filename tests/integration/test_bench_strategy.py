@@ -15,6 +15,7 @@ COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "strategy"]
 RESULT_FIELDS = ["protocol", "case", "data_mb", "iters", "functions_per_s", "step_ms"]
 
 
+@pytest.mark.newest
 def test_functions_are_measured_on_both_protocols(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     arguments = ["--iters", "12", "--rounds", "2", "--json", str(path)]

@@ -30,6 +30,7 @@ RESULT_FIELDS = [
 ]
 
 
+@pytest.mark.newest
 def test_the_wide_model_is_trained_with_its_tensors_singly_and_fused(tmp_path: Path) -> None:
     json_path, page = tmp_path / "train.json", tmp_path / "train.html"
     size = ["--ps=1", "--workers=1", "--batch-size=64", "--steps=60", "--rounds=2"]

@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory"
 POOL_MB = 32
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("transport", ["tcp", "auto"])
 def test_resident_memory_stays_within_the_pools_cap_over_many_steps(
     tmp_path: Path, transport: str
