@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tensorwire.bench import rpc, serve, sizes, stats, steps, strategy, tcp, train
+from tensorwire.bench import rpc, serve, sizes, steps, strategy, tcp, train
 from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import (
@@ -85,28 +85,16 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     )
     train_plan = train.TrainPlan(**common, steps=300 if quick else 2000, rounds=4 if quick else 8)
     return [
-        Layer("tcp", tcp_plan.rounds, lambda w, p: [tcp.run(tcp_plan, w, p)]),
+        Layer("tcp", tcp_plan.blocks, lambda w, p: [tcp.run(tcp_plan, w, p)]),
         Layer(
             "rpc",
             sum(each.blocks for each in (*rpc_plans, alone_plan)),
             lambda w, p: _rpc(rpc_plans, alone_plan, w, p),
         ),
         Layer("transfer", transfer_plan.blocks, lambda w, p: [sizes.run(transfer_plan, w, p)]),
-        Layer(
-            "steps",
-            len(stats.split(steps_plan.iters, steps_plan.rounds)),
-            lambda w, p: [steps.run(steps_plan, w, p)],
-        ),
-        Layer(
-            "serve",
-            len(stats.split(serve_plan.requests, serve_plan.rounds)),
-            lambda w, p: [serve.run(serve_plan, w, p)],
-        ),
-        Layer(
-            "strategy",
-            sum(len(strategy_plan.blocks(case)) for case in strategy_plan.cases),
-            lambda w, p: [strategy.run(strategy_plan, w, p)],
-        ),
+        Layer("steps", steps_plan.blocks, lambda w, p: [steps.run(steps_plan, w, p)]),
+        Layer("serve", serve_plan.blocks, lambda w, p: [serve.run(serve_plan, w, p)]),
+        Layer("strategy", strategy_plan.blocks, lambda w, p: [strategy.run(strategy_plan, w, p)]),
         Layer("train", _TRAIN_BLOCKS, lambda w, p: [_train(train_plan, w, p)]),
     ]
 

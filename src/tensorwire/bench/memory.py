@@ -36,14 +36,20 @@ class MemoryPlan:
         if self.iters <= EARLY_STEPS:
             raise UsageError(f"--iters {self.iters}: give more than {EARLY_STEPS}")
 
-    def blocks(self) -> list[int]:
+    @property
+    def shares(self) -> list[int]:
         """Steps between two samples, from the one after EARLY_STEPS on."""
         whole, rest = divmod(self.iters - EARLY_STEPS, _STEPS_BETWEEN_SAMPLES)
         return [_STEPS_BETWEEN_SAMPLES] * whole + ([rest] if rest else [])
 
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return len(self.shares)
+
 
 def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
-    """Measures; `watcher.advance` is called `len(plan.blocks())` times.
+    """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
@@ -59,7 +65,7 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
         side.block(tensors, EARLY_STEPS, warm_up=0)
         samples.append(side.resident_bytes())
         watcher.activity("moving tensors")
-        for iters in plan.blocks():
+        for iters in plan.shares:
             side.block(tensors, iters, warm_up=0)
             samples.append(side.resident_bytes())
             watcher.advance()

@@ -103,7 +103,7 @@ class RpcPlan:
 
     @property
     def blocks(self) -> int:
-        """Rounds that will be run."""
+        """How often the watcher is advanced."""
         if self.total_message is None:
             return self.rounds
         return len(stats.split(self.total_message, self.rounds))

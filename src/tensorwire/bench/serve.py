@@ -78,6 +78,16 @@ class ServePlan:
                 "raise that (ulimit -Hn) or use fewer clients"
             )
 
+    @property
+    def shares(self) -> list[int]:
+        """Requests of each round."""
+        return stats.split(self.requests, self.rounds)
+
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return len(self.shares)
+
 
 @dataclass
 class _Measured:
@@ -241,7 +251,7 @@ def connections_to(port: int, pid: int) -> int:
 
 
 def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[ServeResult]:
-    """Measures; `watcher.advance` is called `len(split(requests, rounds))` times.
+    """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
@@ -253,7 +263,7 @@ def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[Serv
         for side in sides:
             side.connect(watcher)
         watcher.activity("measuring")
-        for requests in stats.split(plan.requests, plan.rounds):
+        for requests in plan.shares:
             for side in sides:
                 side.block(requests)
             watcher.advance()

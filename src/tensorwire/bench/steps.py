@@ -53,9 +53,19 @@ class StepsPlan:
     def contenders(self) -> tuple[Contender, ...]:
         return contenders(self.protocols, self.setting)
 
+    @property
+    def shares(self) -> list[int]:
+        """Steps of each round."""
+        return stats.split(self.iters, self.rounds)
+
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return len(self.shares)
+
 
 def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[StepsResult]:
-    """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
+    """Measures; `watcher.advance` is called `plan.blocks` times.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
 
@@ -77,7 +87,7 @@ def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[Step
                 side.build(CASES[case])
                 side.block(CASES[case], iters=1, warm_up=_WARM_UP_STEPS)
         watcher.activity("measuring")
-        for iters in stats.split(plan.iters, plan.rounds):
+        for iters in plan.shares:
             for case in plan.cases:
                 for side in sides:
                     block = side.block(CASES[case], iters, _WARM_UP_STEPS_OF_A_BLOCK)

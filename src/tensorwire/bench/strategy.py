@@ -53,9 +53,14 @@ class StrategyPlan:
     protocols: tuple[str, ...] = PROTOCOLS
     setting: Setting = DEFAULT_SETTING
 
-    def blocks(self, case: str) -> list[int]:
+    def shares(self, case: str) -> list[int]:
         """Functions of each round."""
         return stats.split(self.iters or FUNCTIONS[case], self.rounds)
+
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return sum(len(self.shares(case)) for case in self.cases)
 
 
 class StrategySide(Side):
@@ -94,7 +99,7 @@ class StrategySide(Side):
 
 
 def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[StrategyResult]:
-    """Measures; `watcher.advance` is called once a round of a case.
+    """Measures; `watcher.advance` is called `plan.blocks` times.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
 
@@ -118,7 +123,7 @@ def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[S
             for side in sides:
                 side.block(case, iters=1, warm_up=_WARM_UP)
             watcher.activity(f"measuring: {case}")
-            for iters in plan.blocks(case):
+            for iters in plan.shares(case):
                 for side in sides:
                     seconds = side.block(case, iters, _WARM_UP_OF_A_BLOCK)
                     rounds[case][side.protocol].append([seconds])
@@ -131,7 +136,7 @@ def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[S
             protocol=name,
             case=case,
             data_mb=CASES[case],
-            iters=sum(plan.blocks(case)),
+            iters=sum(plan.shares(case)),
             functions_per_s=1 / stats.typical_s(rounds[case][name]),
             step_ms=stats.step_ms(rounds[case][name]),
         )

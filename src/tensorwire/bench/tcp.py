@@ -67,6 +67,11 @@ class TcpPlan:
                 f"{MOST_BYTES // max(self.streams)}, for {max(self.streams)} streams"
             )
 
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return self.rounds
+
 
 def side_name(program: str, streams: int) -> str:
     """As tables and ratios call it: "tcp", "iperf3 x4"."""
@@ -114,7 +119,7 @@ def _setup(plan: TcpPlan) -> Message:
 
 
 def run(plan: TcpPlan, watcher: Watcher, places: Places = HERE) -> Record[TcpResult]:
-    """Measures; `watcher.advance` is called `plan.rounds` times.
+    """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.

@@ -68,6 +68,16 @@ class TransferPlan:
         return contenders(self.protocols, self.setting)
 
     @property
+    def shares(self) -> list[int]:
+        """Steps of each round."""
+        return stats.split(self.iters, self.rounds)
+
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return len(self.shares)
+
+    @property
     def tensors(self) -> Tensors:
         return large_tensor(self.data_mb)
 
@@ -92,7 +102,7 @@ def large_tensor(data_mb: float) -> Tensors:
 
 
 def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[TransferResult]:
-    """Measures; `watcher.advance` is called `len(split(iters, rounds))` times.
+    """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: a task failed, did not answer in time, or this machine has not the memory.
@@ -117,7 +127,7 @@ def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[T
             side.build(tensors)
             side.block(tensors, iters=1, warm_up=2)
         watcher.activity("measuring")
-        for iters in stats.split(plan.iters, plan.rounds):
+        for iters in plan.shares:
             for side in sides:
                 block = side.block(tensors, iters)
                 rounds[side.name].append(block.step_s)

@@ -65,7 +65,6 @@ def serve(
 
     Payloads are named after those of TF-gRPC-Bench; all three have the same mean.
     """
-    from tensorwire.bench import stats
     from tensorwire.bench.serve import ServePlan, default_requests, run
 
     plan = ServePlan(
@@ -81,7 +80,7 @@ def serve(
     )
     measure_and_show(
         "bench serve",
-        len(stats.split(plan.requests, plan.rounds)),
+        plan.blocks,
         lambda watcher, places: run(plan, watcher, places),
         comparison,
     )

@@ -36,7 +36,6 @@ def steps(
     comparison: Comparison,
 ) -> None:
     """Time steps that move little: one tiny tensor, and many small ones."""
-    from tensorwire.bench import stats
     from tensorwire.bench.steps import CASES, StepsPlan, run
 
     plan = StepsPlan(
@@ -48,7 +47,7 @@ def steps(
     )
     measure_and_show(
         "bench steps",
-        len(stats.split(plan.iters, plan.rounds)),
+        plan.blocks,
         lambda watcher, places: run(plan, watcher, places),
         comparison,
     )

@@ -67,12 +67,12 @@ def tcp(
 
     plan = TcpPlan(streams, message_size, seconds, comparison.rounds)
     if ends.job == SERVER:
-        with ProgressDisplay("bench tcp", plan.rounds) as progress:
+        with ProgressDisplay("bench tcp", plan.blocks) as progress:
             serve(ends.port, ends.peer_timeout_s, progress)
         return
     measure_and_show(
         "bench tcp",
-        plan.rounds,
+        plan.blocks,
         lambda watcher, places: (
             measure_remote(plan, ends.target, watcher)
             if ends.target

@@ -34,7 +34,6 @@ def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> No
     buffer, or iperf3 over a lab's link. On two hosts the worker ends with the line `transfer rate:
     … MB/s`, of the last protocol; MB are 10^6 bytes.
     """
-    from tensorwire.bench import stats
     from tensorwire.bench.transfer import GRPC_LIMIT_MB, TransferPlan, check_data_mb, run
 
     check_data_mb(data_mb)
@@ -48,7 +47,7 @@ def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> No
     plan = TransferPlan(data_mb, iters, comparison.rounds, protocols, comparison.setting)
     record = measure_and_show(
         "bench transfer",
-        len(stats.split(plan.iters, plan.rounds)),
+        plan.blocks,
         lambda watcher, places: run(plan, watcher, places),
         comparison,
         notes=notes,
