@@ -65,6 +65,10 @@ void BufferPool::Unmap(void* block, size_t block_bytes) {
   }
 }
 
+void BufferPool::UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks) {
+  for (const auto& [block, bytes] : blocks) Unmap(block, bytes);
+}
+
 void* BufferPool::Acquire(size_t bytes) {
   if (bytes > kAddressable) return nullptr;
   const size_t block_bytes = BlockBytes(std::max<size_t>(bytes, 1));
@@ -91,6 +95,8 @@ void* BufferPool::Acquire(size_t bytes) {
 }
 
 void BufferPool::Release(void* block) {
+  const int64_t now_ms = NowMs();
+  std::vector<std::pair<void*, size_t>> excess;
   {
     std::lock_guard lock(mutex_);
     const auto at = used_.find(block);
@@ -99,9 +105,10 @@ void BufferPool::Release(void* block) {
     used_.erase(at);
     stats_.used_bytes -= block_bytes;
     stats_.kept_bytes += block_bytes;
-    kept_[block_bytes].push_back({block, NowMs()});
+    kept_[block_bytes].push_back({block, now_ms});
+    excess = CollectExcess(now_ms);
   }
-  Trim();
+  UnmapAll(excess);
 }
 
 void BufferPool::Trim() {
@@ -110,7 +117,7 @@ void BufferPool::Trim() {
     std::lock_guard lock(mutex_);
     excess = CollectExcess(NowMs());
   }
-  for (const auto& [unused, bytes] : excess) Unmap(unused, bytes);
+  UnmapAll(excess);
 }
 
 bool BufferPool::Owns(const void* block) const {

@@ -65,6 +65,7 @@ class TENSORWIRE_API BufferPool {
   static size_t BlockBytes(size_t bytes);
   void* Map(size_t block_bytes);
   void Unmap(void* block, size_t block_bytes);
+  void UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks);
   // Takes out of `kept_` what is over the cap or too old.
   std::vector<std::pair<void*, size_t>> CollectExcess(int64_t now_ms);
 
