@@ -1,0 +1,117 @@
+"""Machines, the hosts on them, the links of those hosts, and where each task runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COLOCATED, ISOLATED, CUSTOM = "colocated", "isolated", "custom"
+
+
+@dataclass(frozen=True)
+class Host:
+    """An end of a link. Usually one on each machine; the hosts of a lab share one machine."""
+
+    machine: int
+    """Index of the machine whose cores it uses."""
+    link_bytes_per_s: float | None = None
+    """Nominal, in each direction at once; None: as fast as need be. Tasks of one host do not use
+    it between them."""
+    cores: float | None = None
+    """That its tasks together may use; None: all of the machine's."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Tasks on hosts on machines."""
+
+    machines: tuple[float, ...]
+    """Cores of each."""
+    hosts: tuple[Host, ...]
+    workers: tuple[int, ...]
+    """The host of each worker."""
+    ps: tuple[int, ...]
+    """The host of each ps."""
+    layout: str = CUSTOM
+    worker_cores: float | None = None
+    """That one worker may use (a container's limit); None: all of its host's."""
+    ps_cores: float | None = None
+    worker_threads: int | None = None
+    """Communication threads of a worker; None: as many as it likes."""
+    ps_threads: int | None = None
+    latency_s: float = 0.0
+    """Of the network, one way, between two hosts."""
+
+    @staticmethod
+    def one_machine(
+        cores: float,
+        workers: Sequence[int],
+        ps: Sequence[int],
+        links: Mapping[int, float] | float | None,
+        **limits: Any,
+    ) -> Cluster:
+        """A lab: hosts that share the cores of one machine, each with a link of its own.
+
+        Args:
+            cores: of the machine.
+            workers: the host of each, by number; hosts are 0 up to the highest that is named.
+            ps: likewise.
+            links: bytes a second of every host, or of each by number; None: no limit.
+            limits: further fields of a Cluster.
+        """
+        count = max((*workers, *ps)) + 1
+        hosts = tuple(
+            Host(0, links.get(number) if isinstance(links, Mapping) else links)
+            for number in range(count)
+        )
+        return Cluster((cores,), hosts, tuple(workers), tuple(ps), **limits)
+
+    @staticmethod
+    def colocated(
+        workers: int, ps: int, cores: float, link_bytes_per_s: float | None, **limits: Any
+    ) -> Cluster:
+        """A machine for each ps, with the workers dealt out in equal blocks: scenario 1."""
+        per_host = -(-workers // ps)
+        return Cluster(
+            (cores,) * ps,
+            tuple(Host(number, link_bytes_per_s) for number in range(ps)),
+            tuple(worker // per_host for worker in range(workers)),
+            tuple(range(ps)),
+            COLOCATED,
+            **limits,
+        )
+
+    @staticmethod
+    def isolated(
+        workers: int,
+        ps: int,
+        cores: float,
+        link_bytes_per_s: float | None,
+        workers_per_host: int = 1,
+        **limits: Any,
+    ) -> Cluster:
+        """A machine for each ps, and others for `workers_per_host` workers each: scenario 2."""
+        of_workers = -(-workers // workers_per_host)
+        return Cluster(
+            (cores,) * (ps + of_workers),
+            tuple(Host(number, link_bytes_per_s) for number in range(ps + of_workers)),
+            tuple(ps + worker // workers_per_host for worker in range(workers)),
+            tuple(range(ps)),
+            ISOLATED,
+            **limits,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> Cluster:
+        """Reads `to_document`; KeyError, TypeError or ValueError where it is not that."""
+        values = dict(document)
+        hosts = tuple(Host(**each) for each in values.pop("hosts"))
+        for name in ("machines", "workers", "ps"):
+            values[name] = tuple(values[name])
+        return Cluster(hosts=hosts, **values)

@@ -1,0 +1,129 @@
+"""What a step costs on a machine that was measured: all that a prediction takes from it.
+
+Times are seconds, sizes bytes, and CPU is seconds of one core. A worker's step is, on every
+protocol: the worker starts its part and that of each ps (RunGraph); tensors go to the ps that it
+needs to answer (ids), come back (rows, dense variables), the worker computes, and tensors go to the
+ps again (gradients), which applies them and says that it is done. What crosses costs CPU at both of
+its ends, by the tensor and by the byte; the rest is the model's own (`tensorwire.plan.job`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorwire.bench.record import Host
+from tensorwire.errors import TensorwireError
+
+SIDES = ("grpc", "grpc++", "grpc fused", "grpc++ fused")
+"""Names of `Calibration.costs`: protocols as they are, and with tensors sent together."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One side, as `SIDES` names them. Fused, a tensor is still one that the model has."""
+
+    step_cpu_s: float
+    """Of a worker for each step, whatever crosses: session.run, its own partition, its waking."""
+    request_worker_cpu_s: float
+    """Of a worker for each ps that takes part in its step: RunGraph and CleanupGraph, sent."""
+    request_ps_cpu_s: float
+    """Of that ps: both received, the executor started and ended, the answer sent."""
+    tensor_send_cpu_s: float
+    """Of the task that has a tensor, for its crossing (on grpc with RecvTensor's answer)."""
+    tensor_receive_cpu_s: float
+    """Of the task that gets it (on grpc with RecvTensor's request)."""
+    byte_send_cpu_s: float
+    byte_receive_cpu_s: float
+    step_latency_s: float = 0.0
+    """Of a step while no core of it works and no byte travels: threads that wake one another. The
+    network's own latency (`Cluster.latency_s`) is not in it."""
+    exchange_parallelism: float = 1.0
+    """Cores that the exchange of one worker with one ps keeps busy at one of its ends, at most: 1
+    where a connection belongs to one communication thread."""
+    stream_bytes_per_s: float | None = None
+    """What one connection carries at most where the link carries more; None: it was no limit."""
+    link_share: float = 0.95
+    """Of the nominal rate of a link, what tensors get; headers have the rest."""
+    crowded_factor: float = 1.0
+    """How much more CPU everything takes while a machine has more to run than it has cores; less
+    than 1 where messages that queue are handled together."""
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> Costs:
+        """Reads `to_document`; KeyError, TypeError or ValueError where it is not that."""
+        return Costs(**document)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What TensorFlow's own operations cost, on every protocol, where a job's are not measured.
+
+    A job that was recorded brings its own figures and these are not used.
+    """
+
+    variable_ps_cpu_s: float
+    """Of a ps, for each variable that a worker's step looks up and updates."""
+    byte_ps_cpu_s: float
+    """Of a ps, for each byte of a variable that is read or updated: copied, gathered, applied."""
+    variable_worker_cpu_s: float = 0.0
+    """Of a worker for each variable of its step: the operations before and after it."""
+    byte_worker_cpu_s: float = 0.0
+    """Of a worker for each byte that it gets or sends: its kernels read and write those."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The costs that one machine has: the record of `tensorwire plan calibrate`."""
+
+    host: Host
+    tensorflow: str
+    version: str
+    """Of tensorwire."""
+    time: str
+    """UTC, as records have it: "2026-01-31T12:00:00Z"."""
+    costs: Mapping[str, Costs]
+    """By `SIDES`."""
+    kernels: Kernels
+    measured_workers: int = 1
+    """The most workers, and below the most ps, that it ran at once: beyond is extrapolation."""
+    measured_ps: int = 1
+    jobs: Mapping[str, Any] = field(default_factory=dict)
+    """`Job.to_document` of models that were measured along with it, by name: "ctr", "flights"."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know: noise, what could not be measured."""
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON; "command" tells what record it is."""
+        return {"command": "plan calibrate", **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_document(document: Any) -> Calibration:
+        """Reads `to_document`.
+
+        Raises:
+            TensorwireError: it is not that.
+        """
+        try:
+            values = dict(document)
+            if values.pop("command") != "plan calibrate":
+                raise ValueError(f"it is of {document['command']!r}")
+            return Calibration(
+                **{
+                    **values,
+                    "host": Host(**values["host"]),
+                    "costs": {
+                        side: Costs.from_document(each) for side, each in values["costs"].items()
+                    },
+                    "kernels": Kernels(**values["kernels"]),
+                    "notes": tuple(values.get("notes", ())),
+                }
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TensorwireError(f"this is no record of a calibration: {error!r}") from error

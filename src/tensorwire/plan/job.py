@@ -1,0 +1,125 @@
+"""What a worker's step does, whatever carries it: tensors, computation, input, and who waits.
+
+All figures are of one worker's step: a job of 50 workers has 50 such steps under way. Times are
+seconds, sizes bytes, CPU seconds of one core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensorwire.errors import TensorwireError
+from tensorwire.placement.plan import Variable
+from tensorwire.placement.traffic import RowRange
+
+ASYNC, SYNC = "async", "sync"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Tensors that go one way."""
+
+    tensors: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: Transfer) -> Transfer:
+        return Transfer(self.tensors + other.tensors, self.bytes + other.bytes)
+
+    def times(self, factor: float) -> Transfer:
+        """So many of it, or a share of it."""
+        return Transfer(self.tensors * factor, self.bytes * factor)
+
+
+@dataclass(frozen=True)
+class JobVariable:
+    """A variable, and what a worker's step moves and does for it.
+
+    In parts, each part has as many tensors as the whole (each is asked, pulled and pushed by
+    itself) and the bytes and the CPU of its rows.
+    """
+
+    variable: Variable
+    asked: Transfer = Transfer()
+    """Worker to ps before the ps can answer: ids to look up."""
+    pulled: Transfer = Transfer()
+    """Ps to worker: rows that were looked up, or the whole of a dense variable."""
+    pushed: Transfer = Transfer()
+    """Worker to ps: gradients (of a sparse one: values and indices)."""
+    ps_cpu_s: float = 0.0
+    """Of the ps's own operations: look-ups, updates, the executor's work for them. Not what the
+    transport takes."""
+    rows: tuple[RowRange, ...] = ()
+    """Which rows are hot, in bytes a step; empty: all alike."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model in training. What differs between clusters (workers, ps, links) is not in it."""
+
+    name: str
+    source: str
+    """Where the figures are from, for people: "ctr, 1 worker and 1 ps, measured"."""
+    batch_size: int
+    variables: tuple[JobVariable, ...]
+    worker_cpu_s: float
+    """Of a worker's own operations. Not what the transport takes, nor `Costs.step_cpu_s`."""
+    worker_parallelism: float = 1.0
+    """Cores that these keep busy where a worker has as many."""
+    ps_parallelism: float = 1.0
+    """Cores of one ps that one worker's look-ups and updates keep busy, at most."""
+    overlap: float = 0.0
+    """Share, 0 to 1, of the worker's own operations that run while tensors come and go; the rest
+    run when all have come and before any goes."""
+    input_examples_per_s: float | None = None
+    """What the input gives one worker at most; None: no limit. It is read ahead of the steps."""
+    input_cpu_s: float = 0.0
+    """Of a worker for the input of a step; runs beside the step before it."""
+    training: str = ASYNC
+    """ASYNC: each worker on its own. SYNC: as SyncReplicasOptimizer, a step of all together."""
+    backup_workers: int = 0
+    """SYNC: so many workers' gradients are not waited for, and dropped when late."""
+    straggler_sigma: float = 0.0
+    """Spread of a worker's own time from step to step: the logarithm's standard deviation."""
+    slow_share: float = 0.0
+    """Share of the workers that are slower all the time..."""
+    slow_factor: float = 1.0
+    """...and how many times as long their own operations take."""
+
+    @property
+    def ps_cpu_s(self) -> float:
+        return sum(each.ps_cpu_s for each in self.variables)
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON; "command" tells what record it is."""
+        return {"command": "plan job", **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_document(document: Any) -> Job:
+        """Reads `to_document`.
+
+        Raises:
+            TensorwireError: it is not that.
+        """
+        try:
+            values = dict(document)
+            if values.pop("command") != "plan job":
+                raise ValueError(f"it is of {document['command']!r}")
+            variables = tuple(_variable(each) for each in values.pop("variables"))
+            return Job(**values, variables=variables)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TensorwireError(f"this is no record of a job: {error!r}") from error
+
+
+def _variable(document: Mapping[str, Any]) -> JobVariable:
+    variable = dict(document["variable"])
+    return JobVariable(
+        variable=Variable(**{**variable, "shape": tuple(variable["shape"])}),
+        asked=Transfer(**document["asked"]),
+        pulled=Transfer(**document["pulled"]),
+        pushed=Transfer(**document["pushed"]),
+        ps_cpu_s=document["ps_cpu_s"],
+        rows=tuple(RowRange(*each) for each in document["rows"]),
+    )
