@@ -31,6 +31,8 @@ LAB := pyroute2
 BROWSER := playwright
 REPORT := jinja2 vl-convert-python
 METRICS := prometheus-client
+# The kernel of the planner's simulation.
+PLAN := simpy
 # To render manifests and to talk to a cluster; its unit tests validate the manifests, too.
 K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
@@ -111,7 +113,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/new.ready: Makefile
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
-	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) \
+	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(PLAN) \
 	  $(BROWSER) $(K8S) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.

@@ -43,6 +43,10 @@ class Costs:
     exchange_parallelism: float = 1.0
     """Cores that the exchange of one worker with one ps keeps busy at one of its ends, at most: 1
     where a connection belongs to one communication thread."""
+    exchange_overlap: float = 0.0
+    """Share, 0 to 1, of the worker's CPU for an exchange that runs while the ps works on the same
+    exchange. 0: the ends take turns, as with one tensor; it shows in the step of one worker, and
+    hardly where cores are all busy."""
     stream_bytes_per_s: float | None = None
     """What one connection carries at most where the link carries more; None: it was no limit."""
     link_share: float = 0.95

@@ -33,6 +33,9 @@ class Transfer:
         return Transfer(self.tensors * factor, self.bytes * factor)
 
 
+NOTHING = Transfer()
+
+
 @dataclass(frozen=True)
 class JobVariable:
     """A variable, and what a worker's step moves and does for it.
@@ -42,11 +45,11 @@ class JobVariable:
     """
 
     variable: Variable
-    asked: Transfer = Transfer()
+    asked: Transfer = NOTHING
     """Worker to ps before the ps can answer: ids to look up."""
-    pulled: Transfer = Transfer()
+    pulled: Transfer = NOTHING
     """Ps to worker: rows that were looked up, or the whole of a dense variable."""
-    pushed: Transfer = Transfer()
+    pushed: Transfer = NOTHING
     """Worker to ps: gradients (of a sparse one: values and indices)."""
     ps_cpu_s: float = 0.0
     """Of the ps's own operations: look-ups, updates, the executor's work for them. Not what the

@@ -1,0 +1,82 @@
+"""What needs no simulation: one worker's step on an idle cluster, and what no cluster exceeds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tensorwire.plan.recipe import CORES, Recipes, Resource
+
+
+def alone_s(recipes: Recipes, worker: int) -> float:
+    """A step of that worker when it is the only one, and waits for no input: exact."""
+    recipe = recipes.workers[worker]
+    step_s = recipe.latency_s
+    for phase in recipe.phases:
+        parts = [*phase.parts, *recipes.worker_cpu(worker, phase, recipe.slower)]
+        step_s += max(
+            (part.work / min(part.limit, part.resource.capacity / part.count) for part in parts),
+            default=0.0,
+        )
+    return step_s
+
+
+def demands(recipes: Recipes, worker: int) -> dict[Resource, float]:
+    """Work at each resource for a step of that worker; of alike ones, at one of them."""
+    recipe = recipes.workers[worker]
+    parts = [
+        *recipes.input_cpu(worker),
+        *(part for phase in recipe.phases for part in phase.parts),
+        *(
+            part
+            for phase in recipe.phases
+            for part in recipes.worker_cpu(worker, phase, recipe.slower)
+        ),
+    ]
+    work: dict[Resource, float] = defaultdict(float)
+    for part in parts:
+        work[part.resource] += part.work * part.count
+    return work
+
+
+def most_steps_per_s(recipes: Recipes) -> float:
+    """Steps of all workers together that the cluster cannot exceed.
+
+    No worker is faster than alone or than its input, and no resource does more than it can: those
+    that want least of it at their fastest, and the others with what is left.
+    """
+    job, workers = recipes.job, range(len(recipes.workers))
+    input_s = job.batch_size / job.input_examples_per_s if job.input_examples_per_s else 0.0
+    fastest = [1 / max(alone_s(recipes, worker), input_s) for worker in workers]
+    wanted: dict[Resource, dict[int, float]] = defaultdict(dict)
+    for worker in workers:
+        for resource, work in demands(recipes, worker).items():
+            wanted[resource][worker] = work
+    shared = [
+        _most(_capacity(recipes, resource), [(of[worker], fastest[worker]) for worker in workers])
+        for resource, of in wanted.items()
+        if len(of) == len(workers)
+    ]
+    # A machine or a link that only some use bounds those; all of a kind together bound everybody.
+    apart: dict[str, float] = defaultdict(float)
+    users: dict[str, int] = defaultdict(int)
+    for resource, of in wanted.items():
+        if len(of) < len(workers):
+            of_users = [(work, fastest[worker]) for worker, work in of.items()]
+            apart[resource.kind] += _most(_capacity(recipes, resource), of_users)
+            users[resource.kind] += len(of)
+    complete = [rate for kind, rate in apart.items() if users[kind] == len(workers)]
+    return min(sum(fastest), *shared, *complete)
+
+
+def _most(capacity: float, users: list[tuple[float, float]]) -> float:
+    """Steps a second of users (work for a step, steps a second at most) of one resource."""
+    rate = 0.0
+    for work, most in sorted(users):
+        rate += min(most, capacity / work)
+        capacity -= min(most * work, capacity)
+    return rate
+
+
+def _capacity(recipes: Recipes, resource: Resource) -> float:
+    factor = recipes.costs.crowded_factor if resource.kind == CORES else 1.0
+    return resource.capacity / min(1.0, factor)

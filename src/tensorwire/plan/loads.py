@@ -1,0 +1,152 @@
+"""What one worker's step asks of each ps, as a placement spreads the variables."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tensorwire.placement.plan import Plan
+from tensorwire.placement.traffic import Traffic, row_bounds
+from tensorwire.plan.costs import Costs
+from tensorwire.plan.job import NOTHING, Job, JobVariable, Transfer
+
+ALIKE = 0.1
+"""Loads that differ by less count as equal where there are too many to tell apart."""
+
+
+@dataclass(frozen=True)
+class PsLoad:
+    """Of one ps, for one step of one worker."""
+
+    asked: Transfer = NOTHING
+    pulled: Transfer = NOTHING
+    pushed: Transfer = NOTHING
+    cpu_s: float = 0.0
+    """Of its own operations."""
+
+    @property
+    def takes_part(self) -> bool:
+        """A ps without a variable gets no part of a step."""
+        return bool(self.cpu_s or self.tensors)
+
+    @property
+    def tensors(self) -> float:
+        return self.asked.tensors + self.pulled.tensors + self.pushed.tensors
+
+    @property
+    def bytes(self) -> float:
+        return self.asked.bytes + self.pulled.bytes + self.pushed.bytes
+
+    def __add__(self, other: PsLoad) -> PsLoad:
+        return PsLoad(
+            self.asked + other.asked,
+            self.pulled + other.pulled,
+            self.pushed + other.pushed,
+            self.cpu_s + other.cpu_s,
+        )
+
+    def times(self, factor: float) -> PsLoad:
+        return PsLoad(
+            self.asked.times(factor),
+            self.pulled.times(factor),
+            self.pushed.times(factor),
+            self.cpu_s * factor,
+        )
+
+    def pull_cpu_s(self, costs: Costs) -> float:
+        """Of the ps until what it has is sent: half of its own operations are look-ups."""
+        return (
+            costs.request_ps_cpu_s
+            + receiving_s(self.asked, costs)
+            + sending_s(self.pulled, costs)
+            + self.cpu_s / 2
+        )
+
+    def push_cpu_s(self, costs: Costs) -> float:
+        """Of the ps from the first gradient to the last update."""
+        return receiving_s(self.pushed, costs) + self.cpu_s / 2
+
+
+def sending_s(transfer: Transfer, costs: Costs) -> float:
+    """CPU of who sends."""
+    return transfer.tensors * costs.tensor_send_cpu_s + transfer.bytes * costs.byte_send_cpu_s
+
+
+def receiving_s(transfer: Transfer, costs: Costs) -> float:
+    """CPU of who receives."""
+    return transfer.tensors * costs.tensor_receive_cpu_s + transfer.bytes * costs.byte_receive_cpu_s
+
+
+def traffic_of(job: Job) -> Traffic:
+    """What placement weighs by."""
+    return Traffic(
+        {
+            each.variable.name: each.asked.bytes + each.pulled.bytes + each.pushed.bytes
+            for each in job.variables
+        },
+        {each.variable.name: each.rows for each in job.variables if each.rows},
+    )
+
+
+def loads(job: Job, plan: Plan) -> list[PsLoad]:
+    """Of each ps of the plan, which has the job's variables."""
+    of_ps = [PsLoad()] * plan.ps
+    for variable in job.variables:
+        tasks = plan.tasks[variable.variable.name]
+        for task, part in zip(tasks, _parts(variable, len(tasks)), strict=True):
+            of_ps[task] = of_ps[task] + part
+    return of_ps
+
+
+def _parts(variable: JobVariable, parts: int) -> list[PsLoad]:
+    whole = PsLoad(variable.asked, variable.pulled, variable.pushed, variable.ps_cpu_s)
+    if parts == 1:
+        return [whole]
+    rows, name = variable.variable.rows, variable.variable.name
+    heat = Traffic({name: 1.0}, {name: variable.rows} if variable.rows else {})
+    moved = [heat.of(name, rows, first, end) for first, end in row_bounds(rows, parts)]
+    return [_part(whole, each / sum(moved)) for each in moved]
+
+
+def _part(whole: PsLoad, share: float) -> PsLoad:
+    """Its share of the bytes and the work, and as many tensors as the whole has."""
+
+    def part(transfer: Transfer) -> Transfer:
+        return Transfer(transfer.tensors, transfer.bytes * share)
+
+    return PsLoad(part(whole.asked), part(whole.pulled), part(whole.pushed), whole.cpu_s * share)
+
+
+def alike(of_ps: Sequence[PsLoad], costs: Costs, most: int) -> list[PsLoad]:
+    """The same loads, made equal where they nearly are, with at most `most` different ones.
+
+    The hottest keep their place: a step waits for the slowest ps.
+    """
+    weights = [each.pull_cpu_s(costs) + each.push_cpu_s(costs) for each in of_ps]
+    order = sorted(range(len(of_ps)), key=lambda ps: (-weights[ps], -of_ps[ps].bytes, ps))
+    if len(set(of_ps)) <= most:
+        return list(of_ps)
+    groups: list[list[int]] = []
+    for ps in order:
+        first = groups[-1][0] if groups else None
+        near = first is not None and all(
+            abs(a - b) <= ALIKE * max(abs(a), abs(b))
+            for a, b in ((weights[ps], weights[first]), (of_ps[ps].bytes, of_ps[first].bytes))
+        )
+        if near or (len(groups) == most and of_ps[ps].takes_part):
+            groups[-1].append(ps)
+        else:
+            groups.append([ps])
+    made = list(of_ps)
+    for group in groups:
+        mean = total(of_ps[ps] for ps in group).times(1 / len(group))
+        for ps in group:
+            made[ps] = replace(mean)
+    return made
+
+
+def total(each: Iterable[PsLoad]) -> PsLoad:
+    """Of several ps together."""
+    return functools.reduce(operator.add, each, PsLoad())

@@ -1,0 +1,75 @@
+"""One prediction: a job with its variables placed, on a cluster, over one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensorwire.errors import UsageError
+from tensorwire.placement.plan import Plan
+from tensorwire.plan import loads
+from tensorwire.plan.bounds import most_steps_per_s
+from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.costs import Costs
+from tensorwire.plan.job import SYNC, Job
+from tensorwire.plan.prediction import Prediction
+from tensorwire.plan.recipe import Recipes
+from tensorwire.plan.simulation import Simulation
+from tensorwire.plan.sites import MOST_CLASSES, is_small, sites
+from tensorwire.plan.uses import tasks, uses
+
+# Enough for a mean that another seed changes by a few percent.
+_WORKER_STEPS = 3000
+_FEWEST_STEPS, _MOST_STEPS = 12, 200
+
+
+def steps_of(workers: int) -> int:
+    """How many steps of each worker a prediction takes."""
+    return max(_FEWEST_STEPS, min(_MOST_STEPS, _WORKER_STEPS // workers))
+
+
+def predict(
+    job: Job,
+    cluster: Cluster,
+    side: str,
+    costs: Costs,
+    plan: Plan,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    on_step: Callable[[], None] = lambda: None,
+) -> Prediction:
+    """Simulates the job, `steps` steps of each worker; the same seed gives the same prediction.
+
+    Args:
+        side: the name of `costs` in a calibration.
+        plan: of the job's variables, for as many ps as the cluster has.
+        on_step: called at each step of each worker.
+
+    Raises:
+        UsageError: the job cannot be on that cluster.
+    """
+    workers = len(cluster.workers)
+    if job.training == SYNC and not 0 <= job.backup_workers < workers:
+        raise UsageError(f"of {workers} workers {job.backup_workers} cannot be backup workers")
+    of_ps = loads.loads(job, plan)
+    shown = of_ps
+    if not is_small(cluster):
+        shown = loads.alike(of_ps, costs, MOST_CLASSES)
+    recipes = Recipes(job, cluster, costs, sites(cluster, shown))
+    simulated = Simulation(recipes, seed).run(steps or steps_of(workers), on_step)
+    at_most = most_steps_per_s(recipes)
+    if job.training == SYNC:
+        at_most /= workers - job.backup_workers
+    return Prediction(
+        side=side,
+        placement=plan.strategy,
+        layout=cluster.layout,
+        workers=workers,
+        ps=len(cluster.ps),
+        steps_per_s=simulated.steps_per_s,
+        examples_per_s=simulated.worker_steps_per_s * job.batch_size,
+        step=simulated.step,
+        tasks=tasks(recipes, simulated),
+        uses=uses(recipes, simulated),
+        bound_steps_per_s=at_most,
+    )

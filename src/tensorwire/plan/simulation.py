@@ -1,0 +1,269 @@
+"""Workers that loop, on shared cores and links: a fluid simulation with SimPy as its kernel.
+
+What a step is says `recipe`. Around it, a worker waits until a batch is there, which is read ahead,
+and in synchronous training until enough workers have pushed and the update is made.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simpy import Environment, Event
+
+from tensorwire.plan.bounds import alone_s
+from tensorwire.plan.job import SYNC
+from tensorwire.plan.prediction import StepParts
+from tensorwire.plan.recipe import CORES, Part, Phase, Recipes, Resource
+from tensorwire.plan.station import Join, Station
+
+# Workers that take equal times would go on in step for ever as they began; real ones drift apart.
+_JITTER = 0.1
+_READ_AHEAD = 2
+"""Batches."""
+_UNCOUNTED = 0.2
+"""Share of the steps with which a simulation begins."""
+
+Process = Generator[Event, Any, None]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What was seen once the beginning was over."""
+
+    steps_per_s: float
+    """As `Prediction` has it."""
+    worker_steps_per_s: float
+    """Each worker's counted, also where all of them make one."""
+    step: StepParts
+    busy: Mapping[Resource, float]
+    """Share of its time; of alike resources, of the one that stands for them."""
+
+
+class Simulation:
+    """One job on one cluster with one side's costs."""
+
+    def __init__(self, recipes: Recipes, seed: int = 0) -> None:
+        self._recipes = recipes
+        self._random = random.Random(seed)
+        self.environment = Environment()
+        self._stations: dict[Resource, Station] = {}
+        workers = len(recipes.workers)
+        needed = workers - recipes.job.backup_workers
+        self._barrier = (
+            _Barrier(self.environment, workers, needed, lambda: self._at_once(recipes.update()))
+            if recipes.job.training == SYNC
+            else None
+        )
+
+    def run(self, steps: int, on_step: Callable[[], None] = lambda: None) -> Simulated:
+        """Until the first worker has taken `steps` steps.
+
+        `on_step` is called at each step of each worker.
+        """
+        log = _Log(self, steps, len(self._recipes.workers), on_step)
+        for worker in range(len(self._recipes.workers)):
+            self.environment.process(self._train(worker, log))
+        self.environment.run(until=log.done)
+        return log.result()
+
+    @property
+    def updates(self) -> int | None:
+        """Of synchronous training, so far."""
+        return None if self._barrier is None else self._barrier.updates
+
+    def busy_s(self) -> dict[Resource, float]:
+        """So far."""
+        return {resource: station.busy_s() for resource, station in self._stations.items()}
+
+    def _train(self, worker: int, log: _Log) -> Process:
+        environment, recipe = self.environment, self._recipes.workers[worker]
+        yield environment.timeout(self._random.random() * alone_s(self._recipes, worker))
+        batches = self._batches(worker)
+        while True:
+            began_s = environment.now
+            yield from batches.take()
+            started_s = environment.now
+            slower = recipe.slower * self._spread()
+            yield self._phase(worker, recipe.start, 1.0)
+            yield environment.timeout(recipe.latency_s)
+            yield self._phase(worker, recipe.pull, slower)
+            pulled_s = environment.now
+            yield self._phase(worker, recipe.compute, slower)
+            computed_s = environment.now
+            yield self._phase(worker, recipe.push, slower)
+            pushed_s = environment.now
+            if self._barrier is not None:
+                yield self._barrier.arrive(worker)
+            log.step(
+                worker,
+                StepParts(
+                    input_s=started_s - began_s,
+                    pull_s=pulled_s - started_s,
+                    compute_s=computed_s - pulled_s,
+                    push_s=pushed_s - computed_s,
+                    others_s=environment.now - pushed_s,
+                ),
+            )
+
+    def _spread(self) -> float:
+        """How many times as long as usual this step's own operations take; 1 in the mean."""
+        sigma = max(self._recipes.job.straggler_sigma, _JITTER)
+        return self._random.lognormvariate(-sigma * sigma / 2, sigma)
+
+    def _phase(self, worker: int, phase: Phase, slower: float) -> Event:
+        return self._at_once([*phase.parts, *self._recipes.worker_cpu(worker, phase, slower)])
+
+    def _at_once(self, parts: list[Part]) -> Event:
+        """Starts the parts; the event comes when all are done."""
+        join = Join(self.environment, len(parts))
+        for part in parts:
+            self._station(part.resource).submit(
+                part.work, part.weight, part.limit, part.count, join
+            )
+        return join.event
+
+    def _station(self, resource: Resource) -> Station:
+        station = self._stations.get(resource)
+        if station is None:
+            factor = self._recipes.costs.crowded_factor if resource.kind == CORES else 1.0
+            station = Station(self.environment, resource.capacity, factor)
+            self._stations[resource] = station
+        return station
+
+    def _batches(self, worker: int) -> _Batches:
+        job = self._recipes.job
+        rate = job.input_examples_per_s
+        parts = self._recipes.input_cpu(worker)
+        return _Batches(
+            self.environment,
+            job.batch_size / rate if rate else 0.0,
+            (lambda: self._at_once(parts)) if parts else None,
+        )
+
+
+class _Batches:
+    """The input of one worker: batches that are read ahead, one after the other."""
+
+    def __init__(
+        self, environment: Environment, interval_s: float, read: Callable[[], Event] | None
+    ) -> None:
+        """`interval_s`: the input gives a batch so often; `read`: the CPU it takes beside that."""
+        self._environment = environment
+        self._interval_s = interval_s
+        self._read = read
+        self._wanted: list[Event] = []
+        self._there: list[Event] = []
+        if interval_s or read:
+            self._there = [environment.event() for _ in range(_READ_AHEAD)]
+            self._wanted = list(self._there)
+            self._asked = environment.event()
+            environment.process(self._fill())
+
+    def take(self) -> Process:
+        """Waits for a batch, and has another one read."""
+        if not self._there:
+            return
+        yield self._there.pop(0)
+        batch = self._environment.event()
+        self._there.append(batch)
+        self._wanted.append(batch)
+        if not self._asked.triggered:
+            self._asked.succeed()
+
+    def _fill(self) -> Process:
+        while True:
+            while self._wanted:
+                batch = self._wanted.pop(0)
+                events = [self._environment.timeout(self._interval_s)]
+                yield self._environment.all_of([*events, *([self._read()] if self._read else [])])
+                batch.succeed()
+            self._asked = self._environment.event()
+            yield self._asked
+
+
+class _Barrier:
+    """Synchronous training: an update when `needed` workers have pushed for it."""
+
+    def __init__(
+        self, environment: Environment, workers: int, needed: int, update: Callable[[], Event]
+    ) -> None:
+        self.updates = 0
+        self._environment = environment
+        self._needed = needed
+        self._update = update
+        self._steps = [0] * workers
+        """The update that each works for."""
+        self._arrived = 0
+        self._updated = environment.event()
+
+    def arrive(self, worker: int) -> Event:
+        """The worker has pushed; the event comes when it may go on."""
+        if self._steps[worker] < self.updates:  # too late: dropped, and on with what is due now
+            self._steps[worker] = self.updates
+            return self._environment.timeout(0)
+        self._steps[worker] += 1
+        self._arrived += 1
+        if self._arrived == self._needed:
+            self._environment.process(self._make_update())
+        return self._updated
+
+    def _make_update(self) -> Process:
+        yield self._update()
+        self.updates += 1
+        self._arrived = 0
+        updated, self._updated = self._updated, self._environment.event()
+        updated.succeed()
+
+
+class _Log:
+    """Counts the steps between the beginning and the first worker's last."""
+
+    def __init__(
+        self, simulation: Simulation, steps: int, workers: int, on_step: Callable[[], None]
+    ) -> None:
+        self.done = simulation.environment.event()
+        self._simulation = simulation
+        self._steps = steps
+        self._uncounted = int(_UNCOUNTED * steps * workers)
+        self._on_step = on_step
+        self._taken = [0] * workers
+        self._all = 0
+        self._sums = [0.0] * 5
+        self._begin()
+
+    def _begin(self) -> None:
+        """From now on it counts."""
+        self._began_s = self._simulation.environment.now
+        self._busy_s = self._simulation.busy_s()
+        self._updates = self._simulation.updates
+
+    def step(self, worker: int, parts: StepParts) -> None:
+        """A worker has taken one."""
+        self._on_step()
+        self._all += 1
+        self._taken[worker] += 1
+        if self._all == self._uncounted:
+            self._begin()
+        elif self._all > self._uncounted:
+            each = (parts.input_s, parts.pull_s, parts.compute_s, parts.push_s, parts.others_s)
+            self._sums = [a + b for a, b in zip(self._sums, each, strict=True)]
+        if self._taken[worker] == self._steps and not self.done.triggered:
+            self.done.succeed()
+
+    def result(self) -> Simulated:
+        counted = self._all - self._uncounted
+        seconds = self._simulation.environment.now - self._began_s
+        updates = self._simulation.updates
+        busy_s = self._simulation.busy_s()
+        return Simulated(
+            steps_per_s=(counted if updates is None else updates - (self._updates or 0)) / seconds,
+            worker_steps_per_s=counted / seconds,
+            step=StepParts(*(total / counted for total in self._sums)),
+            busy={
+                resource: (total - self._busy_s.get(resource, 0.0)) / seconds
+                for resource, total in busy_s.items()
+            },
+        )
