@@ -63,6 +63,40 @@ const Node* MadeOf(const Node* node) {
   return found;
 }
 
+// The one variable of another task, slots of an optimizer aside, that is updated or looked up with
+// what that task makes of the node. Such an operation has the variable for its first input.
+const Node* IsFor(const Node& node) {
+  std::vector<const Node*> waiting;
+  std::set<const Node*> seen;
+  for (const Edge* edge : node.out_edges()) {
+    if (edge->IsControlEdge() || TaskOf(*edge->dst()) == TaskOf(node)) continue;
+    if (seen.insert(edge->dst()).second) waiting.push_back(edge->dst());
+  }
+  std::set<const Node*> variables;
+  while (!waiting.empty()) {
+    const Node* const one = waiting.back();
+    waiting.pop_back();
+    const Edge* first = nullptr;
+    if (one->num_inputs() > 1 && one->input_edge(0, &first).ok() && IsVariable(*first->src())) {
+      variables.insert(first->src());
+      continue;
+    }
+    for (const Edge* edge : one->out_edges()) {
+      if (edge->IsControlEdge() || TaskOf(*edge->dst()) != TaskOf(*one)) continue;
+      if (seen.insert(edge->dst()).second) waiting.push_back(edge->dst());
+    }
+    if (seen.size() > kFarthest) return nullptr;
+  }
+  const Node* found = nullptr;
+  for (const Node* each : variables) {
+    if (found == nullptr || each->name().size() < found->name().size()) found = each;
+  }
+  for (const Node* each : variables) {  // "embedding/Adam" is one of "embedding"
+    if (each != found && each->name().rfind(found->name() + "/", 0) != 0) return nullptr;
+  }
+  return found;
+}
+
 bool Crosses(const Node& node) {
   for (const Edge* edge : node.out_edges()) {
     if (!edge->IsControlEdge() && edge->dst()->IsOp() && TaskOf(*edge->dst()) != TaskOf(node)) {
@@ -121,9 +155,10 @@ void SessionGraphs::Add(const tensorflow::Graph& graph, bool is_unfiltered) {
   }
   for (const Node* node : graph.op_nodes()) {
     if (!Crosses(*node)) continue;
-    const Node* const source = MadeOf(node);
-    if (source == nullptr) continue;
-    const auto found = variables_.find(source->name());
+    const Node* variable = MadeOf(node);
+    if (variable == nullptr) variable = IsFor(*node);
+    if (variable == nullptr) continue;
+    const auto found = variables_.find(variable->name());
     if (found == variables_.end() || found->second.tensors.size() >= kMostTensors) continue;
     found->second.tensors.insert(node->name());
   }

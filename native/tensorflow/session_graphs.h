@@ -12,13 +12,14 @@
 namespace tensorwire::plugin {
 
 // What the graphs say that sessions of this task execute: where their variables are, under which
-// names those travel, and whether a session has the devices of other workers. Thread-safe.
+// names those and their updates travel, and whether a session has the devices of other workers.
+// Thread-safe.
 class SessionGraphs {
  public:
   struct Variable {
     std::string task;
     uint64_t bytes = 0;             // 0: its shape is not known
-    std::set<std::string> tensors;  // made of it alone, and sent to another task
+    std::set<std::string> tensors;  // that cross between tasks for it alone
   };
 
   static SessionGraphs& Get();

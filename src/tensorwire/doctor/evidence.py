@@ -169,7 +169,7 @@ class PlacedPart:
     ps: int
     bytes: float
     tensors: Sequence[str] = ()
-    """The names in `Flow` under which it travels, where a running job has told."""
+    """The names in `Flow` of what crosses for it, where a running job has told."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tensorwire.doctor.evidence import Flow, Job, Split, TaskFigures
 
@@ -27,11 +27,12 @@ def flows_of(job: Job, ps: str) -> tuple[list[Flow], list[Flow]]:
     return read, sent
 
 
-def bytes_by_name(flows: Sequence[Flow]) -> Counter[str]:
-    """Bytes of each named tensor, over all workers."""
+def bytes_by_name(flows: Sequence[Flow], variables: Mapping[str, str]) -> Counter[str]:
+    """Bytes over all workers, of each variable where `variables` says whose a tensor is."""
     total: Counter[str] = Counter()
     for flow in flows:
-        total[flow.name] += flow.bytes  # type: ignore[assignment]
+        own = flow.name.removesuffix("/Read/ReadVariableOp").removesuffix("/read")
+        total[variables.get(flow.name, own)] += flow.bytes  # type: ignore[assignment]
     return total
 
 

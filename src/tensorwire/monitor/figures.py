@@ -75,9 +75,10 @@ class TensorFigures:
 
 @dataclass(frozen=True)
 class VariableFigures:
-    """A variable of a graph that a session of the task executes, as one of the tensors it becomes.
+    """A variable of a graph that a session of the task executes, and a tensor that crosses for it.
 
-    A variable that other tasks read in several ways has as many of these.
+    A variable has as many of these as tensors: what others read of it, and what they update it or
+    look it up with.
     """
 
     name: str
@@ -86,7 +87,7 @@ class VariableFigures:
     bytes: int
     """0 where its shape is not known."""
     tensor: str
-    """The name in `TensorFigures` under which it travels; "" where it does not."""
+    """Its name in `TensorFigures`; "" where none crosses."""
 
 
 @dataclass(frozen=True)

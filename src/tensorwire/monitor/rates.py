@@ -79,6 +79,8 @@ class Imbalance:
     """What the task has, over the mean of its job."""
     share: float
     """Of what its job has, 0 to 1."""
+    hot: HotTensor | None
+    """Of "bytes": what it moves most."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,13 @@ def find_imbalances(tasks: Sequence[TaskRates]) -> list[Imbalance]:
             if len(members) < 2 or mean < quiet:
                 continue
             found += [
-                Imbalance(member.task, what, amount / mean, amount / sum(amounts))
+                Imbalance(
+                    task=member.task,
+                    what=what,
+                    over_mean=amount / mean,
+                    share=amount / sum(amounts),
+                    hot=member.hot if what == "bytes" else None,
+                )
                 for member, amount in zip(members, amounts, strict=True)
                 if amount >= UNEVEN * mean
             ]

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.monitor.rates import Imbalance, JobRates, TaskRates
+from tensorwire.monitor.rates import Imbalance, JobRates
 
 MARK = "▲"
 _UNEVEN = "bold yellow"
@@ -64,11 +64,7 @@ def _cell(text: str, marked: bool) -> Text:
 
 
 def _notes(rates: JobRates) -> list[Text]:
-    tasks = {task.task: task for task in rates.tasks}
-    notes = [
-        Text(f"{MARK} {_sentence(found, tasks[found.task])}", style=_UNEVEN)
-        for found in rates.imbalances
-    ]
+    notes = [Text(f"{MARK} {_sentence(found)}", style=_UNEVEN) for found in rates.imbalances]
     notes += [
         Text(f"no figures from {address}: {reason}", style="red")
         for address, reason in sorted(rates.unreachable.items())
@@ -76,14 +72,14 @@ def _notes(rates: JobRates) -> list[Text]:
     return [Text(), *notes] if notes else []
 
 
-def _sentence(found: Imbalance, task: TaskRates) -> str:
+def _sentence(found: Imbalance) -> str:
     verb = "moves" if found.what == "bytes" else "uses"
     text = (
         f"{found.task} {verb} {found.share:.0%} of the {found.what} of its job,"
         f" {found.over_mean:.1f} times the mean"
     )
-    if found.what == "bytes" and task.hot is not None:
-        text += f"; {task.hot.share:.0%} of it is {task.hot.name}"
+    if found.hot is not None:
+        text += f"; {found.hot.share:.0%} of it is {found.hot.name}"
     return text
 
 

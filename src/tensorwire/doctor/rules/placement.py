@@ -84,17 +84,16 @@ def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
     imbalance = most * len(loads) / total
     if imbalance < UNEVEN:
         return None
-    read, sent = (figures.bytes_by_name(flows) for flows in figures.flows_of(job, ps))
-    # What is read tells of its variable; of a gradient only the operation is known.
+    names = _variables(ps, placement)
+    read, sent = (figures.bytes_by_name(flows, names) for flows in figures.flows_of(job, ps))
+    # What is read tells of its variable; of a gradient perhaps only the operation is known.
     busier = read if 2 * read.total() >= sent.total() else sent
-    tensor, tensor_bytes = busier.most_common(1)[0]
-    all_bytes = total * busier.total() / most
-    heaviest_share = tensor_bytes / all_bytes
-    heaviest = _variable_named(tensor, ps, placement)
+    heaviest, heaviest_bytes = busier.most_common(1)[0]
+    heaviest_share = heaviest_bytes / (total * busier.total() / most)
     sentences = [
         f"{ps} moved {mb(most)} of the {mb(total)} of tensors between ps and workers: "
         f"{imbalance:.1f} times the mean of {len(loads)} ps.",
-        f"{percent(tensor_bytes / busier.total())} of it is {heaviest}.",
+        f"{percent(heaviest_bytes / busier.total())} of it is {heaviest}.",
         *_cpu_sentence(job, ps),
     ]
     waiting = figures.waiting_share(job)
@@ -124,13 +123,15 @@ def _cpu_sentence(job: Job, hot_task: str) -> list[str]:
     ]
 
 
-def _variable_named(tensor: str, ps: str, placement: Placement | None) -> str:
-    """The variable of that ps that travels under the tensor's name, or the name itself."""
+def _variables(ps: str, placement: Placement | None) -> dict[str, str]:
+    """By the tensors that cross for it, each variable of that ps, with its size."""
     index = int(ps.partition(":")[2])
-    for part in placement.parts if placement is not None else ():
-        if part.ps == index and tensor in part.tensors:
-            return f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
-    return tensor.removesuffix("/Read/ReadVariableOp").removesuffix("/read")
+    return {
+        tensor: f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
+        for part in (placement.parts if placement is not None else ())
+        if part.ps == index
+        for tensor in part.tensors
+    }
 
 
 def _hot_by_bytes(placement: Placement) -> HotPs | None:
