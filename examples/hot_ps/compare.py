@@ -1,56 +1,154 @@
-"""One ps of five carries the load, and what `--placement balanced` makes of it.
+"""One ps of five carries the load, what tells so, and what `--placement balanced` makes of it.
 
-    python examples/hot_ps/compare.py                       # needs root for the links, see docs/lab.md
-    python examples/hot_ps/compare.py --rate 1gbit --page hot_ps.html
+    python examples/hot_ps/compare.py                  # needs root for the links, see docs/lab.md
+    python examples/hot_ps/compare.py --rate 1gbit --page hot_ps.html --json hot_ps.json
 
 Trains train.py, unchanged, with 5 ps and 2 workers as `tensorwire run` places it: one after the
 other, then balanced. Each ps has a link of its own; those of the two workers are as fast as the
-machine, because they stand for the many that a job has.
+machine, because they stand for the many that a job has. When the steps have been measured,
+`tensorwire top` and `tensorwire doctor` look at the job that still runs.
 """
 
 import argparse
+import dataclasses
 import json
+import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.lab.settings import parse
+from tensorwire.monitor import announce
 from tensorwire.report import page, terminal
 from tensorwire.report.blocks import Bar, Bars, Report, Section, Table
 
 PS, WORKERS, STEPS, DEADLINE_S = 5, 2, 200, 180
 SCRIPT = Path(__file__).with_name("train.py")
+TENSORWIRE = [sys.executable, "-m", "tensorwire.cli.main"]
 
 
-def train(placement: str, lab: Lab) -> tuple[float, list[int]]:
-    """Steps a second of all workers, and the bytes that each ps moved."""
+@dataclass
+class Outcome:
+    """One placement."""
+
+    steps_per_s: float
+    """Of the job: a step is one that either worker takes."""
+    bytes_per_ps: list[int]
+    """Between it and the workers, over STEPS steps."""
+    top: list[str]
+    """What `tensorwire top` says is out of balance."""
+    doctor: list[str]
+    """The title and the change of each finding of `tensorwire doctor`."""
+
+    @property
+    def share(self) -> float:
+        return max(self.bytes_per_ps) / sum(self.bytes_per_ps)
+
+    @property
+    def largest_over_mean(self) -> float:
+        return self.share * len(self.bytes_per_ps)
+
+
+def train(placement: str, lab: Lab) -> Outcome:
     hosts = {"ps": lab.hosts[:PS], "worker": lab.hosts[PS:]}
     with LocalCluster({"ps": PS, "worker": WORKERS}, hosts) as cluster:
-        tensorwire = [sys.executable, "-m", "tensorwire.cli.main"]
-        command = [*tensorwire, "run", "--placement", placement, str(SCRIPT)]
-        workers = {}
-        for job, addresses in cluster.spec.items():
-            for index in range(len(addresses)):
-                task = {"cluster": cluster.spec, "task": {"type": job, "index": index}}
-                env = {"TF_CONFIG": json.dumps(task), "HOT_PS_STEPS": str(STEPS)}
-                output = cluster.directory / f"{job}-{index}.out"
-                started = cluster.start(job, index, command, env, stdout=output)
-                if job == "worker":
-                    workers[started] = output
-        cluster.wait(workers, DEADLINE_S)
-        reports = [json.loads(output.read_text()) for output in workers.values()]
-    moved = [sum(each) for each in zip(*(r["bytes_per_ps"] for r in reports), strict=True)]
-    return sum(r["steps_per_s"] for r in reports) / WORKERS, moved
+        for index in range(PS):
+            start(cluster, "ps", index, placement, STEPS)
+        told = [start(cluster, "worker", i, placement, STEPS) for i in range(WORKERS)]
+        reports = [first_report(output, cluster) for output in told]
+        moved = [sum(each) for each in zip(*(r["bytes_per_ps"] for r in reports), strict=True)]
+        return Outcome(
+            steps_per_s=sum(report["steps_per_s"] for report in reports) / WORKERS,
+            bytes_per_ps=moved,
+            top=top_says(cluster),
+            doctor=doctor_says(cluster),
+        )
 
 
-def section(found: dict[str, tuple[float, list[int]]], notes: list[str]) -> Section:
+def start(cluster: LocalCluster, job: str, index: int, placement: str, report_every: int) -> Path:
+    """Starts a task that trains until it is ended; where it writes what it tells."""
+    task = {"cluster": cluster.spec, "task": {"type": job, "index": index}}
+    env = {
+        "TF_CONFIG": json.dumps(task),
+        "HOT_PS_REPORT_EVERY": str(report_every),
+        "HOT_PS_STEPS": str(10**9),
+        "TENSORWIRE_METRICS_SOCKET": str(figures_of(cluster, job, index)),
+        # Where the user's `tensorwire top` looks for tasks, and not in the cluster's own folder.
+        announce.FOLDER_VARIABLE: str(announce.folder()),
+    }
+    output = cluster.directory / f"{job}-{index}-{placement}.out"
+    command = [*TENSORWIRE, "run", "--placement", placement, str(SCRIPT)]
+    cluster.start(job, index, command, env, stdout=output)
+    return output
+
+
+def first_report(output: Path, cluster: LocalCluster) -> dict:
+    def told() -> bool:
+        return output.read_text().endswith("\n")
+
+    wait(cluster, f"a worker said nothing in {DEADLINE_S} s", told)
+    return json.loads(output.read_text().splitlines()[0])
+
+
+def figures_of(cluster: LocalCluster, job: str, index: int) -> Path:
+    return cluster.directory / f"{job}-{index}.sock"
+
+
+def endpoints(cluster: LocalCluster) -> str:
+    sockets = [
+        figures_of(cluster, job, index)
+        for job, addresses in cluster.spec.items()
+        for index in range(len(addresses))
+    ]
+    for socket in sockets:
+        wait(cluster, f"no task serves its figures at {socket}", socket.exists)
+    return ",".join(f"unix:{socket}" for socket in sockets)
+
+
+def wait(cluster: LocalCluster, otherwise: str, is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_done():
+        cluster.check()
+        if time.monotonic() > deadline:
+            raise TensorwireError(otherwise)
+        time.sleep(0.1)
+
+
+def top_says(cluster: LocalCluster) -> list[str]:
+    look = ["top", "--once", "--json", "--interval", "2", "--endpoints", endpoints(cluster)]
+    seen = json.loads(subprocess.check_output([*TENSORWIRE, *look], timeout=DEADLINE_S))
+    return [
+        f"{found['task']} moves {found['share']:.0%} of the bytes of its job; "
+        f"{found['hot']['share']:.0%} of it is {found['hot']['name']}."
+        for found in seen["imbalances"]
+        if found["what"] == "bytes"
+    ]
+
+
+def doctor_says(cluster: LocalCluster) -> list[str]:
+    kept = cluster.directory / "look.json"
+    look = ["doctor", "--seconds", "3", "--endpoints", endpoints(cluster), "--json", str(kept)]
+    subprocess.check_output([*TENSORWIRE, *look], timeout=DEADLINE_S)
+    findings = json.loads(kept.read_text())["findings"]
+    return [f"{found['title']}. {found['change']}" for found in findings]
+
+
+def section(found: dict[str, Outcome], notes: list[str]) -> Section:
     rows, bars = [], []
-    for placement, (steps_per_s, moved) in found.items():
-        largest = max(moved)
-        share, uneven = largest / sum(moved), largest * PS / sum(moved)
-        rows.append([placement, f"{steps_per_s:.1f}", f"{share:.0%}", f"{uneven:.2f}"])
-        bars += [Bar(f"{placement}, ps:{i}", b / 1e6, placement) for i, b in enumerate(moved)]
-    before, after = (steps_per_s for steps_per_s, _ in found.values())
+    for placement, seen in found.items():
+        figures = [f"{seen.steps_per_s:.1f}", f"{seen.share:.0%}", f"{seen.largest_over_mean:.2f}"]
+        rows.append([placement, *figures])
+        bars += [
+            Bar(f"{placement}, ps:{i}", each / 1e6, placement)
+            for i, each in enumerate(seen.bytes_per_ps)
+        ]
+        for who, said in (("top", seen.top), ("doctor", seen.doctor)):
+            notes = [*notes, f"{placement}: {who} says: {' '.join(said) or 'nothing.'}"]
+    before, after = (seen.steps_per_s for seen in found.values())
     return Section(
         title="One hot ps of five",
         headline=f"balanced: {after / before:.2f} times the steps a second of round robin.",
@@ -70,17 +168,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", default="250mbit", help="of each ps's link (%(default)s)")
     parser.add_argument("--page", type=Path, help="write a page with plots")
+    parser.add_argument("--json", type=Path, help="write what was found")
     options = parser.parse_args()
     link = parse(f"hosts=2,rate={options.rate}").hosts[0]
     with Lab(LabSettings((link,) * PS + (HostSettings(),) * WORKERS)) as lab:
         found = {placement: train(placement, lab) for placement in ("round_robin", "balanced")}
-        notes = [f"each ps has a link of {options.rate}"] if lab.has_network else lab.notes
+        notes = [f"each ps has a link of {options.rate}"] if lab.has_network else list(lab.notes)
     shown = section(found, notes)
     terminal.show([shown])
     if options.page:
         report = Report("examples/hot_ps", ["grpc++"], [shown], [shown.headline])
         page.write(options.page, report)
+    if options.json:
+        document = {placement: dataclasses.asdict(seen) for placement, seen in found.items()}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TensorwireError as error:
+        sys.exit(f"compare: {error}")

@@ -2,6 +2,7 @@
 
 Nothing here says where variables go, so TensorFlow deals them out to the ps one after the other.
 One process a task; TF_CONFIG says which one this is. compare.py runs it under `tensorwire run`.
+Each worker prints a line of JSON whenever the job has taken REPORT_EVERY more steps.
 """
 
 import json
@@ -16,7 +17,8 @@ tf1 = tf.compat.v1
 tf1.disable_eager_execution()
 
 WORDS, WIDTH, BATCH, WARM_UP = 200_000, 64, 8192, 20
-STEPS = int(os.environ.get("HOT_PS_STEPS", "200"))
+REPORT_EVERY = int(os.environ.get("HOT_PS_REPORT_EVERY", "200"))
+STEPS = int(os.environ.get("HOT_PS_STEPS", "1000"))
 
 config = json.loads(os.environ["TF_CONFIG"])
 cluster, job, index = config["cluster"], config["task"]["type"], config["task"]["index"]
@@ -41,6 +43,25 @@ with tf1.device(setter):
     present = tf1.get_variable("present", [], tf.int32, tf1.zeros_initializer(), trainable=False)
 
 come, missing = tf1.assign_add(present, 1), tf1.report_uninitialized_variables()
+
+
+def moved():
+    """Bytes to and from each ps so far, through memory or by TCP."""
+    counted = ("tx_bytes", "rx_bytes", "lent_bytes", "read_bytes")
+    total = [0] * len(cluster["ps"])
+    for peer in tensorwire.tf.stats()["peers"]:
+        if peer["peer"].startswith("/job:ps/"):
+            total[int(peer["peer"].rpartition(":")[2])] += sum(peer[name] for name in counted)
+    return total
+
+
+def steps_until(session, last):
+    done = session.run(step)
+    while done < last:
+        _, done = session.run([train, step])
+    return int(done)
+
+
 filters = tf1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"])
 with tf1.Session(server.target, config=filters) as session:
     if index == 0:
@@ -50,26 +71,14 @@ with tf1.Session(server.target, config=filters) as session:
     session.run(come)
     while session.run(present) < len(cluster["worker"]):  # all of them are measured together
         time.sleep(0.1)
-    done = 0
-    while done < WARM_UP:
-        _, done = session.run([train, step])
-    before, began, first = tensorwire.tf.stats(), time.monotonic(), done
-    while done < WARM_UP + STEPS:
-        _, done = session.run([train, step])
-    seconds, after = time.monotonic() - began, tensorwire.tf.stats()
-
-
-def moved(stats):
-    """Bytes to and from each task, through memory or by TCP."""
-    counted = ("tx_bytes", "rx_bytes", "lent_bytes", "read_bytes")
-    return {peer["peer"]: sum(peer[name] for name in counted) for peer in stats["peers"]}
-
-
-bytes_per_ps = [0] * len(cluster["ps"])
-for peer, total in moved(after).items():
-    if "/job:ps/" in peer:
-        task = int(peer.rpartition(":")[2])
-        bytes_per_ps[task] = total - moved(before).get(peer, 0)
-print(
-    json.dumps({"steps_per_s": (done - first) / seconds, "bytes_per_ps": bytes_per_ps}), flush=True
-)
+    first = steps_until(session, WARM_UP)
+    while first < WARM_UP + STEPS:
+        before, began = moved(), time.monotonic()
+        done = steps_until(session, first + REPORT_EVERY)
+        seconds = time.monotonic() - began
+        told = {
+            "steps_per_s": (done - first) / seconds,
+            "bytes_per_ps": [b - a for a, b in zip(before, moved(), strict=True)],
+        }
+        print(json.dumps(told), flush=True)
+        first = done
