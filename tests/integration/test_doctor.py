@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tensorwire.bench import faults
+from tensorwire.bench import input as bench_input
 from tensorwire.bench.faults import FaultJob, Table, Work
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.gather import running
+from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 
 pytestmark = pytest.mark.tensorflow
@@ -72,3 +77,63 @@ def test_config_proto_sets_device_filters_for_the_cluster_it_is_told() -> None:
         "the cluster has no task 2 of job 'worker'",
         "ConfigProto takes device_filters or the cluster that sets them",
     ]
+
+
+HEALTHY = Path(__file__).parents[1] / "unit" / "looks" / "healthy.json"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder of training data."""
+    folder = tmp_path / "data"
+    (folder / "more").mkdir(parents=True)
+    (folder / "part-0").write_bytes(bytes(3_000_000))
+    (folder / "more" / "part-1").write_bytes(bytes(5_000_000))
+    return folder
+
+
+@pytest.mark.newest
+def test_data_is_read_and_nothing_found_says_that_it_was_looked_at(
+    tensorwire: Any, data: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "look.json"
+    done = tensorwire("doctor", "--data", data, "--json", kept, timeout_s=180)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Nothing found")
+    assert any(line.startswith(f"looked at: the input path: 2 files at {data}") for line in lines)
+    assert any(line.startswith("not looked at: a running job") for line in lines)
+    probe = json.loads(kept.read_text())["evidence"]["input"]
+    assert probe["mb_per_s"] > 0 and probe["open_ms"] > 0
+    assert probe["needed_mb_per_s"] is None
+
+
+@pytest.mark.newest
+def test_storage_that_gives_less_than_the_workers_need_is_found(
+    tensorwire: Any, data: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    page = tmp_path / "page.html"
+    # No storage gives 1 TB at a step of some milliseconds.
+    job = ("--record", HEALTHY, "--data-mb-per-step", "1e6")
+    done = tensorwire("doctor", *job, "--data", data, "--report", page, timeout_s=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1. The workers wait for their input 100 % of a step  [input-bou")
+    assert "=> Bring the data nearer" in done.stdout
+    assert "The workers wait for their input 100 % of a step" in page.read_text()
+
+
+@pytest.mark.newest
+def test_data_is_read_through_the_file_systems_of_tensorflow(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile("ram://data/part-0", "wb") as file:
+        file.write(bytes(1_000_000))
+    found = bench_input.probe("ram://data/part-*", 1.0)
+    assert (found.files, found.read_bytes) == (1, 1_000_000)
+    for wrong, message in ((tmp_path / "none", "there is no file at"), (tmp_path, "there is no")):
+        with pytest.raises(TensorwireError, match=message):
+            bench_input.probe(str(wrong), 1.0)
+    with pytest.raises(TensorwireError, match=r"cannot read nowhere://data: .*not implemented"):
+        bench_input.probe("nowhere://data", 1.0)
