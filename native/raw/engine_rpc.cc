@@ -58,6 +58,7 @@ std::string MakeEngine(const std::string& name, int threads,
   options.executor = [executor](std::function<void()> closure) {
     executor->Run(std::move(closure));
   };
+  if (const wire::Status s = wire::ReadSecurity(&options); !s.ok()) return s.message();
   return wire::Engine::Create(std::move(options), engine).message();
 }
 

@@ -18,12 +18,9 @@ namespace {
 
 constexpr const char* kMapVariable = "TENSORWIRE_ENDPOINT_MAP";
 constexpr const char* kMapFile = ".endpoint_map";
+constexpr const char* kBindVariable = "TENSORWIRE_BIND";
 constexpr const char* kMapFormat =
     "; a line a task: grpc_host:port=data_host:port, as in 127.0.0.1:3333=127.0.0.1:5555";
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
-}
 
 void Log(wire::LogLevel level, const std::string& line) {
   switch (level) {
@@ -138,7 +135,7 @@ absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string
   return absl::OkStatus();
 }
 
-absl::Status DataPlane::Listen(int grpc_port, std::shared_ptr<wire::Handler> handler) {
+absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler) {
   std::string grpc_address = own_address_;
   const auto colon = grpc_address.rfind(':');
   if (data_address_.count(grpc_address) == 0 && colon != std::string::npos) {
@@ -151,10 +148,15 @@ absl::Status DataPlane::Listen(int grpc_port, std::shared_ptr<wire::Handler> han
   int port = 0;
   wire::SplitAddress(data_address, &host, &port);
   int bound = 0;
-  // A name in a cluster spec need not be an address of this host (a Kubernetes Service is not), so
-  // only one that is surely local narrows the interfaces down; gRPC itself takes them all.
-  const wire::Status status =
-      engine_->Listen(IsLoopback(host) ? host : "", port, std::move(handler), &bound);
+  const char* asked = std::getenv(kBindVariable);
+  const bool told = asked != nullptr && *asked != '\0';
+  wire::Status status = engine_->Listen(told ? asked : host, port, handler, &bound);
+  if (status.code() == wire::Code::kNotFound && !told) {
+    // A name need not be an address of this host: a Kubernetes Service, a load balancer, NAT.
+    LOG(WARNING) << "grpc++: " << host << " is no address of this host; the data port of " << name_
+                 << " listens on all of its interfaces (" << kBindVariable << " names one)";
+    status = engine_->Listen("", port, handler, &bound);
+  }
   if (!status.ok()) {
     return absl::Status(
         static_cast<absl::StatusCode>(status.code()),

@@ -33,9 +33,10 @@ class DataPlane {
                              std::unique_ptr<DataPlane>* out);
   ~DataPlane();
 
-  // Opens the data port that belongs to the gRPC address of this task. `grpc_port` replaces a 0
+  // Opens the data port that belongs to the gRPC address of this task, on that address; on the one
+  // that TENSORWIRE_BIND names; or on all where it is none of this host. `grpc_port` replaces a 0
   // there.
-  absl::Status Listen(int grpc_port, std::shared_ptr<wire::Handler> handler);
+  absl::Status Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler);
 
   // The way to a task, and what it sends unasked.
   struct Link {

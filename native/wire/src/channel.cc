@@ -239,8 +239,13 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     opening_->SetPeerFromReactor(peer_name_);
     status = opening_->OpenFromReactor(shared_from_this(), /*connecting=*/true);
     if (!status.ok()) continue;
-    opening_->Send(std::make_unique<OutFrame>(
-        FrameKind::kHello, 0, 0, Hello{context_->options.name, peer_name_, ""}.Encode()));
+    Hello hello;
+    hello.task = context_->options.name;
+    hello.peer = peer_name_;
+    if (context_->authenticator != nullptr) hello.challenge = Authenticator::Challenge();
+    hello_ = hello.Encode();
+    challenge_.clear();
+    opening_->Greet(FrameKind::kHello, hello_);
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
@@ -303,8 +308,12 @@ void ChannelImpl::FailAllFromReactor(const Status& why) {
 
 Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
   switch (frame->header.kind) {
+    case FrameKind::kChallenge:
+      return ProveFromReactor(metadata);
     case FrameKind::kHelloAck: {
       if (opening_ == nullptr) return Status(Code::kInvalidArgument, "a second greeting");
+      if (Status s = CheckServerFromReactor(metadata); !s.ok()) return s;
+      opening_->TrustFromReactor();
       if (Status s = MapFromReactor(Hello::Decode(metadata), opening_.get()); !s.ok()) return s;
       std::shared_ptr<Connection> connection = std::move(opening_);
       opening_.reset();
@@ -349,6 +358,34 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
     default:
       return Status(Code::kInvalidArgument, "a frame that a server does not send");
   }
+}
+
+Status ChannelImpl::ProveFromReactor(std::string_view metadata) {
+  const Authenticator* const authenticator = context_->authenticator.get();
+  if (opening_ == nullptr || authenticator == nullptr || !challenge_.empty()) {
+    return Status(Code::kInvalidArgument, "a challenge that nobody asked for");
+  }
+  challenge_ = metadata;
+  Hello answer;
+  answer.proof = authenticator->Prove(Authenticator::Role::kClient, {hello_, challenge_});
+  opening_->Greet(FrameKind::kProof, answer.Encode());
+  return Status();
+}
+
+Status ChannelImpl::CheckServerFromReactor(std::string_view metadata) const {
+  const Authenticator* const authenticator = context_->authenticator.get();
+  if (authenticator == nullptr) return Status();
+  if (challenge_.empty()) {
+    return Status(Code::kFailedPrecondition,
+                  std::string("the server has no job token, and the client has one") + kSameToken);
+  }
+  if (authenticator->Check(Authenticator::Role::kServer,
+                           {hello_, challenge_, Hello::BeforeProof(metadata)},
+                           Hello::Decode(metadata).proof)) {
+    return Status();
+  }
+  return Status(Code::kFailedPrecondition,
+                std::string("the server cannot prove that it has this job's token") + kSameToken);
 }
 
 Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {

@@ -51,6 +51,9 @@ class ChannelImpl : public Channel,
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void RetryOrFailFromReactor(const Status& why);
   bool EndCall(uint64_t call_id, const Status& why);  // false: there is none that still waits
+  // Answers the server's challenge; checks its proof.
+  Status ProveFromReactor(std::string_view metadata);
+  Status CheckServerFromReactor(std::string_view metadata) const;
   // Whether and how payloads of this peer are read in its memory.
   Status MapFromReactor(const Hello& hello, Connection* connection);
   Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
@@ -80,6 +83,8 @@ class ChannelImpl : public Channel,
 
   // The reactor's.
   std::shared_ptr<Connection> opening_;
+  std::string hello_;      // what was said on it
+  std::string challenge_;  // and answered; "" if it was not
   std::vector<SocketAddress> addresses_left_;
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;

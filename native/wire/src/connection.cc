@@ -30,6 +30,8 @@ constexpr int kTickMs = 1000;
 constexpr int kShortestTickMs = 10;
 constexpr int kGoodbyeMs = 1000;
 constexpr int kPauseMs = 5;
+// Before the greeting is over: enough for its frames.
+constexpr FrameLimits kStrangersLimits{4096, 0};
 constexpr size_t kForeignBytes = 12;  // enough for DescribeForeign to tell
 // So much unsent to a peer that takes none: then what it asks for waits in its own socket, and what
 // it has not asked for is not made to wait here.
@@ -130,6 +132,12 @@ void Connection::Send(std::unique_ptr<OutFrame> frame) {
 
 void Connection::Signal(FrameKind kind, uint64_t number) {
   Send(std::make_unique<OutFrame>(kind, 0, number, Message()));
+}
+
+void Connection::Greet(FrameKind kind, std::string_view metadata) {
+  Message message;
+  message.AppendMetadata(metadata);
+  Send(std::make_unique<OutFrame>(kind, 0, 0, std::move(message)));
 }
 
 void Connection::SendLazily(std::unique_ptr<OutFrame> frame) {
@@ -574,7 +582,8 @@ Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* 
     return foreign.empty() ? Status() : Status(Code::kInvalidArgument, foreign);
   }
   FrameHeader header;
-  if (Status s = ParseHeader(*bytes, context_->options.limits, &header); !s.ok()) return s;
+  const FrameLimits& limits = trusted_ ? context_->options.limits : kStrangersLimits;
+  if (Status s = ParseHeader(*bytes, limits, &header); !s.ok()) return s;
   if (*size < kHeaderBytes + header.metadata_bytes) return Status();
   *complete = true;
   const std::string_view metadata(*bytes + kHeaderBytes, header.metadata_bytes);

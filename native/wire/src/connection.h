@@ -80,6 +80,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void Send(std::unique_ptr<OutFrame> frame);
   // Sends a frame that says all by its kind and number.
   void Signal(FrameKind kind, uint64_t number = 0);
+  // A frame of the greeting.
+  void Greet(FrameKind kind, std::string_view metadata);
   // A reply or push; its payload is lent or held rather than sent along where that is better.
   std::unique_ptr<OutFrame> FrameWithPayload(FrameKind kind, uint64_t request_id, Message message);
   // Whether so much waits to be sent that more should not be made.
@@ -100,6 +102,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // Begins to read. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
+  // The greeting is over: from now on frames may be large.
+  void TrustFromReactor() { trusted_ = true; }
   // The peer reads our memory.
   void LendFromReactor() { lends_.store(true, std::memory_order_release); }
   // The peer fetches large payloads itself.
@@ -171,6 +175,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // The reactor's.
   std::shared_ptr<FrameReceiver> receiver_;
   bool connecting_ = false;
+  bool trusted_ = false;
   bool wants_write_ = false;
   bool pauses_reading_ = false;
   bool reading_paused_ = false;

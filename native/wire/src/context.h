@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "authenticator.h"
 #include "loans.h"
 #include "reactor.h"
 #include "tensorwire/wire/options.h"
@@ -37,6 +38,7 @@ class Context {
   explicit Context(EngineOptions options) : options(std::move(options)) {}
 
   const EngineOptions options;
+  std::unique_ptr<const Authenticator> authenticator;  // null without a job token
   std::vector<std::unique_ptr<Reactor>> reactors;
   HeldPayloads held;
 

@@ -31,6 +31,9 @@ class EngineImpl : public Engine {
                                                 std::to_string(Reactor::kScratchBytes / 2) +
                                                 " bytes");
     }
+    if (const std::string& token = context_->options.token; !token.empty()) {
+      if (Status s = Authenticator::Create(token, &context_->authenticator); !s.ok()) return s;
+    }
     for (int i = 0; i < context_->options.reactors; ++i) {
       context_->reactors.push_back(std::make_unique<Reactor>(i, context_->options));
       if (Status s = context_->reactors.back()->Start(); !s.ok()) return s;

@@ -67,7 +67,7 @@ Status ParseHeader(const void* bytes, const FrameLimits& limits, FrameHeader* ou
   }
   const uint8_t kind = Load<uint8_t>(bytes, 5);
   if (kind < static_cast<uint8_t>(FrameKind::kHello) ||
-      kind > static_cast<uint8_t>(FrameKind::kFetches)) {
+      kind > static_cast<uint8_t>(FrameKind::kProof)) {
     return Bad("a frame of unknown kind " + std::to_string(kind));
   }
   out->kind = static_cast<FrameKind>(kind);

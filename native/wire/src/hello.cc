@@ -12,11 +12,21 @@ std::string Printable(std::string_view name) {
   return printable;
 }
 
-Message Hello::Encode() const {
-  Message message;
-  message.AppendMetadata("task=" + task + "\npeer=" + peer + "\n");
-  if (!memory.empty()) message.AppendMetadata("memory=" + memory + "\n");
-  return message;
+std::string Hello::Encode() const {
+  std::string text;
+  auto add = [&text](std::string_view key, const std::string& value) {
+    if (!value.empty()) text.append(key).append(value) += '\n';
+  };
+  add("task=", task);
+  add("peer=", peer);
+  add("memory=", memory);
+  add("challenge=", challenge);
+  add("proof=", proof);
+  return text;
+}
+
+std::string_view Hello::BeforeProof(std::string_view metadata) {
+  return metadata.substr(0, metadata.rfind("proof="));
 }
 
 Hello Hello::Decode(std::string_view metadata) {
@@ -31,6 +41,8 @@ Hello Hello::Decode(std::string_view metadata) {
     if (line.substr(0, equals) == "task") hello.task = Printable(value);
     if (line.substr(0, equals) == "peer") hello.peer = value;
     if (line.substr(0, equals) == "memory") hello.memory = Printable(value);
+    if (line.substr(0, equals) == "challenge") hello.challenge = Printable(value);
+    if (line.substr(0, equals) == "proof") hello.proof = Printable(value);
   }
   return hello;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cores.h"
+#include "token.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -84,7 +85,9 @@ Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options
   bool unpinned = true;
   if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;
   options->pin = !unpinned;
-  return Status();
+  return ReadSecurity(options);
 }
+
+Status ReadSecurity(EngineOptions* options) { return ReadToken(options->log, &options->token); }
 
 }  // namespace tensorwire::wire

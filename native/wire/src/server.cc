@@ -15,6 +15,9 @@ namespace tensorwire::wire {
 namespace {
 
 constexpr int kNoDescriptorsPauseMs = 100;
+// So many connections may be in their greeting; the one that has been for longest makes room for
+// the next. It takes milliseconds, so who is thrown out has something else in mind.
+constexpr size_t kMostStrangers = 1024;
 constexpr int kAcceptsPerTurn = 64;  // then the connections of this reactor have theirs
 
 }  // namespace
@@ -52,8 +55,9 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
     const std::string address = PeerAddress(fd.get());
     Reactor* reactor = context_->NextReactor();
     auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
-    reactor->Post([context = context_, connection, handler = handler_] {
-      auto session = std::make_shared<Session>(context, connection, handler);
+    auto session = std::make_shared<Session>(context_, connection, handler_);
+    AdmitFromReactor(connection, session);
+    reactor->Post([context = context_, connection, session] {
       connection->PauseReadingWhenBlockedFromReactor();
       if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
       connection->reactor()->AtFromReactor(
@@ -68,32 +72,30 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
   }
 }
 
+void Listener::AdmitFromReactor(const std::shared_ptr<Connection>& connection,
+                                const std::shared_ptr<Session>& session) {
+  if (strangers_.size() >= kMostStrangers) {
+    std::erase_if(strangers_, [](const Stranger& stranger) {
+      const auto known = stranger.session.lock();
+      return known == nullptr || known->greeted();
+    });
+  }
+  if (strangers_.size() >= kMostStrangers) {
+    if (auto oldest = strangers_.front().connection.lock()) {
+      oldest->reactor()->Post([oldest] {
+        oldest->CloseFromReactor(
+            Status(Code::kUnavailable, "too many connections that have not said who they are"));
+      });
+    }
+    strangers_.pop_front();
+  }
+  strangers_.push_back({connection, session});
+}
+
 Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
   auto connection = connection_.lock();
   if (connection == nullptr) return Status();
-  if (!greeted_) {
-    if (frame->header.kind != FrameKind::kHello || frame->header.payload_bytes > 0) {
-      return Status(Code::kInvalidArgument, "a request before the greeting");
-    }
-    const Hello hello = Hello::Decode(metadata);
-    const std::string& me = context_->options.name;
-    if (!hello.peer.empty() && !me.empty() && hello.peer != me) {
-      return Status(Code::kFailedPrecondition,
-                    hello.task + " wants " + Printable(hello.peer) + ", and this is " + me +
-                        ": the .endpoint_map or the cluster spec of one of the two is wrong");
-    }
-    greeted_ = true;
-    connection_id_ = connection->id();
-    connection->SetPeerFromReactor(hello.task.empty() ? connection->address() : hello.task);
-    Hello answer{me, hello.task, ""};
-    const EngineOptions& options = context_->options;
-    if (options.transport != Transport::kTcp && options.pool != nullptr &&
-        options.pool->shared_memory() != nullptr) {
-      answer.memory = options.pool->shared_memory()->ticket();
-    }
-    connection->Send(std::make_unique<OutFrame>(FrameKind::kHelloAck, 0, 0, answer.Encode()));
-    return Status();
-  }
+  if (!greeted()) return OnGreetingFromReactor(frame->header, metadata, connection.get());
   switch (frame->header.kind) {
     case FrameKind::kRequest:
       if (frame->header.payload_bytes > kMaxRequestPayloadBytes) {
@@ -126,6 +128,63 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
     default:
       return Status(Code::kInvalidArgument, "a frame that a client does not send");
   }
+}
+
+Status Session::OnGreetingFromReactor(const FrameHeader& header, std::string_view metadata,
+                                      Connection* connection) {
+  const Authenticator* const authenticator = context_->authenticator.get();
+  const FrameKind expected = challenge_.empty() ? FrameKind::kHello : FrameKind::kProof;
+  if (header.kind != expected) {
+    return Status(Code::kInvalidArgument, "a request before the greeting");
+  }
+  const Hello said = Hello::Decode(metadata);
+  if (expected == FrameKind::kHello) {
+    hello_ = metadata;
+    if (said.challenge.empty() == (authenticator == nullptr)) {
+      if (authenticator == nullptr) return AcceptFromReactor(connection);
+      Hello answer;
+      answer.challenge = Authenticator::Challenge();
+      challenge_ = answer.Encode();
+      connection->Greet(FrameKind::kChallenge, challenge_);
+      return Status();
+    }
+    return Status(Code::kFailedPrecondition,
+                  std::string(authenticator == nullptr
+                                  ? "the client has a job token, and the server has none"
+                                  : "the client has no job token, and the server has one") +
+                      kSameToken);
+  }
+  if (!authenticator->Check(Authenticator::Role::kClient, {hello_, challenge_}, said.proof)) {
+    return Status(Code::kFailedPrecondition,
+                  std::string("the client's job token is not the server's") + kSameToken);
+  }
+  return AcceptFromReactor(connection);
+}
+
+Status Session::AcceptFromReactor(Connection* connection) {
+  const Hello hello = Hello::Decode(hello_);
+  const EngineOptions& options = context_->options;
+  if (!hello.peer.empty() && !options.name.empty() && hello.peer != options.name) {
+    return Status(Code::kFailedPrecondition,
+                  hello.task + " wants " + Printable(hello.peer) + ", and this is " + options.name +
+                      ": the .endpoint_map or the cluster spec of one of the two is wrong");
+  }
+  greeted_.store(true, std::memory_order_relaxed);
+  connection_id_ = connection->id();
+  connection->TrustFromReactor();
+  connection->SetPeerFromReactor(hello.task.empty() ? connection->address() : hello.task);
+  Hello answer;
+  answer.task = options.name;
+  if (options.transport != Transport::kTcp && options.pool != nullptr &&
+      options.pool->shared_memory() != nullptr) {
+    answer.memory = options.pool->shared_memory()->ticket();
+  }
+  if (const auto& authenticator = context_->authenticator; authenticator != nullptr) {
+    answer.proof =
+        authenticator->Prove(Authenticator::Role::kServer, {hello_, challenge_, answer.Encode()});
+  }
+  connection->Greet(FrameKind::kHelloAck, answer.Encode());
+  return Status();
 }
 
 Status Session::OnFrameFromReactor(InFrame frame) {
@@ -176,7 +235,7 @@ void Session::Fetch(const Request& request) const {
 }
 
 void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/) {
-  if (!greeted_) return;
+  if (!greeted()) return;
   context_->options.executor(
       [handler = handler_, id = connection_id_] { handler->OnDisconnect(id); });
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +12,8 @@
 #include "fd.h"
 
 namespace tensorwire::wire {
+
+class Session;
 
 // A listening socket. Watched by one reactor; the connections it accepts go to all in turn.
 class Listener : public EventTarget, public std::enable_shared_from_this<Listener> {
@@ -27,10 +31,20 @@ class Listener : public EventTarget, public std::enable_shared_from_this<Listene
   void OnStopFromReactor() override;
 
  private:
+  // Bounds how many connections have not said who they are.
+  void AdmitFromReactor(const std::shared_ptr<Connection>& connection,
+                        const std::shared_ptr<Session>& session);
+
   const std::shared_ptr<Context> context_;
   Reactor* const reactor_;
   const Fd fd_;
   const std::shared_ptr<Handler> handler_;
+
+  struct Stranger {
+    std::weak_ptr<Connection> connection;
+    std::weak_ptr<Session> session;
+  };
+  std::deque<Stranger> strangers_;  // oldest first; some have said who they are since
 };
 
 // Keeps what a handler hears about one connection in order, although it hears it from many threads:
@@ -70,20 +84,27 @@ class Session : public FrameReceiver {
         connection_(connection),
         handler_(std::make_shared<OrderedHandler>(std::move(handler))) {}
 
-  bool greeted() const { return greeted_; }
+  // From any thread.
+  bool greeted() const { return greeted_.load(std::memory_order_relaxed); }
 
  private:
   Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
   Status OnFrameFromReactor(InFrame frame) override;
   void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
 
+  // The frames before the first request.
+  Status OnGreetingFromReactor(const FrameHeader& header, std::string_view metadata,
+                               Connection* connection);
+  Status AcceptFromReactor(Connection* connection);
   // A range of a payload that is held for this peer.
   void Fetch(const Request& request) const;
 
   const std::shared_ptr<Context> context_;
   const std::weak_ptr<Connection> connection_;  // it owns this
   const std::shared_ptr<OrderedHandler> handler_;
-  bool greeted_ = false;
+  std::string hello_;      // the client's
+  std::string challenge_;  // ours; "" while there is none
+  std::atomic<bool> greeted_{false};
   uint64_t connection_id_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "hex.h"
 #include "socket.h"
 
 namespace tensorwire::wire {
@@ -33,16 +34,6 @@ constexpr size_t kLargestFile = size_t{1} << 40;
 constexpr size_t kRangeToMemory = 4;
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-std::string Hex(std::string_view bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const unsigned char byte : bytes) {
-    hex += kDigits[byte >> 4];
-    hex += kDigits[byte & 15];
-  }
-  return hex;
-}
 
 // Namespaces stand for hosts: what is in another shall not be reached past its network.
 std::string NetworkNamespace() {

@@ -1,5 +1,6 @@
 #include "socket.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,6 +30,22 @@ bool IsWithinHost(int fd) {
   return std::memcmp(&reinterpret_cast<sockaddr_in6&>(own.storage).sin6_addr,
                      &reinterpret_cast<sockaddr_in6&>(peer.storage).sin6_addr,
                      sizeof(in6_addr)) == 0;
+}
+
+bool IsLoopback(const SocketAddress& address) {
+  if (address.family() == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+}
+
+// Whether `host` is said to be an address, or loopback, and not merely found to be.
+bool SaysItsAddress(const std::string& host) {
+  in6_addr any;
+  return host.empty() || host.find("localhost") != std::string::npos ||
+         inet_pton(AF_INET, host.c_str(), &any) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &any) == 1;
 }
 
 }  // namespace
@@ -74,7 +91,14 @@ Status Resolve(const std::string& host, int port, bool passive, std::vector<Sock
 
 Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
   std::vector<SocketAddress> addresses;
-  if (Status s = Resolve(host, port, /*passive=*/true, &addresses); !s.ok()) return s;
+  if (Status s = Resolve(host, port, /*passive=*/true, &addresses); !s.ok()) {
+    return Status(Code::kNotFound, s.message());
+  }
+  if (!SaysItsAddress(host)) {
+    // /etc/hosts often has 127.0.1.1 for a host's own name: who listened only there would be found
+    // by nobody else.
+    std::erase_if(addresses, IsLoopback);
+  }
   // The IPv6 wildcard takes IPv4 too; a machine without IPv6 has only the other.
   int error = EADDRNOTAVAIL;
   for (int pass = 0; pass < 2; ++pass) {
@@ -109,9 +133,11 @@ Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
       return Status();
     }
   }
-  return Status(error == EADDRINUSE ? Code::kFailedPrecondition : Code::kUnavailable,
-                "cannot listen on " + (host.empty() ? std::string("port ") : host + ":") +
-                    std::to_string(port) + ": " + ErrorText(error));
+  const Code code = error == EADDRINUSE      ? Code::kFailedPrecondition
+                    : error == EADDRNOTAVAIL ? Code::kNotFound
+                                             : Code::kUnavailable;
+  return Status(code, "cannot listen on " + (host.empty() ? std::string("port ") : host + ":") +
+                          std::to_string(port) + ": " + ErrorText(error));
 }
 
 Status BeginConnect(const SocketAddress& address, Fd* out) {

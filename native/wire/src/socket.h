@@ -22,7 +22,8 @@ std::string ToString(const SocketAddress& address);
 // Blocks on the name service. `host` "" gives the wildcard addresses.
 Status Resolve(const std::string& host, int port, bool passive, std::vector<SocketAddress>* out);
 
-// A listening, non-blocking socket; `bound_port` is the real one where `port` was 0.
+// A listening, non-blocking socket; `bound_port` is the real one where `port` was 0. Fails with
+// kNotFound where `host` is no address of this machine.
 Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port);
 
 // Begins a non-blocking connect; its end shows as writability and SO_ERROR.

@@ -275,11 +275,43 @@ TEST(names_from_the_network_are_cut_and_cleaned) {
   Task ps("ps:0");
   const std::string address = ps.Listen();
   RawStream stream = RawStream::To(address);
-  stream.Greet("evil\x1b[2J\r" + std::string(100'000, 'n'), "ps:0");
+  stream.Greet("evil\x1b[2J\r" + std::string(3'000, 'n'), "ps:0");
   const std::string name = ps.engine->stats().peers.at(0).peer;
   CHECK(name.size() <= 256);
   CHECK(name.find('\x1b') == std::string::npos);
   CHECK(name.find('\r') == std::string::npos);
+}
+
+TEST(who_has_not_said_its_name_announces_no_large_frame) {
+  Task ps("ps:0");
+  RawStream stream = RawStream::To(ps.Listen());
+  CHECK(stream.Send(HelloFrame("worker:0" + std::string(5'000, 'n'), "ps:0").substr(0, 100)));
+  CHECK(Contains(GoodbyeOf(&stream), "the limit is 4096"));
+}
+
+TEST(a_flood_of_connections_that_say_nothing_shuts_nobody_out) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  rlimit files;
+  CHECK_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  if (files.rlim_cur < 5000) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 5000);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_cur < 5000) return;  // not allowed to have as many as it takes
+  }
+  std::vector<RawStream> flood;
+  for (int i = 0; i < 1100; ++i) flood.push_back(RawStream::To(address));
+  // The first ones make room.
+  CHECK_EQ(flood[0].ReadSome(1), "");
+  CHECK(flood[0].ended());
+  RawStream stream = RawStream::To(address);
+  stream.Greet("worker:0", "ps:0");
+  // One that has said its name stays.
+  for (int i = 0; i < 1100; ++i) flood.push_back(RawStream::To(address));
+  CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kEcho, "x")));
+  ReadFrame reply;
+  CHECK(stream.Read(&reply));
+  CHECK(reply.header.kind == FrameKind::kReply);
 }
 
 TEST(a_peer_with_ever_new_names_does_not_fill_the_figures) {

@@ -166,7 +166,8 @@ class TENSORWIRE_API Engine {
   virtual ~Engine() = default;
 
   // Listens on `host`:`port` ("" for all interfaces; port 0 picks one). The handler must outlive
-  // the engine's Stop. Fails with a message that names address and reason.
+  // the engine's Stop. Fails with a message that names address and reason; with kNotFound where
+  // `host` is no address of this machine, or a name that only /etc/hosts makes one of loopback.
   virtual Status Listen(const std::string& host, int port, std::shared_ptr<Handler> handler,
                         int* bound_port) = 0;
 

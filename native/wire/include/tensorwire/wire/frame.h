@@ -23,8 +23,8 @@ namespace tensorwire::wire {
 //          22  u16  reserved         zero
 //          24  u64  payload_bytes
 //
-// The client opens a connection with kHello and waits for kHelloAck; see connection.h for what
-// follows.
+// The client opens a connection with kHello and waits for kHelloAck (with a job token there are two
+// frames between them: authenticator.h); see connection.h for what follows.
 
 inline constexpr size_t kHeaderBytes = 32;
 inline constexpr uint32_t kMagic = 0x52495754;  // "TWIR", read as a little-endian u32
@@ -39,11 +39,13 @@ enum class FrameKind : uint8_t {
   kCancel = 6,  // the asker no longer wants request_id
   kPing = 7,    // answered by kPong, whatever else goes on
   kPong = 8,
-  kGoodbye = 9,   // the sender closes now; metadata says why
-  kPush = 10,     // server to client, unasked: request_id says what for
-  kMapped = 11,   // client to server: it reads the server's memory, and payloads may be lent
-  kReturn = 12,   // client to server: request_id is the number of a loan that has been read
-  kFetches = 13,  // client to server: it has several connections, and payloads may be held for it
+  kGoodbye = 9,     // the sender closes now; metadata says why
+  kPush = 10,       // server to client, unasked: request_id says what for
+  kMapped = 11,     // client to server: it reads the server's memory, and payloads may be lent
+  kReturn = 12,     // client to server: request_id is the number of a loan that has been read
+  kFetches = 13,    // client to server: it has several connections, and payloads may be held for it
+  kChallenge = 14,  // server to client, before kHelloAck: prove that you have the job token
+  kProof = 15,      // client to server: the answer to it
 };
 
 enum FrameFlags : uint16_t {

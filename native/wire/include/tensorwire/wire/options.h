@@ -38,6 +38,9 @@ struct EngineOptions {
   // there. It must outlive the engine. Null: nothing is shared.
   BufferPool* pool = nullptr;
 
+  // Both ends of a connection prove to each other that they have it; "" where none is asked for.
+  std::string token;
+
   FrameLimits limits;
   int connect_timeout_ms = 5000;     // how long a call waits for its connection to come up
   int handshake_timeout_ms = 10000;  // how long a new connection may take to say who it is
@@ -55,10 +58,15 @@ struct EngineOptions {
 // Sets reactors, polling and pin from GRPC++'s six variables: {PS,WORKER}_ENABLE_POLLING,
 // NETWORK_{PS,WORKER}_CORE_NUMBER, {PS,WORKER}_DISABLE_PIN_CORES, those of PS when `job` is "ps"
 // and those of WORKER otherwise; transport from TENSORWIRE_TRANSPORT (auto, tcp or memory); and
-// streams from TENSORWIRE_STREAMS. Where a number of cores is not given it is min(8, connections)
-// for a ps, min(2, connections) for others, and never more than the cores this process may use;
-// there are two connections to each of the task's `peers`. Fails with kInvalidArgument naming the
-// variable when a value cannot be read.
+// streams from TENSORWIRE_STREAMS; and what ReadSecurity reads. Where a number of cores is not
+// given it is min(8, connections) for a ps, min(2, connections) for others, and never more than the
+// cores this process may use; there are two connections to each of the task's `peers`. Fails with
+// kInvalidArgument naming the variable when a value cannot be read.
 TENSORWIRE_API Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options);
+
+// Sets the token: the text of the file that TENSORWIRE_TOKEN_FILE names, or TENSORWIRE_TOKEN
+// itself. Fails with kInvalidArgument where it cannot be read or is too short. `options->log` hears
+// of a file that others than its owner may read.
+TENSORWIRE_API Status ReadSecurity(EngineOptions* options);
 
 }  // namespace tensorwire::wire

@@ -1,0 +1,74 @@
+#include "authenticator.h"
+
+#include <sys/random.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "hex.h"
+#include "tensorwire/wire/frame.h"
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr size_t kDigestBytes = 32;
+constexpr size_t kChallengeBytes = 32;
+
+void Append(std::string_view part, std::string* text) {
+  const uint64_t size = part.size();
+  char bytes[sizeof(size)];
+  std::memcpy(bytes, &size, sizeof(size));
+  text->append(bytes, sizeof(size));
+  text->append(part);
+}
+
+std::string Transcript(Authenticator::Role role, Authenticator::Said said) {
+  std::string text = "tensorwire ";
+  text += static_cast<char>(kWireVersion);
+  text += role == Authenticator::Role::kClient ? 'c' : 's';
+  for (const std::string_view part : said) Append(part, &text);
+  return text;
+}
+
+}  // namespace
+
+Status Authenticator::Create(const std::string& token, std::unique_ptr<const Authenticator>* out) {
+  const LibCrypto* crypto = nullptr;
+  if (Status s = LibCrypto::Load(&crypto); !s.ok()) return s;
+  std::unique_ptr<Authenticator> made(new Authenticator(crypto));
+  made->key_ = made->Hmac(token, "tensorwire: who opens a connection");
+  if (made->key_.empty()) return Status(Code::kInternal, "OpenSSL computes no HMAC-SHA256");
+  *out = std::move(made);
+  return Status();
+}
+
+std::string Authenticator::Challenge() {
+  std::array<char, kChallengeBytes> bytes;
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
+  return Hex({bytes.data(), bytes.size()});
+}
+
+std::string Authenticator::Hmac(std::string_view key, std::string_view text) const {
+  std::array<unsigned char, kDigestBytes> digest;
+  unsigned int digest_bytes = 0;
+  if (crypto_->HMAC(crypto_->EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(),
+                    &digest_bytes) == nullptr ||
+      digest_bytes != kDigestBytes) {
+    return "";
+  }
+  return {reinterpret_cast<const char*>(digest.data()), kDigestBytes};
+}
+
+std::string Authenticator::Prove(Role role, Said said) const {
+  return Hex(Hmac(key_, Transcript(role, said)));
+}
+
+bool Authenticator::Check(Role role, Said said, std::string_view proof) const {
+  const std::string right = Prove(role, said);
+  return right.size() == 2 * kDigestBytes && proof.size() == right.size() &&
+         crypto_->CRYPTO_memcmp(right.data(), proof.data(), right.size()) == 0;
+}
+
+}  // namespace tensorwire::wire

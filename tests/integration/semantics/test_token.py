@@ -1,0 +1,135 @@
+"""Who may connect to the data port: where it listens, and the job token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorwire.cluster import data_port
+
+from .support import TensorFlowCluster, tf1
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(180, method="thread", func_only=True),
+    pytest.mark.usefixtures("plugin"),
+]
+
+SAME = "TENSORWIRE_TOKEN_FILE (or TENSORWIRE_TOKEN) must give every task of the job the same token"
+
+SPOKEN = {"TF_CPP_MIN_LOG_LEVEL": "0"}  # warnings go to the log
+
+
+@pytest.fixture
+def pair() -> Iterator[TensorFlowCluster]:
+    """A ps and a worker of which none has been started."""
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> dict[str, str]:
+    """The environment of a task that has a token."""
+    path = tmp_path / "token"
+    path.write_text(secrets.token_hex(32) + "\n")
+    path.chmod(0o400)
+    return {"TENSORWIRE_TOKEN_FILE": str(path)}
+
+
+def ports(cluster: TensorFlowCluster) -> dict[str, int]:
+    """The gRPC port of each task."""
+    return {job: int(hosts[0].rpartition(":")[2]) for job, hosts in cluster.spec.items()}
+
+
+def step(cluster: TensorFlowCluster, elements: int) -> float:
+    """The sum of a tensor that the ps makes and worker:0 receives."""
+
+    def build() -> Any:
+        with tf.device("/job:ps/task:0"):
+            value = tf.ones([elements]) * tf1.placeholder(tf.float32, [], name="value")
+        with tf.device("/job:worker/task:0"):
+            return tf.reduce_sum(value)
+
+    return float(cluster.run(build, {"value": 2.0}))
+
+
+def refused(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_the_data_port_is_open_on_the_address_of_the_cluster_spec_only(
+    pair: TensorFlowCluster,
+) -> None:
+    port = ports(pair)
+    hosts = {"ps": "192.0.2.1", "worker": "127.0.0.2"}  # nobody's, and ours
+    spec = {job: [f"{host}:{port[job]}"] for job, host in hosts.items()}
+    pair.ready(*[pair.begin(job, 0, SPOKEN, spec=spec) for job in spec])
+
+    assert refused(("127.0.0.1", data_port(port["worker"])))
+    assert not refused(("127.0.0.2", data_port(port["worker"])))
+    # What names no address of this host may be a Service's: it is open on all, and says so.
+    assert not refused(("127.0.0.1", data_port(port["ps"])))
+    assert not refused(("127.0.0.2", data_port(port["ps"])))
+    said = "192.0.2.1 is no address of this host; the data port of /job:ps/replica:0/task:0 listens"
+    assert said in pair.tasks["ps:0"].log.read_text()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "memory"])
+def test_tasks_with_the_same_token_work_together_and_a_stranger_gets_nothing(
+    pair: TensorFlowCluster, token: dict[str, str], transport: str
+) -> None:
+    pair.start_all(env=token | {"TENSORWIRE_TRANSPORT": transport})
+    before = pair.stats("ps:0")
+    assert step(pair, 1 << 20) == 2.0 * (1 << 20)
+
+    # The header of a request, then garbage: what a scanner or a task of another job would send.
+    def frame(kind: int, metadata: bytes) -> bytes:
+        return struct.pack("<4sBBHQIHHQ", b"TWIR", 1, kind, 0, 1, len(metadata), 1, 0, 0) + metadata
+
+    hello, request = 1, 3
+    for said in (
+        frame(request, b"x" * 100),
+        frame(hello, b"task=/job:worker/replica:0/task:0\n") + frame(request, b"x" * 100),
+    ):
+        address = ("127.0.0.1", data_port(ports(pair)["ps"]))
+        with socket.create_connection(address, 10) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            heard = b"".join(iter(lambda: stranger.recv(4096), b""))
+        assert heard[:6] == b"TWIR\x01\x09", heard  # goodbye, and nothing else
+        assert len(heard) == 32 + struct.unpack_from("<I", heard, 16)[0]
+    assert step(pair, 100) == 200.0
+    assert pair.stats("ps:0")["connects"] <= before["connects"] + 4
+
+
+@pytest.mark.parametrize(
+    ("of_worker", "reason"),
+    [
+        ("another", "the client's job token is not the server's"),
+        ("none", "the client has no job token, and the server has one"),
+    ],
+)
+def test_a_step_with_a_task_that_has_another_token_or_none_fails_and_says_what_to_do(
+    pair: TensorFlowCluster, token: dict[str, str], of_worker: str, reason: str
+) -> None:
+    other = {"TENSORWIRE_TOKEN": secrets.token_hex(32)} if of_worker == "another" else {}
+    pair.ready(pair.begin("ps", 0, token | SPOKEN), pair.begin("worker", 0, other | SPOKEN))
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError) as failure:
+            step(pair, 100)
+        assert f"{reason}: {SAME}" in str(failure.value)
+    log = pair.tasks["ps:0"].log.read_text()
+    assert log.count(reason) == 1, log
+    for task in pair.tasks.values():
+        assert (other or token).get("TENSORWIRE_TOKEN", "no secret") not in task.log.read_text()
