@@ -37,6 +37,7 @@ PLAN := simpy
 K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
+PY_SOURCES := src tests .ci/run-stages
 CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -51,19 +52,20 @@ demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on g
 
 .PHONY: test
 test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, both TensorFlows
-	@.ci/run-stages lint native native-address native-thread unit integration-2.21.0 integration-2.15.1
+	@$$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages \
+	  lint native native-address native-thread integration-2.15.1 -- unit integration-2.21.0
 
 .PHONY: lint
 lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
-	@bad=0; for check in "ruff check --quiet src tests" "ruff format --check --quiet src tests" mypy \
+	@bad=0; for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" mypy \
 	  "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
 	  echo "lint: $${check%% native*}"; .venv/tools/bin/$$check || bad=1; \
 	done; exit $$bad
 
 .PHONY: format
 format: .venv/tools.ready ## rewrite sources as `make lint` wants them
-	.venv/tools/bin/ruff check --fix-only --quiet src tests
-	.venv/tools/bin/ruff format src tests
+	.venv/tools/bin/ruff check --fix-only --quiet $(PY_SOURCES)
+	.venv/tools/bin/ruff format $(PY_SOURCES)
 	.venv/tools/bin/clang-format -i $(CXX_SOURCES)
 
 .PHONY: native native-address native-thread
@@ -126,10 +128,10 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	@touch $@
 
 # Into the environment's own build tools (no isolation), so that a second build compiles only what
-# changed.
+# changed. Environments of one Python share that build, so one at a time.
 .venv/%.installed: .venv/%.ready $(SOURCES)
 	@echo "make: installing tensorwire into .venv/$*"
-	@CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/$*/bin:$$PATH" \
-	  .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/$*/bin:$$PATH" \
+	  flock build/.installing .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --force-reinstall .
 	@touch $@

@@ -200,9 +200,10 @@ def test_nothing_is_left_of_an_owner_that_was_ended(number: signal.Signals) -> N
 @needs_cgroups
 def test_the_next_lab_removes_the_groups_of_an_owner_that_died_with_its_guard() -> None:
     (left,) = cgroups.paths(1)
-    left.mkdir()
+    group = cgroups.CpuGroup(left)
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         (left / "cgroup.procs").write_text(str(process.pid))
+        os.close(group._claim)  # as its owner's death does; from now on any lab may remove it
         with Lab(LabSettings.alike(2, HostSettings())):
             assert not left.exists()
         assert process.wait(20) == -signal.SIGKILL
