@@ -25,6 +25,7 @@ COMMANDS = {
     "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
     "place": ("tensorwire.cli.place:place", "Show which variable lands on which ps."),
+    "plan": ("tensorwire.cli.plan:plan", "Predict what a cluster would do."),
     "k8s": ("tensorwire.cli.k8s:k8s", "Run ps/worker jobs on Kubernetes."),
     "doctor": ("tensorwire.cli.doctor:doctor", "Say why a job does not scale."),
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),

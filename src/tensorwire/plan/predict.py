@@ -7,7 +7,6 @@ from collections.abc import Callable
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import Plan
 from tensorwire.plan import loads
-from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import SYNC, Job
@@ -19,7 +18,7 @@ from tensorwire.plan.uses import tasks, uses
 
 # Enough for a mean that another seed changes by a few percent.
 _WORKER_STEPS = 3000
-_FEWEST_STEPS, _MOST_STEPS = 12, 200
+_FEWEST_STEPS, _MOST_STEPS = 16, 200
 
 
 def steps_of(workers: int) -> int:
@@ -56,8 +55,9 @@ def predict(
     if not is_small(cluster):
         shown = loads.alike(of_ps, costs, MOST_CLASSES)
     recipes = Recipes(job, cluster, costs, sites(cluster, shown))
-    simulated = Simulation(recipes, seed).run(steps or steps_of(workers), on_step)
-    at_most = most_steps_per_s(recipes)
+    simulation = Simulation(recipes, seed)
+    simulated = simulation.run(steps or steps_of(workers), on_step)
+    at_most = simulation.most_steps_per_s
     if job.training == SYNC:
         at_most /= workers - job.backup_workers
     return Prediction(
@@ -66,7 +66,8 @@ def predict(
         layout=cluster.layout,
         workers=workers,
         ps=len(cluster.ps),
-        steps_per_s=simulated.steps_per_s,
+        # What was under way when counting began may let it count a little too much.
+        steps_per_s=min(simulated.steps_per_s, at_most),
         examples_per_s=simulated.worker_steps_per_s * job.batch_size,
         step=simulated.step,
         tasks=tasks(recipes, simulated),

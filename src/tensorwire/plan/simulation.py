@@ -13,7 +13,7 @@ from typing import Any
 
 from simpy import Environment, Event
 
-from tensorwire.plan.bounds import alone_s
+from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.job import SYNC
 from tensorwire.plan.prediction import StepParts
 from tensorwire.plan.recipe import CORES, Part, Phase, Recipes, Resource
@@ -50,7 +50,11 @@ class Simulation:
         self._random = random.Random(seed)
         self.environment = Environment()
         self._stations: dict[Resource, Station] = {}
+        self.most_steps_per_s = most_steps_per_s(recipes)
         workers = len(recipes.workers)
+        # Workers begin as they go on, each somewhere in its step. All at once, they would want the
+        # same at the same time for long.
+        self._round_s = workers / self.most_steps_per_s
         needed = workers - recipes.job.backup_workers
         self._barrier = (
             _Barrier(self.environment, workers, needed, lambda: self._at_once(recipes.update()))
@@ -80,7 +84,7 @@ class Simulation:
 
     def _train(self, worker: int, log: _Log) -> Process:
         environment, recipe = self.environment, self._recipes.workers[worker]
-        yield environment.timeout(self._random.random() * alone_s(self._recipes, worker))
+        yield environment.timeout(self._random.random() * self._round_s)
         batches = self._batches(worker)
         while True:
             began_s = environment.now

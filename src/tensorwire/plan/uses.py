@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.loads import PsLoad
 from tensorwire.plan.prediction import TaskLoad, Use
 from tensorwire.plan.recipe import CORES, TASK_CORES, THREADS, Recipes, Resource
 from tensorwire.plan.simulation import Simulated
@@ -27,15 +28,18 @@ def tasks(recipes: Recipes, simulated: Simulated) -> list[TaskLoad]:
     """Every ps, those that are alike as one, and the workers in the mean."""
     rate, workers = simulated.worker_steps_per_s, len(recipes.workers)
     found = []
+    members: dict[PsLoad, list[int]] = {}
     for each in recipes.sites.classes:
-        cpu_s = each.load.pull_cpu_s(recipes.costs) + each.load.push_cpu_s(recipes.costs)
+        members.setdefault(each.load, []).extend(each.members)
+    for load, alike in members.items():
+        cpu_s = load.pull_cpu_s(recipes.costs) + load.push_cpu_s(recipes.costs)
         found.append(
             TaskLoad(
-                f"ps:{each.first}",
-                len(each.members),
+                f"ps:{min(alike)}",
+                len(alike),
                 rate * cpu_s,
-                rate * each.load.pulled.bytes,
-                rate * (each.load.asked.bytes + each.load.pushed.bytes),
+                rate * load.pulled.bytes,
+                rate * (load.asked.bytes + load.pushed.bytes),
             )
         )
     busy = {ps for each in recipes.sites.classes for ps in each.members}

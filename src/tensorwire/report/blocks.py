@@ -76,12 +76,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over a size in bytes; both axes are logarithmic."""
+    """Curves; both axes are logarithmic."""
 
     title: str
     unit: str
     lines: Sequence[Line]
     caption: str = ""
+    over: str = "bytes"
+    """What x counts: "bytes", "workers"."""
 
 
 Chart = Bars | Waterfall | Lines

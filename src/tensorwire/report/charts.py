@@ -242,7 +242,7 @@ def _lines(chart: Lines, width_px: int) -> Spec:
             "series": line.series,
             "bytes": size,
             "value": value,
-            "text": f"{line.series}, {data_size(size)}: {number(value)} {chart.unit}",
+            "text": f"{line.series}, {_amount(size, chart)}: {number(value)} {chart.unit}",
         }
         for line in chart.lines
         for size, value in line.points
@@ -264,7 +264,9 @@ def _lines(chart: Lines, width_px: int) -> Spec:
                     "values": [64, *(10**power for power in powers)],
                     "labelExpr": _BYTES_EXPRESSION,
                     "labelOverlap": True,
-                },
+                }
+                if chart.over == "bytes"
+                else {"title": chart.over, "grid": False, "labelOverlap": True},
             },
             "y": {
                 "field": "value",
@@ -289,6 +291,10 @@ def _lines(chart: Lines, width_px: int) -> Spec:
             {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}},
         ],
     }
+
+
+def _amount(x: float, chart: Lines) -> str:
+    return data_size(x) if chart.over == "bytes" else f"{x:g} {chart.over}"
 
 
 _BYTES_EXPRESSION = (

@@ -1,0 +1,96 @@
+"""What the options of `tensorwire plan` ask, and the job and costs that they name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.plan import examples, kept, sources
+from tensorwire.plan.costs import Calibration
+from tensorwire.plan.job import Job
+from tensorwire.plan.question import Question
+from tensorwire.plan.shape import Shape
+from tensorwire.plan.sweep import Range
+from tensorwire.plan.target import Prices
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All options, checked as far as that needs no file."""
+
+    from_path: Path | None
+    model: str | None
+    graph: Path | None
+    batch: int | None
+    calibration_path: Path | None
+    shapes: tuple[Shape, ...]
+    """One for each layout."""
+    sides: tuple[str, ...]
+    placements: tuple[str, ...]
+    job_changes: Mapping[str, Any]
+    sweep: Range | None
+    case: str | None
+    target_steps_per_s: float | None
+    prices: Prices
+    seed: int
+    with_changes: bool
+
+    def questions(self, calibration: Calibration) -> list[Question]:
+        """Every layout, protocol and placement that was named.
+
+        Raises:
+            TensorwireError: a file cannot be read, or is not what it should be.
+        """
+        job = self._job(calibration)
+        return [
+            Question(job, calibration, side, placement, shape, self.seed)
+            for shape in self.shapes
+            for placement in self.placements
+            for side in self.sides
+        ]
+
+    def calibration(self) -> tuple[Calibration, str]:
+        """The costs to predict from, and whose they are, for people."""
+        if self.calibration_path is not None:
+            return kept.read(self.calibration_path), f"costs of {self.calibration_path}"
+        own = kept.own_path()
+        if own.exists():
+            return kept.read(own), "this user's own calibration"
+        if kept.SHIPPED.exists():
+            return kept.read(kept.SHIPPED), (
+                "the calibration shipped with tensorwire, of another machine: "
+                "`tensorwire plan calibrate` measures this one"
+            )
+        raise TensorwireError("there is no calibration yet: run `tensorwire plan calibrate`")
+
+    def _job(self, calibration: Calibration) -> Job:
+        given = [each for each in (self.from_path, self.model, self.graph) if each is not None]
+        if len(given) > 1:
+            raise UsageError("give --from, --model or --graph, one of them")
+        if self.from_path is not None:
+            job = sources.of_record(self.from_path, calibration)
+        elif self.graph is not None:
+            job = _of_graph(self.graph, calibration, self.batch)
+        elif (self.model or (self.case and examples.ONE_BIG)) == examples.ONE_BIG:
+            job = examples.one_big(calibration.kernels)
+        else:
+            job = sources.of_calibrated(calibration, self.model or "ctr")
+        if self.batch is not None and self.graph is None and self.batch != job.batch_size:
+            raise UsageError(
+                f"--batch is for --graph: {job.name} was measured with {job.batch_size}"
+            )
+        return replace(job, **self.job_changes)
+
+
+def _of_graph(path: Path, calibration: Calibration, batch: int | None) -> Job:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from tensorwire.placement import graphs
+
+        return sources.of_model(graphs.model_of_file(path), calibration, str(path), batch)
+    except ImportError as error:
+        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error

@@ -1,0 +1,259 @@
+"""The options of `tensorwire plan`, and which question they ask."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.options import json_option, report_option
+from tensorwire.errors import TensorwireError, UsageError
+
+COMMANDS = {
+    "calibrate": (
+        "tensorwire.cli.plan.calibrate:calibrate",
+        "Measure what a step costs on this machine, and keep it.",
+    ),
+}
+_PUBLISHED_WORKER_CORES, _PUBLISHED_PS_CORES = 0.3, 2.0
+_LAYOUTS = ("colocated", "isolated", "one-machine")
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    invoke_without_command=True,
+    subcommand_metavar="[calibrate]",
+    epilog="""\b
+Examples:
+  tensorwire plan --model ctr --workers 50 --ps 5 --layout isolated --link 10gbit
+  tensorwire plan --from run.json --protocol grpc,grpc++ --placement round_robin,balanced --ps 5
+  tensorwire plan --graph model.ckpt-1000.meta --batch 256 --sweep workers=1..1000 --ps 10
+  tensorwire plan --case 2 --report plan.html
+  tensorwire plan --model ctr --target 5000 --price-core 0.04 --price-gbit 0.01""",
+)
+@click.option(
+    "--from",
+    "from_path",
+    metavar="FILE.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A recorded run: --json of bench train, of demo, or of doctor beside a running job.",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="A model that was calibrated (ctr, flights), or one-big: one large parameter beside small "
+    "ones, as in the published test.",
+)
+@click.option(
+    "--graph",
+    type=click.Path(path_type=Path),
+    help="A SavedModel's folder, a .meta file, the prefix of a checkpoint, or a graph.pbtxt.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    help="Examples of a step: with --graph, what its open sizes are.",
+)
+@click.option(
+    "--worker-cpu-ms",
+    type=click.FloatRange(min=0),
+    help="CPU of a worker's own operations for a step.  [default: the job's]",
+)
+@click.option("--workers", type=click.IntRange(min=1, max=10000), default=8, show_default=True)
+@click.option("--ps", type=click.IntRange(min=1, max=1000), default=2, show_default=True)
+@click.option(
+    "--layout",
+    metavar="LIST",
+    default="isolated",
+    show_default=True,
+    help="colocated (a ps and its share of the workers on each machine), isolated (ps on machines "
+    "of their own), one-machine (a lab).",
+)
+@click.option(
+    "--link",
+    metavar="RATE",
+    default="10gbit",
+    show_default=True,
+    help="Of each machine, in each direction: 10gbit, 500mbit, none.",
+)
+@click.option(
+    "--latency-us",
+    type=click.FloatRange(min=0),
+    default=25.0,
+    show_default=True,
+    help="Of the network, one way.",
+)
+@click.option(
+    "--cores",
+    type=click.FloatRange(min=0, min_open=True),
+    default=16.0,
+    show_default=True,
+    help="Of each machine.",
+)
+@click.option(
+    "--workers-per-node",
+    type=click.IntRange(min=1),
+    help="Isolated: workers that share a machine.  [default: 1; 10 with --case]",
+)
+@click.option(
+    "--worker-cores",
+    type=click.FloatRange(min=0, min_open=True),
+    help="That a worker may use.  [default: all of its machine's; 0.3 with --case]",
+)
+@click.option(
+    "--ps-cores",
+    type=click.FloatRange(min=0, min_open=True),
+    help="That a ps may use.  [default: all of its machine's; 2 with --case]",
+)
+@click.option("--ps-threads", type=click.IntRange(min=1), help="Communication threads of a ps.")
+@click.option(
+    "--protocol",
+    metavar="LIST",
+    default="grpc,grpc++",
+    show_default=True,
+    help='grpc, grpc++; "grpc fused" and "grpc++ fused" send tensors together.',
+)
+@click.option(
+    "--placement",
+    metavar="LIST",
+    default="round_robin,balanced",
+    show_default=True,
+    help="round_robin, greedy, balanced (by bytes) or balanced+traffic (by what moves, too).",
+)
+@click.option("--sync", is_flag=True, help="Synchronous training, as SyncReplicasOptimizer.")
+@click.option(
+    "--backup-workers",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Synchronous: so many workers are not waited for.",
+)
+@click.option(
+    "--stragglers",
+    type=click.FloatRange(min=0, max=2),
+    default=0.0,
+    metavar="SIGMA",
+    help="Spread of a worker's own time from step to step (of its logarithm): 0.3 is a third.",
+)
+@click.option(
+    "--input-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Examples a second that the input gives one worker.",
+)
+@click.option(
+    "--sweep", metavar="workers=1..1000", help="A curve, and where it bends; or ps=1..20."
+)
+@click.option(
+    "--case", metavar="1..4", help="A case of the published table, both of its scenarios."
+)
+@click.option(
+    "--target",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="STEPS/S",
+    help="The cheapest cluster that takes so many steps a second.",
+)
+@click.option("--price-core", type=float, default=0.0, help="Of a core, for --target.")
+@click.option("--price-gbit", type=float, default=0.0, help="Of a Gbit/s of a machine's link.")
+@click.option(
+    "--calibration",
+    "calibration_path",
+    metavar="FILE.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Costs of another machine.  [default: this user's own, else those shipped]",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of what varies by chance.")
+@click.option(
+    "--no-changes", is_flag=True, help="Do not try what could be changed, which takes longer."
+)
+@json_option
+@report_option
+@click.pass_context
+def plan(context: click.Context, /, **options: Any) -> None:
+    """Predict steps a second, loads and the bottleneck of a cluster that nobody has rented yet.
+
+    A simulation with costs that `tensorwire plan calibrate` measured on one machine.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if importlib.util.find_spec("simpy") is None:
+        raise TensorwireError("the planner needs simpy: pip install 'tensorwire[plan]'")
+    from tensorwire.cli.plan import answers
+
+    answers.give(read(options), options["json_path"], options["report_path"])
+
+
+def read(options: dict[str, Any]) -> Any:
+    """What was asked, checked.
+
+    Raises:
+        UsageError: options contradict each other or name what there is not.
+    """
+    from tensorwire.cli.plan.asked import Asked
+    from tensorwire.k8s.cases import PUBLISHED, find_case
+    from tensorwire.plan.costs import SIDES
+    from tensorwire.plan.question import PLACEMENTS
+    from tensorwire.plan.shape import Shape, link_bytes_per_s
+    from tensorwire.plan.sweep import parse
+    from tensorwire.plan.target import Prices
+
+    wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
+    if len(wanted) > 1:
+        raise UsageError(f"--{wanted[0]} and --{wanted[1]}: one question at a time")
+    case = None if options["case"] is None else find_case(options["case"], PUBLISHED)
+    layouts = ("colocated", "isolated") if case else _list("layout", options["layout"], _LAYOUTS)
+    shape = Shape(
+        workers=case.workers if case else options["workers"],
+        ps=case.ps if case else options["ps"],
+        cores=options["cores"],
+        link_bytes_per_s=link_bytes_per_s(options["link"]),
+        workers_per_host=options["workers_per_node"] or (case.workers_per_node if case else 1),
+        worker_cores=options["worker_cores"] or (_PUBLISHED_WORKER_CORES if case else None),
+        ps_cores=options["ps_cores"] or (_PUBLISHED_PS_CORES if case else None),
+        ps_threads=options["ps_threads"],
+        latency_s=options["latency_us"] * 1e-6,
+    )
+    return Asked(
+        from_path=options["from_path"],
+        model=options["model"],
+        graph=options["graph"],
+        batch=options["batch"],
+        calibration_path=options["calibration_path"],
+        shapes=tuple(dataclasses.replace(shape, layout=layout) for layout in layouts),
+        sides=_list("protocol", options["protocol"], SIDES),
+        placements=_list("placement", options["placement"], PLACEMENTS),
+        job_changes=_job_changes(options),
+        sweep=None if options["sweep"] is None else parse(options["sweep"]),
+        case=None if case is None else case.name,
+        target_steps_per_s=options["target"],
+        prices=Prices(options["price_core"], options["price_gbit"]),
+        seed=options["seed"],
+        with_changes=not options["no_changes"],
+    )
+
+
+def _job_changes(options: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the job that were said."""
+    if options["backup_workers"] and not options["sync"]:
+        raise UsageError("--backup-workers are of synchronous training: add --sync")
+    changes: dict[str, Any] = {"straggler_sigma": options["stragglers"]}
+    if options["sync"]:
+        changes |= {"training": "sync", "backup_workers": options["backup_workers"]}
+    if options["input_rate"] is not None:
+        changes["input_examples_per_s"] = options["input_rate"]
+    if options["worker_cpu_ms"] is not None:
+        changes["worker_cpu_s"] = options["worker_cpu_ms"] / 1e3
+    return changes
+
+
+def _list(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    named = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    for each in named:
+        if each not in known:
+            raise UsageError(f"--{option}: there is no {each}; there are {', '.join(known)}")
+    if not named:
+        raise UsageError(f"--{option} is empty; there are {', '.join(known)}")
+    return named

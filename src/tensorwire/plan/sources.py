@@ -1,0 +1,225 @@
+"""Jobs from what a user has: a graph, a model that was calibrated, a record of a run."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensorwire.bench.record import Record, TrainResult
+from tensorwire.doctor import evidence
+from tensorwire.doctor import records as looks
+from tensorwire.errors import UsageError
+from tensorwire.placement.plan import Model, Variable
+from tensorwire.plan.costs import Calibration
+from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.loads import receiving_s, sending_s
+
+
+def of_calibrated(calibration: Calibration, model: str) -> Job:
+    """A model that was measured along with the costs.
+
+    Raises:
+        UsageError: it was not.
+    """
+    document = calibration.jobs.get(model)
+    if document is None:
+        known = ", ".join(calibration.jobs) or "none"
+        raise UsageError(
+            f"the calibration has no model {model} (it has {known}): "
+            "run `tensorwire plan calibrate`, or give --graph or --from"
+        )
+    return Job.from_document(document)
+
+
+def of_model(model: Model, calibration: Calibration, name: str, batch_size: int | None) -> Job:
+    """A graph's: what crosses follows from its shapes, and its own work from `Kernels`.
+
+    A tensor that goes to the ps counts as ids to look up where rows come back for them that are as
+    many, or as many as the batch; else as a gradient.
+
+    Raises:
+        UsageError: the graph leaves sizes open and no batch was given, or nothing crosses.
+    """
+    if any(-1 in (each.shape or ()) for each in model.crossings) and batch_size is None:
+        raise UsageError("the graph leaves sizes open: give --batch, the examples of a step")
+    asked: dict[str, Transfer] = defaultdict(Transfer)
+    pulled: dict[str, Transfer] = defaultdict(Transfer)
+    pushed: dict[str, Transfer] = defaultdict(Transfer)
+    unknown = 0
+    for crossing in model.crossings:
+        size = crossing.bytes(batch_size)
+        unknown += size is None
+        # What has one dimension and integers is asked with; with a second one it carries values.
+        is_ids = crossing.to_ps and crossing.item_bytes == 8 and len(crossing.shape or ()) == 1
+        way = asked if is_ids else pushed if crossing.to_ps else pulled
+        way[crossing.variable] += Transfer(1, size or 0)
+    if not model.crossings:
+        raise UsageError(
+            f"nothing crosses between workers and ps in {name}: give the graph of training, with "
+            "the optimizer's updates"
+        )
+    kernels = calibration.kernels
+    variables, worker_cpu_s = [], 0.0
+    for variable in model.variables:
+        moved = pulled[variable.name] + pushed[variable.name]
+        if not moved.tensors + asked[variable.name].tensors:
+            continue
+        worker_cpu_s += kernels.variable_worker_cpu_s + moved.bytes * kernels.byte_worker_cpu_s
+        variables.append(
+            JobVariable(
+                variable,
+                asked[variable.name],
+                pulled[variable.name],
+                pushed[variable.name],
+                kernels.variable_ps_cpu_s + moved.bytes * kernels.byte_ps_cpu_s,
+            )
+        )
+    source = f"{name}: what crosses by its shapes, its own work by the calibration's kernels"
+    if unknown:
+        source += f"; {unknown} tensors of unknown shape count without bytes"
+    return Job(name, source, batch_size or 1, tuple(variables), worker_cpu_s)
+
+
+def of_record(path: Path, calibration: Calibration) -> Job:
+    """Of a record: `bench train` or `demo`, a look of `doctor`, or a job that calibrate wrote.
+
+    Raises:
+        TensorwireError: it is none of these.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
+    command = document.get("command") if isinstance(document, dict) else None
+    if command == "plan job":
+        return Job.from_document(document)
+    if command in ("bench train", "demo"):
+        return _of_training(Record.from_document(document), calibration, path)
+    if command == "doctor":
+        return _of_look(looks.read(path), calibration, path)
+    raise UsageError(
+        f"{path} is no record of a run: give the --json of `tensorwire bench train`, `demo` or "
+        "`doctor`"
+    )
+
+
+def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> Job:
+    results = [each for each in record.results if isinstance(each, TrainResult)]
+    if not results:
+        raise UsageError(f"{path} has no result of a training")
+    first = results[0]
+    job = of_calibrated(calibration, first.model)
+    rates = ", ".join(f"{_side(each)} {each.steps_per_s:.3g}" for each in results)
+    tasks = f"{first.workers} workers and {first.ps} ps, " if first.workers else ""
+    source = f"{job.source}; {path.name} ran it with {tasks}steps/s: {rates}"
+    if first.batch_size and first.batch_size != job.batch_size:
+        source += f", with {first.batch_size} examples a step, and not {job.batch_size}"
+    return replace(job, source=source)
+
+
+def _side(result: TrainResult) -> str:
+    return f"{result.protocol} fused" if result.tensor_fuse else result.protocol
+
+
+def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> Job:
+    """A running job's tensors by name, and its tasks' CPU without what the transport takes."""
+    job = seen.job
+    if job is None:
+        raise UsageError(f"{path} has no running job: make it while one trains")
+    steps = sum(task.steps or 0.0 for task in job.workers)
+    if not steps:
+        raise UsageError(f"{path} has no steps of a worker: look for longer")
+    side = f"{job.protocol} fused" if job.tensor_fuse else job.protocol
+    costs = calibration.costs.get(side)
+    if costs is None:
+        raise UsageError(f"the calibration has no costs of {side}, on which {path} was made")
+    ps_cpu_s = sum(task.cpu_s or 0.0 for task in job.ps) / steps
+    worker_cpu_s = sum(task.cpu_s or 0.0 for task in job.workers) / steps
+    pulled, pushed = _flows(job, steps)
+    moved = _by_variable(seen, pulled, pushed)
+    whole_pulled, whole_pushed = (sum(f.values(), Transfer()) for f in (pulled, pushed))
+    requests = len(job.ps)
+    worker_cpu_s -= (
+        costs.step_cpu_s
+        + requests * costs.request_worker_cpu_s
+        + receiving_s(whole_pulled, costs)
+        + sending_s(whole_pushed, costs)
+    )
+    ps_cpu_s -= (
+        requests * costs.request_ps_cpu_s
+        + sending_s(whole_pulled, costs)
+        + receiving_s(whole_pushed, costs)
+    )
+    placed: dict[str, float] = defaultdict(float)
+    for part in seen.placement.parts if seen.placement is not None else ():
+        placed[part.variable] += part.bytes
+    variables = tuple(
+        JobVariable(
+            # Rows are not known: in bytes it can be split anywhere.
+            Variable(name, (max(1, round(placed.get(name) or there.bytes / 4)),), 1),
+            pulled=there,
+            pushed=back,
+            ps_cpu_s=max(0.0, ps_cpu_s) / max(1, len(moved)),
+        )
+        for name, (there, back) in moved.items()
+    )
+    return Job(
+        path.name,
+        f"{path.name}, a look at {len(job.workers)} workers and {len(job.ps)} ps on {side}",
+        1,
+        variables,
+        max(0.0, worker_cpu_s),
+    )
+
+
+_Flows = dict[tuple[str, str], Transfer]
+
+
+def _flows(job: evidence.Job, steps: float) -> tuple[_Flows, _Flows]:
+    """What ps sent, and what they got, by ps and tensor; for a step."""
+    pulled: _Flows = defaultdict(Transfer)
+    pushed: _Flows = defaultdict(Transfer)
+    for task in job.workers:
+        for flow in task.received:
+            if flow.peer.startswith("ps:"):
+                each = Transfer(flow.tensors / steps, flow.bytes / steps)
+                pulled[flow.peer, flow.name] += each
+    for task in job.ps:
+        for flow in task.received:
+            each = Transfer(flow.tensors / steps, flow.bytes / steps)
+            pushed[task.task, flow.name] += each
+    return pulled, pushed
+
+
+def _by_variable(
+    seen: evidence.Evidence, pulled: _Flows, pushed: _Flows
+) -> dict[str, tuple[Transfer, Transfer]]:
+    """Pulled and pushed by variable, as far as the job has told which tensor is whose.
+
+    What is nobody's, gradients mostly, counts with the variables of its ps, by their bytes.
+    """
+    parts = seen.placement.parts if seen.placement is not None else ()
+    names = {(f"ps:{p.ps}", tensor): p.variable for p in parts for tensor in p.tensors}
+    moved: dict[str, tuple[Transfer, Transfer]] = defaultdict(lambda: (Transfer(), Transfer()))
+
+    def add(name: str, way: int, transfer: Transfer) -> None:
+        there, back = moved[name]
+        moved[name] = (there, back + transfer) if way else (there + transfer, back)
+
+    for way, flows in enumerate((pulled, pushed)):
+        for (ps, tensor), transfer in flows.items():
+            beside = [part for part in parts if f"ps:{part.ps}" == ps and part.bytes]
+            if (ps, tensor) in names:
+                add(names[ps, tensor], way, transfer)
+            elif beside:
+                whole = sum(part.bytes for part in beside)
+                for part in beside:
+                    add(part.variable, way, transfer.times(part.bytes / whole))
+            else:
+                add(f"{ps} {tensor}", way, transfer)
+    return moved

@@ -1,0 +1,234 @@
+"""Predictions as sections: a sentence, pictures, tables, and on what they rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorwire import __version__
+from tensorwire.placement import packing
+from tensorwire.plan.advice import hottest_variable, saturated
+from tensorwire.plan.answer import Answer
+from tensorwire.plan.prediction import Prediction, TaskLoad
+from tensorwire.plan.question import Question
+from tensorwire.plan.shape import link_text
+from tensorwire.plan.sweep import Curve
+from tensorwire.report.blocks import Bar, Bars, Line, Lines, Report, Section, Table
+from tensorwire.units import number
+
+_SHOWN_USES = 3
+_SHOWN_OFFERS = 8
+
+
+def name(question: Question) -> str:
+    """Which one of several a prediction is."""
+    return f"{question.shape.layout}, {question.placement}, {question.side}"
+
+
+def page(answer: Answer) -> Report:
+    """Everything; the terminal shows its sections."""
+    sections = [*_predicted(answer), *_curves(answer), *_offers(answer)]
+    question = answer.basis.question
+    last = sections[-1]
+    sections[-1] = Section(
+        last.title, last.headline, last.charts, last.tables, [*last.notes, *_rests_on(answer)]
+    )
+    return Report(
+        title="tensorwire plan",
+        facts=[
+            f"tensorwire {__version__}",
+            question.job.name,
+            f"machines of {question.shape.cores:g} cores, links of "
+            f"{link_text(question.shape.link_bytes_per_s)}",
+        ],
+        sections=sections,
+        headlines=[section.headline for section in sections if section.headline],
+    )
+
+
+def _rests_on(answer: Answer) -> list[str]:
+    basis = answer.basis
+    calibration = basis.question.calibration
+    beyond = basis.extrapolation(*answer.most)
+    return [
+        f"rests on {basis.text}: {basis.machine}",
+        f"job: {basis.question.job.source}",
+        *([f"extrapolates: {'; '.join(beyond)}"] if beyond else []),
+        *calibration.notes,
+    ]
+
+
+def _predicted(answer: Answer) -> list[Section]:
+    if not answer.predictions:
+        return []
+    first = answer.predictions[0][1]
+    title = f"{first.workers} workers and {first.ps} ps"
+    if answer.case is not None:
+        title = f"Case {answer.case} of the published table: {title}"
+    best = max(answer.predictions, key=lambda each: each[1].steps_per_s)
+    headline = f"{name(best[0])}: {number(best[1].steps_per_s)} steps a second."
+    if (limit := saturated(best[1])) is not None:
+        headline += f" It is bound by {limit}."
+    bars = [
+        Bar(name(question), each.steps_per_s, each.side) for question, each in answer.predictions
+    ]
+    sections = [
+        Section(
+            title,
+            headline,
+            [Bars("Steps a second", "steps/s", bars)],
+            [_rates(answer.predictions), _loads(answer.predictions)],
+            warnings=[
+                sentence
+                for question, each in answer.predictions
+                if (sentence := _hot(question, each))
+            ],
+        )
+    ]
+    if answer.changes:
+        rows = [[c.text, number(c.steps_per_s), f"{c.gain:.2f}"] for c in answer.changes]
+        sections.append(
+            Section(
+                f"What to change, from {name(answer.predictions[0][0])}",
+                tables=[Table("Each by itself", ["change", "steps/s", "times"], [rows])],
+            )
+        )
+    return sections
+
+
+def _rates(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
+    columns = ["layout", "placement", "protocol", "steps/s", "examples/s", "step ms"]
+    columns += ["input", "pull", "compute", "push", "others", "busiest", "share"]
+    rows = []
+    for _, each in predictions:
+        step, busiest = each.step, each.uses[0]
+        parts = (step.input_s, step.pull_s, step.compute_s, step.push_s, step.others_s)
+        rows.append(
+            [
+                each.layout,
+                each.placement,
+                each.side,
+                number(each.steps_per_s),
+                number(each.examples_per_s),
+                number(step.step_s * 1e3),
+                *(number(part * 1e3) for part in parts),
+                busiest.name,
+                f"{busiest.share:.0%}",
+            ]
+        )
+    return Table("Predicted; times in ms of a worker's step", columns, [rows], text_columns=3)
+
+
+def _loads(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
+    columns = ["prediction", "tasks", "number", "cores", "out MB/s", "in MB/s", "link share"]
+    groups = [
+        [_load(name(question), question, task) for task in each.tasks]
+        for question, each in predictions
+    ]
+    return Table("Each task's load", columns, groups, text_columns=2)
+
+
+def _load(of: str, question: Question, task: TaskLoad) -> list[str]:
+    link = question.shape.link_bytes_per_s
+    moved = max(task.out_bytes_per_s, task.in_bytes_per_s)
+    return [
+        of,
+        task.task,
+        str(task.count),
+        number(task.cores),
+        number(task.out_bytes_per_s / 1e6),
+        number(task.in_bytes_per_s / 1e6),
+        f"{moved / link:.0%}" if link else "-",
+    ]
+
+
+def _hot(question: Question, prediction: Prediction) -> str | None:
+    """That one ps carries the load, where it is so."""
+    ps = [task for task in prediction.tasks if task.task.startswith("ps:")]
+    moved = [task.out_bytes_per_s + task.in_bytes_per_s for task in ps for _ in range(task.count)]
+    limit = saturated(prediction)
+    if len(moved) < 2 or packing.imbalance(moved) < 1.5 or limit is None or "ps:" not in limit:
+        return None
+    hottest = hottest_variable(question)
+    if hottest is None:
+        return None
+    index, variable, share = hottest
+    return (
+        f"{name(question)}: ps:{index} carries {max(moved) / sum(moved):.0%} of the bytes of "
+        f"{len(moved)} ps; {variable} alone is {share:.0%}"
+    )
+
+
+def _curves(answer: Answer) -> list[Section]:
+    if not answer.curves:
+        return []
+    what = answer.curves[0][1].what
+    lines = [
+        Line(name(question), [(at, each.steps_per_s) for at, each in curve.points])
+        for question, curve in answer.curves
+    ]
+    bends = [_bend(question, curve) for question, curve in answer.curves]
+    return [
+        Section(
+            f"Steps a second over the number of {what}",
+            max(zip((c.best[1].steps_per_s for _, c in answer.curves), bends, strict=True))[1],
+            [Lines("Steps a second", "steps/s", lines, over=what)],
+            [_points(what, question, curve) for question, curve in answer.curves],
+            notes=bends,
+        )
+    ]
+
+
+def _bend(question: Question, curve: Curve) -> str:
+    most, best = curve.best
+    if curve.bend is None:
+        return f"{name(question)}: no bend up to {curve.points[-1][0]} {curve.what}."
+    at = dict(curve.points)[curve.bend]
+    limit = saturated(at) or saturated(best) or "no one thing"
+    return (
+        f"{name(question)}: it bends at {curve.bend} {curve.what} ({number(at.steps_per_s)} "
+        f"steps/s), bound by {limit}; the most is {number(best.steps_per_s)} steps/s with {most}."
+    )
+
+
+def _points(what: str, question: Question, curve: Curve) -> Table:
+    rows = [
+        [
+            f"{at}{' (bend)' if at == curve.bend else ''}",
+            number(each.steps_per_s),
+            number(each.step.step_s * 1e3),
+            *(f"{use.name} {use.share:.0%}" for use in each.uses[:_SHOWN_USES]),
+        ]
+        for at, each in curve.points
+    ]
+    busiest = [f"busiest {place}" for place in range(1, _SHOWN_USES + 1)]
+    return Table(name(question), [what, "steps/s", "step ms", *busiest], [rows])
+
+
+def _offers(answer: Answer) -> list[Section]:
+    if not answer.offers:
+        return []
+    best = answer.offers[0]
+    shape = best.question.shape
+    rows = []
+    for offer in answer.offers[:_SHOWN_OFFERS]:
+        of = offer.question.shape
+        rows.append(
+            [
+                name(offer.question),
+                str(of.workers),
+                str(of.ps),
+                str(len(of.cluster().machines)),
+                number(offer.prediction.steps_per_s),
+                number(offer.price),
+                f"{offer.prediction.uses[0].name} {offer.prediction.uses[0].share:.0%}",
+            ]
+        )
+    columns = ["cluster", "workers", "ps", "machines", "steps/s", "price", "busiest"]
+    return [
+        Section(
+            f"The cheapest clusters for {number(answer.target_steps_per_s or 0.0)} steps a second",
+            f"{shape.workers} workers and {shape.ps} ps, {name(best.question)}, take "
+            f"{number(best.prediction.steps_per_s)} steps a second for {number(best.price)}.",
+            tables=[Table("The cheapest of each, the cheapest first", columns, [rows])],
+        )
+    ]
