@@ -2,7 +2,8 @@
 
 Each host has a link to the bridge, with a rate and a delay that can be changed while it carries
 traffic, its own names (`host0` and so on, in an /etc/hosts that only its tasks see), and, where
-control groups allow, a share of the CPUs.
+control groups allow, a share of the CPUs. A link can be cut, and, in a lab that is relayed, lose
+packets.
 
 The namespaces have no name and no place in the file system: they live as long as a descriptor or a
 process refers to them. So whatever becomes of the process that made them, nothing stays behind once
@@ -29,6 +30,7 @@ from tensorwire.lab.cgroups import CpuGroup
 from tensorwire.lab.guardian import Guard
 from tensorwire.lab.namespaces import NamespaceMaker
 from tensorwire.lab.network import NetworkUnavailable, Switch
+from tensorwire.lab.relaying import RelayProcess
 from tensorwire.lab.settings import HostSettings, LabSettings
 
 # BBR, a default on some machines, measures its way to the rate and is often far below it on a link
@@ -71,12 +73,23 @@ LOOPBACK = Host("127.0.0.1")
 class Lab:
     """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
 
-    def __init__(self, settings: LabSettings, *, change_cpus: bool = False) -> None:
-        """`change_cpus`: the hosts' CPUs will be limited later, if not from the start."""
+    def __init__(
+        self, settings: LabSettings, *, change_cpus: bool = False, relayed: bool = False
+    ) -> None:
+        """Makes nothing yet.
+
+        Args:
+            change_cpus: the hosts' CPUs will be limited later, if not from the start.
+            relayed: a process carries every packet, which is slow, but can lose them and delay
+                them whatever the kernel.
+        """
         self._settings = list(settings.hosts)
         self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
         self._stack = contextlib.ExitStack()
         self._switch: Switch | None = None
+        self._is_relayed = relayed
+        self._relay: RelayProcess | None = None
+        self._cut: set[int] = set()
         self._groups: list[CpuGroup] = []
         self._notes: dict[str, str] = {}
         self.hosts: tuple[Host, ...] = ()
@@ -89,7 +102,7 @@ class Lab:
             try:
                 self._make_hosts(stack)
             except NetworkUnavailable as error:
-                self._switch = None
+                self._switch = self._relay = None
                 self.hosts = (LOOPBACK,) * len(self._settings)
                 self._notes["network"] = (
                     "the lab's hosts are plain processes on this machine's loopback, and rate and "
@@ -139,18 +152,30 @@ class Lab:
     def _apply(self, index: int) -> None:
         settings = self._settings[index]
         if self._switch is not None:
-            try:
-                self._switch.shape(index, settings.rate_bits_per_s, settings.delay_s)
-            except NetworkUnavailable as error:
-                self._notes["rate"] = f"rate and delay of the links are not applied: {error}"
-            if settings.delay_s and not self._switch.has_delay:
-                self._notes["delay"] = (
-                    "the delay is not applied: this kernel cannot hold packets back, it lacks netem"
-                )
+            self._apply_link(self._switch, index, settings)
         if self._groups:
             self._groups[index].set(settings.cpus)
         elif settings.cpus is not None:
             self._notes.setdefault("cpus", "the share of CPUs is not applied: no control groups")
+
+    def _apply_link(self, switch: Switch, index: int, settings: HostSettings) -> None:
+        delay_s = settings.delay_s
+        if self._relay is not None:
+            self._relay.set(index, settings)
+            delay_s = 0.0
+        elif settings.loss or settings.late:
+            self._notes["loss"] = "no packet is lost or late: the lab is not relayed"
+        if settings.is_cut != (index in self._cut):
+            switch.plug(index, not settings.is_cut)
+            self._cut ^= {index}
+        try:
+            switch.shape(index, settings.rate_bits_per_s, delay_s)
+        except NetworkUnavailable as error:
+            self._notes["rate"] = f"rate and delay of the links are not applied: {error}"
+        if delay_s and not switch.has_delay:
+            self._notes["delay"] = (
+                "the delay is not applied: this kernel cannot hold packets back, it lacks netem"
+            )
 
     def _make_groups(self, stack: contextlib.ExitStack) -> None:
         paths = cgroups.paths(len(self._settings))
@@ -182,9 +207,13 @@ class Lab:
                 made.append(maker.make())
                 stack.callback(made[-1].close)
         *of_hosts, of_switch = made
+        if self._is_relayed:
+            relay = RelayProcess(of_switch.paths[0], [each.paths[0] for each in of_hosts])
+            self._relay = stack.enter_context(relay)
         self._switch = Switch(of_switch.paths[0])
         for address, namespaces in zip(addresses, of_hosts, strict=True):
-            self._switch.join(namespaces.paths[0], namespaces.descriptors[0], address)
+            descriptor = None if self._is_relayed else namespaces.descriptors[0]
+            self._switch.join(namespaces.paths[0], descriptor, address)
             if namespaces.unresolved is not None:
                 self._notes["names"] = (
                     f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"

@@ -69,12 +69,14 @@ class Switch:
             control.link("add", ifname=_BRIDGE, kind="bridge")
             control.link("set", index=_index(control, _BRIDGE), state="up")
 
-    def join(self, namespace: str, descriptor: int, address: str) -> None:
-        """Links a host, whose network namespace is `namespace`, held by `descriptor`."""
+    def join(self, namespace: str, descriptor: int | None, address: str) -> None:
+        """Links a host, whose network namespace is `namespace`, held by `descriptor`; without that
+        its interfaces exist."""
         port = f"host{len(self._hosts)}"
         with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
-            peer = {"ifname": _LINK, "net_ns_fd": descriptor}
-            control.link("add", ifname=port, kind="veth", peer=peer)
+            if descriptor is not None:
+                peer = {"ifname": _LINK, "net_ns_fd": descriptor}
+                control.link("add", ifname=port, kind="veth", peer=peer)
             bridge = _index(control, _BRIDGE)
             control.link("set", index=_index(control, port), master=bridge, state="up")
         with _control(namespace) as control:
@@ -83,6 +85,15 @@ class Switch:
             control.addr("add", index=index, address=address, prefixlen=_NETWORK.prefixlen)
             control.link("set", index=index, state="up")
         self._hosts.append(namespace)
+
+    def plug(self, host: int, is_in: bool) -> None:
+        """Takes the link of a host, by its number, out of the bridge, or puts it back.
+
+        Both ends stay up, so neither kernel knows.
+        """
+        with _control(self._namespace) as control:
+            bridge = _index(control, _BRIDGE) if is_in else 0
+            control.link("set", index=_index(control, f"host{host}"), master=bridge)
 
     def shape(self, host: int, rate_bits_per_s: float | None, delay_s: float) -> None:
         """Gives the link of a host, by its number, a rate and a delay; what is queued stays.

@@ -34,6 +34,14 @@ class HostSettings:
     """How much later arrives what this host sends; a round trip has the delays of both ends."""
     cpus: float | None = None
     """CPU seconds a second that all tasks of the host together may use."""
+    is_cut: bool = False
+    """Whether its link carries nothing; nobody is told, as when a cable far away is pulled."""
+    loss: float = 0.0
+    """The share of packets that are lost, in each direction. This and what follows takes a lab
+    that is relayed."""
+    late: float = 0.0
+    """The share of packets that come `late_s` after their turn, behind those that overtake them."""
+    late_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises UsageError for what no host can have."""
@@ -42,6 +50,10 @@ class HostSettings:
             raise UsageError("the rate of a lab's link is from 10kbit to 32gbit")
         if not 0 <= self.delay_s <= _LONGEST_DELAY_S:
             raise UsageError("the delay of a lab's link is from 0us to 10s")
+        if not 0 <= self.loss <= 1 or not 0 <= self.late <= 1:
+            raise UsageError("the shares of packets that are lost or late are from 0 to 1")
+        if not 0 <= self.late_s <= _LONGEST_DELAY_S:
+            raise UsageError("packets of a lab are late by 10s at most")
         if self.cpus is not None and not FEWEST_CPUS <= self.cpus < math.inf:
             raise UsageError(f"the CPUs of a lab's host are {FEWEST_CPUS:g} or more")
 
