@@ -82,6 +82,10 @@ Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options
   if (Status s = ReadBool(prefix + "_ENABLE_POLLING", &options->polling); !s.ok()) return s;
   if (Status s = ReadCount("TENSORWIRE_STREAMS", &options->streams); !s.ok()) return s;
   if (Status s = ReadTransport(&options->transport); !s.ok()) return s;
+  int silent_s = options->silent_timeout_ms / 1000;
+  if (Status s = ReadCount("TENSORWIRE_PEER_TIMEOUT_S", &silent_s); !s.ok()) return s;
+  options->silent_timeout_ms = silent_s * 1000;
+  options->ping_after_ms = options->silent_timeout_ms / 3;
   bool unpinned = true;
   if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;
   options->pin = !unpinned;

@@ -123,6 +123,16 @@ TEST(a_cpu_set_smaller_than_the_machine_bounds_the_default_and_not_the_wish) {
   Clear();
 }
 
+TEST(a_peer_that_may_be_silent_for_so_long_is_asked_after_a_third_of_it) {
+  Clear();
+  CHECK_EQ(Read("ps", 1).silent_timeout_ms, 30'000);
+  CHECK_EQ(Read("ps", 1).ping_after_ms, 10'000);
+  setenv("TENSORWIRE_PEER_TIMEOUT_S", "6", 1);
+  CHECK_EQ(Read("worker", 1).silent_timeout_ms, 6'000);
+  CHECK_EQ(Read("worker", 1).ping_after_ms, 2'000);
+  unsetenv("TENSORWIRE_PEER_TIMEOUT_S");
+}
+
 TEST(the_transport_is_read_and_a_wrong_one_named_with_the_right_ones) {
   Clear();
   CHECK(Read("ps", 1).transport == Transport::kAuto);

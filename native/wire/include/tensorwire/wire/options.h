@@ -57,11 +57,12 @@ struct EngineOptions {
 
 // Sets reactors, polling and pin from GRPC++'s six variables: {PS,WORKER}_ENABLE_POLLING,
 // NETWORK_{PS,WORKER}_CORE_NUMBER, {PS,WORKER}_DISABLE_PIN_CORES, those of PS when `job` is "ps"
-// and those of WORKER otherwise; transport from TENSORWIRE_TRANSPORT (auto, tcp or memory); and
-// streams from TENSORWIRE_STREAMS; and what ReadSecurity reads. Where a number of cores is not
-// given it is min(8, connections) for a ps, min(2, connections) for others, and never more than the
-// cores this process may use; there are two connections to each of the task's `peers`. Fails with
-// kInvalidArgument naming the variable when a value cannot be read.
+// and those of WORKER otherwise; transport from TENSORWIRE_TRANSPORT (auto, tcp or memory); streams
+// from TENSORWIRE_STREAMS; from TENSORWIRE_PEER_TIMEOUT_S the silence after which a peer counts as
+// lost, with a sign of life asked for after a third of it; and what ReadSecurity reads. Where a
+// number of cores is not given it is min(8, connections) for a ps, min(2, connections) for others,
+// and never more than the cores this process may use; there are two connections to each of the
+// task's `peers`. Fails with kInvalidArgument naming the variable when a value cannot be read.
 TENSORWIRE_API Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options);
 
 // Sets the token: the text of the file that TENSORWIRE_TOKEN_FILE names, or TENSORWIRE_TOKEN

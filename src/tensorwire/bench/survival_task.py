@@ -1,0 +1,167 @@
+"""One task of a job that is disturbed: `python -m tensorwire.bench.survival_task`.
+
+The first message says which task it is, and is answered when its server runs. The chief, the first
+worker, then trains through a MonitoredTrainingSession and tells {"step", "sums"} of every step,
+{"recovering": text} when its session starts anew, and {"failed": error, "says": text} when it gives
+up. After {"do": "stop"} it sends {"stopped": true} and goes on serving.
+
+Every step of the training reads each ps's variable whole, computes on every worker, and assigns the
+sum: v = sum over workers w of (v * MULTIPLIER + step + w), in integers of 64 bits. So what a step
+makes depends on all that was before, and one that was lost, done twice or done with other data
+changes every sum that follows.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorwire.lab.channel import Message, TaskEnd
+
+MULTIPLIER = 6364136223846793005
+"""Of a linear congruential generator (Knuth): it mixes all bits."""
+
+
+def first_values(ps: int, elements: int) -> npt.NDArray[np.int64]:
+    """The variable of a ps before the first step."""
+    return np.arange(elements, dtype=np.int64) + ps
+
+
+def undisturbed(ps_tasks: int, workers: int, elements: int) -> Iterator[list[int]]:
+    """The sums over each ps's variable after step 1, 2 and so on, computed without TensorFlow."""
+    values = [first_values(ps, elements) for ps in range(ps_tasks)]
+    step = 0
+    while True:
+        with np.errstate(over="ignore"):
+            for ps, value in enumerate(values):
+                values[ps] = sum(
+                    (value * np.int64(MULTIPLIER) + np.int64(step + worker))
+                    for worker in range(workers)
+                )
+            sums = [int(value.sum()) for value in values]
+        step += 1
+        yield sums
+
+
+class _Recoveries(logging.Handler):
+    """Tells of the errors from which a session recovers by itself, which it only logs."""
+
+    def __init__(self, channel: TaskEnd) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("An error was raised"):
+            self._channel.send({"recovering": _first_words(text.rpartition("Error: ")[2])})
+
+
+def _first_words(text: str) -> str:
+    """The line of an error that says what happened, below TensorFlow's headings."""
+    lines = [line.strip() for line in text.splitlines()]
+    headings = ("Graph execution error:", "From /job:", "UNAVAILABLE: From", "=====")
+    return next((line for line in lines if line and not line.startswith(headings)), text)
+
+
+def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
+    """The number of a step and the sums after it."""
+    v1 = tf.compat.v1
+    workers, elements = len(setup["spec"]["worker"]), setup["elements"]
+    with tf.device("/job:ps/task:0"):
+        global_step = v1.train.get_or_create_global_step()
+        now = tf.identity(global_step.read_value())
+    updates = []
+    for ps in range(len(setup["spec"]["ps"])):
+        with tf.device(f"/job:ps/task:{ps}"):
+            variable = v1.get_variable(
+                f"v{ps}", initializer=first_values(ps, elements), use_resource=True
+            )
+            value = variable.read_value()
+        parts = []
+        for worker in range(workers):
+            with tf.device(f"/job:worker/task:{worker}"):
+                parts.append(value * MULTIPLIER + (now + worker))
+        with tf.device(f"/job:ps/task:{ps}"):
+            updates.append((variable, tf.add_n(parts)))
+    # Nothing is assigned before everything has come: a step that fails on its way changed nothing
+    # on one ps that it did not change on the other, as far as that can be had.
+    with tf.control_dependencies([new for _, new in updates]):
+        assigned = [variable.assign(new, read_value=False) for variable, new in updates]
+    with tf.control_dependencies(assigned), tf.device("/job:ps/task:0"):
+        counted = global_step.assign_add(1, read_value=False)
+    with tf.control_dependencies([counted]):
+        sums = []
+        for ps, (variable, _) in enumerate(updates):
+            with tf.device(f"/job:ps/task:{ps}"):
+                sums.append(tf.reduce_sum(variable.read_value()))
+        with tf.device("/job:ps/task:0"):
+            return global_step.read_value(), sums
+
+
+def _train(tf: Any, setup: Message, target: str, channel: TaskEnd, stop: threading.Event) -> None:
+    v1 = tf.compat.v1
+    fetches = _step(tf, setup)
+    config = v1.ConfigProto(operation_timeout_in_ms=setup["step_timeout_ms"])
+    # No rewriting of the graph: what is on a task stays there, and crosses the wire.
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with v1.train.MonitoredTrainingSession(
+        master=target,
+        checkpoint_dir=setup["directory"],
+        save_checkpoint_steps=setup["save_every"],
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        save_summaries_secs=None,
+        log_step_count_steps=None,
+        config=config,
+    ) as session:
+        while not stop.is_set():
+            step, sums = session.run(fetches)
+            channel.send({"step": int(step), "sums": [int(each) for each in sums]})
+
+
+def _wait_for_stop(channel: TaskEnd, stop: threading.Event) -> None:
+    channel.receive()
+    stop.set()
+
+
+def main(channel: TaskEnd) -> None:
+    setup = channel.receive() or {}
+    import tensorflow as tf
+
+    if setup["protocol"] == "grpc++":
+        import tensorwire.tf  # noqa: F401, registers the protocol
+    tf.get_logger().setLevel(logging.INFO)
+    tf.get_logger().addHandler(_Recoveries(channel))
+    server = tf.compat.v1.train.Server(
+        setup["spec"], setup["job"], setup["index"], protocol=setup["protocol"]
+    )
+    channel.send({"tensorflow": tf.__version__})
+    if (setup["job"], setup["index"]) == ("worker", 0):
+        stop = threading.Event()
+        threading.Thread(target=_wait_for_stop, args=(channel, stop), daemon=True).start()
+        try:
+            with tf.Graph().as_default():
+                _train(tf, setup, server.target, channel, stop)
+        except tf.errors.OpError as error:
+            channel.send({"failed": type(error).__name__, "says": _first_words(error.message)})
+        else:
+            channel.send({"stopped": True})
+        threading.Event().wait()
+    else:
+        while channel.receive() is not None:
+            pass
+
+
+if __name__ == "__main__":
+    try:
+        main(TaskEnd())
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
