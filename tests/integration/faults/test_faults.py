@@ -40,14 +40,14 @@ def training(directory: Path, environment: dict[str, str]) -> Iterator[Job]:
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def patient(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """A job that trains; nothing is lost while it is silent for less than 30 s."""
     with training(tmp_path_factory.mktemp("patient"), {}) as job:
         yield job
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def impatient(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """The same, but a peer counts as lost after PEER_TIMEOUT_S."""
     variables = {"TENSORWIRE_PEER_TIMEOUT_S": str(PEER_TIMEOUT_S)}
     with training(tmp_path_factory.mktemp("impatient"), variables) as job:

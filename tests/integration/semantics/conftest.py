@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,13 +19,6 @@ def grpc_cluster() -> Iterator[TensorFlowCluster]:
     with TensorFlowCluster("grpc", JOBS) as cluster:
         cluster.start_all(LOG_EVERYTHING)
         yield cluster
-
-
-@pytest.fixture(scope="session")
-def plugin() -> None:
-    """The plug-in is compiled: no task spends its time to start on that."""
-    command = [sys.executable, "-m", "tensorwire.cli.main", "build"]
-    subprocess.run(command, check=True, timeout=1200)
 
 
 @pytest.fixture(scope="session")
