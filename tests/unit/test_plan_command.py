@@ -1,0 +1,121 @@
+"""`tensorwire plan` as it is typed: what it prints and writes, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CALIBRATION = {
+    "command": "plan calibrate",
+    "host": {"cpu": "a CPU", "cores": 2, "kernel": "6.1"},
+    "tensorflow": "2.21.0",
+    "version": "0.1.0",
+    "time": "2026-01-31T12:00:00Z",
+    "costs": {
+        "grpc": {
+            "step_cpu_s": 1e-3,
+            "request_worker_cpu_s": 1e-4,
+            "request_ps_cpu_s": 1e-4,
+            "tensor_send_cpu_s": 4e-5,
+            "tensor_receive_cpu_s": 4e-5,
+            "byte_send_cpu_s": 5e-10,
+            "byte_receive_cpu_s": 5e-10,
+        }
+    },
+    "kernels": {"variable_ps_cpu_s": 3e-5, "byte_ps_cpu_s": 1e-9},
+    "measured_workers": 2,
+    "measured_ps": 2,
+}
+
+
+@pytest.fixture
+def calibration(tmp_path: Path) -> Path:
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(CALIBRATION))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--workers", "0"), "Invalid value for '--workers'"),
+        (("--link", "fast"), "--link fast: write it as 10gbit"),
+        (("--layout", "heap"), "--layout: there is no heap; there are colocated, isolated"),
+        (("--protocol", "tcp"), "--protocol: there is no tcp; there are grpc"),
+        (("--placement", ","), "--placement is empty"),
+        (("--case", "9"), "there is no case 9; there are 1, 2, 3, 4"),
+        (("--case", "1", "--target", "9"), "one question at a time"),
+        (("--sweep", "workers"), "write it as workers=1..1000"),
+        (("--backup-workers", "1"), "add --sync"),
+        (("--model", "ctr"), "the calibration has no model ctr (it has none)"),
+        (("--model", "one-big", "--from", "x.json"), "--from, --model or --graph, one of them"),
+        (("--model", "one-big"), "the calibration has no costs of grpc++: it has grpc"),
+        (("--model", "one-big", "--batch", "3"), "--batch is for --graph"),
+        (("--from", "missing.json"), "cannot read missing.json"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    tensorwire: Any, calibration: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = tensorwire("plan", "--calibration", calibration, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_case_shows_both_scenarios_and_what_they_rest_on(
+    tensorwire: Any, calibration: Path, tmp_path: Path
+) -> None:
+    record, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    done = tensorwire(
+        "plan", "--calibration", calibration, "--case", "1", "--protocol", "grpc",
+        "--json", record, "--report", page,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(record.read_text())
+    found = document["predictions"]
+    assert [(each["layout"], each["placement"]) for each in found] == [
+        ("colocated", "round_robin"),
+        ("colocated", "balanced"),
+        ("isolated", "round_robin"),
+        ("isolated", "balanced"),
+    ]
+    assert {each["workers"] for each in found} == {10}
+    assert document["calibration"]["host"]["cpu"] == "a CPU"
+    assert "10 workers asked, 2 measured" in document["extrapolation"]
+    for text in (done.stdout, page.read_text()):
+        assert "a CPU, 2 cores" in text
+        assert "10 workers asked, 2 measured" in text
+
+
+def test_a_sweep_says_where_it_bends(tensorwire: Any, calibration: Path, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    done = tensorwire(
+        "plan", "--calibration", calibration, "--model", "one-big", "--protocol", "grpc",
+        "--placement", "round_robin", "--ps", "1", "--sweep", "workers=1..12", "--report", page,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "it bends at" in done.stdout
+    assert "bound by ps:0" in done.stdout
+    assert "isolated, round_robin, grpc, 12 workers:" in page.read_text()  # a point of the curve
+
+
+def test_a_target_names_the_cheapest_cluster(tensorwire: Any, calibration: Path) -> None:
+    done = tensorwire(
+        "plan", "--calibration", calibration, "--model", "one-big", "--protocol", "grpc",
+        "--placement", "balanced", "--target", "100", "--price-core", "0.04",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "steps a second for" in done.stdout
+
+
+def test_synchronous_training_is_predicted(tensorwire: Any, calibration: Path) -> None:
+    done = tensorwire(
+        "plan", "--calibration", calibration, "--model", "one-big", "--protocol", "grpc",
+        "--sync", "--backup-workers", "1", "--stragglers", "0.3", "--no-changes",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "steps a second" in done.stdout

@@ -1,0 +1,241 @@
+"""The planner's model: shares, closed forms against the simulation, layouts, waiting for others."""
+
+import dataclasses
+
+import pytest
+from simpy import Environment
+
+from tensorwire.errors import UsageError
+from tensorwire.placement.plan import STRATEGIES, Variable
+from tensorwire.plan import sites
+from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.costs import Costs
+from tensorwire.plan.job import SYNC, Job, JobVariable, Transfer
+from tensorwire.plan.predict import predict
+from tensorwire.plan.prediction import Prediction
+from tensorwire.plan.station import Join, Station
+
+FREE = Costs(0, 0, 0, 0, 0, 0, 0, link_share=1.0)
+COSTS = Costs(1e-3, 1e-4, 1e-4, 4e-5, 4e-5, 5e-10, 5e-10, step_latency_s=3e-4)
+GBIT = 1.25e8
+
+
+def variable(name: str, floats: int, ps_cpu_s: float = 0.0) -> JobVariable:
+    whole = Variable(name, (floats,), 4)
+    moved = Transfer(1, whole.bytes)
+    return JobVariable(whole, pulled=moved, pushed=moved, ps_cpu_s=ps_cpu_s)
+
+
+def job(*variables: JobVariable, worker_cpu_s: float = 5e-3, **fields: object) -> Job:
+    made = Job("test", "a test", 100, variables or (variable("v", 25_000, 1e-3),), worker_cpu_s)
+    return dataclasses.replace(made, **fields)
+
+
+ONE_BIG = job(
+    variable("big", 3_000_000, 2e-2), *(variable(f"small{n}", 256, 5e-5) for n in range(20))
+)
+
+
+def predicted(
+    of: Job, cluster: Cluster, costs: Costs = COSTS, placement: str = "round_robin", **options: int
+) -> Prediction:
+    variables = [each.variable for each in of.variables]
+    plan = STRATEGIES[placement](variables, len(cluster.ps), None)
+    return predict(of, cluster, "grpc", costs, plan, **options)
+
+
+def ends(capacity: float, *jobs: tuple[float, float, float]) -> list[float]:
+    """When each of (work, weight, limit) is done, all submitted at once."""
+    environment = Environment()
+    station = Station(environment, capacity)
+    found = [0.0] * len(jobs)
+
+    def wait(number: int, work: float, weight: float, limit: float):  # type: ignore[no-untyped-def]
+        join = Join(environment, 1)
+        station.submit(work, weight, limit, 1.0, join)
+        yield join.event
+        found[number] = environment.now
+
+    for number, each in enumerate(jobs):
+        environment.process(wait(number, *each))
+    environment.run()
+    return found
+
+
+class TestStation:
+    def test_jobs_alike_have_equal_shares(self) -> None:
+        assert ends(2.0, (1, 1, 2), (1, 1, 2), (2, 1, 2)) == pytest.approx([1.5, 1.5, 2.0])
+
+    def test_what_a_limited_job_leaves_goes_to_the_others(self) -> None:
+        # 0.2 of it for the first, so 0.8 for the second: max-min fair.
+        assert ends(1.0, (1, 1, 0.2), (0.8, 1, 1)) == pytest.approx([5.0, 1.0])
+
+    def test_a_bundle_of_flows_has_the_share_of_as_many(self) -> None:
+        assert ends(4.0, (3, 3, 4), (1, 1, 4)) == pytest.approx([1.0, 1.0])
+
+    def test_no_job_is_faster_than_its_limit(self) -> None:
+        assert ends(16.0, (3, 1, 1)) == pytest.approx([3.0])
+
+    def test_a_crowded_machine_does_less(self) -> None:
+        environment = Environment()
+        station = Station(environment, 1.0, crowded_factor=2.0)
+        joins = [Join(environment, 1) for _ in range(2)]
+        for join in joins:
+            station.submit(1.0, 1.0, 1.0, 1.0, join)
+        environment.run(until=joins[1].event)
+        assert environment.now == pytest.approx(4.0)
+
+
+class TestClosedForms:
+    def test_one_worker_takes_the_sum_of_its_phases(self) -> None:
+        found = predicted(job(), Cluster.isolated(1, 1, 16, GBIT), steps=400)
+        step_s = (
+            (1e-3 + 1e-4)  # start
+            + 3e-4
+            + max(1e-4 + 4e-5 + 5e-5 + 5e-4, 1e5 / (0.95 * GBIT))  # the ps, or the link
+            + (5e-3 + 2 * (4e-5 + 5e-5))
+            + max(4e-5 + 5e-5 + 5e-4, 1e5 / (0.95 * GBIT))
+        )
+        assert found.bound_steps_per_s == pytest.approx(1 / step_s, rel=1e-6)
+        assert found.steps_per_s == pytest.approx(1 / step_s, rel=0.02)
+        assert found.step.step_s == pytest.approx(step_s, rel=0.02)
+
+    def test_many_workers_reach_what_the_link_of_the_ps_carries_and_no_more(self) -> None:
+        found = predicted(job(), Cluster.isolated(60, 1, 64, GBIT))
+        assert found.bound_steps_per_s == pytest.approx(0.95 * GBIT / 1e5, rel=1e-6)
+        assert 0.96 * found.bound_steps_per_s < found.steps_per_s <= found.bound_steps_per_s
+        assert found.uses[0].name.startswith("ps:0 link")
+
+    def test_one_machine_is_bound_by_the_cores_that_all_tasks_share(self) -> None:
+        cluster = Cluster.one_machine(2, range(1, 9), [0], None)
+        found = predicted(job(), cluster)
+        cpu_s = 1e-3 + 2e-4 + 4 * (4e-5 + 5e-5) + 1e-3 + 5e-3
+        assert found.steps_per_s == pytest.approx(2 / cpu_s, rel=0.03)
+        assert found.uses[0].name == "the machine's cores"
+
+    @pytest.mark.parametrize("workers", [2, 5, 8, 20])
+    def test_one_shared_ps_is_as_mean_value_analysis_has_it(self, workers: int) -> None:
+        """A core of the ps shared by processor sharing, and the workers' own time: product form."""
+        think_s, demand_s = 8e-3, 2e-3
+        of = job(variable("v", 1, demand_s), worker_cpu_s=think_s, straggler_sigma=1.0)
+        found = predicted(of, Cluster.isolated(workers, 1, 1, None), FREE, steps=400)
+        queue = 0.0
+        for count in range(1, workers + 1):
+            response_s = demand_s * (1 + queue)
+            rate = count / (think_s + response_s)
+            queue = rate * response_s
+        assert found.steps_per_s == pytest.approx(rate, rel=0.05)
+
+    def test_the_same_seed_predicts_the_same(self) -> None:
+        cluster = Cluster.isolated(8, 2, 4, GBIT)
+        first, again, other = (predicted(ONE_BIG, cluster, seed=seed) for seed in (1, 1, 2))
+        assert first == again
+        assert first.step != other.step
+
+
+class TestPlacementAndLayout:
+    def layouts(self, placement: str) -> tuple[Prediction, Prediction]:
+        """Case 2 of the published table: 50 workers and 5 ps."""
+        limits = {"worker_cores": 0.3, "ps_cores": 2.0}
+        together = Cluster.colocated(50, 5, 16, 10 * GBIT, **limits)
+        apart = Cluster.isolated(50, 5, 16, 10 * GBIT, 10, **limits)
+        return tuple(predicted(ONE_BIG, each, placement=placement) for each in (together, apart))
+
+    def test_one_big_parameter_makes_one_hot_ps_in_either_layout(self) -> None:
+        together, apart = self.layouts("round_robin")
+        assert together.steps_per_s == pytest.approx(apart.steps_per_s, rel=0.05)
+        for each in (together, apart):
+            hot, others = each.tasks[:2]
+            assert (hot.task, hot.count, others.count) == ("ps:0", 1, 4)
+            assert hot.cores > 1.8
+            assert others.cores < 0.1 * 2  # below a tenth of their cores
+            assert each.uses[0].name.startswith("ps:0")
+
+    def test_the_parameter_in_parts_lets_all_ps_carry_load(self) -> None:
+        for before, after in zip(
+            self.layouts("round_robin"), self.layouts("balanced"), strict=True
+        ):
+            (ps,) = (task for task in after.tasks if task.task == "ps:0")
+            assert ps.count == 5
+            assert after.steps_per_s > 3 * before.steps_per_s
+
+    def test_a_worker_beside_the_ps_needs_no_link_to_it(self) -> None:
+        slow = 1e6
+        beside = predicted(ONE_BIG, Cluster((8.0,), _hosts(1, slow), (0,), (0,)))
+        apart = predicted(ONE_BIG, Cluster((8.0, 8.0), _hosts(2, slow), (1,), (0,)))
+        assert beside.steps_per_s > 10 * apart.steps_per_s
+
+    def test_machines_that_one_stands_for_are_as_each_by_itself(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cluster = Cluster.colocated(40, 4, 4, 2 * GBIT)
+        exact = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
+        monkeypatch.setattr(sites, "MOST_REQUESTS", 0)
+        standing = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
+        assert standing.steps_per_s == pytest.approx(exact.steps_per_s, rel=0.1)
+
+    def test_a_ps_without_variables_takes_no_part(self) -> None:
+        two = job(variable("a", 25_000), variable("b", 25_000))
+        found = predicted(two, Cluster.isolated(2, 3, 4, GBIT))
+        idle = found.tasks[-2]
+        assert (idle.task, idle.count, idle.cores) == ("ps:2", 1, 0.0)
+
+    def test_communication_threads_bound_a_ps_that_has_cores_left(self) -> None:
+        many = job(*(variable(f"v{n}", 64) for n in range(200)), worker_cpu_s=1e-3)
+        cluster = Cluster.isolated(40, 1, 16, None, ps_threads=2)
+        found = predicted(many, cluster)
+        assert found.uses[0].name == "ps:0 communication threads"
+        free = predicted(many, dataclasses.replace(cluster, ps_threads=None))
+        assert free.steps_per_s > 3 * found.steps_per_s
+
+    def test_hundreds_of_workers_and_ps_are_predicted(self) -> None:
+        tables = job(*(variable(f"v{n}", 1000 + 10 * n, 1e-5) for n in range(60)))
+        found = predicted(tables, Cluster.isolated(300, 30, 16, 10 * GBIT), steps=5)
+        assert 0.9 * found.bound_steps_per_s < found.steps_per_s <= found.bound_steps_per_s
+        assert sum(t.count for t in found.tasks if t.task.startswith("ps:")) == 30
+
+
+def _hosts(count: int, link_bytes_per_s: float):  # type: ignore[no-untyped-def]
+    from tensorwire.plan.cluster import Host
+
+    return tuple(Host(machine, link_bytes_per_s) for machine in range(count))
+
+
+class TestWaiting:
+    CLUSTER = Cluster.isolated(8, 1, 64, None)
+
+    def test_input_bounds_the_steps(self) -> None:
+        found = predicted(job(input_examples_per_s=1000.0), self.CLUSTER)
+        assert found.examples_per_s == pytest.approx(8 * 1000, rel=0.02)
+        assert found.uses[0].name == "input"
+        assert found.step.input_s > 0.08
+
+    def test_input_that_is_fast_enough_is_not_noticed(self) -> None:
+        free, fed = (
+            predicted(job(input_examples_per_s=rate), self.CLUSTER) for rate in (None, 30_000.0)
+        )
+        assert fed.steps_per_s == pytest.approx(free.steps_per_s, rel=0.03)
+
+    def test_synchronous_workers_wait_for_the_slowest(self) -> None:
+        spread = {"straggler_sigma": 0.8, "worker_cpu_s": 2e-2}
+        free = predicted(job(**spread), self.CLUSTER)
+        together = predicted(job(**spread, training=SYNC), self.CLUSTER)
+        assert together.examples_per_s < 0.7 * free.examples_per_s
+        assert together.step.others_s > 0.2 * together.step.step_s
+        # A step of all is eight steps of workers.
+        assert together.examples_per_s == pytest.approx(800 * together.steps_per_s, rel=0.05)
+
+    def test_backup_workers_spare_the_wait(self) -> None:
+        slow = job(training=SYNC, worker_cpu_s=2e-2, slow_share=0.125, slow_factor=5.0)
+        waiting = predicted(slow, self.CLUSTER)
+        spared = predicted(dataclasses.replace(slow, backup_workers=1), self.CLUSTER)
+        assert spared.steps_per_s > 3 * waiting.steps_per_s
+
+    def test_one_slow_worker_of_asynchronous_ones_slows_only_itself(self) -> None:
+        usual = predicted(job(), self.CLUSTER)
+        one_slow = predicted(job(slow_share=0.125, slow_factor=10.0), self.CLUSTER)
+        assert 0.85 * usual.steps_per_s < one_slow.steps_per_s < 0.93 * usual.steps_per_s
+
+    def test_all_workers_cannot_be_backup_workers(self) -> None:
+        with pytest.raises(UsageError, match="8 cannot be backup"):
+            predicted(job(training=SYNC, backup_workers=8), self.CLUSTER)

@@ -1,0 +1,243 @@
+"""What is asked of the planner: sweeps, targets, changes, jobs from records, calibrations."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tensorwire.bench.record import Host
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.placement.plan import Model, Variable
+from tensorwire.placement.traffic import Crossing, RowRange
+from tensorwire.plan import advice, examples, kept, sources, sweep, target
+from tensorwire.plan.costs import Calibration, Costs, Kernels
+from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.loads import PsLoad, alike, loads
+from tensorwire.plan.question import Question, placed
+from tensorwire.plan.shape import Shape, link_bytes_per_s
+
+LOOKS = Path(__file__).with_name("looks")
+GRPC = Costs(1e-3, 1e-4, 1e-4, 4e-5, 4e-5, 5e-10, 5e-10, step_latency_s=3e-4)
+WIRE = Costs(5e-4, 4e-5, 4e-5, 8e-6, 8e-6, 3e-10, 3e-10, step_latency_s=1.5e-4)
+CALIBRATION = Calibration(
+    Host("a CPU", 2, "6.1"),
+    "2.21.0",
+    "0.1.0",
+    "2026-01-31T12:00:00Z",
+    {"grpc": GRPC, "grpc++": WIRE},
+    Kernels(3e-5, 1e-9, 1e-5, 5e-10),
+    measured_workers=2,
+    measured_ps=2,
+)
+JOB = examples.one_big(CALIBRATION.kernels)
+CALIBRATION = dataclasses.replace(
+    CALIBRATION, jobs={"ctr": json.loads(json.dumps(JOB.to_document()))}
+)
+
+
+def question(placement: str = "round_robin", side: str = "grpc++", **shape: object) -> Question:
+    of = Shape(**{"workers": 4, "ps": 2, **shape})  # type: ignore[arg-type]
+    return Question(JOB, CALIBRATION, side, placement, of, steps=30)
+
+
+class TestRecords:
+    def test_a_calibration_is_read_as_it_was_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "calibration.json"
+        path.write_text(json.dumps(CALIBRATION.to_document()))
+        assert kept.read(path) == CALIBRATION
+        assert Job.from_document(kept.read(path).jobs["ctr"]) == JOB
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"command": "bench train"}'])
+    def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "other.json"
+        path.write_text(text)
+        with pytest.raises(TensorwireError, match=r"other\.json"):
+            kept.read(path)
+
+    def test_a_calibration_that_is_kept_is_the_users_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+        assert not kept.own_path().exists()
+        path = kept.keep(CALIBRATION)
+        assert path == kept.own_path()
+        assert kept.read(path) == CALIBRATION
+
+
+class TestLoads:
+    def test_a_part_has_its_rows_bytes_and_all_the_tensors(self) -> None:
+        rows = (RowRange(0, 10, 900.0), RowRange(10, 100, 100.0))
+        hot = JobVariable(
+            Variable("hot", (100, 4), 4), Transfer(1, 80), Transfer(1, 400), ps_cpu_s=1.0, rows=rows
+        )
+        job = Job("j", "", 1, (hot,), 0.0)
+        plan = dataclasses.replace(placed(job, "round_robin", 2), tasks={"hot": (0, 1)})
+        first, second = loads(job, plan)
+        # Rows 0 to 49 have all of the first range and 40 of the 90 rows of the second.
+        assert first.pulled.bytes == pytest.approx(400 * (900 + 100 * 40 / 90) / 1000)
+        assert (first.pulled.tensors, second.asked.tensors) == (1, 1)
+        assert first.pulled.bytes + second.pulled.bytes == pytest.approx(400)
+        assert first.cpu_s + second.cpu_s == pytest.approx(1.0)
+
+    def test_loads_that_are_nearly_equal_count_as_equal_and_add_up(self) -> None:
+        hot = PsLoad(pulled=Transfer(9, 9e6))
+        others = [PsLoad(pulled=Transfer(1, 1e5 + each)) for each in range(20)]
+        made = alike([*others[:10], hot, *others[10:], PsLoad()], GRPC, 4)
+        assert made[10] == hot
+        assert len(set(made)) == 3
+        assert made[21] == PsLoad()
+        assert sum(each.bytes for each in made) == pytest.approx(
+            sum(each.bytes for each in others) + 9e6
+        )
+
+
+class TestSweep:
+    def test_the_bend_is_where_the_ps_has_no_more_to_give(self) -> None:
+        curve = sweep.sweep(question(ps=1), sweep.parse("workers=1..40"))
+        most, best = curve.best
+        assert curve.bend is not None
+        assert 2 <= curve.bend <= most
+        at = dict(curve.points)[curve.bend]
+        assert 0.75 * best.steps_per_s < at.steps_per_s
+        alone = curve.points[0][1].steps_per_s
+        # Up to there each worker counts, and then hardly.
+        assert at.steps_per_s > 0.6 * curve.bend * alone
+        assert best.steps_per_s < 2 * at.steps_per_s
+
+    def test_a_curve_that_only_rises_has_no_bend(self) -> None:
+        curve = sweep.sweep(question("balanced", ps=40, cores=64.0), sweep.parse("workers=1..4"))
+        assert curve.bend is None
+        assert [number for number, _ in curve.points] == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("text", ["workers", "workers=5..5", "workers=0..5", "links=1..2"])
+    def test_what_is_no_range_is_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match=r"workers=1\.\.1000"):
+            sweep.parse(text)
+
+    def test_a_long_range_is_looked_at_where_it_is_small_most_closely(self) -> None:
+        points = sweep.parse("workers=1..1000").points()
+        assert (points[0], points[-1]) == (1, 1000)
+        assert 10 < len(points) < 20
+
+
+class TestTarget:
+    def test_the_cheapest_reaches_it_and_one_worker_less_does_not(self) -> None:
+        asked = question("balanced", cores=4.0)
+        prices = target.Prices(core=1.0, gbit=0.1)
+        (best,) = target.cheapest([asked], 300.0, prices)
+        assert best.prediction.steps_per_s >= 300
+        workers = best.question.shape.workers
+        assert best.question.having(workers=workers - 1).answer().steps_per_s < 300
+        assert best.price == pytest.approx(prices.of(best.question.shape))
+        machines = workers + best.question.shape.ps
+        assert best.price == pytest.approx(machines * (4 * 1.0 + 10 * 0.1))
+
+    def test_what_no_cluster_reaches_is_said(self) -> None:
+        slow = question(link_bytes_per_s=1e5)
+        with pytest.raises(TensorwireError, match="no cluster of up to"):
+            target.cheapest([slow], 1e4, target.Prices(1.0, 0.0))
+
+    def test_without_prices_nothing_is_cheapest(self) -> None:
+        with pytest.raises(UsageError, match="--price-core"):
+            target.cheapest([question()], 10.0, target.Prices(0.0, 0.0))
+
+
+class TestAdvice:
+    def test_placing_the_big_variable_in_parts_is_what_helps_one_hot_ps(self) -> None:
+        asked = question(workers=30, ps=4)
+        prediction = asked.answer()
+        found = advice.changes(asked, prediction)
+        assert "balanced" in found[0].text
+        assert "ps:0 has 100% of all bytes for big" in found[0].text
+        assert found[0].gain > 2
+        assert advice.saturated(prediction).startswith("ps:0")
+        assert not any("workers" in each.text for each in found)
+
+
+class TestShape:
+    @pytest.mark.parametrize(
+        ("text", "rate"), [("10gbit", 1.25e9), ("500mbit", 6.25e7), ("none", None)]
+    )
+    def test_links_are_read(self, text: str, rate: float | None) -> None:
+        assert link_bytes_per_s(text) == rate
+
+    @pytest.mark.parametrize("text", ["10", "fast", "0gbit", "10 parsec"])
+    def test_what_is_no_rate_is_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match="10gbit"):
+            link_bytes_per_s(text)
+
+
+class TestSources:
+    def test_a_graphs_crossings_are_ids_rows_and_gradients(self) -> None:
+        table, dense = Variable("table", (1000, 8), 4), Variable("dense", (16,), 4)
+        crossings = (
+            Crossing("ids", "table", True, (-1,), 8),
+            Crossing("rows", "table", False, (-1, 8), 4),
+            Crossing("grad", "table", True, (-1, 8), 4),
+            Crossing("read", "dense", False, (16,), 4),
+            Crossing("dense grad", "dense", True, (16,), 4),
+        )
+        job = sources.of_model(Model((table, dense), crossings), CALIBRATION, "a graph", 100)
+        of_table, of_dense = job.variables
+        assert of_table.asked == Transfer(1, 800)
+        assert of_table.pulled == of_table.pushed == Transfer(1, 3200)
+        assert of_dense.pulled == of_dense.pushed == Transfer(1, 64)
+        kernels = CALIBRATION.kernels
+        assert of_dense.ps_cpu_s == pytest.approx(kernels.variable_ps_cpu_s + 128e-9)
+
+    def test_open_sizes_of_a_graph_take_a_batch(self) -> None:
+        table = Variable("table", (1000, 8), 4)
+        model = Model((table,), (Crossing("rows", "table", False, (-1, 8), 4),))
+        with pytest.raises(UsageError, match="--batch"):
+            sources.of_model(model, CALIBRATION, "a graph", None)
+
+    def test_a_look_at_a_running_job_tells_its_bytes_and_its_work(self) -> None:
+        job = sources.of_record(LOOKS / "one-big-variable.json", CALIBRATION)
+        whole = loads(job, placed(job, "round_robin", 1))[0]
+        # The look counted 168 and more steps of 12.4 MB each way.
+        assert whole.pulled.bytes == pytest.approx(12.4e6, rel=0.1)
+        assert whole.pushed.bytes == pytest.approx(12.2e6, rel=0.1)
+        big = max(job.variables, key=lambda each: each.pulled.bytes)
+        assert big.variable.name == "embedding"
+        assert big.pushed.bytes > 0.9 * whole.pushed.bytes
+        assert 0 < job.worker_cpu_s < 0.05
+
+    def test_a_record_of_training_names_a_model_that_was_calibrated(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.json"
+        result = {
+            "protocol": "grpc",
+            "tensor_fuse": False,
+            "model": "ctr",
+            "steps": 10,
+            "steps_per_s": 29.1,
+            "examples_per_s": 1.0,
+            "auc": 0.7,
+            "rpcs_per_step": 1.0,
+            "wire_mb_per_step": 1.0,
+            "ps": 1,
+            "workers": 2,
+        }
+        record = {
+            "command": "bench train",
+            "version": "0.1.0",
+            "tensorflow": "2.21.0",
+            "host": {"cpu": "a", "cores": 2, "kernel": "6"},
+            "results": [result],
+            "ratios": {},
+        }
+        path.write_text(json.dumps(record))
+        job = sources.of_record(path, CALIBRATION)
+        assert job.variables == JOB.variables
+        assert "2 workers and 1 ps, steps/s: grpc 29.1" in job.source
+
+    @pytest.mark.parametrize("text", ["[]", '{"command": "bench tcp"}', "nothing"])
+    def test_what_is_no_run_is_refused(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "x.json"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"x\.json"):
+            sources.of_record(path, CALIBRATION)
+
+    def test_a_model_that_was_not_calibrated_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="it has ctr"):
+            sources.of_calibrated(CALIBRATION, "flights")
