@@ -10,11 +10,10 @@ import contextlib
 import dataclasses
 import sys
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import psutil
 
@@ -25,6 +24,7 @@ from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import LocalCluster, Task
 from tensorwire.lab.channel import ChannelClosed, Message
+from tensorwire.scope import Scope
 
 PROTOCOLS = ("grpc", "grpc++")
 TRANSPORTS = ("auto", "tcp", "memory")
@@ -192,10 +192,7 @@ class Block:
     cpu_s: float
 
 
-_Processes = TypeVar("_Processes", bound="ClusterProcesses")
-
-
-class ClusterProcesses(ABC):
+class ClusterProcesses(Scope):
     """Processes that stay for a measurement. A context manager: none of them survives it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -205,20 +202,9 @@ class ClusterProcesses(ABC):
     def _start(self) -> None:
         """Starts them in the cluster."""
 
-    def __enter__(self: _Processes) -> _Processes:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._cluster)
-            self._start()
-            stack.pop_all()  # from here on __exit__ ends the cluster
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._cluster.__exit__(exception_type, exception, traceback)
+    def _open(self, held: contextlib.ExitStack) -> None:
+        held.enter_context(self._cluster)
+        self._start()
 
 
 class Side(ClusterProcesses):
