@@ -16,13 +16,15 @@ Where there is no root, or no pyroute2, the hosts are this machine's loopback, a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import cgroups, enter, network
@@ -32,10 +34,13 @@ from tensorwire.lab.namespaces import NamespaceMaker
 from tensorwire.lab.network import NetworkUnavailable, Switch
 from tensorwire.lab.relaying import RelayProcess
 from tensorwire.lab.settings import HostSettings, LabSettings
+from tensorwire.scope import Scope
 
 # BBR, a default on some machines, measures its way to the rate and is often far below it on a link
 # this short. "reno" is what every kernel lets a namespace choose; there is no loss to recover from.
 _CONGESTION_CONTROL = "reno"
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,24 @@ class Host:
         }
         return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
 
+    def inside(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns on this host's network, with the threads that it starts.
+
+        Raises what `work` raises.
+        """
+        if not self.namespaces:
+            return work()
+
+        def enter_first() -> Result:
+            with Path(self.namespaces[0]).open("rb") as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
+                    raise OSError(ctypes.get_errno(), "cannot enter a host of the lab")
+            return work()
+
+        # In a thread that ends here: this one stays where it is.
+        with ThreadPoolExecutor(1) as there:
+            return there.submit(enter_first).result()
+
     def received_bytes(self) -> int | None:
         """Bytes that came to this host over its link so far; None where it has none in a lab."""
         return network.received_bytes(self.namespaces[0]) if self.namespaces else None
@@ -70,7 +93,7 @@ class Host:
 LOOPBACK = Host("127.0.0.1")
 
 
-class Lab:
+class Lab(Scope):
     """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
 
     def __init__(
@@ -84,8 +107,8 @@ class Lab:
                 them whatever the kernel.
         """
         self._settings = list(settings.hosts)
+        self._nodes = settings.nodes
         self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
-        self._stack = contextlib.ExitStack()
         self._switch: Switch | None = None
         self._is_relayed = relayed
         self._relay: RelayProcess | None = None
@@ -94,37 +117,26 @@ class Lab:
         self._notes: dict[str, str] = {}
         self.hosts: tuple[Host, ...] = ()
 
-    def __enter__(self) -> Lab:
-        with contextlib.ExitStack() as stack:
-            cgroups.sweep()
-            if self._want_groups:
-                self._make_groups(stack)
-            try:
-                self._make_hosts(stack)
-            except NetworkUnavailable as error:
-                self._switch = self._relay = None
-                self.hosts = (LOOPBACK,) * len(self._settings)
-                self._notes["network"] = (
-                    "the lab's hosts are plain processes on this machine's loopback, and rate and "
-                    f"delay are not applied: {error}"
-                )
-            if self._groups:
-                self.hosts = tuple(
-                    dataclasses.replace(host, cgroup=group.path)
-                    for host, group in zip(self.hosts, self._groups, strict=True)
-                )
-            for index in range(len(self.hosts)):
-                self._apply(index)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def _open(self, held: contextlib.ExitStack) -> None:
+        cgroups.sweep()
+        if self._want_groups:
+            self._make_groups(held)
+        try:
+            self._make_hosts(held)
+        except NetworkUnavailable as error:
+            self._switch = self._relay = None
+            self.hosts = (LOOPBACK,) * len(self._settings)
+            self._notes["network"] = (
+                "the lab's hosts are plain processes on this machine's loopback, and rate and "
+                f"delay are not applied: {error}"
+            )
+        if self._groups:
+            self.hosts = tuple(
+                dataclasses.replace(host, cgroup=group.path)
+                for host, group in zip(self.hosts, self._groups, strict=True)
+            )
+        for index in range(len(self.hosts)):
+            self._apply(index)
 
     @property
     def has_network(self) -> bool:
@@ -134,7 +146,7 @@ class Lab:
     @property
     def settings(self) -> LabSettings:
         """As they are now."""
-        return LabSettings(tuple(self._settings))
+        return LabSettings(tuple(self._settings), self._nodes)
 
     @property
     def notes(self) -> list[str]:
@@ -211,9 +223,11 @@ class Lab:
             relay = RelayProcess(of_switch.paths[0], [each.paths[0] for each in of_hosts])
             self._relay = stack.enter_context(relay)
         self._switch = Switch(of_switch.paths[0])
-        for address, namespaces in zip(addresses, of_hosts, strict=True):
+        for node, link in enumerate(self._nodes):
+            self._switch.add_node(node, link.rate_bits_per_s, link.delay_s)
+        for address, namespaces, settings in zip(addresses, of_hosts, self._settings, strict=True):
             descriptor = None if self._is_relayed else namespaces.descriptors[0]
-            self._switch.join(namespaces.paths[0], descriptor, address)
+            self._switch.join(namespaces.paths[0], descriptor, address, settings.node)
             if namespaces.unresolved is not None:
                 self._notes["names"] = (
                     f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"

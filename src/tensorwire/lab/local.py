@@ -165,7 +165,7 @@ class LocalCluster:
             self._directory.mkdir(0o700)
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._claim = leftovers.Claim(self._directory, self._token)
-            self._temporary.mkdir()
+            self.temporary.mkdir()
             undo.pop_all()
         return self
 
@@ -182,7 +182,7 @@ class LocalCluster:
         elif isinstance(exception, Exception):
             keep_logs = True
         self._end_tasks()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
         if self._claim is not None:
             self._claim.release()
         if keep_logs and self._tasks:
@@ -216,7 +216,8 @@ class LocalCluster:
         return self._directory
 
     @property
-    def _temporary(self) -> Path:
+    def temporary(self) -> Path:
+        """Where what goes with the cluster's tasks can be, and their temporary files are."""
         return self.directory / "tmp"
 
     def start(
@@ -299,7 +300,7 @@ class LocalCluster:
             "no_grpc_proxy": ",".join(["localhost", LOOPBACK.address, *addresses]),
             **os.environ,
             # TensorFlow leaves files behind, and more of them when it is killed.
-            "TMPDIR": str(self._temporary),
+            "TMPDIR": str(self.temporary),
             **extra,
         }
         outer = os.environ.get(guard.TOKEN_VARIABLE)  # a cluster within a task of another

@@ -54,7 +54,8 @@ def received_bytes(namespace: str) -> int:
 class Switch:
     """A bridge in a namespace of its own, and a link from it to each host that has joined.
 
-    A link is a pair of virtual interfaces; both ends have its rate, and the host's its delay.
+    A link is a pair of virtual interfaces; both ends have its rate, and the host's its delay. Hosts
+    of a node are linked to a bridge of the node, and that to the one that joins all.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -65,11 +66,32 @@ class Switch:
         self._delayed: set[tuple[str, str]] = set()
         self.has_delay = True
         """False once the kernel has refused to delay packets."""
-        with _control(namespace) as control, _or_unavailable("bridge"):
-            control.link("add", ifname=_BRIDGE, kind="bridge")
-            control.link("set", index=_index(control, _BRIDGE), state="up")
+        self._add_bridge(_BRIDGE)
 
-    def join(self, namespace: str, descriptor: int | None, address: str) -> None:
+    def add_node(self, node: int, rate_bits_per_s: float | None, delay_s: float) -> None:
+        """Makes the bridge of a node, and its link.
+
+        Raises:
+            NetworkUnavailable: the kernel refuses.
+        """
+        self._add_bridge(f"node{node}")
+        up, down = f"up{node}", f"down{node}"
+        with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
+            control.link("add", ifname=up, kind="veth", peer={"ifname": down})
+            for port, bridge in ((up, f"node{node}"), (down, _BRIDGE)):
+                master = _index(control, bridge)
+                control.link("set", index=_index(control, port), master=master, state="up")
+        self._shape(self._namespace, up, rate_bits_per_s, delay_s)
+        self._shape(self._namespace, down, rate_bits_per_s, 0.0)
+
+    def _add_bridge(self, name: str) -> None:
+        with _control(self._namespace) as control, _or_unavailable("bridge"):
+            control.link("add", ifname=name, kind="bridge")
+            control.link("set", index=_index(control, name), state="up")
+
+    def join(
+        self, namespace: str, descriptor: int | None, address: str, node: int | None = None
+    ) -> None:
         """Links a host, whose network namespace is `namespace`, held by `descriptor`; without that
         its interfaces exist."""
         port = f"host{len(self._hosts)}"
@@ -77,7 +99,7 @@ class Switch:
             if descriptor is not None:
                 peer = {"ifname": _LINK, "net_ns_fd": descriptor}
                 control.link("add", ifname=port, kind="veth", peer=peer)
-            bridge = _index(control, _BRIDGE)
+            bridge = _index(control, _BRIDGE if node is None else f"node{node}")
             control.link("set", index=_index(control, port), master=bridge, state="up")
         with _control(namespace) as control:
             control.link("set", index=_index(control, "lo"), state="up")

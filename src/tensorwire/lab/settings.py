@@ -21,35 +21,50 @@ _LONGEST_DELAY_S = 10.0
 FEWEST_CPUS = 0.01
 
 _RATE_UNITS = {"bit": "1", "kbit": "1e3", "mbit": "1e6", "gbit": "1e9"}
+_RATE_EXAMPLE = "10gbit or 500mbit"
 _DELAY_UNITS = {"us": "1e-6", "ms": "1e-3", "s": "1"}
 
 
 @dataclass(frozen=True)
-class HostSettings:
-    """One host, and its link to the bridge that joins all hosts. None: as the machine has it."""
+class LinkSettings:
+    """A link to the bridge that joins all hosts. None: as fast as the machine."""
 
     rate_bits_per_s: float | None = None
     """What the link carries in each direction."""
     delay_s: float = 0.0
-    """How much later arrives what this host sends; a round trip has the delays of both ends."""
-    cpus: float | None = None
-    """CPU seconds a second that all tasks of the host together may use."""
-    is_cut: bool = False
-    """Whether its link carries nothing; nobody is told, as when a cable far away is pulled."""
-    loss: float = 0.0
-    """The share of packets that are lost, in each direction. This and what follows takes a lab
-    that is relayed."""
-    late: float = 0.0
-    """The share of packets that come `late_s` after their turn, behind those that overtake them."""
-    late_s: float = 0.0
+    """How much later arrives what is sent from behind it; a round trip has the delays of both
+    ends."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what no host can have."""
+        """Raises UsageError for what no link can be."""
         rate = self.rate_bits_per_s
         if rate is not None and not _LOWEST_BITS_PER_S <= rate <= HIGHEST_BITS_PER_S:
             raise UsageError("the rate of a lab's link is from 10kbit to 32gbit")
         if not 0 <= self.delay_s <= _LONGEST_DELAY_S:
             raise UsageError("the delay of a lab's link is from 0us to 10s")
+
+
+@dataclass(frozen=True)
+class HostSettings(LinkSettings):
+    """One host, and its own link."""
+
+    cpus: float | None = None
+    """CPU seconds a second that all tasks of the host together may use."""
+    is_cut: bool = False
+    """Whether its link carries nothing; nobody is told, as when a cable far away is pulled."""
+    loss: float = 0.0
+    """The share of packets that are lost, in each direction. This and `late` take a lab that is
+    relayed."""
+    late: float = 0.0
+    """The share of packets that come `late_s` after their turn, behind those that overtake them."""
+    late_s: float = 0.0
+    node: int | None = None
+    """The machine whose link it shares with other hosts, by its place in `LabSettings.nodes`; its
+    own link then leads there. None: it is a machine."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what no host can have."""
+        super().__post_init__()
         if not 0 <= self.loss <= 1 or not 0 <= self.late <= 1:
             raise UsageError("the shares of packets that are lost or late are from 0 to 1")
         if not 0 <= self.late_s <= _LONGEST_DELAY_S:
@@ -63,6 +78,9 @@ class LabSettings:
     """Every host of a lab, `host0` first."""
 
     hosts: tuple[HostSettings, ...]
+    nodes: tuple[LinkSettings, ...] = ()
+    """Machines on which several hosts are, as pods are on the nodes of a cluster: what hosts of one
+    node send each other does not pass its link."""
 
     def __post_init__(self) -> None:
         """Raises UsageError for what is no lab."""
@@ -117,19 +135,28 @@ def parse(text: str) -> LabSettings:
         raise UsageError(f"--lab: hosts={given['hosts']} is no number of hosts")
     settings = HostSettings()
     if "rate" in given:
-        rate = _quantity("rate", given["rate"], _RATE_UNITS, "10gbit or 500mbit")
+        rate = _quantity("--lab: rate=", given["rate"], _RATE_UNITS, _RATE_EXAMPLE)
         settings = dataclasses.replace(settings, rate_bits_per_s=rate)
     if "delay" in given:
-        delay = _quantity("delay", given["delay"], _DELAY_UNITS, "50us or 2ms")
+        delay = _quantity("--lab: delay=", given["delay"], _DELAY_UNITS, "50us or 2ms")
         settings = dataclasses.replace(settings, delay_s=delay)
     if "cpus" in given:
-        cpus = _quantity("cpus", given["cpus"], {"": "1"}, "1 or 0.5")
+        cpus = _quantity("--lab: cpus=", given["cpus"], {"": "1"}, "1 or 0.5")
         settings = dataclasses.replace(settings, cpus=cpus)
     return LabSettings.alike(int(given["hosts"]), settings)
+
+
+def parse_link(option: str, text: str) -> LinkSettings:
+    """The link of a rate as "10gbit".
+
+    Raises:
+        UsageError: it is none, or no link can be so; names the option.
+    """
+    return LinkSettings(_quantity(f"{option} ", text, _RATE_UNITS, _RATE_EXAMPLE))
 
 
 def _quantity(name: str, text: str, units: dict[str, str], example: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.lower())
     if match is None or match[2] not in units:
-        raise UsageError(f"--lab: {name}={text} is not understood: write it as {example}")
+        raise UsageError(f"{name}{text} is not understood: write it as {example}")
     return float(Decimal(match[1]) * Decimal(units[match[2]]))
