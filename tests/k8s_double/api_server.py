@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import re
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,7 +68,7 @@ class ApiServer:
     objects: dict[Key, Object] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     """By pod."""
-    figures: dict[str, Object] = field(default_factory=dict)
+    figures: dict[str, Callable[[], Object]] = field(default_factory=dict)
     """What a pod's endpoint serves."""
     requests: list[tuple[str, str]] = field(default_factory=list)
     """(verb, plural) of what changed something."""
@@ -199,12 +198,9 @@ class ApiServer:
             self._keep("pods", namespace, {"kind": "Pod", "status": {}, **template})
 
     @contextmanager
-    def serve(self, folder: Path, listener: socket.socket | None = None) -> Iterator[Path]:
-        """Answers at `listener`, or on loopback; yields the kubeconfig that leads there."""
-        http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self), bind_and_activate=False)
-        http.socket.close()
-        http.socket = listener or socket.create_server(("127.0.0.1", 0))
-        http.server_address = http.socket.getsockname()
+    def serve(self, folder: Path) -> Iterator[Path]:
+        """Answers on loopback; yields the kubeconfig that leads there."""
+        http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         url = f"http://127.0.0.1:{http.server_address[1]}"
@@ -395,7 +391,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
             assert (rest, port) == ("/proxy/figures", "9100")
             if name not in server.figures:
                 raise Refusal(503, "ServiceUnavailable", "connection refused")
-            return server.figures[name]
+            return server.figures[name]()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nobody reads it."""

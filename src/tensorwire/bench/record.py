@@ -227,6 +227,64 @@ class LayerResult:
     """
 
 
+@dataclass(frozen=True)
+class TaskLoad:
+    """What one task of a job used while it trained."""
+
+    task: str
+    """"ps:0"."""
+    node: str
+    cores: float
+    """CPU seconds a second."""
+    cpu_limit: float
+    """What its pod may use."""
+    memory_mb: float
+    """Resident, of 10^6 bytes, at the end."""
+    in_mb_per_s: float
+    out_mb_per_s: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One finding of the doctor."""
+
+    rule: str
+    title: str
+    cost: float | None
+    """Share of a step, 0 to 1; None where it is not known."""
+    confidence: str
+    change: str
+    evidence: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LayoutResult:
+    """`k8s compare`: one layout of a case, with one placement of the variables."""
+
+    layout: str
+    """"colocated" or "isolated"."""
+    placement: str
+    protocol: str
+    case: str
+    case_workers: int
+    """What the case says; `workers` of them were run."""
+    workers: int
+    ps: int
+    nodes: int
+    seconds: float
+    """How long each job was looked at."""
+    steps_per_s: float
+    """Of all workers together; the median over the rounds."""
+    between_nodes_mb_per_s: float
+    """What tasks of different nodes sent each other; these and what follows: of the round in the
+    middle."""
+    tasks: Sequence[TaskLoad]
+    step: str | None
+    """Where the time of a worker's step goes, in words; None where that is not known."""
+    verdicts: Sequence[Verdict]
+    """The costliest first."""
+
+
 Result = (
     MemoryResult
     | TcpResult
@@ -237,6 +295,7 @@ Result = (
     | ServeResult
     | TrainResult
     | LayerResult
+    | LayoutResult
 )
 
 _RESULT_TYPES: dict[str, type[Result]] = {
@@ -251,6 +310,7 @@ _RESULT_TYPES: dict[str, type[Result]] = {
     "bench train": TrainResult,
     "demo": TrainResult,
     "bench all": LayerResult,
+    "k8s compare": LayoutResult,
 }
 
 
@@ -401,6 +461,9 @@ def _result(result_type: type[Result], entry: dict[str, Any]) -> Result:
         values["step_ms"] = StepMs(**values["step_ms"])
     if values.get("latency_us") is not None:
         values["latency_us"] = LatencyUs(**values["latency_us"])
+    if result_type is LayoutResult:
+        values["tasks"] = tuple(TaskLoad(**each) for each in values["tasks"])
+        values["verdicts"] = tuple(Verdict(**each) for each in values["verdicts"])
     return result_type(**values)
 
 

@@ -95,7 +95,7 @@ class TaskFigures:
     polling: bool = False
     """Whether they never sleep."""
     tx_bytes: float = 0.0
-    """Over TCP."""
+    """To tasks of other hosts."""
     rx_bytes: float = 0.0
     received: Sequence[Flow] = ()
     steps: float | None = None

@@ -19,7 +19,7 @@ CONFIG_FOLDER = "/etc/tensorwire"
 """Where a container finds the files of the job's ConfigMap."""
 
 FORMATS = ("plain", "jobset")
-PLACEMENTS = ("affinity", "labels")
+SCHEDULINGS = ("affinity", "labels")
 ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
     "server": ("worker",),
     "estimator": ("chief", "worker"),
@@ -76,9 +76,10 @@ class Script:
         return Path(self.path).name
 
     @staticmethod
-    def named(argument: str) -> Script:
-        """An absolute path is the image's; any other is read here and goes into the ConfigMap."""
-        if argument.startswith("/"):
+    def named(argument: str, *, has_image: bool = True) -> Script:
+        """An absolute path is the image's, where there is one; any other is read here and goes into
+        the ConfigMap."""
+        if has_image and argument.startswith("/"):
             return Script(argument)
         path = Path(argument)
         try:
@@ -115,11 +116,14 @@ class Job:
     namespace: str | None = None
     """None is the one that the user's kubeconfig names."""
     case: str | None = None
-    placement: str = "affinity"
+    scheduling: str = "affinity"
+    """How pods find their nodes."""
     format: str = "plain"
     api: str = "server"
     protocol: str = "grpc++"
     tensor_fuse: bool = False
+    placement: str = "round_robin"
+    """Of variables on the ps, as in `tensorwire run`."""
     worker_resources: Resources = Resources("300m", "4Gi")
     ps_resources: Resources = Resources("2", "4Gi")
     grpc_port: int = 2222
@@ -141,8 +145,8 @@ class Job:
             )
         if self.workers < 1 or self.ps < 1:
             raise UsageError("a job has at least one worker and one ps")
-        if self.placement == "labels" and self.case is None:
-            raise UsageError("placing by labels needs --case: a node's labels name the case")
+        if self.scheduling == "labels" and self.case is None:
+            raise UsageError("scheduling by labels needs --case: a node's labels name the case")
         for variable in self.environment:
             if not _VARIABLE.fullmatch(variable):
                 raise UsageError(f"{variable!r} is no name of an environment variable")
@@ -258,6 +262,8 @@ class Job:
             words += ["--protocol", self.protocol]
         if self.tensor_fuse:
             words.append("--tensor-fuse")
+        if self.placement != "round_robin":
+            words += ["--placement", self.placement]
         words.append(self.script.path)
         return " ".join([*map(shlex.quote, words), *map(self._word, self.arguments)])
 

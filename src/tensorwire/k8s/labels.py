@@ -1,4 +1,4 @@
-"""Labels for the nodes of a case, as `--placement labels` looks for them."""
+"""Labels for the nodes of a case, as `--scheduling labels` looks for them."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from tensorwire.monitor.figures import TaskFigures
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,10 @@ class Figures:
     """That all ps moved, in and out."""
 
 
-def counts(record: Mapping[str, Any]) -> tuple[int, int]:
-    """Of the record that a task serves at /figures: parts of steps it ran, and bytes it moved.
-
-    Raises KeyError, TypeError or ValueError for what is no such record.
-    """
-    steps = int(record["run_graphs"]) + int(record["eager_calls"])
-    moved = sum(int(peer["tx_bytes"]) + int(peer["rx_bytes"]) for peer in record["peers"])
-    return steps, moved
+def counts(task: TaskFigures) -> tuple[int, int]:
+    """Parts of steps that a task ran, and bytes that it moved over sockets."""
+    moved = sum(peer.tx_bytes + peer.rx_bytes for peer in task.peers)
+    return task.run_graphs + task.eager_calls, moved
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tensorwire.k8s.connection import (
 )
 from tensorwire.k8s.progress import Figures, Progress, counts
 from tensorwire.k8s.state import JobState, TaskState, job_state
+from tensorwire.monitor.figures import TaskFigures
 
 _LAST_LINES = 15
 _LONGEST_OUTAGE_S = 600.0  # of an API server, while a job is followed
@@ -101,21 +102,31 @@ def read_figures(connection: Connection, state: JobState) -> Figures | None:
     """What the job's ps serve, through the API server; None where that is not to be had."""
     steps, moved, heard = 0, 0, False
     for task in state.tasks:
-        if task.role != "ps" or task.phase != "ready" or task.pod is None:
+        if task.role != "ps" or task.phase != "ready":
             continue
-        try:
-            answer = connection.core.connect_get_namespaced_pod_proxy_with_path(
-                f"{task.pod}:{task.metrics_port}",
-                connection.namespace,
-                "figures",
-                _request_timeout=_FIGURES_S,
-                _preload_content=False,
-            )
-            ran, moved_here = counts(json.loads(answer.data))
-            steps, moved, heard = max(steps, ran), moved + moved_here, True
-        except (*API_ERRORS, TRANSPORT_ERROR, ValueError, KeyError, TypeError):
+        figures = figures_of(connection, task)
+        if figures is None:
             return None  # the sum of some of them would make no rate
+        ran, moved_here = counts(figures)
+        steps, moved, heard = max(steps, ran), moved + moved_here, True
     return Figures(time.monotonic(), steps, moved) if heard else None
+
+
+def figures_of(connection: Connection, task: TaskState) -> TaskFigures | None:
+    """What a task serves, through the API server; None where that is not to be had."""
+    if task.pod is None:
+        return None
+    try:
+        answer = connection.core.connect_get_namespaced_pod_proxy_with_path(
+            f"{task.pod}:{task.metrics_port}",
+            connection.namespace,
+            "figures",
+            _request_timeout=_FIGURES_S,
+            _preload_content=False,
+        )
+        return TaskFigures.from_json(json.loads(answer.data))
+    except (*API_ERRORS, TRANSPORT_ERROR, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def find_tasks(state: JobState, wanted: str | None) -> list[TaskState]:

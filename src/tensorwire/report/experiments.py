@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from tensorwire.bench.record import (
     LatencyUs,
+    LayoutResult,
     MemoryResult,
     Ratio,
     Record,
@@ -22,7 +23,7 @@ from tensorwire.bench.record import (
     TransferResult,
 )
 from tensorwire.bench.sides import side_name
-from tensorwire.report import training
+from tensorwire.report import layouts, training
 from tensorwire.report.blocks import Bar, Bars, Chart, Line, Lines, Section, Table
 from tensorwire.report.comparison import doubts, noise_notes, noise_warnings, ratio_table
 from tensorwire.report.places import lab_notes
@@ -56,6 +57,11 @@ def section(record: Record[Result], *, follows_others: bool = False) -> Section:
     )
 
 
+def details(record: Record[Any]) -> list[Section]:
+    """What a page has below the section."""
+    return layouts.details(record) if isinstance(record.results[0], LayoutResult) else []
+
+
 _WHAT_GIVES_MORE = {
     "bench tcp": "--rounds",
     "bench rpc": "--rounds",
@@ -63,6 +69,7 @@ _WHAT_GIVES_MORE = {
     "bench train": "--steps",
     "demo": "--steps",
     "bench serve": "--requests",
+    "k8s compare": "--rounds",
 }
 
 
@@ -384,6 +391,7 @@ _VIEWS: Mapping[type[Result], Callable[[Any], Section]] = {
     ServeResult: _serve,
     MemoryResult: _memory,
     TrainResult: training.section,
+    LayoutResult: layouts.section,
 }
 
 

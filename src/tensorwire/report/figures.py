@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorwire.bench.record import (
     LayerResult,
+    LayoutResult,
     MemoryResult,
     Result,
     RpcResult,
@@ -83,6 +84,11 @@ def _layer(r: LayerResult) -> Figure:
     return Figure(f"Layer {r.layer}", r.protocol or "raw", r.mb_per_s, "MB/s")
 
 
+def _layout(r: LayoutResult) -> Figure:
+    of = f"Case {r.case}, {r.workers} workers, {r.ps} ps, {r.protocol}"
+    return Figure(of, f"{r.layout} {r.placement}", r.steps_per_s, "steps/s")
+
+
 # The keys are the types that their values take; the type system cannot say so.
 _FIGURES: Mapping[type[Result], Callable[[Any], Figure]] = {
     TcpResult: _tcp,
@@ -94,4 +100,5 @@ _FIGURES: Mapping[type[Result], Callable[[Any], Figure]] = {
     TrainResult: _train,
     MemoryResult: _memory,
     LayerResult: _layer,
+    LayoutResult: _layout,
 }

@@ -20,7 +20,7 @@ def of_record(record: Record[Result]) -> Report:
     return Report(
         title=f"tensorwire {record.command}",
         facts=facts(record),
-        sections=[section],
+        sections=[section, *experiments.details(record)],
         headlines=[section.headline] if section.headline else [],
     )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from k8s_double.api_server import ApiServer
+from k8s_double.figures import figures
 from tensorwire.cli.main import main
 
 
@@ -120,16 +121,16 @@ def test_kubectl_takes_the_manifests(api: ApiServer, run: Run, tmp_path: Path, f
 
 
 def test_steps_and_throughput_come_from_the_ps(api: ApiServer, run: Run) -> None:
-    def train(steps: int) -> Callable[[ApiServer], None]:
+    def train(seconds: float) -> Callable[[ApiServer], None]:
         def act(server: ApiServer) -> None:
             server.run_all()
-            for pod in PODS[:2]:
-                peers = [{"tx_bytes": steps * 1000, "rx_bytes": 0}]
-                server.figures[pod] = {"run_graphs": steps, "eager_calls": 0, "peers": peers}
+            for index, pod in enumerate(PODS[:2]):
+                served = figures(f"ps:{index}", seconds, workers=4).to_json()
+                server.figures[pod] = lambda served=served: served
 
         return act
 
-    script(api, train(100), train(200), end_workers)
+    script(api, train(2.5), train(5), end_workers)
     done = run("submit", *JOB, *FOLLOW)
     assert done.status == 0, done
     line = next(line for line in done.out.splitlines() if "steps/s" in line)

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from k8s_double.jobs import job, job_of_case, manifests, pods_of
-from k8s_double.scheduler import Node, feasible, schedule
+from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.errors import UsageError
+from tensorwire.k8s.box.pods import pods_of
+from tensorwire.k8s.box.scheduler import Node, feasible, schedule
 from tensorwire.k8s.cases import PUBLISHED, Case
 from tensorwire.k8s.labels import command, plan
 from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS
@@ -47,7 +48,7 @@ def assert_placed_as_the_case_says(nodes: list[Node], case: Case, layout: str) -
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: f"case-{case.name}")
 def test_labels_of_a_case_suit_exactly_the_pods_that_they_are_for(case: Case, layout: str) -> None:
-    pods = pods_of(manifests(job_of_case(case, layout, placement="labels")))
+    pods = pods_of(manifests(job_of_case(case, layout, scheduling="labels")))
     nodes = labelled_nodes(case, layout)
     assert len(pods) == case.workers + case.ps
     for pod in pods:
@@ -95,12 +96,12 @@ def test_a_cluster_with_too_few_nodes_leaves_pods_waiting() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("placement", ["affinity", "labels"])
-def test_a_chief_goes_with_the_first_workers(layout: str, placement: str) -> None:
+@pytest.mark.parametrize("scheduling", ["affinity", "labels"])
+def test_a_chief_goes_with_the_first_workers(layout: str, scheduling: str) -> None:
     case = Case("mine", 4, 2, 2)
-    pods = pods_of(manifests(job_of_case(case, layout, placement=placement, api="strategy")))
+    pods = pods_of(manifests(job_of_case(case, layout, scheduling=scheduling, api="strategy")))
     nodes = [Node(f"node-{i}") for i in range(servers(case, layout))]
-    if placement == "labels":
+    if scheduling == "labels":
         nodes = labelled_nodes(case, layout)
     assert schedule(pods, nodes) == []
     (home,) = [n for n in nodes if any(p.labels[ROLE] == "chief" for p in n.pods)]

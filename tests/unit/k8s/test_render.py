@@ -12,11 +12,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from k8s_double.jobs import by_kind, job, job_of_case, jobs_of, manifests, pods_of, task_container
+from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.box.pods import by_kind, jobs_of, pods_of, task_container
 from tensorwire.k8s.cases import PUBLISHED, Case, find_case, read_cases
-from tensorwire.k8s.job import FORMATS, PLACEMENTS, ROLES_THAT_DECIDE, Resources, Script
+from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 
@@ -28,9 +29,9 @@ SUPPORTED = [f"1.{minor}" for minor in range(NEWEST - 3, NEWEST + 1)]
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: f"case-{case.name}")
 def test_all_eight_cases_are_valid_under_every_supported_version(case: Case, layout: str) -> None:
-    for placement in PLACEMENTS:
+    for scheduling in SCHEDULINGS:
         checked = set()
-        for document in manifests(job_of_case(case, layout, placement=placement)):
+        for document in manifests(job_of_case(case, layout, scheduling=scheduling)):
             # Jobs of a role differ in their numbers only.
             labels = document["metadata"]["labels"]
             key = document["kind"], labels.get("app.kubernetes.io/component")
@@ -232,7 +233,7 @@ def test_a_script_that_is_here_travels_with_the_job(
     [
         ({"name": "Flights"}, "cannot be a Service's"),
         ({"name": "a" * 41}, "at most 40"),
-        ({"placement": "labels"}, "needs --case"),
+        ({"scheduling": "labels"}, "needs --case"),
         ({"grpc_port": 9100}, "must differ"),
         ({"environment": {"A-B": "1"}}, "no name of an environment variable"),
         ({"environment": {"TF_CONFIG": "{}"}}, "says which task a pod is"),

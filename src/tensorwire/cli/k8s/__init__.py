@@ -15,6 +15,7 @@ COMMANDS = {
     "submit": ("tensorwire.cli.k8s.submit:submit", "Start a job, and follow it to its end."),
     "status": ("tensorwire.cli.k8s.status:status", "Show how a job is doing."),
     "logs": ("tensorwire.cli.k8s.logs:logs", "Show what a job's tasks print."),
+    "compare": ("tensorwire.cli.k8s.compare:compare", "Compare both layouts of a case."),
     "delete": ("tensorwire.cli.k8s.delete:delete", "Remove a job."),
 }
 

@@ -34,7 +34,7 @@ def label(
     remove: bool,
     context: str | None,
 ) -> None:
-    """Print the labels that --placement labels looks for, or label the nodes.
+    """Print the labels that --scheduling labels looks for, or label the nodes.
 
     The labels are the published test's: SCENCE (1 co-located, 2 isolated), CASE, INDEX of the
     server, and TYPE (worker or ps) where they are isolated.

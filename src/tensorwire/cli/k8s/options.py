@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tensorwire.errors import UsageError
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 
+if TYPE_CHECKING:
+    from tensorwire.k8s.cases import Case
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(min=1)
+_PLACEMENTS = ("round_robin", "greedy", "balanced")
 _PORT = click.IntRange(min=1, max=65535)
 
 cases_option = click.option(
@@ -33,45 +37,31 @@ layout_option = click.option(
 )
 namespace_option = click.option("--namespace", "-n", help="Default: the kubeconfig's.")
 context_option = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+interval_option = click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Between two looks at the job.",
+)
+up_within_option = click.option(
+    "--up-within",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=900.0,
+    show_default=True,
+    help="How long the tasks may take to get up.",
+)
 name_argument = click.argument("name")
 
-_JOB_OPTIONS = [
-    click.option("--name", required=True, help="Of the job, and in front of all its objects'."),
-    click.option("--image", required=True, help="Container image with tensorwire and TensorFlow."),
-    click.option(
-        "--script",
-        required=True,
-        help="The training script: a file here, which travels with the job, or the absolute path "
-        "of one in the image.",
-    ),
-    click.option("--case", help="A published case (1 to 4), or one of --cases."),
-    cases_option,
-    click.option("--workers", type=_COUNT, help="Instead of --case, with --ps."),
-    click.option("--ps", type=_COUNT, help="Instead of --case, with --workers."),
-    click.option("--workers-per-node", type=_COUNT, help="[default: the case's]"),
-    layout_option,
-    click.option(
-        "--placement",
-        type=click.Choice(["affinity", "labels"]),
-        default="affinity",
-        show_default=True,
-        help="affinity: the pods find together; labels: on nodes that `k8s label` has labelled.",
-    ),
-    click.option(
-        "--format",
-        type=click.Choice(["plain", "jobset"]),
-        default="plain",
-        show_default=True,
-        help="plain works on any cluster; jobset needs JobSet's controller.",
-    ),
-    click.option(
-        "--api",
-        type=click.Choice(["server", "estimator", "strategy"]),
-        default="server",
-        show_default=True,
-        help="What the script uses: tf.train.Server; tf.estimator or ParameterServerStrategy, "
-        "which get a chief.",
-    ),
+_RESOURCE_OPTIONS = [
+    click.option("--worker-cpu", default="300m", show_default=True, help="Of each worker."),
+    click.option("--worker-memory", default="4Gi", show_default=True),
+    click.option("--ps-cpu", default="2", show_default=True, help="Of each ps."),
+    click.option("--ps-memory", default="4Gi", show_default=True),
+]
+_RUN_OPTIONS = [
     click.option(
         "--protocol",
         type=click.Choice(["grpc++", "grpc"]),
@@ -80,10 +70,8 @@ _JOB_OPTIONS = [
         help="Used whatever the script says.",
     ),
     click.option("--tensor-fuse", is_flag=True, help="As in `tensorwire run`."),
-    click.option("--worker-cpu", default="300m", show_default=True, help="Of each worker."),
-    click.option("--worker-memory", default="4Gi", show_default=True),
-    click.option("--ps-cpu", default="2", show_default=True, help="Of each ps."),
-    click.option("--ps-memory", default="4Gi", show_default=True),
+]
+_POD_OPTIONS = [
     click.option("--grpc-port", type=_PORT, default=2222, show_default=True),
     click.option("--metrics-port", type=_PORT, default=9100, show_default=True),
     click.option(
@@ -114,6 +102,81 @@ _JOB_OPTIONS = [
     ),
     click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]..."),
 ]
+_api_option = click.option(
+    "--api",
+    type=click.Choice(["server", "estimator", "strategy"]),
+    default="server",
+    show_default=True,
+    help="What the script uses: tf.train.Server; tf.estimator or ParameterServerStrategy, "
+    "which get a chief.",
+)
+
+_JOB_OPTIONS = [
+    click.option("--name", required=True, help="Of the job, and in front of all its objects'."),
+    click.option("--image", required=True, help="Container image with tensorwire and TensorFlow."),
+    click.option(
+        "--script",
+        required=True,
+        help="The training script: a file here, which travels with the job, or the absolute path "
+        "of one in the image.",
+    ),
+    click.option("--case", help="A published case (1 to 4), or one of --cases."),
+    cases_option,
+    click.option("--workers", type=_COUNT, help="Instead of --case, with --ps."),
+    click.option("--ps", type=_COUNT, help="Instead of --case, with --workers."),
+    click.option("--workers-per-node", type=_COUNT, help="[default: the case's]"),
+    layout_option,
+    click.option(
+        "--scheduling",
+        type=click.Choice(["affinity", "labels"]),
+        default="affinity",
+        show_default=True,
+        help="affinity: the pods find together; labels: on nodes that `k8s label` has labelled.",
+    ),
+    click.option(
+        "--format",
+        type=click.Choice(["plain", "jobset"]),
+        default="plain",
+        show_default=True,
+        help="plain works on any cluster; jobset needs JobSet's controller.",
+    ),
+    _api_option,
+    *_RUN_OPTIONS,
+    click.option(
+        "--placement",
+        type=click.Choice(_PLACEMENTS),
+        default="round_robin",
+        show_default=True,
+        help="Where variables go, as in `tensorwire run`.",
+    ),
+    *_RESOURCE_OPTIONS,
+    *_POD_OPTIONS,
+]
+
+_EXPERIMENT_OPTIONS = [
+    click.option("--case", required=True, help="A published case (1 to 4), or one of --cases."),
+    cases_option,
+    click.option("--workers", type=_COUNT, help="Fewer than the case has, for a small machine."),
+    click.option(
+        "--placement",
+        metavar="LIST",
+        default="round_robin",
+        show_default=True,
+        help=f"Where variables go, as in `tensorwire run`: {', '.join(_PLACEMENTS)}; several take "
+        "turns.",
+    ),
+    click.option(
+        "--script",
+        help="A training script, as for `k8s submit`, that trains until it is ended.  "
+        "[default: one of ours, with one big variable]",
+    ),
+    click.option("--image", help="Run on a cluster, in this container image.  [default: the lab]"),
+    click.option("--name", default="compare", show_default=True, help="Of the job."),
+    _api_option,
+    *_RUN_OPTIONS,
+    *_RESOURCE_OPTIONS,
+    *_POD_OPTIONS,
+]
 
 
 def job_options(command: Command) -> Command:
@@ -121,7 +184,7 @@ def job_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_job(**options: Any) -> Any:
-        from tensorwire.k8s.job import Job, Resources, Script
+        from tensorwire.k8s.job import Job, Script
 
         def take(*names: str) -> dict[str, Any]:
             return {name: options.pop(name) for name in names}
@@ -129,22 +192,96 @@ def job_options(command: Command) -> Command:
         sizes = _sizes(**take("case", "cases_file", "workers", "ps", "workers_per_node"))
         job = Job(
             script=Script.named(options.pop("script")),
-            worker_resources=Resources(options.pop("worker_cpu"), options.pop("worker_memory")),
-            ps_resources=Resources(options.pop("ps_cpu"), options.pop("ps_memory")),
-            environment=_pairs("--env", options.pop("env"), "=", "NAME=VALUE"),
-            claims=_pairs("--claim", options.pop("claim"), ":", "CLAIM:/PATH"),
             **sizes,
-            **take("name", "image", "layout", "placement", "format", "api", "protocol"),
-            **take("tensor_fuse", "grpc_port", "metrics_port", "retries", "pull_secret"),
-            **take("service_account", "arguments"),
-            namespace=options["namespace"],
+            **take("name", "image", "layout", "scheduling", "format", "placement"),
+            **_common(options),
         )
         return command(job=job, **options)
 
-    decorated: Any = with_job
-    for option in reversed(_JOB_OPTIONS):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return _with(command, with_job, _JOB_OPTIONS)
+
+
+def experiment_options(command: Command) -> Command:
+    """The options of an experiment. The command gets `plan`, `image` and `templates`."""
+
+    @functools.wraps(command)
+    def with_plan(
+        *,
+        case: str,
+        cases_file: Path | None,
+        workers: int | None,
+        placement: str,
+        script: str | None,
+        image: str | None,
+        name: str,
+        rounds: int,
+        seconds: float,
+        up_within: float,
+        **options: Any,
+    ) -> Any:
+        from tensorwire.k8s import experiment
+        from tensorwire.k8s.job import Job, Script
+
+        found = _found(case, cases_file)
+        job = Job(
+            name=name,
+            image=image or "image",  # the lab's is this machine
+            script=Script.named(script, has_image=bool(image))
+            if script
+            else experiment.hot_model(),
+            case=found.name,
+            workers=workers or found.workers,
+            ps=found.ps,
+            wanted_workers_per_node=experiment.workers_per_node(found, workers),
+            **_common(options),
+        )
+        plan = experiment.Plan(
+            found, job, _placements(placement), rounds, seconds, up_within_s=up_within
+        )
+        return command(plan=plan, image=image, **options)
+
+    return _with(command, with_plan, _EXPERIMENT_OPTIONS)
+
+
+def _with(command: Command, wrapped: Any, options: list[Any]) -> Command:
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+def _common(options: dict[str, Any]) -> dict[str, Any]:
+    """What of a Job every command says alike; taken from `options`, but for the namespace."""
+    from tensorwire.k8s.job import Resources
+
+    def take(*names: str) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names}
+
+    return {
+        "worker_resources": Resources(options.pop("worker_cpu"), options.pop("worker_memory")),
+        "ps_resources": Resources(options.pop("ps_cpu"), options.pop("ps_memory")),
+        "environment": _pairs("--env", options.pop("env"), "=", "NAME=VALUE"),
+        "claims": _pairs("--claim", options.pop("claim"), ":", "CLAIM:/PATH"),
+        "namespace": options["namespace"],
+        **take("api", "protocol", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
+        **take("pull_secret", "service_account", "arguments"),
+    }
+
+
+def _placements(text: str) -> tuple[str, ...]:
+    """The placements of "round_robin,balanced"; UsageError for what is none."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in _PLACEMENTS:
+            raise UsageError(f"there is no placement {name!r}: {', '.join(_PLACEMENTS)}")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"--placement {text}: name one, or several once each")
+    return names
+
+
+def _found(case: str, cases_file: Path | None) -> Case:
+    from tensorwire.k8s.cases import PUBLISHED, find_case, read_cases
+
+    return find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))
 
 
 def _sizes(
@@ -155,15 +292,13 @@ def _sizes(
     workers_per_node: int | None,
 ) -> dict[str, Any]:
     """The number of tasks, from a case or as they were said."""
-    from tensorwire.k8s.cases import PUBLISHED, find_case, read_cases
-
     if case is None:
         if workers is None or ps is None:
             raise UsageError("say how large the job is: --case NAME, or --workers and --ps")
         return {"workers": workers, "ps": ps, "wanted_workers_per_node": workers_per_node}
     if workers is not None or ps is not None:
         raise UsageError("a --case has its own numbers: leave --workers and --ps out")
-    found = find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))
+    found = _found(case, cases_file)
     return {
         "case": found.name,
         "workers": found.workers,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.k8s.options import context_option, name_argument, namespace_option
+from tensorwire.cli.k8s.options import (
+    context_option,
+    interval_option,
+    name_argument,
+    namespace_option,
+)
 from tensorwire.errors import TensorwireError
 
 
@@ -13,14 +18,7 @@ from tensorwire.errors import TensorwireError
 @namespace_option
 @context_option
 @click.option("--watch", "follow", is_flag=True, help="Follow it to its end.")
-@click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Between two looks.",
-)
+@interval_option
 def status(
     name: str, namespace: str | None, context: str | None, follow: bool, interval: float
 ) -> None:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorwire.cli.k8s.options import context_option, job_options
+from tensorwire.cli.k8s.options import (
+    context_option,
+    interval_option,
+    job_options,
+    up_within_option,
+)
 from tensorwire.errors import TensorwireError
 
 if TYPE_CHECKING:
@@ -26,22 +31,8 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would change in the cluster, and stop.")
 @click.option("--wait", is_flag=True, help="Follow the job to its end.")
 @click.option("--clean-up", is_flag=True, help="Remove everything once the job has succeeded.")
-@click.option(
-    "--up-within",
-    metavar="SECONDS",
-    type=click.FloatRange(min=1),
-    default=900.0,
-    show_default=True,
-    help="With --wait: how long the tasks may take to get up.",
-)
-@click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="With --wait: between two looks.",
-)
+@up_within_option
+@interval_option
 def submit(
     job: Job,
     templates: Path | None,

@@ -38,6 +38,8 @@ class Surroundings:
     """Of all cores of a host."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """A task's host where it is not that of its process: the lab's."""
+    cores: Mapping[str, int] = field(default_factory=dict)
+    """Of a host whose tasks may use fewer each, as pods with a limit."""
 
 
 def look(
@@ -55,11 +57,7 @@ def look(
     after = _read(endpoints)
     given = surroundings or Surroundings()
     if not given.cpu_shares:
-        given = Surroundings(
-            given.links_mb_per_s,
-            {host: share for host in _local_hosts(after, given)},
-            given.hosts,
-        )
+        given = replace(given, cpu_shares={host: share for host in _local_hosts(after, given)})
     source = f"figures of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
     return Evidence(
         job=job_of(before, after, source, given),
@@ -98,13 +96,10 @@ def job_of(
 ) -> Job:
     """The job between two looks at its tasks."""
     earlier = {each.name: each for each in before}
-    tasks = [
-        _task(earlier[each.name], each, given.hosts.get(each.name, each.process.host))
-        for each in after
-        if each.name in earlier
-    ]
+    host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
+    tasks = [_task(earlier[a.name], a, host_of) for a in after if a.name in earlier]
     fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
-    cores = {given.hosts.get(a.name, a.process.host): a.process.cores for a in after}
+    cores = {host_of[a.name]: int(a.process.cores) for a in after} | dict(given.cores)
     return Job(
         source=source,
         protocol="grpc++",
@@ -113,7 +108,7 @@ def job_of(
         hosts=tuple(
             HostFigures(
                 host=host,
-                cores=int(count),
+                cores=count,
                 cpu_share=given.cpu_shares.get(host),
                 link_mb_per_s=given.links_mb_per_s.get(host),
             )
@@ -156,20 +151,22 @@ def placement_of(figures: Sequence[monitor.TaskFigures]) -> Placement | None:
     )
 
 
-def _task(before: monitor.TaskFigures, after: monitor.TaskFigures, host: str) -> TaskFigures:
+def _task(
+    before: monitor.TaskFigures, after: monitor.TaskFigures, host_of: Mapping[str, str]
+) -> TaskFigures:
     seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
     received = _received(before, after)
     is_worker = after.name.partition(":")[0] in _TRAINING
     return TaskFigures(
         task=after.name,
-        host=host,
+        host=host_of[after.name],
         seconds=seconds,
         cpu_s=after.process.cpu_s - before.process.cpu_s,
         cores=float(after.process.cores),
         reactors=len(after.reactors),
         polling=any(task.polling for task in after.tasks),
-        tx_bytes=_moved(after, "tx_bytes") - _moved(before, "tx_bytes"),
-        rx_bytes=_moved(after, "rx_bytes") - _moved(before, "rx_bytes"),
+        tx_bytes=_moved(after, "tx_bytes", host_of) - _moved(before, "tx_bytes", host_of),
+        rx_bytes=_moved(after, "rx_bytes", host_of) - _moved(before, "rx_bytes", host_of),
         received=tuple(received),
         steps=_steps(received) if is_worker else None,
         split=_sampled_split(before.steps, after.steps),
@@ -190,8 +187,11 @@ def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Spl
     )
 
 
-def _moved(figures: monitor.TaskFigures, name: str) -> float:
-    return float(sum(getattr(peer, name) for peer in figures.peers))
+def _moved(figures: monitor.TaskFigures, name: str, host_of: Mapping[str, str]) -> float:
+    """From or to tasks of other hosts: what those of one host exchange does not pass its link."""
+    here = host_of[figures.name]
+    peers = [peer for peer in figures.peers if host_of.get(short_name(peer.peer)) != here]
+    return float(sum(getattr(peer, name) for peer in peers))
 
 
 def _received(before: monitor.TaskFigures, after: monitor.TaskFigures) -> list[Flow]:

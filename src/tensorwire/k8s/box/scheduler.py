@@ -10,31 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorwire.k8s.box.pods import NotForBox, Pod
+
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass
-class Pod:
-    name: str
-    labels: Mapping[str, str]
-    spec: Mapping[str, Any]
-
-    @property
-    def affinity(self) -> Mapping[str, Any]:
-        return self.spec.get("affinity") or {}
-
-    @property
-    def cpu(self) -> float:
-        containers = [*self.spec.get("initContainers", ()), *self.spec["containers"]]
-        total = 0.0
-        for container in containers:
-            cpu = container["resources"]["requests"]["cpu"]
-            total += float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
-        return total
-
-
-@dataclass
 class Node:
+    """A machine of a cluster, and what the scheduler has put there."""
+
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     cpu: float = 64.0
@@ -68,7 +52,7 @@ def schedule(pods: Sequence[Pod], nodes: Sequence[Node]) -> list[Pod]:
 
 def _fits(pod: Pod, node: Node, nodes: Sequence[Node]) -> bool:
     rules = pod.affinity
-    assert set(rules) <= {"nodeAffinity", "podAffinity", "podAntiAffinity"}
+    _known(set(rules) <= {"nodeAffinity", "podAffinity", "podAntiAffinity"})
     if "nodeAffinity" in rules and not _node_matches(rules["nodeAffinity"], node):
         return False
     for term in _terms(rules, "podAffinity"):
@@ -89,7 +73,7 @@ def _fits(pod: Pod, node: Node, nodes: Sequence[Node]) -> bool:
 
 
 def _node_matches(affinity: Mapping[str, Any], node: Node) -> bool:
-    assert set(affinity) == {_REQUIRED}
+    _known(set(affinity) == {_REQUIRED})
     return any(
         all(_expression(e, node.labels) for e in term["matchExpressions"])
         for term in affinity[_REQUIRED]["nodeSelectorTerms"]
@@ -99,16 +83,16 @@ def _node_matches(affinity: Mapping[str, Any], node: Node) -> bool:
 def _terms(rules: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     if kind not in rules:
         return []
-    assert set(rules[kind]) == {_REQUIRED}
+    _known(set(rules[kind]) == {_REQUIRED})
     for term in rules[kind][_REQUIRED]:
-        assert set(term) == {"labelSelector", "topologyKey"}
-        assert term["topologyKey"] == "kubernetes.io/hostname"
+        _known(set(term) == {"labelSelector", "topologyKey"})
+        _known(term["topologyKey"] == "kubernetes.io/hostname")
     return list(rules[kind][_REQUIRED])
 
 
 def _selects(term: Mapping[str, Any], pod: Pod) -> bool:
     selector = term["labelSelector"]
-    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    _known(set(selector) <= {"matchLabels", "matchExpressions"})
     return all(pod.labels.get(k) == v for k, v in selector.get("matchLabels", {}).items()) and all(
         _expression(e, pod.labels) for e in selector.get("matchExpressions", ())
     )
@@ -118,5 +102,10 @@ def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> boo
     value = labels.get(expression["key"])
     if expression["operator"] == "In":
         return value in expression["values"]
-    assert expression["operator"] == "NotIn"
+    _known(expression["operator"] == "NotIn")
     return value not in expression["values"]
+
+
+def _known(holds: bool) -> None:
+    if not holds:
+        raise NotForBox("a pod's affinity has rules that the lab's scheduler does not know")

@@ -1,0 +1,94 @@
+"""`tensorwire k8s compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorwire.cli.k8s.options import (
+    context_option,
+    experiment_options,
+    up_within_option,
+)
+from tensorwire.cli.options import json_option, report_option
+from tensorwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensorwire.k8s.experiment import Plan
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire k8s compare --case 1 --workers 4 --link 1gbit --report compare.html
+  tensorwire k8s compare --case 2 --workers 10 --placement round_robin,balanced --rounds 3
+  tensorwire k8s compare --case 2 --image REGISTRY/IMAGE --script train.py"""
+)
+@experiment_options
+@click.option("--link", metavar="RATE", help="In the lab: of each node, as 1gbit.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1, max=3600),
+    default=20.0,
+    show_default=True,
+    help="How long each job is looked at, once all of its workers train.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Turns that the layouts take (A B, B A, …).",
+)
+@up_within_option
+@context_option
+@json_option
+@report_option
+def compare(
+    plan: Plan,
+    image: str | None,
+    templates: Path | None,
+    link: str | None,
+    namespace: str | None,
+    context: str | None,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Run both layouts of a case on the same model, and compare them.
+
+    For each layout: steps a second, CPU, memory and traffic of every task, and what the doctor
+    says. Without --image the rendered manifests run in a lab on this machine, a process a task
+    (takes root); with it they run on the cluster of your kubeconfig, and are removed afterwards.
+    Without --script it trains a model most of whose weight is in one embedding.
+
+    After -- come the script's own arguments, as for `tensorwire k8s submit`.
+    """
+    from tensorwire.cli.showing import keep_and_show
+    from tensorwire.cli.termination import end_in_order
+    from tensorwire.k8s import experiment
+    from tensorwire.lab.settings import LinkSettings, parse_link
+    from tensorwire.report.progress import ProgressDisplay
+
+    end_in_order()
+    if image is None:
+        if namespace or context:
+            raise UsageError("--namespace and --context are a cluster's: name its --image, too")
+        from tensorwire.k8s.in_lab import LabStage
+
+        stage = LabStage(parse_link("--link", link) if link else LinkSettings(), templates)
+        with ProgressDisplay("k8s compare", plan.blocks) as progress:
+            record = experiment.run(plan, stage, progress)
+    else:
+        if link:
+            raise UsageError("--link is the lab's: a cluster's nodes have their own")
+        from tensorwire.k8s.connection import Connection
+        from tensorwire.k8s.in_cluster import ClusterStage
+
+        with (
+            Connection(context, namespace) as connection,
+            ProgressDisplay("k8s compare", plan.blocks) as progress,
+        ):
+            record = experiment.run(plan, ClusterStage(connection, templates), progress)
+    keep_and_show(record, json_path, report_path)

@@ -1,0 +1,395 @@
+"""The published experiment: both layouts of a case, on the same model, with the figures it lacked.
+
+A side is a layout with a placement of variables. Each round runs every side once, as a job that is
+started, watched while it trains, and removed; A B, then B A, so that a machine that grows slower or
+faster favours nobody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorwire.bench.noise import NoiseWatch
+from tensorwire.bench.record import LayoutResult, Ratio, Record, TaskLoad, Verdict
+from tensorwire.bench.sides import Watcher
+from tensorwire.bench.stats import Rounds, speedup
+from tensorwire.doctor import figures as of_job
+from tensorwire.doctor.diagnose import diagnose
+from tensorwire.doctor.evidence import Evidence
+from tensorwire.doctor.evidence import Job as JobEvidence
+from tensorwire.doctor.finding import Diagnosis
+from tensorwire.doctor.gather import running as look
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.cases import Case
+from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
+from tensorwire.k8s.layout import COLOCATED, LAYOUTS
+from tensorwire.k8s.progress import counts
+from tensorwire.monitor.figures import IN, TaskFigures, short_name
+
+COMMAND = "k8s compare"
+
+_FIRST_STEPS = 10
+"""Of each worker: by then every variable has crossed, and what is made at first use is made."""
+_POLL_S = 0.5
+
+
+class RunningJob(ABC):
+    """A job that was started, seen from whoever measures it."""
+
+    @abstractmethod
+    def go_on(self) -> None:
+        """Does what is due now, which takes little time.
+
+        Raises:
+            TensorwireError: a task has failed, or its training has ended.
+        """
+
+    @abstractmethod
+    def figures(self) -> list[TaskFigures]:
+        """What the tasks serve that serve their figures now."""
+
+    @abstractmethod
+    def troubles(self) -> str:
+        """What holds tasks up, for an error; empty where nothing is known."""
+
+    @property
+    @abstractmethod
+    def node_of(self) -> Mapping[str, str]:
+        """Of each task, by its name."""
+
+
+class Stage(ABC):
+    """Where jobs run."""
+
+    @abstractmethod
+    def run(self, job: Job) -> AbstractContextManager[RunningJob]:
+        """Starts a job; nothing of it is left afterwards, however the block is left."""
+
+    @property
+    @abstractmethod
+    def link_mb_per_s(self) -> float | None:
+        """What a node's link carries in each direction, where that is known."""
+
+    @property
+    @abstractmethod
+    def cores_of_node(self) -> int | None:
+        """Where that is known."""
+
+    @property
+    @abstractmethod
+    def tensorflow(self) -> str | None:
+        """Its version, where that is known."""
+
+    @property
+    @abstractmethod
+    def document(self) -> Mapping[str, object] | None:
+        """The lab as a record has it; None outside of one."""
+
+
+def ended_early(task: str) -> TensorwireError:
+    """What `go_on` raises where training has ended."""
+    return TensorwireError(
+        f"{task} has ended before its figures were read: let the script train longer, or look at "
+        "it for fewer --seconds"
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """What takes turns."""
+
+    layout: str
+    placement: str
+
+    def name(self, placements: int) -> str:
+        """As tables and ratios call it, where so many placements take part."""
+        return self.layout if placements == 1 else f"{self.layout} {self.placement}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare."""
+
+    case: Case
+    job: Job
+    """What all sides have in common; layout and placement are theirs."""
+    placements: Sequence[str] = ("round_robin",)
+    rounds: int = 1
+    seconds: float = 20.0
+    """How long each job is looked at, once it trains."""
+    up_within_s: float = 900.0
+    """How long the tasks of a job may take until each of them trains."""
+
+    @property
+    def sides(self) -> list[Side]:
+        return [Side(layout, placement) for placement in self.placements for layout in LAYOUTS]
+
+    @property
+    def blocks(self) -> int:
+        """How often `run` advances its watcher."""
+        return len(self.sides) * self.rounds
+
+
+def hot_model() -> Script:
+    """The script that is trained where the user has none: one big variable."""
+    path = Path(__file__).with_name("hot_model.py")
+    return Script(f"{CONFIG_FOLDER}/{path.name}", path.read_text(encoding="utf-8"))
+
+
+def workers_per_node(case: Case, workers: int | None) -> int:
+    """As many as leave the case its number of servers, where fewer workers are run.
+
+    Raises:
+        UsageError: they are more than the case has.
+    """
+    if workers is None:
+        return case.workers_per_node
+    if workers > case.workers:
+        raise UsageError(f"case {case.name} has {case.workers} workers: --workers takes fewer")
+    return -(-workers // -(-case.workers // case.workers_per_node))
+
+
+@dataclass(frozen=True)
+class Look:
+    """One job, watched while it trained."""
+
+    steps_per_s: float
+    loads: Sequence[TaskLoad]
+    between_nodes_mb_per_s: float
+    step: str | None
+    diagnosis: Diagnosis
+
+
+def run(plan: Plan, stage: Stage, watcher: Watcher) -> Record[LayoutResult]:
+    """Runs every side `plan.rounds` times.
+
+    Raises:
+        TensorwireError: a job failed, did not get up in time, or ended before it was looked at.
+    """
+    noise = NoiseWatch()
+    looks: dict[Side, list[Look]] = {side: [] for side in plan.sides}
+    for number in range(plan.rounds):
+        for side in plan.sides if number % 2 == 0 else reversed(plan.sides):
+            name = f"round {number + 1} of {plan.rounds}, {side.name(len(plan.placements))}"
+            job = dataclasses.replace(plan.job, layout=side.layout, placement=side.placement)
+            watcher.activity(f"{name}: starting {len(list(job.cluster.tasks()))} tasks")
+            with stage.run(job) as running:
+                looks[side].append(_watch(running, job, plan, stage, name, watcher))
+                watcher.activity(f"{name}: ending")
+            watcher.advance()
+    rounds = {
+        side.name(len(plan.placements)): [[1.0 / each.steps_per_s] for each in of_side]
+        for side, of_side in looks.items()
+    }
+    return Record(
+        command=COMMAND,
+        tensorflow=stage.tensorflow,
+        results=[_result(plan, side, of_side) for side, of_side in looks.items()],
+        ratios=_ratios(plan, rounds),
+        noise=noise.seen(rounds),
+        lab=stage.document,
+    )
+
+
+def _watch(
+    running: RunningJob, job: Job, plan: Plan, stage: Stage, name: str, watcher: Watcher
+) -> Look:
+    _until_it_trains(running, job, plan.up_within_s, lambda t: watcher.activity(f"{name}: {t}"))
+    watcher.activity(f"{name}: looking at it for {plan.seconds:g} s")
+    before = running.figures()
+    _let_go_on(running, plan.seconds)
+    after = running.figures()
+    expected = {f"{task.job}:{task.index}" for task, _ in job.cluster.tasks()}
+    if missing := expected - {each.name for each in before} & {each.name for each in after}:
+        raise TensorwireError(f"{', '.join(sorted(missing))} gave no figures while it trained")
+    return look_at(before, after, job, running.node_of, stage)
+
+
+def _until_it_trains(
+    running: RunningJob, job: Job, within_s: float, say: Callable[[str], None]
+) -> None:
+    """Returns when every task that trains has taken its first steps."""
+    deadline = time.monotonic() + within_s
+    expected = sum(1 for _ in job.cluster.tasks())
+    training = sum(len(job.cluster.jobs[role]) for role in _training_roles(job))
+    while True:
+        _let_go_on(running, _POLL_S)
+        found = running.figures()
+        ready = [each for each in found if _trains(each, job)]
+        if len(found) == expected and len(ready) == training:
+            return
+        say(f"{len(found)} of {expected} tasks are up, {len(ready)} of {training} train")
+        if time.monotonic() > deadline:
+            why = running.troubles()
+            raise TensorwireError(
+                f"after {within_s:g} s {len(found)} of {expected} tasks are up and "
+                f"{len(ready)} of {training} train" + (f": {why}" if why else "")
+            )
+
+
+def _let_go_on(running: RunningJob, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while True:
+        running.go_on()
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(left, _POLL_S))
+
+
+def _trains(task: TaskFigures, job: Job) -> bool:
+    """Whether a task is one of those that train, and has taken its first steps."""
+    if task.name.partition(":")[0] not in _training_roles(job):
+        return False
+    from_ps = (
+        each.tensors
+        for each in task.tensors
+        if each.direction == IN and short_name(each.peer).startswith("ps:")
+    )
+    return max(task.eager_calls, max(from_ps, default=0)) >= _FIRST_STEPS
+
+
+def _training_roles(job: Job) -> tuple[str, ...]:
+    return ("chief", "worker") if job.api == "estimator" else ("worker",)
+
+
+def look_at(
+    before: Sequence[TaskFigures],
+    after: Sequence[TaskFigures],
+    job: Job,
+    node_of: Mapping[str, str],
+    stage: Stage,
+) -> Look:
+    """What two looks at all tasks of a job say of it."""
+    nodes = sorted(set(node_of.values()))
+    link = stage.link_mb_per_s
+    given = look.Surroundings(
+        links_mb_per_s={} if link is None else dict.fromkeys(nodes, link),
+        hosts=node_of,
+        cores={} if stage.cores_of_node is None else dict.fromkeys(nodes, stage.cores_of_node),
+    )
+    source = f"figures of {len(after)} tasks on {len(nodes)} node(s)"
+    evidence = Evidence(
+        job=look.job_of(before, after, source, given),
+        placement=look.placement_of(after),
+        sessions=look.sessions_of(after, source),
+    )
+    earlier = {each.name: each for each in before}
+    loads, crossing = [], 0.0
+    for now in after:
+        then = earlier[now.name]
+        seconds = (now.clock_us - then.clock_us) / 1e6
+        group = next(g for g in job.groups if g.role == now.name.partition(":")[0])
+        loads.append(
+            TaskLoad(
+                task=now.name,
+                node=node_of[now.name],
+                cores=(now.process.cpu_s - then.process.cpu_s) / seconds,
+                cpu_limit=job.resources(group).cores,
+                memory_mb=now.process.rss_bytes / 1e6,
+                in_mb_per_s=_moved(now, then, "in_bytes") / seconds / 1e6,
+                out_mb_per_s=_moved(now, then, "out_bytes") / seconds / 1e6,
+            )
+        )
+        crossing += _moved(now, then, "tx_bytes", _elsewhere(now.name, node_of)) / seconds / 1e6
+    assert evidence.job is not None
+    split = of_job.typical_split(evidence.job.workers)
+    return Look(
+        steps_per_s=_steps_per_s(evidence.job, before, after),
+        loads=loads,
+        between_nodes_mb_per_s=crossing,
+        step=None if split is None else of_job.split_words(split),
+        diagnosis=diagnose(evidence),
+    )
+
+
+def _elsewhere(task: str, node_of: Mapping[str, str]) -> Callable[[str], bool]:
+    return lambda peer: node_of.get(peer) != node_of[task]
+
+
+def _moved(
+    now: TaskFigures,
+    then: TaskFigures,
+    count: str,
+    counts_peer: Callable[[str], bool] = lambda peer: True,
+) -> float:
+    def total(figures: TaskFigures) -> float:
+        peers = (peer for peer in figures.peers if counts_peer(short_name(peer.peer)))
+        return float(sum(getattr(peer, count) for peer in peers))
+
+    return max(0.0, total(now) - total(then))
+
+
+def _steps_per_s(
+    job: JobEvidence, before: Sequence[TaskFigures], after: Sequence[TaskFigures]
+) -> float:
+    """Of all workers; of a coordinator, what the busiest ps had to do, as `k8s status` counts."""
+    if of_job.total_steps(job):
+        return sum((worker.steps or 0.0) / worker.seconds for worker in job.workers)
+    earlier = {each.name: each for each in before}
+    rates = [
+        (counts(now)[0] - counts(earlier[now.name])[0])
+        / ((now.clock_us - earlier[now.name].clock_us) / 1e6)
+        for now in after
+        if now.name.startswith("ps:")
+    ]
+    if not max(rates, default=0.0) > 0:
+        raise TensorwireError("no step was taken while the job was looked at: give more --seconds")
+    return max(rates)
+
+
+def _result(plan: Plan, side: Side, looks: Sequence[Look]) -> LayoutResult:
+    """The round in the middle stands for all, but for the steps."""
+    by_speed = sorted(looks, key=lambda each: each.steps_per_s)
+    middle = by_speed[len(by_speed) // 2]
+    return LayoutResult(
+        layout=side.layout,
+        placement=side.placement,
+        protocol=plan.job.protocol,
+        case=plan.case.name,
+        case_workers=plan.case.workers,
+        workers=plan.job.workers,
+        ps=plan.job.ps,
+        nodes=len({load.node for load in middle.loads}),
+        seconds=plan.seconds,
+        steps_per_s=statistics.median(each.steps_per_s for each in looks),
+        between_nodes_mb_per_s=middle.between_nodes_mb_per_s,
+        tasks=tuple(middle.loads),
+        step=middle.step,
+        verdicts=tuple(
+            Verdict(
+                rule=each.rule,
+                title=each.title,
+                cost=each.cost,
+                confidence=each.confidence,
+                change=each.change,
+                evidence=tuple(each.evidence),
+            )
+            for each in middle.diagnosis.findings
+        ),
+    )
+
+
+def _ratios(plan: Plan, rounds: Mapping[str, Rounds]) -> dict[str, Ratio]:
+    """Layout against layout under each placement, placement against placement under each layout."""
+    names = {side: side.name(len(plan.placements)) for side in plan.sides}
+    first, *others = plan.placements
+    pairs = [
+        (names[Side(layout, placement)], names[Side(COLOCATED, placement)])
+        for placement in plan.placements
+        for layout in LAYOUTS
+        if layout != COLOCATED
+    ]
+    pairs += [
+        (names[Side(layout, other)], names[Side(layout, first)])
+        for layout in LAYOUTS
+        for other in others
+    ]
+    return {f"{a}/{b}": speedup(rounds[a], rounds[b]) for a, b in pairs}

@@ -1,0 +1,95 @@
+"""A cluster as the place where `tensorwire k8s compare` runs its jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s import submit, watch
+from tensorwire.k8s.connection import Connection, Unreachable
+from tensorwire.k8s.experiment import RunningJob, Stage, ended_early
+from tensorwire.k8s.job import Job
+from tensorwire.k8s.render import parse, render
+from tensorwire.k8s.state import FAILED, SUCCEEDED
+from tensorwire.monitor.figures import TaskFigures
+
+_LOOK_EVERY_S = 2.0
+_REMOVED_WITHIN_S = 120.0
+_MOST_ASKED_AT_ONCE = 8
+
+
+class ClusterStage(Stage):
+    """A Kubernetes cluster, in which the job's name must be free."""
+
+    def __init__(self, connection: Connection, templates: Path | None = None) -> None:
+        self._connection = connection
+        self._templates = templates
+
+    @contextlib.contextmanager
+    def run(self, job: Job) -> Iterator[RunningJob]:
+        documents = parse(render(job, self._templates))
+        changes = submit.preview(self._connection, documents)
+        if there := [each for each in changes if each.what != submit.CREATED]:
+            raise UsageError(
+                f"{there[0].kind} {there[0].name} is there already, in namespace "
+                f"{self._connection.namespace}: `tensorwire k8s delete {job.name}`, or take "
+                "another --name"
+            )
+        try:
+            submit.submit(self._connection, documents)
+            yield _InCluster(self._connection, job)
+        finally:
+            submit.delete(self._connection, job.name, _REMOVED_WITHIN_S)
+
+    @property
+    def link_mb_per_s(self) -> None:
+        return None
+
+    @property
+    def cores_of_node(self) -> None:
+        return None
+
+    @property
+    def tensorflow(self) -> None:
+        return None
+
+    @property
+    def document(self) -> None:
+        return None
+
+
+class _InCluster(RunningJob):
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection = connection
+        self._job = job
+        self._state = watch.observe(connection, job.name)
+        self._looked = time.monotonic()
+
+    def go_on(self) -> None:
+        if time.monotonic() - self._looked < _LOOK_EVERY_S:
+            return
+        self._looked = time.monotonic()
+        with contextlib.suppress(Unreachable):  # for a moment; who waits has a deadline
+            self._state = watch.observe(self._connection, self._job.name)
+        if self._state.outcome == FAILED:
+            raise TensorwireError(watch.epitaph(self._connection, self._job.name, self._state))
+        for task in self._state.tasks:
+            if task.phase == SUCCEEDED:
+                raise ended_early(task.name)
+
+    def figures(self) -> list[TaskFigures]:
+        up = [task for task in self._state.tasks if task.phase == "ready"]
+        with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE) as pool:
+            found = pool.map(lambda task: watch.figures_of(self._connection, task), up)
+            return [each for each in found if each is not None and each.tasks]
+
+    def troubles(self) -> str:
+        return "; ".join(self._state.all_troubles[:3])
+
+    @property
+    def node_of(self) -> Mapping[str, str]:
+        return {task.name: task.node or "?" for task in self._state.tasks}
