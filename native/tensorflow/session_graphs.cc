@@ -33,7 +33,7 @@ std::string_view TaskOf(const Node& node) {
 
 uint64_t BytesOf(const Node& variable) {
   tensorflow::PartialTensorShape shape;
-  tensorflow::DataType type;
+  tensorflow::DataType type = tensorflow::DT_INVALID;
   if (!tensorflow::GetNodeAttr(variable.attrs(), "shape", &shape).ok() ||
       !tensorflow::GetNodeAttr(variable.attrs(), "dtype", &type).ok() || !shape.IsFullyDefined()) {
     return 0;

@@ -79,7 +79,7 @@ void TensorFigures::ForEach(const std::function<void(const Entry&)>& visit) cons
 
 void UnionClock::Begin(int64_t now_us) {
   uint64_t state = state_.load(std::memory_order_relaxed);
-  uint64_t next;
+  uint64_t next = 0;
   do {
     const bool first = (state & ((1u << kCountBits) - 1)) == 0;
     next = (first ? static_cast<uint64_t>(now_us) << kCountBits : state) + 1;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "shared_memory.h"
@@ -150,6 +151,7 @@ std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) 
         oldest = &entry;
       }
     }
+    assert(oldest != nullptr);  // or nothing would be kept
     drop_oldest(oldest->first, &oldest->second);
   }
   return excess;

@@ -19,7 +19,7 @@ class CallTable {
   };
 
   uint64_t Insert(std::unique_ptr<Call> call, RunOn done_on) {
-    uint32_t index;
+    uint32_t index = 0;
     if (free_.empty()) {
       index = static_cast<uint32_t>(slots_.size());
       slots_.emplace_back();

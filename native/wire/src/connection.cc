@@ -256,7 +256,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
   msghdr message{};
   message.msg_iov = iov.data();
   message.msg_iovlen = static_cast<size_t>(parts);
-  ssize_t sent;
+  ssize_t sent = 0;
   do {
     sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);

@@ -15,7 +15,7 @@
 namespace tensorwire::wire {
 namespace {
 
-class EngineImpl : public Engine {
+class EngineImpl final : public Engine {
  public:
   explicit EngineImpl(EngineOptions options)
       : context_(std::make_shared<Context>(std::move(options))) {}

@@ -109,7 +109,7 @@ void Reactor::PostLazily(std::function<void()> task) {
   lazy_inbox_.Push(node);
   if (!lazy_armed_.exchange(true, std::memory_order_acq_rel)) {
     itimerspec when{};
-    when.it_value.tv_nsec = kLazyMs * 1'000'000;
+    when.it_value.tv_nsec = kLazyMs * 1'000'000L;
     timerfd_settime(lazy_timer_.get(), 0, &when, nullptr);
   }
   if (ended_.load(std::memory_order_acquire)) DropPosted();
@@ -123,7 +123,7 @@ Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
   }
-  targets_.emplace(target.get(), target);
+  targets_.emplace(target.get(), std::move(target));
   return Status();
 }
 
@@ -273,7 +273,7 @@ void Reactor::Loop() {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 <= 1) {
         const bool lazy = events[i].data.u64 == 1;
-        uint64_t ignored_count;
+        uint64_t ignored_count = 0;
         [[maybe_unused]] ssize_t ignored =
             ::read(lazy ? lazy_timer_.get() : wake_.get(), &ignored_count, sizeof(ignored_count));
         if (lazy) {

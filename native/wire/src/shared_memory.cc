@@ -159,7 +159,7 @@ Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const Fore
   int pid = 0;
   int number = 0;
   size_t size = 0;
-  const Status malformed(Code::kInvalidArgument, "a malformed ticket to a peer's memory");
+  Status malformed(Code::kInvalidArgument, "a malformed ticket to a peer's memory");
   if (!TakeNumber(&rest, &pid) || !TakeNumber(&rest, &number) || !TakeNumber(&rest, &size) ||
       pid <= 0 || number < 0 || size <= kBlocksAt || size > kLargestFile) {
     return malformed;
