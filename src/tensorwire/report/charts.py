@@ -34,6 +34,8 @@ _MOST_FOR_LABELS = 0.3
 """Labels that would take more of the width than this stand above their bars."""
 _BAR_PX = 18
 _NARROW_PX = 500
+_DASHES = ([5, 4], [1, 2], [9, 3], [9, 3, 2, 3])
+"""Of lines that are no side's own."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -64,8 +66,8 @@ def svg(chart: Chart, width_px: int) -> str:
 
 
 def colour(series: str) -> str:
-    """The CSS colour of a side."""
-    return COLOURS.get(series, _OTHER)
+    """The CSS colour of a side; a series "balanced, grpc" has its side's."""
+    return COLOURS.get(series.rpartition(", ")[2], _OTHER)
 
 
 def _spec(chart: Chart, width_px: int) -> Spec:
@@ -247,7 +249,10 @@ def _lines(chart: Lines, width_px: int) -> Spec:
         for line in chart.lines
         for size, value in line.points
     ]
-    dashes = [[1, 0] if name in COLOURS else [5, 4] for name in series]
+    others = [name for name in series if name not in COLOURS]
+    dashes = [
+        [1, 0] if name in COLOURS else _DASHES[others.index(name) % len(_DASHES)] for name in series
+    ]
     scale = {"domain": series, "range": [colour(name) for name in series]}
     powers = range(3, 10) if width_px >= _NARROW_PX else range(3, 10, 3)
     return {

@@ -76,7 +76,7 @@ def _predicted(answer: Answer) -> list[Section]:
             title,
             headline,
             [Bars("Steps a second", "steps/s", bars)],
-            [_rates(answer.predictions), _loads(answer.predictions)],
+            [make(answer.predictions) for make in (_rates, _parts, _loads)],
             warnings=[
                 sentence
                 for question, each in answer.predictions
@@ -96,26 +96,28 @@ def _predicted(answer: Answer) -> list[Section]:
 
 
 def _rates(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
-    columns = ["layout", "placement", "protocol", "steps/s", "examples/s", "step ms"]
-    columns += ["input", "pull", "compute", "push", "others", "busiest", "share"]
+    columns = ["prediction", "steps/s", "examples/s", "busiest", "share"]
+    rows = [
+        [
+            name(question),
+            number(each.steps_per_s),
+            number(each.examples_per_s),
+            each.uses[0].name,
+            f"{each.uses[0].share:.0%}",
+        ]
+        for question, each in predictions
+    ]
+    return Table("Predicted", columns, [rows])
+
+
+def _parts(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
+    columns = ["prediction", "input", "pull", "compute", "push", "others", "step"]
     rows = []
-    for _, each in predictions:
-        step, busiest = each.step, each.uses[0]
+    for question, each in predictions:
+        step = each.step
         parts = (step.input_s, step.pull_s, step.compute_s, step.push_s, step.others_s)
-        rows.append(
-            [
-                each.layout,
-                each.placement,
-                each.side,
-                number(each.steps_per_s),
-                number(each.examples_per_s),
-                number(step.step_s * 1e3),
-                *(number(part * 1e3) for part in parts),
-                busiest.name,
-                f"{busiest.share:.0%}",
-            ]
-        )
-    return Table("Predicted; times in ms of a worker's step", columns, [rows], text_columns=3)
+        rows.append([name(question), *(number(s * 1e3) for s in (*parts, step.step_s))])
+    return Table("Where a worker's step goes, ms", columns, [rows])
 
 
 def _loads(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
