@@ -75,6 +75,7 @@ def test_a_case_shows_both_scenarios_and_what_they_rest_on(
         "--json", record, "--report", page,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "ps:0 carries" not in done.stdout  # it is the only one
     document = json.loads(record.read_text())
     found = document["predictions"]
     assert [(each["layout"], each["placement"]) for each in found] == [
@@ -89,6 +90,21 @@ def test_a_case_shows_both_scenarios_and_what_they_rest_on(
     for text in (done.stdout, page.read_text()):
         assert "a CPU, 2 cores" in text
         assert "10 workers asked, 2 measured" in text
+
+
+def test_one_hot_ps_is_warned_of_with_the_variable_that_is_why(
+    tensorwire: Any, calibration: Path
+) -> None:
+    done = tensorwire(
+        "plan", "--calibration", calibration, "--case", "2", "--protocol", "grpc",
+        "--placement", "round_robin", "--no-changes",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for layout in ("colocated", "isolated"):
+        assert (
+            f"warning: {layout}, round_robin, grpc: ps:0 carries 100% of the bytes of 5 ps; "
+            "big alone is 100%"
+        ) in done.stdout
 
 
 def test_a_sweep_says_where_it_bends(tensorwire: Any, calibration: Path, tmp_path: Path) -> None:

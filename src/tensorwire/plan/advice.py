@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from tensorwire.plan.cluster import COLOCATED, ISOLATED
 from tensorwire.plan.loads import loads
 from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.question import Question, placed
+from tensorwire.plan.question import BY_TRAFFIC, Question, placed
 from tensorwire.plan.shape import link_text
 
 SATURATED = 0.9
 _WORTH = 1.05
+_PLACEMENTS = {
+    "balanced": "place variables with `balanced`, which splits those above a fair share",
+    BY_TRAFFIC: "place them with `balanced` and --traffic, the figures of a run",
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def changes(
 ) -> list[Change]:
     """Those that bring something, the most first.
 
-    `on_try` is told each before it is tried; there are eight at most.
+    `on_try` is told each before it is tried; there are nine at most.
     """
     found = []
     for text, changed in alternatives(question):
@@ -73,12 +77,13 @@ def changes(
 def alternatives(question: Question) -> Iterator[tuple[str, Question]]:
     """One thing changed in each."""
     shape, known = question.shape, question.calibration.costs
-    if question.placement != "balanced":
-        text = "place variables with `balanced`, which splits those above a fair share"
-        hottest = hottest_variable(question)
-        if hottest is not None and hottest[2] > 1.5 / shape.ps and shape.ps > 1:
-            text += f" (now ps:{hottest[0]} has {hottest[2]:.0%} of all bytes for {hottest[1]})"
-        yield text, question.having(placement="balanced")
+    hottest = hottest_variable(question)
+    now = ""
+    if hottest is not None and hottest[2] > 1.5 / shape.ps and shape.ps > 1:
+        now = f" (now ps:{hottest[0]} has {hottest[2]:.0%} of all bytes for {hottest[1]})"
+    for placement, text in _PLACEMENTS.items():
+        if placement != question.placement:
+            yield text + now, question.having(placement=placement)
     protocol = question.side.removesuffix(" fused")
     if protocol == "grpc" and (side := question.side.replace("grpc", "grpc++")) in known:
         yield "use grpc++", question.having(side=side)

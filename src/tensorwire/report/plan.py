@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from tensorwire import __version__
@@ -29,9 +30,7 @@ def page(answer: Answer) -> Report:
     sections = [*_predicted(answer), *_curves(answer), *_offers(answer)]
     question = answer.basis.question
     last = sections[-1]
-    sections[-1] = Section(
-        last.title, last.headline, last.charts, last.tables, [*last.notes, *_rests_on(answer)]
-    )
+    sections[-1] = dataclasses.replace(last, notes=[*last.notes, *_rests_on(answer)])
     return Report(
         title="tensorwire plan",
         facts=[
