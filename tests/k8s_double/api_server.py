@@ -36,6 +36,7 @@ KINDS = {
         "Namespace": "namespaces",
         "Node": "nodes",
         "Pod": "pods",
+        "Secret": "secrets",
         "Service": "services",
         "ServiceAccount": "serviceaccounts",
     },

@@ -40,7 +40,9 @@ Status ReadFile(const std::string& path,
     return Wrong("cannot read " + path + ", which " + kFileVariable +
                  " names: " + ErrorText(errno));
   }
-  if ((about.st_mode & (S_IRGRP | S_IROTH)) != 0 && log) {
+  // A Secret of Kubernetes is root's, and for the group of who is not.
+  const mode_t others = about.st_uid == geteuid() ? S_IRGRP | S_IROTH : S_IROTH;
+  if ((about.st_mode & others) != 0 && log) {
     log(LogLevel::kWarning, "others than its owner may read the job token in " + path +
                                 ": chmod 400 it (a Secret: defaultMode 0400)");
   }

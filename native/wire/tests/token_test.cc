@@ -299,6 +299,15 @@ TEST(a_file_that_others_may_read_is_one_line_in_the_log) {
   }
 }
 
+TEST(a_file_that_its_owner_gave_to_our_group_is_no_line_in_the_log) {
+  if (geteuid() != 0) return;  // only root can give a file away
+  Environment environment;
+  environment.File(kToken, 0440);
+  CHECK_EQ(chown(environment.path.c_str(), 65534, getegid()), 0);
+  CHECK(environment.Read().ok());
+  CHECK(environment.log.empty());
+}
+
 TEST(a_token_that_is_none_is_refused_without_showing_it) {
   {
     Environment environment;

@@ -133,6 +133,8 @@ def explain(error: ApiException | DynamicApiError, namespace: str) -> str:
         )
     if status == 403:
         hint = ""
+        if "secrets" in said:
+            hint = "; --token-secret NAME uses one that is there, --no-token none"
         if "roles" in said or "rolebindings" in said or "serviceaccounts" in said:
             hint = "; --service-account NAME uses one that is there, and may list jobs"
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
@@ -17,6 +18,8 @@ from tensorwire.k8s.layout import Group
 
 CONFIG_FOLDER = "/etc/tensorwire"
 """Where a container finds the files of the job's ConfigMap."""
+TOKEN_FOLDER = "/etc/tensorwire-token"
+"""Where it finds the file `token` of the job's Secret."""
 
 FORMATS = ("plain", "jobset")
 SCHEDULINGS = ("affinity", "labels")
@@ -136,6 +139,10 @@ class Job:
     pull_secret: str | None = None
     service_account: str | None = None
     """One that may list Jobs; None lets the job bring its own."""
+    token: str | None = field(default=None, repr=False)
+    """The job token, for a Secret that the job brings."""
+    own_token_secret: str | None = None
+    """A Secret that is there, with a job token under "token"; instead of `token`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
@@ -155,6 +162,8 @@ class Job:
         for claim, folder in self.claims.items():
             if not folder.startswith("/") or not claim:
                 raise UsageError(f"claim {claim}:{folder}: give CLAIM:/ABSOLUTE/PATH")
+        if self.token is not None and self.own_token_secret is not None:
+            raise UsageError("a job has one token: its own, or that of a Secret that is there")
         ports = {self.grpc_port, self.data_port, self.metrics_port}
         if len(ports) < 3:
             raise UsageError(
@@ -162,6 +171,16 @@ class Job:
                 f"({self.metrics_port}) must differ"
             )
         assert self.workers_per_node  # refuses what the layout cannot be had with
+
+    @property
+    def token_secret(self) -> str | None:
+        """The Secret that every task mounts; None where the job has no token."""
+        return self.own_token_secret or (self.name if self.token is not None else None)
+
+    @property
+    def token_base64(self) -> str:
+        """As a Secret has it."""
+        return base64.b64encode((self.token or "").encode()).decode()
 
     @cached_property
     def workers_per_node(self) -> int:
@@ -211,6 +230,8 @@ class Job:
             "TENSORWIRE_METRICS_HOST": "0.0.0.0",
             "TENSORWIRE_METRICS_PORT": str(self.metrics_port),
         }
+        if self.token_secret is not None:
+            variables["TENSORWIRE_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
         for kind in ("PS", "WORKER"):
             variables[f"NETWORK_{kind}_CORE_NUMBER"] = str(self.threads(group))
             variables[f"{kind}_ENABLE_POLLING"] = "False"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import dataclasses
 import difflib
 import time
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ import yaml
 
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s.connection import API_ERRORS, JOB_LABEL, Connection
+from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import Manifest
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
@@ -25,6 +28,7 @@ _KINDS = (
     ("batch/v1", "Job"),
     ("v1", "Service"),
     ("v1", "ConfigMap"),
+    ("v1", "Secret"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"),
     ("rbac.authorization.k8s.io/v1", "Role"),
@@ -43,6 +47,30 @@ class Change:
     """CREATED, CHANGED or UNCHANGED."""
     difference: str
     """A unified diff of the object in YAML; empty where there is none."""
+
+
+def with_kept_token(connection: Connection, job: Job) -> Job:
+    """The job, with the token of its Secret where that is there: submitted again, it is the same.
+
+    Raises:
+        TensorwireError: the Secret may not be looked at, or has no token.
+    """
+    if job.token is None:
+        return job
+    secret = connection.resource("v1", "Secret")
+    with connection.explained():
+        try:
+            found = secret.get(name=job.token_secret, namespace=connection.namespace).to_dict()
+        except API_ERRORS as error:
+            if error.status == 404:
+                return job
+            raise
+    if JOB_LABEL not in (found["metadata"].get("labels") or {}) or "token" not in found["data"]:
+        raise TensorwireError(
+            f"there is a Secret {job.token_secret} that is not this job's: take another --name, or "
+            "name the one to use with --token-secret"
+        )
+    return dataclasses.replace(job, token=base64.b64decode(found["data"]["token"]).decode())
 
 
 def preview(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:
@@ -149,6 +177,8 @@ def _difference(title: str, before: Manifest | None, after: Manifest) -> str:
 def _lines(manifest: Manifest) -> list[str]:
     metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SERVERS_OWN}
     shown = {k: v for k, v in manifest.items() if k != "status"} | {"metadata": metadata}
+    if manifest["kind"] == "Secret":  # a terminal is no place for it
+        shown["data"] = dict.fromkeys(shown.get("data") or {}, "(not shown)")
     text: str = yaml.safe_dump(shown, sort_keys=True)
     return text.splitlines(keepends=True)
 

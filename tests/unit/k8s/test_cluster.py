@@ -90,12 +90,12 @@ def test_a_job_is_submitted_followed_to_its_end_and_removed(api: ApiServer, run:
     done = run("submit", *JOB, *FOLLOW, "--clean-up")
     assert done.status == 0, done
     lines = done.out.splitlines()
-    assert lines[0] == "flights in namespace default: 10 created"
+    assert lines[0] == "flights in namespace default: 11 created"
     assert lines[1] == "flights: of 6 tasks 6 waiting for a node"
     assert lines[2] == "flights: of 6 tasks 4 ready, 2 waiting for a node"
     assert lines[3] == "flights: of 6 tasks 6 ready"
     assert lines[4] == "flights: succeeded"
-    assert lines[5] == "removed 10 objects"
+    assert lines[5] == "removed 11 objects"
     assert {key[0] for key in api.objects} == {"namespaces"}
 
 
@@ -142,7 +142,7 @@ def test_submitting_again_changes_nothing(api: ApiServer, run: Run) -> None:
     assert run("submit", *JOB).status == 0
     api.requests.clear()
     done = run("submit", *JOB)
-    assert done.out == "flights in namespace default: 10 unchanged\n"
+    assert done.out == "flights in namespace default: 11 unchanged\n"
     assert api.requests == []
     script(api, end_workers)
     assert run("submit", *JOB, *FOLLOW).out.endswith("flights: succeeded\n")
@@ -152,7 +152,7 @@ def test_a_dry_run_shows_the_difference_and_keeps_nothing(api: ApiServer, run: R
     done = run("submit", *JOB, "--dry-run")
     assert done.status == 0 and api.requests == []
     assert "+++ Job flights-worker-1 (submitted)" in done.out
-    assert done.err == "flights in namespace default: would be 10 created\n"
+    assert done.err == "flights in namespace default: would be 11 created\n"
     run("submit", *JOB)
     assert run("submit", *JOB, "--dry-run").out == ""
     done = run("submit", *JOB, "--dry-run", "--", "--more")
@@ -288,7 +288,7 @@ def test_delete_removes_what_is_the_jobs_and_nothing_else(api: ApiServer, run: R
     run("submit", *JOB)
     run("submit", *JOB, "--name", "other")
     done = run("delete", "flights")
-    assert done.status == 0 and len(done.out.splitlines()) == 10
+    assert done.status == 0 and len(done.out.splitlines()) == 11
     left = {key[2] for key in api.objects if key[0] != "namespaces"}
     assert left and all(name.startswith("other") for name in left)
     assert run("delete", "flights").out == "there is nothing of flights in namespace default\n"
@@ -373,3 +373,38 @@ def test_a_wrong_kubeconfig_is_said_in_a_line(
         said = one_line(run("status", "flights", "--context", "other"), status=2)
         assert "no usable context other" in said
     assert "no answer from the cluster at http://127.0.0.1" in one_line(run("status", "flights"))
+
+
+def token_of(api: ApiServer) -> str:
+    (secret,) = api.of_kind("secrets")
+    token: str = secret["data"]["token"]
+    return token
+
+
+def test_a_job_has_one_token_however_often_it_is_submitted_and_nobody_is_shown_it(
+    api: ApiServer, run: Run
+) -> None:
+    assert "(not shown)" in run("submit", *JOB, "--dry-run").out
+    assert run("submit", *JOB).status == 0
+    token = token_of(api)
+    again = run("submit", *JOB)
+    assert again.out == "flights in namespace default: 11 unchanged\n"
+    assert token_of(api) == token
+    shown = run("submit", *JOB, "--dry-run", "--retries", "5")
+    assert token not in shown.out + shown.err
+
+
+def test_a_secret_of_somebody_elses_is_not_taken(api: ApiServer, run: Run) -> None:
+    metadata = {"name": "flights"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": "eA=="}}
+    api.create_or_apply(("secrets", "default", "flights"), secret)
+    assert "--token-secret" in one_line(run("submit", *JOB))
+    assert run("submit", *JOB, "--token-secret", "flights").status == 0
+    assert len(api.of_kind("secrets")) == 1
+
+
+def test_who_may_not_look_at_secrets_is_told_what_else_there_is(api: ApiServer, run: Run) -> None:
+    api.forbidden = {("get", "secrets")}
+    said = one_line(run("submit", *JOB))
+    assert "--token-secret" in said and "--no-token" in said
+    assert run("submit", *JOB, "--no-token").status == 0

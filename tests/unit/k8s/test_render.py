@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
@@ -325,3 +326,29 @@ def test_the_command_line_renders_what_was_asked(tensorwire: Any, tmp_path: Path
     (config,) = by_kind(written, "ConfigMap")
     assert '--task="$TASK_INDEX"' in config["data"]["start"]
     assert len(json.loads(config["data"]["cluster"])["worker"]) == 4
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_task_finds_the_token_in_a_file_and_only_a_new_job_brings_a_new_one(
+    format: str,
+) -> None:
+    for options, name, brings in [
+        ({"token": "x" * 64}, "flights", 1),
+        ({"own_token_secret": "theirs"}, "theirs", 0),
+    ]:
+        rendered = manifests(job(format=format, **options))
+        secrets = by_kind(rendered, "Secret")
+        assert len(secrets) == brings
+        for secret in secrets:
+            assert base64.b64decode(secret["data"]["token"]) == b"x" * 64
+            assert secret["immutable"] is True
+            kubernetes_validate.validate(secret, SUPPORTED[-1], strict=True)
+        for pod in pods_of(rendered):
+            (volume,) = [v for v in pod.spec["volumes"] if v["name"] == "token"]
+            assert volume["secret"]["secretName"] == name
+            (mount,) = [m for m in pod.task_container["volumeMounts"] if m["name"] == "token"]
+            file = {"name": "TENSORWIRE_TOKEN_FILE", "value": f"{mount['mountPath']}/token"}
+            assert file in pod.task_container["env"]
+    for pod in pods_of(manifests(job(format=format))):
+        assert "token" not in {v["name"] for v in pod.spec["volumes"]}
+        assert "TENSORWIRE_TOKEN_FILE" not in {e["name"] for e in pod.task_container["env"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,6 +94,13 @@ _POD_OPTIONS = [
         "--service-account",
         help="One that may list Jobs, where you may not make the job's own.",
     ),
+    click.option(
+        "--token-secret",
+        metavar="SECRET",
+        help="One that is there, with the job's token under `token`.  [default: the job brings "
+        "one with a new token]",
+    ),
+    click.option("--no-token", is_flag=True, help="Let whoever reaches a data port join the job."),
     namespace_option,
     click.option(
         "--templates",
@@ -262,9 +270,18 @@ def _common(options: dict[str, Any]) -> dict[str, Any]:
         "environment": _pairs("--env", options.pop("env"), "=", "NAME=VALUE"),
         "claims": _pairs("--claim", options.pop("claim"), ":", "CLAIM:/PATH"),
         "namespace": options["namespace"],
+        **_token(**take("token_secret", "no_token")),
         **take("api", "protocol", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
         **take("pull_secret", "service_account", "arguments"),
     }
+
+
+def _token(token_secret: str | None, no_token: bool) -> dict[str, Any]:
+    """Of a Job; a new one, unless it is said where one is, or that there is none."""
+    if token_secret is not None and no_token:
+        raise UsageError("give --token-secret or --no-token")
+    own = None if no_token or token_secret is not None else secrets.token_hex(32)
+    return {"token": own, "own_token_secret": token_secret}
 
 
 def _placements(text: str) -> tuple[str, ...]:

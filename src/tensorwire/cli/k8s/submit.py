@@ -56,8 +56,9 @@ def submit(
     from tensorwire.k8s.state import FAILED
     from tensorwire.report.k8s import StateLines
 
-    objects = manifests.parse(manifests.render(job, templates))
     with Connection(context, namespace) as connection:
+        job = cluster.with_kept_token(connection, job)
+        objects = manifests.parse(manifests.render(job, templates))
         changes = (cluster.preview if dry_run else cluster.submit)(connection, objects)
         for change in changes if dry_run else ():
             click.echo(change.difference, nl=False)

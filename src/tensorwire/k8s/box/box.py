@@ -8,6 +8,7 @@ Jobs are obeyed; limits of memory are not, and who a process runs as is not chan
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import os
@@ -26,7 +27,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.k8s.box.jobs_api import NAMESPACE, PORT, JobsApi
 from tensorwire.k8s.box.pods import NotForBox, Pod, by_kind, jobs_of, pods_of
 from tensorwire.k8s.box.scheduler import Node, schedule
-from tensorwire.k8s.job import CONFIG_FOLDER
+from tensorwire.k8s.job import CONFIG_FOLDER, TOKEN_FOLDER
 from tensorwire.k8s.render import Manifest
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, Task
 from tensorwire.lab.settings import MOST_HOSTS, LinkSettings
@@ -35,6 +36,7 @@ from tensorwire.scope import Scope
 
 _ACCOUNT = "secrets/kubernetes.io/serviceaccount"
 _POLL_S = 0.1
+_KNOWN_MOUNTS = [({"configMap"}, CONFIG_FOLDER), ({"secret"}, TOKEN_FOLDER)]
 # A source may be under /tmp, so that comes last.
 _MOUNT = """set -e
 while [ "$1" != -- ]; do mount --rbind "$1" "$2"; shift 2; done
@@ -205,6 +207,11 @@ class Box(Scope):
         config.mkdir()
         for key, text in self._config["data"].items():
             (config / key).write_text(text)
+        for secret in by_kind(self._documents, "Secret"):
+            token = self._folder / TOKEN_FOLDER.lstrip("/") / "token"
+            token.parent.mkdir()
+            token.touch(0o400)
+            token.write_bytes(base64.b64decode(secret["data"]["token"]))
 
     def _sync(self, index: int, pod: BoxPod) -> None:
         """What the pod's kubelet does."""
@@ -243,7 +250,7 @@ class Box(Scope):
                 mounts[:0] = [str(self._claims[claim]), path]
             elif "emptyDir" in volume and path == "/tmp":
                 mounts += _with_the_image(self._folder / f"{kind}-{index}")
-            elif "configMap" not in volume or path != CONFIG_FOLDER:
+            elif (volume.keys() & {"configMap", "secret"}, path) not in _KNOWN_MOUNTS:
                 raise NotForBox(f"the lab does not know what is mounted at {path}")
         argv = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", *mounts, "--"]
         argv += [container.get("workingDir", "/"), *container["command"]]
