@@ -53,8 +53,8 @@ class LabStage(Stage):
         cores = self.cores_of_node
         if limits > cores:
             self._notes[
-                f"{job.layout}: the pods may use {limits:g} cores together, and this machine has "
-                f"{cores}: where they want more, they wait for each other"
+                f"the pods may use {limits:g} cores together, and this machine has {cores}: where "
+                "they want more, they wait for each other"
             ] = None
 
     @property

@@ -23,6 +23,8 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "grpc++": "var(--wire)",
         "grpc++ fused": "var(--fused)",
         "grpc fused": "var(--grpc-fused)",
+        "colocated": "var(--wire)",
+        "isolated": "var(--fused)",
     }
 )
 """Of the sides of a comparison; a ceiling or a peer is grey."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorwire.bench.record import LayoutResult, Ratio, Record, Verdict
 from tensorwire.report.blocks import Bar, Bars, Section, Table
-from tensorwire.report.comparison import doubt, times
+from tensorwire.report.comparison import times
 from tensorwire.units import number
 
 _NOTHING = "the doctor has nothing to say"
@@ -109,7 +109,7 @@ def _headline(ratios: Mapping[str, Ratio], results: Sequence[LayoutResult]) -> s
             sentences.append(
                 f"In one round {first} took {ratio.value:.2f} times the steps a second of {second}."
             )
-        elif doubt(ratio):
+        elif ratio.interval[0] < 1 < ratio.interval[1]:
             sentences.append(f"Whether {first} or {second} is faster, the rounds do not tell.")
         else:
             sentences.append(f"{first} takes {times(ratio)} the steps a second of {second}.")

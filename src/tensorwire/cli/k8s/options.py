@@ -62,16 +62,7 @@ _RESOURCE_OPTIONS = [
     click.option("--ps-cpu", default="2", show_default=True, help="Of each ps."),
     click.option("--ps-memory", default="4Gi", show_default=True),
 ]
-_RUN_OPTIONS = [
-    click.option(
-        "--protocol",
-        type=click.Choice(["grpc++", "grpc"]),
-        default="grpc++",
-        show_default=True,
-        help="Used whatever the script says.",
-    ),
-    click.option("--tensor-fuse", is_flag=True, help="As in `tensorwire run`."),
-]
+_fuse_option = click.option("--tensor-fuse", is_flag=True, help="As in `tensorwire run`.")
 _POD_OPTIONS = [
     click.option("--grpc-port", type=_PORT, default=2222, show_default=True),
     click.option("--metrics-port", type=_PORT, default=9100, show_default=True),
@@ -149,7 +140,14 @@ _JOB_OPTIONS = [
         help="plain works on any cluster; jobset needs JobSet's controller.",
     ),
     _api_option,
-    *_RUN_OPTIONS,
+    click.option(
+        "--protocol",
+        type=click.Choice(["grpc++", "grpc"]),
+        default="grpc++",
+        show_default=True,
+        help="Used whatever the script says.",
+    ),
+    _fuse_option,
     click.option(
         "--placement",
         type=click.Choice(_PLACEMENTS),
@@ -181,7 +179,7 @@ _EXPERIMENT_OPTIONS = [
     click.option("--image", help="Run on a cluster, in this container image.  [default: the lab]"),
     click.option("--name", default="compare", show_default=True, help="Of the job."),
     _api_option,
-    *_RUN_OPTIONS,
+    _fuse_option,
     *_RESOURCE_OPTIONS,
     *_POD_OPTIONS,
 ]
@@ -201,7 +199,7 @@ def job_options(command: Command) -> Command:
         job = Job(
             script=Script.named(options.pop("script")),
             **sizes,
-            **take("name", "image", "layout", "scheduling", "format", "placement"),
+            **take("name", "image", "layout", "scheduling", "format", "placement", "protocol"),
             **_common(options),
         )
         return command(job=job, **options)
@@ -271,7 +269,7 @@ def _common(options: dict[str, Any]) -> dict[str, Any]:
         "claims": _pairs("--claim", options.pop("claim"), ":", "CLAIM:/PATH"),
         "namespace": options["namespace"],
         **_token(**take("token_secret", "no_token")),
-        **take("api", "protocol", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
+        **take("api", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
         **take("pull_secret", "service_account", "arguments"),
     }
 
