@@ -38,7 +38,7 @@ CALIBRATION = dataclasses.replace(
 
 def question(placement: str = "round_robin", side: str = "grpc++", **shape: object) -> Question:
     of = Shape(**{"workers": 4, "ps": 2, **shape})  # type: ignore[arg-type]
-    return Question(JOB, CALIBRATION, side, placement, of, steps=30)
+    return Question(JOB, CALIBRATION, side, placement, of, steps=20)
 
 
 class TestRecords:
