@@ -12,7 +12,6 @@
 namespace tensorwire::wire {
 namespace {
 
-constexpr size_t kDigestBytes = 32;
 constexpr size_t kChallengeBytes = 32;
 
 void Append(std::string_view part, std::string* text) {
@@ -37,7 +36,7 @@ Status Authenticator::Create(const std::string& token, std::unique_ptr<const Aut
   const LibCrypto* crypto = nullptr;
   if (Status s = LibCrypto::Load(&crypto); !s.ok()) return s;
   std::unique_ptr<Authenticator> made(new Authenticator(crypto));
-  made->key_ = made->Hmac(token, "tensorwire: who opens a connection");
+  made->key_ = crypto->Hmac(token, "tensorwire: who opens a connection");
   if (made->key_.empty()) return Status(Code::kInternal, "OpenSSL computes no HMAC-SHA256");
   *out = std::move(made);
   return Status();
@@ -49,25 +48,13 @@ std::string Authenticator::Challenge() {
   return Hex({bytes.data(), bytes.size()});
 }
 
-std::string Authenticator::Hmac(std::string_view key, std::string_view text) const {
-  std::array<unsigned char, kDigestBytes> digest;
-  unsigned int digest_bytes = 0;
-  if (crypto_->HMAC(crypto_->EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(),
-                    &digest_bytes) == nullptr ||
-      digest_bytes != kDigestBytes) {
-    return "";
-  }
-  return {reinterpret_cast<const char*>(digest.data()), kDigestBytes};
-}
-
 std::string Authenticator::Prove(Role role, Said said) const {
-  return Hex(Hmac(key_, Transcript(role, said)));
+  return Hex(crypto_->Hmac(key_, Transcript(role, said)));
 }
 
 bool Authenticator::Check(Role role, Said said, std::string_view proof) const {
   const std::string right = Prove(role, said);
-  return right.size() == 2 * kDigestBytes && proof.size() == right.size() &&
+  return right.size() == 2 * LibCrypto::kHmacBytes && proof.size() == right.size() &&
          crypto_->CRYPTO_memcmp(right.data(), proof.data(), right.size()) == 0;
 }
 

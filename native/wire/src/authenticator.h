@@ -43,7 +43,6 @@ class Authenticator {
 
  private:
   explicit Authenticator(const LibCrypto* crypto) : crypto_(crypto) {}
-  std::string Hmac(std::string_view key, std::string_view text) const;
 
   const LibCrypto* const crypto_;
   std::string key_;

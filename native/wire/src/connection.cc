@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "socket.h"
 #include "tensorwire/wire/buffer_pool.h"
@@ -247,19 +248,13 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
       ++frames;
     }
   }
-  if (parts == 0) {
+  if (parts == 0 && unflushed_frames_ == 0) {
     // Whoever counted a frame in has not finished pushing it: that takes some instructions.
     std::this_thread::yield();
     return Written::kSome;
   }
 
-  msghdr message{};
-  message.msg_iov = iov.data();
-  message.msg_iovlen = static_cast<size_t>(parts);
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
+  const ssize_t sent = SendAsWriter(iov.data(), parts);
   if (sent < 0) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? Written::kFull : Written::kBroken;
   }
@@ -302,7 +297,24 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
     }
   }
   Count(counters_->tx_frames, *finished);
+  if (tls_ != nullptr) {
+    unflushed_frames_ += std::exchange(*finished, 0);
+    if (!tls_->Flushed()) return Written::kFull;
+    *finished = std::exchange(unflushed_frames_, 0);
+  }
   return static_cast<uint64_t>(sent) < gathered ? Written::kFull : Written::kSome;
+}
+
+ssize_t Connection::SendAsWriter(const iovec* parts, int count) {
+  if (tls_ != nullptr) return tls_->Send(parts, count);
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<size_t>(count);
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
 }
 
 // --- opening and closing -----------------------------------------------------------------------
@@ -312,6 +324,12 @@ Status Connection::OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool
   connecting_ = connecting;
   last_sign_ms_ = NowMs();
   if (!connecting) TuneStream(fd_.get(), context_->options.silent_timeout_ms);
+  if (context_->tls != nullptr) {
+    tls_ = std::make_unique<TlsStream>(context_->tls.get(), fd_.get(), /*client=*/connecting);
+    shaking_hands_ = true;
+    unflushed_frames_ = 1;
+    queued_.fetch_add(1, std::memory_order_acq_rel);
+  }
   const uint32_t events = connecting ? EPOLLOUT : EPOLLIN;
   if (Status s = reactor_->WatchFromReactor(fd_.get(), events, shared_from_this()); !s.ok()) {
     closed_.store(true, std::memory_order_release);
@@ -405,6 +423,10 @@ void Connection::OnEventsFromReactor(uint32_t epoll_events) {
     FinishConnectFromReactor();
     return;
   }
+  if (shaking_hands_) {
+    ShakeHandsFromReactor();
+    return;
+  }
   if ((epoll_events & EPOLLOUT) != 0 && wants_write_) {
     // The socket was full and the peer has taken some: a sign of life, and the only one while it
     // receives one long frame and has nothing to say itself.
@@ -428,6 +450,57 @@ void Connection::FinishConnectFromReactor() {
   TuneStream(fd_.get(), context_->options.silent_timeout_ms);  // now it has a peer
   connecting_ = false;
   UpdateEventsFromReactor();
+  if (shaking_hands_) ShakeHandsFromReactor();
+}
+
+void Connection::ShakeHandsFromReactor() {
+  if (!peer_speaks_tls_) {
+    char first = 0;
+    const ssize_t got = ::recv(fd_.get(), &first, 1, MSG_PEEK);
+    if (got > 0 && first == 'T') {  // of "TWIR"
+      RefusePlainFromReactor();
+      return;
+    }
+    peer_speaks_tls_ = got > 0;
+  }
+  std::string why;
+  switch (tls_->Shake(&why)) {
+    case TlsStream::Handshake::kGoesOn:
+      wants_write_ = !tls_->Flushed();
+      UpdateEventsFromReactor();
+      return;
+    case TlsStream::Handshake::kLost:
+      CloseFromReactor(Status(Code::kUnavailable, peer_ + " closed the connection"));
+      return;
+    case TlsStream::Handshake::kFailed: {
+      const Status failed(Code::kFailedPrecondition,
+                          "the TLS handshake failed (" + why + ")" + kSameToken);
+      context_->WarnAboutPeer(address_,
+                              "closed the connection with " + peer_ + ": " + failed.message());
+      CloseFromReactor(failed);
+      return;
+    }
+    case TlsStream::Handshake::kDone:
+      shaking_hands_ = false;
+      wants_write_ = false;
+      UpdateEventsFromReactor();
+      Write();
+      ReadFromReactor();
+  }
+}
+
+void Connection::RefusePlainFromReactor() {
+  const std::string why =
+      "one end of the connection uses TLS and the other does not: set TENSORWIRE_TLS in every task "
+      "of the job, or in none";
+  context_->WarnAboutPeer(address_, "closed the connection with " + peer_ + ": " + why);
+  // What is not read would turn into a reset, and that would overtake the reason.
+  ::recv(fd_.get(), reactor_->scratch(), Reactor::kScratchBytes, 0);
+  Message goodbye;
+  goodbye.AppendMetadata(why);
+  const OutFrame frame(FrameKind::kGoodbye, 0, 0, std::move(goodbye));
+  ::send(fd_.get(), frame.head.data(), frame.head.size(), MSG_NOSIGNAL);
+  CloseFromReactor(Status(Code::kFailedPrecondition, why));
 }
 
 // --- reading -----------------------------------------------------------------------------------
@@ -497,9 +570,7 @@ void Connection::ReadFromReactor() {
     }
     const size_t capacity = direct_bytes + (all_direct ? 0 : Reactor::kScratchBytes - stashed);
 
-    // The way into the kernel is shorter for one buffer, which is all that a small frame needs.
-    const ssize_t got = parts == 1 ? ::recv(fd_.get(), iov[0].iov_base, iov[0].iov_len, 0)
-                                   : ::readv(fd_.get(), iov.data(), parts);
+    const ssize_t got = ReceiveFromReactor(iov.data(), parts);
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
@@ -549,9 +620,23 @@ void Connection::ReadFromReactor() {
       RefuseFromReactor(s);
       return;
     }
-    if (reading_paused_ || static_cast<size_t>(got) < capacity)
+    if (reading_paused_) return;
+    if (static_cast<size_t>(got) < capacity && (tls_ == nullptr || !tls_->HasMore())) {
       return;  // the socket is empty, or nearly
+    }
   }
+  if (tls_ != nullptr && tls_->HasMore()) {  // of which epoll knows nothing
+    reactor_->Post([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->ReadFromReactor();
+    });
+  }
+}
+
+ssize_t Connection::ReceiveFromReactor(const iovec* parts, int count) {
+  if (tls_ != nullptr) return tls_->Receive(parts, count);
+  // The way into the kernel is shorter for one buffer, which is all that a small frame needs.
+  return count == 1 ? ::recv(fd_.get(), parts->iov_base, parts->iov_len, 0)
+                    : ::readv(fd_.get(), parts, count);
 }
 
 Status Connection::ParseFromReactor(const char* bytes, size_t size) {

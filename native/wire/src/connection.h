@@ -14,6 +14,7 @@
 #include "mpsc_queue.h"
 #include "reactor.h"
 #include "tensorwire/wire/engine.h"
+#include "tls.h"
 
 namespace tensorwire::wire {
 
@@ -143,6 +144,12 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   Status TakePayloadFromReactor(const char** bytes, size_t* size);
   Status FinishFrameFromReactor();
 
+  // TLS: what comes before the first frame.
+  void ShakeHandsFromReactor();
+  void RefusePlainFromReactor();
+  ssize_t SendAsWriter(const iovec* parts, int count);
+  ssize_t ReceiveFromReactor(const iovec* parts, int count);
+
   void TickFromReactor();
   void FinishConnectFromReactor();
   void UpdateEventsFromReactor();
@@ -163,7 +170,11 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::atomic<bool> lends_{false};
   std::atomic<bool> holds_{false};
   Loans loans_;
+  std::unique_ptr<TlsStream> tls_;  // null where payloads go as they are
   // The writer's.
+  // Frames that TLS has taken and the socket not yet; they still count in queued_. So does the
+  // handshake: nobody writes before it is over.
+  size_t unflushed_frames_ = 0;
   std::unique_ptr<OutFrame> current_;            // partly written
   std::deque<std::unique_ptr<OutFrame>> small_;  // go first: they are what somebody waits for
   std::deque<std::unique_ptr<OutFrame>> large_;
@@ -176,6 +187,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::shared_ptr<FrameReceiver> receiver_;
   bool connecting_ = false;
   bool trusted_ = false;
+  bool shaking_hands_ = false;
+  bool peer_speaks_tls_ = false;
   bool wants_write_ = false;
   bool pauses_reading_ = false;
   bool reading_paused_ = false;

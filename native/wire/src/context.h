@@ -12,6 +12,7 @@
 #include "reactor.h"
 #include "tensorwire/wire/options.h"
 #include "tensorwire/wire/stats.h"
+#include "tls.h"
 
 namespace tensorwire::wire {
 
@@ -39,6 +40,7 @@ class Context {
 
   const EngineOptions options;
   std::unique_ptr<const Authenticator> authenticator;  // null without a job token
+  std::unique_ptr<const TlsContext> tls;               // null without TLS
   std::vector<std::unique_ptr<Reactor>> reactors;
   HeldPayloads held;
 

@@ -33,6 +33,9 @@ class EngineImpl final : public Engine {
     }
     if (const std::string& token = context_->options.token; !token.empty()) {
       if (Status s = Authenticator::Create(token, &context_->authenticator); !s.ok()) return s;
+      if (context_->options.tls) {
+        if (Status s = TlsContext::Create(token, &context_->tls); !s.ok()) return s;
+      }
     }
     for (int i = 0; i < context_->options.reactors; ++i) {
       context_->reactors.push_back(std::make_unique<Reactor>(i, context_->options));

@@ -39,7 +39,9 @@ std::string DescribeForeign(std::string_view first_bytes) {
     return "it speaks HTTP/2: this looks like a gRPC port";
   }
   // A record of a TLS handshake: type 22, version 3.x.
-  if (begins_with("\x16\x03")) return "it speaks TLS";
+  if (begins_with("\x16\x03")) {
+    return "it speaks TLS: set TENSORWIRE_TLS in every task of the job, or in none";
+  }
   return "its first bytes are not tensorwire's";
 }
 

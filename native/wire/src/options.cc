@@ -92,6 +92,15 @@ Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options
   return ReadSecurity(options);
 }
 
-Status ReadSecurity(EngineOptions* options) { return ReadToken(options->log, &options->token); }
+Status ReadSecurity(EngineOptions* options) {
+  if (Status s = ReadToken(options->log, &options->token); !s.ok()) return s;
+  if (Status s = ReadBool("TENSORWIRE_TLS", &options->tls); !s.ok()) return s;
+  if (options->tls && options->token.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "environment variable TENSORWIRE_TLS: TLS takes its key from the job token, and "
+                  "there is none: set TENSORWIRE_TOKEN_FILE");
+  }
+  return Status();
+}
 
 }  // namespace tensorwire::wire

@@ -85,11 +85,11 @@ def test_the_data_port_is_open_on_the_address_of_the_cluster_spec_only(
     assert said in pair.tasks["ps:0"].log.read_text()
 
 
-@pytest.mark.parametrize("transport", ["tcp", "memory"])
+@pytest.mark.parametrize(("transport", "tls"), [("tcp", "0"), ("memory", "0"), ("tcp", "1")])
 def test_tasks_with_the_same_token_work_together_and_a_stranger_gets_nothing(
-    pair: TensorFlowCluster, token: dict[str, str], transport: str
+    pair: TensorFlowCluster, token: dict[str, str], transport: str, tls: str
 ) -> None:
-    pair.start_all(env=token | {"TENSORWIRE_TRANSPORT": transport})
+    pair.start_all(env=token | {"TENSORWIRE_TRANSPORT": transport, "TENSORWIRE_TLS": tls})
     before = pair.stats("ps:0")
     assert step(pair, 1 << 20) == 2.0 * (1 << 20)
 

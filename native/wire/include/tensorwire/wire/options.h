@@ -40,6 +40,7 @@ struct EngineOptions {
 
   // Both ends of a connection prove to each other that they have it; "" where none is asked for.
   std::string token;
+  bool tls = false;  // what goes over the network is encrypted; needs a token
 
   FrameLimits limits;
   int connect_timeout_ms = 5000;     // how long a call waits for its connection to come up
@@ -66,8 +67,9 @@ struct EngineOptions {
 TENSORWIRE_API Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options);
 
 // Sets the token: the text of the file that TENSORWIRE_TOKEN_FILE names, or TENSORWIRE_TOKEN
-// itself. Fails with kInvalidArgument where it cannot be read or is too short. `options->log` hears
-// of a file that others than its owner may read.
+// itself; and tls from TENSORWIRE_TLS. Fails with kInvalidArgument where the token cannot be read
+// or is too short, and where TLS has none. `options->log` hears of a file that others than its
+// owner may read.
 TENSORWIRE_API Status ReadSecurity(EngineOptions* options);
 
 }  // namespace tensorwire::wire

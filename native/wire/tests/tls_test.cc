@@ -1,0 +1,292 @@
+// TLS on the data plane: what is sent arrives, nobody reads or changes it on its way, and both ends
+// have to want it.
+
+#include "tls.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "harness.h"
+#include "tensorwire/wire/buffer_pool.h"
+
+namespace tensorwire::wire {
+namespace {
+
+const std::string kToken(64, 'a');
+
+void WithTls(EngineOptions* options) {
+  options->token = kToken;
+  options->tls = true;
+}
+
+struct Pair {
+  explicit Pair(const std::function<void(EngineOptions*)>& of_ps = WithTls,
+                const std::function<void(EngineOptions*)>& of_worker = WithTls)
+      : ps("ps:0", 2, of_ps), worker("worker:0", 2, of_worker) {
+    channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  }
+  Task ps;
+  Task worker;
+  std::shared_ptr<Channel> channel;
+};
+
+std::string Pattern(size_t bytes) {
+  std::string text(bytes, '\0');
+  for (size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i * 131 >> 3);
+  return text;
+}
+
+void CheckEcho(Channel& channel, const std::string& payload) {
+  const Outcome outcome = Get(Begin(channel, kEcho, "meta", payload));
+  if (!outcome.status.ok()) check::Fail(__FILE__, __LINE__, outcome.status.message());
+  CHECK_EQ(outcome.metadata, "meta");
+  CHECK(outcome.payload == payload);
+}
+
+TEST(payloads_of_all_sizes_come_and_go) {
+  Pair pair;
+  for (const size_t bytes : {0, 1, 100, 16383, 16384, 16385, 70'000, 5'000'000, 40'000'000}) {
+    CheckEcho(*pair.channel, Pattern(bytes));
+  }
+}
+
+TEST(many_threads_send_at_once) {
+  Pair pair;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const std::string small = Pattern(10 + t);
+      const std::string large = Pattern(300'000 + t);
+      for (int i = 0; i < (kSanitized ? 20 : 100); ++i) {
+        std::vector<std::future<Outcome>> calls;
+        for (int j = 0; j < 8; ++j) {
+          calls.push_back(Begin(*pair.channel, kEcho, "", j % 4 == 0 ? large : small));
+        }
+        for (size_t j = 0; j < calls.size(); ++j) {
+          const Outcome outcome = Get(std::move(calls[j]));
+          CHECK(outcome.status.ok());
+          CHECK(outcome.payload == (j % 4 == 0 ? large : small));
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK_EQ(pair.worker.engine->stats().peers.at(0).connects, 1u);
+}
+
+TEST(several_streams_and_the_short_way_work_with_it) {
+  BufferPool::Options shared;
+  shared.shared = true;
+  BufferPool pool(shared);
+  for (const Transport transport : {Transport::kTcp, Transport::kMemory}) {
+    auto options = [&](EngineOptions* o) {
+      WithTls(o);
+      o->pool = &pool;
+      o->transport = transport;
+      o->streams = 3;
+    };
+    Pair pair(options, options);
+    const Outcome outcome = Get(Begin(*pair.channel, kBytes, "30000000"));
+    CHECK(outcome.status.ok());
+    CHECK_EQ(outcome.payload.size(), 30'000'000u);
+  }
+}
+
+TEST(who_does_not_use_it_is_told_and_so_is_the_log) {
+  auto plain = [](EngineOptions* options) { options->token = kToken; };
+  for (const bool on_server : {false, true}) {
+    Pair pair(on_server ? std::function<void(EngineOptions*)>(WithTls) : plain,
+              on_server ? std::function<void(EngineOptions*)>(plain) : WithTls);
+    const Status status = Get(Begin(*pair.channel, kEcho, "x")).status;
+    CHECK(status.code() == Code::kFailedPrecondition);
+    CHECK(Contains(status.message(), "set TENSORWIRE_TLS in every task of the job, or in none"));
+    CHECK_EQ(pair.ps.Log().size(), 1u);
+    CHECK(Contains(pair.ps.Log()[0], "TENSORWIRE_TLS"));
+  }
+}
+
+TEST(another_token_fails_the_handshake_and_says_what_to_do) {
+  Pair pair(WithTls, [](EngineOptions* options) {
+    options->token = std::string(64, 'b');
+    options->tls = true;
+  });
+  const Status status = Get(Begin(*pair.channel, kEcho, "x")).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "the TLS handshake failed"));
+  CHECK(Contains(status.message(), "TENSORWIRE_TOKEN_FILE"));
+  CHECK_EQ(pair.ps.Log().size(), 1u);
+  CHECK(Contains(pair.ps.Log()[0], "the TLS handshake failed"));
+}
+
+TEST(garbage_instead_of_a_handshake_harms_nobody) {
+  Pair pair;
+  CheckEcho(*pair.channel, "before");
+  Task ps("ps:0", 1, WithTls);
+  const std::string address = ps.Listen();
+  for (int i = 0; i < 20; ++i) {
+    RawStream stream = RawStream::To(address);
+    stream.Send(std::string(50'000, static_cast<char>('a' + i)));
+    shutdown(stream.fd(), SHUT_WR);
+    stream.ReadToEnd();
+  }
+  CHECK(ps.Log().size() <= 1);
+  auto channel = pair.worker.engine->Connect(address, "ps:0");
+  CheckEcho(*channel, "after");
+}
+
+// Between a client and a server: keeps what passes, and can change a byte of it.
+class Wire {
+ public:
+  explicit Wire(const std::string& to)
+      : thread_([this, to] {
+          RawStream client = server_.Accept();
+          RawStream target = RawStream::To(to);
+          std::thread back([&] { Pump(target, client, &to_client_, nullptr); });
+          Pump(client, target, &to_server_, &damage_);
+          back.join();
+        }) {}
+  ~Wire() { thread_.join(); }
+  const std::string& address() const { return server_.address(); }
+  void Damage() { damage_ = true; }
+  // When both ends are gone.
+  std::string All() {
+    std::lock_guard lock(mutex_);
+    return to_server_ + to_client_;
+  }
+
+ private:
+  void Pump(RawStream& from, RawStream& to, std::string* kept, std::atomic<bool>* damage) {
+    for (;;) {
+      std::string bytes = from.ReadSome();
+      if (bytes.empty()) break;
+      {
+        std::lock_guard lock(mutex_);
+        *kept += bytes;
+      }
+      if (damage != nullptr && damage->exchange(false)) bytes.back() ^= 1;
+      if (!to.Send(bytes)) break;
+    }
+    shutdown(to.fd(), SHUT_RDWR);
+    shutdown(from.fd(), SHUT_RDWR);
+  }
+
+  RawServer server_;
+  std::mutex mutex_;
+  std::string to_server_;
+  std::string to_client_;
+  std::atomic<bool> damage_{false};
+  std::thread thread_;
+};
+
+TEST(what_passes_cannot_be_read) {
+  for (const bool tls : {false, true}) {  // that it could be without is what makes this a test
+    auto options = [tls](EngineOptions* o) {
+      o->token = kToken;
+      o->tls = tls;
+    };
+    Task ps("ps:0", 1, options);
+    Wire wire(ps.Listen());
+    {
+      Task worker("worker:0", 1, options);
+      auto channel = worker.engine->Connect(wire.address(), "ps:0");
+      CheckEcho(*channel, "this is the secret of the tensor");
+    }
+    ps.engine->Stop();
+    for (const std::string text : {"secret of the tensor", "worker:0", "task="}) {
+      CHECK_EQ(wire.All().find(text) == std::string::npos, tls);
+    }
+  }
+}
+
+TEST(what_was_altered_ends_the_connection_instead_of_reaching_anybody) {
+  Task ps("ps:0", 1, WithTls);
+  Wire wire(ps.Listen());
+  Task worker("worker:0", 1, WithTls);
+  auto channel = worker.engine->Connect(wire.address(), "ps:0");
+  CheckEcho(*channel, "whole");
+  wire.Damage();
+  CHECK(Get(Begin(*channel, kNever, "damaged")).status.code() == Code::kUnavailable);
+  Eventually([&] { return ps.handler->disconnects == 1; });
+  std::lock_guard lock(ps.handler->mutex);
+  CHECK(ps.handler->kept.empty());
+  worker.engine->Stop();
+  ps.engine->Stop();
+}
+
+// --- the stream ----------------------------------------------------------------------------------
+
+TEST(keys_change_and_a_full_socket_loses_nothing) {
+  std::unique_ptr<const TlsContext> context;
+  CHECK(TlsContext::Create(kToken, &context).ok());
+  int fds[2];
+  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+  const Fd a(fds[0]);
+  const Fd b(fds[1]);
+  TlsStream from(context.get(), a.get(), true, /*bytes_per_key=*/100'000);
+  TlsStream to(context.get(), b.get(), false, 100'000);
+  std::string why;
+  auto shaken = TlsStream::Handshake::kGoesOn;
+  for (int i = 0; i < 10; ++i) {
+    shaken = from.Shake(&why);
+    const auto other = to.Shake(&why);
+    if (shaken == TlsStream::Handshake::kDone && other == shaken) break;
+  }
+  CHECK(shaken == TlsStream::Handshake::kDone);
+
+  const std::string sent = Pattern(5'000'000);
+  std::string received;
+  size_t at = 0;
+  int full = 0;
+  std::string buffer(300'000, '\0');
+  while (received.size() < sent.size()) {
+    // In pieces as frames are: a short head, a long body.
+    const size_t head = std::min<size_t>(sent.size() - at, 40);
+    const size_t body = std::min<size_t>(sent.size() - at - head, 90'001);
+    const iovec pieces[] = {{const_cast<char*>(sent.data()) + at, head},
+                            {const_cast<char*>(sent.data()) + at + head, body}};
+    const ssize_t took = from.Send(pieces, 2);
+    if (took > 0) at += static_cast<size_t>(took);
+    if (took < 0) {
+      CHECK_EQ(errno, EAGAIN);
+      ++full;
+      const iovec into[] = {{buffer.data(), 33}, {buffer.data() + 33, buffer.size() - 33}};
+      for (;;) {
+        const ssize_t got = to.Receive(into, 2);
+        if (got < 0) {
+          CHECK_EQ(errno, EAGAIN);
+          break;
+        }
+        received.append(buffer.data(), static_cast<size_t>(got));
+      }
+    } else if (at == sent.size()) {
+      const iovec into[] = {{buffer.data(), buffer.size()}};
+      if (const ssize_t got = to.Receive(into, 1); got > 0) {
+        received.append(buffer.data(), static_cast<size_t>(got));
+      }
+    }
+  }
+  CHECK(full > 0);
+  CHECK(received == sent);
+  CHECK(from.Flushed());
+}
+
+TEST(tls_needs_a_token) {
+  setenv("TENSORWIRE_TLS", "1", 1);
+  EngineOptions options;
+  const Status status = ReadSecurity(&options);
+  unsetenv("TENSORWIRE_TLS");
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(Contains(status.message(), "set TENSORWIRE_TOKEN_FILE"));
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
