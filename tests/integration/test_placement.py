@@ -105,6 +105,31 @@ def test_balanced_splits_the_large_and_keeps_slots_beside_their_part(
     assert held == plan.bytes_per_ps
 
 
+def test_a_split_variable_is_assigned_as_one_and_says_what_it_cannot(
+    placement: Any, graph_mode: Any
+) -> None:
+    plan = placement.balanced(model, PS, min_part_bytes=1)
+    with placement.splitting(plan), tf1.variable_scope("model"):
+        table = tf1.get_variable("table", [2000, 8])
+    assert len(list(table)) == PS
+    with tf.control_dependencies([table.assign(tf.ones([2000, 8]))]):
+        changed = tf1.assign_add(table, tf.ones([2000, 8]))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        session.run(changed)
+        assert np.all(session.run(tf.convert_to_tensor(table)) == 2)
+    assert not hasattr(table, "read_value")
+    with pytest.raises(AttributeError, match=r"model/table was split .* --keep-whole model/table"):
+        table.read_value()
+
+
+def test_a_variable_that_is_kept_whole_is_not_split(placement: Any) -> None:
+    plan = placement.balanced(model, PS, min_part_bytes=1, keep_whole=["*/table"])
+    assert len(plan.tasks["model/table"]) == 1
+    with pytest.raises(UsageError, match="no variable is named tabel: there are model/table, mod"):
+        placement.balanced(model, PS, keep_whole=["tabel"])
+
+
 @pytest.mark.parametrize("setter", [None, tf1.train.replica_device_setter(2)])
 def test_what_a_step_moves_is_known_for_each_variable(
     placement: Any, graph_mode: Any, setter: Any
@@ -189,45 +214,6 @@ def test_a_file_that_is_no_graph_is_refused(placement: Any, tmp_path: Path) -> N
             placement.variables(tmp_path / name)
     with pytest.raises(UsageError, match="has no variables"):
         placement.variables(tmp_path / "empty.pbtxt")
-
-
-SERVERS = """
-import sys, time
-import tensorwire.tf, tensorflow as tf
-ports = sys.argv[1:]
-spec = {"ps": ports[1:], "worker": ports[:1]}
-servers = [
-    tf.distribute.Server(spec, job_name="ps", task_index=i, protocol="grpc++")
-    for i in range(len(ports) - 1)
-]
-servers[0].join()
-"""
-
-
-def worker_of_the_example(cluster: LocalCluster, prefix: list[str], name: str) -> dict[str, Any]:
-    """What the example's only worker reports, with all ps in another process."""
-    spec = {"ps": cluster.spec["ps"], "worker": cluster.spec["worker"]}
-    task = {"cluster": spec, "task": {"type": "worker", "index": 0}}
-    output = cluster.directory / f"{name}.out"
-    argv = [*prefix, str(EXAMPLES / "hot_ps" / "train.py")]
-    env = {"TF_CONFIG": json.dumps(task), "HOT_PS_STEPS": "20"}
-    worker = cluster.start("worker", 0, argv, env, stdout=output)
-    cluster.wait([worker], 240)
-    reported: dict[str, Any] = json.loads(output.read_text())
-    return reported
-
-
-@pytest.mark.usefixtures("placement")
-def test_the_hot_ps_of_an_unchanged_script_cools_down_with_balanced() -> None:
-    """The published finding: one ps of five carries the load, whatever the layout."""
-    with LocalCluster({"ps": PS, "worker": 1}) as cluster:
-        ps = [sys.executable, "-c", SERVERS, *cluster.spec["worker"], *cluster.spec["ps"]]
-        cluster.start("ps", 0, ps)
-        hot = worker_of_the_example(cluster, [sys.executable], "hot")["bytes_per_ps"]
-        assert max(hot) > 0.8 * sum(hot)
-        balanced = [*TENSORWIRE, "run", "--placement", "balanced"]
-        even = worker_of_the_example(cluster, balanced, "even")["bytes_per_ps"]
-        assert max(even) <= 1.2 * sum(even) / PS
 
 
 STRATEGY = """

@@ -78,12 +78,15 @@ def test_a_script_that_fails_dry_is_not_run(tensorwire: Any, tmp_path: Path) -> 
     assert "failed before it would have trained: ZeroDivisionError" in done.stderr
 
 
-def test_traffic_without_balanced_is_refused(tensorwire: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--traffic", "--keep-whole"])
+def test_what_is_for_balanced_is_refused_without_it(
+    tensorwire: Any, tmp_path: Path, option: str
+) -> None:
     script = tmp_path / "script.py"
     script.write_text("")
-    done = tensorwire("run", "--traffic", "run.json", script)
+    done = tensorwire("run", option, "run.json", script)
     assert done.returncode == 2
-    assert "--traffic is for --placement balanced" in done.stderr
+    assert f"{option} is for --placement balanced" in done.stderr
 
 
 def test_more_variables_than_an_environment_holds_are_refused() -> None:

@@ -54,6 +54,13 @@ Examples:
     help="May be given more than once.  [default: all]",
 )
 @click.option(
+    "--keep-whole",
+    "keep_whole",
+    metavar="NAME",
+    multiple=True,
+    help="A variable, or a pattern of names, that balanced does not split.",
+)
+@click.option(
     "--deadline",
     "deadline_s",
     type=click.FloatRange(min=1),
@@ -71,6 +78,7 @@ def place(
     traffic_paths: tuple[Path, ...],
     batch: int | None,
     strategies: tuple[str, ...],
+    keep_whole: tuple[str, ...],
     deadline_s: float,
     json_path: Path | None,
     report_path: Path | None,
@@ -94,9 +102,10 @@ def place(
     else:
         assert script is not None
         model = _of_script(script, arguments, ps, deadline_s)
+    variables = plan.whole(model.variables, keep_whole)
     measured = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
     chosen = strategies or tuple(plan.STRATEGIES)
-    plans = [plan.STRATEGIES[name](model.variables, ps, measured) for name in chosen]
+    plans = [plan.STRATEGIES[name](variables, ps, measured) for name in chosen]
     if measured is None:  # shown, but no reason to split: what a step runs, a graph does not say
         predicted = Traffic.predicted(model.crossings, batch)
         plans = [dataclasses.replace(each, traffic=predicted) for each in plans]

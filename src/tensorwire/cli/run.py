@@ -53,6 +53,13 @@ from tensorwire.plugin import runner
     help="What an earlier run moved, for --placement balanced: see `tensorwire place`.",
 )
 @click.option(
+    "--keep-whole",
+    "keep_whole",
+    metavar="NAME",
+    multiple=True,
+    help="A variable, or a pattern of names, that --placement balanced does not split.",
+)
+@click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
 )
 @click.argument("script")
@@ -66,6 +73,7 @@ def run(
     metrics_host: str | None,
     placement: str | None,
     traffic_paths: tuple[Path, ...],
+    keep_whole: tuple[str, ...],
     as_module: bool,
     script: str,
     arguments: tuple[str, ...],
@@ -78,13 +86,14 @@ def run(
     if not as_module and not Path(script).exists():
         raise UsageError(f"there is no script {script}")
     target = ["-m", script] if as_module else [script]
-    if traffic_paths and placement != "balanced":
-        raise UsageError("--traffic is for --placement balanced")
+    if (traffic_paths or keep_whole) and placement != "balanced":
+        option = "--traffic" if traffic_paths else "--keep-whole"
+        raise UsageError(f"{option} is for --placement balanced")
     environment = runner.environment(
         protocol,
         tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
-        placement=_placement(placement, [*target, *arguments], traffic_paths),
+        placement=_placement(placement, [*target, *arguments], traffic_paths, keep_whole),
     )
     if metrics_port is not None:
         environment[endpoint.PORT_VARIABLE] = str(metrics_port)
@@ -96,13 +105,16 @@ def run(
 
 
 def _placement(
-    strategy: str | None, command: Sequence[str], traffic_paths: Sequence[Path]
+    strategy: str | None,
+    command: Sequence[str],
+    traffic_paths: Sequence[Path],
+    keep_whole: Sequence[str],
 ) -> str | None:
     """What the script's processes are told of placement."""
     if strategy in (None, "round_robin"):
         return None
     from tensorwire.placement import default, dry_run
-    from tensorwire.placement.plan import Model
+    from tensorwire.placement.plan import Model, whole
     from tensorwire.placement.traffic import Traffic
 
     if strategy == "greedy":
@@ -110,6 +122,7 @@ def _placement(
     model: Model = dry_run.model_of_script(command, os.environ)
     if not model.variables:  # a ps has none, and nothing to place
         return None
-    click.echo(f"tensorwire: planning where {len(model.variables)} variables go", err=True)
+    variables = whole(model.variables, keep_whole)
+    click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
     traffic = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
-    return default.encode(model.variables, traffic)
+    return default.encode(variables, traffic)

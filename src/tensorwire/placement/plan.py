@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ MIN_PART_BYTES = 256 << 10
 # As even as a plan must be; more parts for less would be more messages for nothing.
 TOLERANCE = 1.1
 _PARTS_PER_PS = 8
+_MOST_NAMES = 8  # in a message
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,25 @@ def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
     return tuple(
         Variable(**{**{n: entry[n] for n in names}, "shape": tuple(entry["shape"])})
         for entry in document["variables"]
+    )
+
+
+def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Variable, ...]:
+    """Those that a pattern (as of a shell) names are not split.
+
+    Raises:
+        UsageError: a pattern names none.
+    """
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(each.name, pattern) for each in variables):
+            names = ", ".join(each.name for each in variables[:_MOST_NAMES])
+            more = ", …" if len(variables) > _MOST_NAMES else ""
+            raise UsageError(f"no variable is named {pattern}: there are {names}{more}")
+    return tuple(
+        dataclasses.replace(each, can_split=False)
+        if any(fnmatch.fnmatchcase(each.name, pattern) for pattern in patterns)
+        else each
+        for each in variables
     )
 
 

@@ -35,9 +35,32 @@ def splitter(plan: Plan) -> Callable[..., Any]:
         variable = getter(name, *args, **kwargs)
         for part in variable:
             setattr(part, _OURS, True)
+        variable.__class__ = _split_class()
         return variable
 
     return get_split
+
+
+@functools.cache
+def _split_class() -> Any:
+    """For scripts that know nothing of the split: it does what it can, and says what it cannot."""
+    import tensorflow as tf
+    from tensorflow.python.ops import variables
+
+    class SplitVariable(variables.PartitionedVariable):  # type: ignore[misc]
+        """A PartitionedVariable whose updates are one operation, like those of a variable."""
+
+        def _apply_assign_fn(self, assign_fn: Any, value: Any) -> Any:
+            return tf.group(super()._apply_assign_fn(assign_fn, value))
+
+        def __getattr__(self, name: str) -> Any:
+            own = vars(self).get("_name")  # not there yet in a copy
+            raise AttributeError(
+                f"{own} was split by its placement, and as a whole has no {name!r}: leave it whole "
+                f"(tensorwire run --keep-whole {own}, or balanced(..., keep_whole=[{own!r}]))"
+            )
+
+    return SplitVariable
 
 
 def look_up_in_order() -> None:

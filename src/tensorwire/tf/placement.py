@@ -96,6 +96,7 @@ def balanced(
     ps: int,
     traffic: Traffic | str | Path | Sequence[str | Path] | None = None,
     *,
+    keep_whole: Sequence[str] = (),
     tolerance: float = plans.TOLERANCE,
     min_part_bytes: int = plans.MIN_PART_BYTES,
 ) -> Plan:
@@ -108,11 +109,13 @@ def balanced(
         ps: number of ps.
         traffic: what an earlier run moved, or the files that say it, see docs/placement.md; then
             bytes moved are evened out as well as bytes held.
+        keep_whole: names of variables that are not split, or patterns of names ("tower/*").
         tolerance: how much of the mean the fullest ps may hold before more is split.
         min_part_bytes: no part is smaller.
 
     Raises:
-        UsageError: the source or the figures cannot be read, or `ps` is not positive.
+        UsageError: the source or the figures cannot be read, `ps` is not positive, or no variable
+            has a name of `keep_whole`.
     """
     if ps < 1:
         raise UsageError(f"a plan for {ps} ps: give one at least")
@@ -121,8 +124,9 @@ def balanced(
         traffic = [traffic]
     if isinstance(traffic, Sequence):
         traffic = Traffic.read([Path(each) for each in traffic], model.crossings)
+    variables = plans.whole(model.variables, keep_whole)
     return plans.balanced(
-        model.variables, ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
+        variables, ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
     )
 
 
