@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorwire.bench.record import Host
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.lab.settings import parse
@@ -180,7 +181,11 @@ def main() -> None:
         report = Report("examples/hot_ps", ["grpc++"], [shown], [shown.headline])
         page.write(options.page, report)
     if options.json:
-        document = {placement: dataclasses.asdict(seen) for placement, seen in found.items()}
+        document = {
+            "host": dataclasses.asdict(Host.here()),
+            "notes": notes,
+            "placements": {name: dataclasses.asdict(seen) for name, seen in found.items()},
+        }
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

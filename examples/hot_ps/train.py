@@ -74,7 +74,7 @@ with tf1.Session(server.target, config=filters) as session:
     first = steps_until(session, WARM_UP)
     while first < WARM_UP + STEPS:
         before, began = moved(), time.monotonic()
-        done = steps_until(session, first + REPORT_EVERY)
+        done = steps_until(session, min(first + REPORT_EVERY, WARM_UP + STEPS))
         seconds = time.monotonic() - began
         told = {
             "steps_per_s": (done - first) / seconds,
