@@ -42,6 +42,15 @@ int CountTasks(const tensorflow::ClusterDef& cluster) {
   return tasks;
 }
 
+std::string FirstAddress(const tensorflow::ClusterDef& cluster) {
+  std::map<std::pair<bool, std::string>, std::string> first;  // the ps come first
+  for (const auto& job : cluster.job()) {
+    const std::map<int, std::string> tasks(job.tasks().begin(), job.tasks().end());
+    if (!tasks.empty()) first[{job.name() != "ps", job.name()}] = tasks.begin()->second;
+  }
+  return first.empty() ? "" : first.begin()->second;
+}
+
 }  // namespace
 
 std::string TaskName(const std::string& job, int index) {
@@ -53,6 +62,7 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
                                std::unique_ptr<DataPlane>* out) {
   std::unique_ptr<DataPlane> plane(new DataPlane);
   plane->name_ = TaskName(server_def.job_name(), server_def.task_index());
+  plane->cluster_ = FirstAddress(server_def.cluster());
   for (const auto& job : server_def.cluster().job()) {
     if (job.name() != server_def.job_name()) continue;
     const auto own = job.tasks().find(server_def.task_index());

@@ -52,6 +52,9 @@ class DataPlane {
 
   wire::EngineStats stats() const { return engine_->stats(); }
   const std::string& name() const { return name_; }
+  // Tells this cluster from others on the same hosts: the gRPC address of its first ps, or of its
+  // first task where it has no ps.
+  const std::string& cluster() const { return cluster_; }
 
  private:
   DataPlane() = default;
@@ -59,6 +62,7 @@ class DataPlane {
   absl::Status DataAddress(const std::string& grpc_address, std::string* out) const;
 
   std::string name_;
+  std::string cluster_;
   std::string own_address_;  // of gRPC, as the cluster spec has it
   std::string map_file_;     // "" where there is none
   std::map<std::string, std::string> data_address_;

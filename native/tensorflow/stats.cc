@@ -180,6 +180,7 @@ std::string Planes::ToJson() const {
     const wire::EngineStats stats = plane->stats();
     Items task;
     task.Add("task", plane->name());
+    task.Add("cluster", plane->cluster());
     task.Add("polling", stats.polling ? 1 : 0);
     tasks.Append(task);
     for (const wire::PeerStats& peer : stats.peers) {

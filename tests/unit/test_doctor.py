@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -186,6 +187,43 @@ def test_without_anything_to_look_at_it_says_how_to_give_it(
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "nothing to look at" in line and "--endpoints" in line
+
+
+TWO_JOBS = """if True:
+    import sys, time
+    sys.path.insert(0, {folder!r})
+    from test_top import figures, in_cluster
+    from tensorwire.monitor import announce, endpoint
+    (now,) = in_cluster({cluster!r}, [figures("ps:0", 10, 50.0)])
+    address = endpoint.serve(lambda: now, port=0).address
+    announce.announce(address)
+    print(address, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_tasks_of_two_jobs_are_not_judged_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path))
+    folder = str(Path(__file__).parent)
+    with contextlib.ExitStack() as stack:
+        for cluster in ("a:1", "b:1"):
+            code = TWO_JOBS.format(folder=folder, cluster=cluster)
+            process = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            process.stdout.readline()
+        done = tensorwire("--seconds", "0.5")
+    assert done.returncode == 1
+    (line,) = [each for each in done.stderr.splitlines() if "error" in each]
+    assert re.search(
+        r"these are tasks of 2 jobs: name those of one with --endpoints, "
+        r"127\.0\.0\.1:\d+ \(the ps at a:1\) or 127\.0\.0\.1:\d+ \(the ps at b:1\)",
+        line,
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tensorwire.monitor.figures import (
     Traffic,
     VariableFigures,
 )
-from tensorwire.monitor.rates import JobRates, between, find_imbalances, job_rates
+from tensorwire.monitor.rates import JobRates, between, by_cluster, find_imbalances, job_rates
 from tensorwire.report.top import screen
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
@@ -148,6 +148,41 @@ def test_a_job_that_is_even_or_idle_or_alone_is_in_balance() -> None:
     assert rates(a=0.001, b=0.0, c=0.0).imbalances == ()
     assert rates(a=100.0).imbalances == ()
     assert find_imbalances([]) == []
+
+
+def in_cluster(cluster: str, tasks: list[TaskFigures]) -> list[TaskFigures]:
+    """The same tasks as processes of another job on the host."""
+
+    def moved(task: TaskFigures) -> TaskFigures:
+        pid = task.process.pid + 1000 * ord(cluster[0])
+        return dataclasses.replace(
+            task,
+            tasks=(dataclasses.replace(task.tasks[0], cluster=cluster),),
+            process=dataclasses.replace(task.process, pid=pid),
+        )
+
+    return [moved(task) for task in tasks]
+
+
+def test_two_jobs_of_one_user_are_told_apart() -> None:
+    def even(seconds: float) -> list[TaskFigures]:
+        return [figures(f"ps:{i}", seconds, 90.0) for i in range(3)]
+
+    looks = [[*in_cluster("a:1", job(s)), *in_cluster("b:1", even(s))] for s in (10, 12)]
+    rates = job_rates(*looks)
+    assert {(each.task, each.cluster) for each in rates.imbalances} == {("ps:0", "a:1")}
+    assert [task.task for task in rates.tasks if task.cluster == "b:1"] == ["ps:0", "ps:1", "ps:2"]
+    console = Console(file=io.StringIO(), width=110, highlight=False, record=True)
+    console.print(screen(rates, 1.0))
+    first, second = console.export_text().split("cluster of the ps at ")[1:]
+    assert first.startswith("a:1") and "\u25b2 ps:0 moves 83% of the bytes" in first
+    assert second.startswith("b:1") and "\u25b2" not in second
+
+
+def test_tasks_of_one_job_that_call_its_ps_differently_stay_together() -> None:
+    ps, *others = job(12)
+    both = [*in_cluster("0.0.0.0:1", [ps]), *in_cluster("host:1", others)]
+    assert list(by_cluster(both)) == [""]
 
 
 def test_the_screen_is_as_it_was() -> None:

@@ -120,6 +120,8 @@ class ServedTask:
     task: str
     polling: int
     """1 where its reactors spin instead of sleeping."""
+    cluster: str = ""
+    """The gRPC address of the cluster's first ps, which no other cluster has at that time."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,11 @@ class TaskFigures:
         """ "ps:0"; several are joined by commas, and a process that is no task is "pid 123"."""
         names = [short_name(task.task) for task in self.tasks]
         return ",".join(names) or f"pid {self.process.pid}"
+
+    @property
+    def cluster(self) -> str:
+        """Whose task it is; "" of a process that is no task."""
+        return next((task.cluster for task in self.tasks), "")
 
     @property
     def requests(self) -> int:

@@ -33,6 +33,8 @@ class TaskRates:
 
     task: str
     """ "ps:0"."""
+    cluster: str
+    """The gRPC address of its cluster's first ps; "" where all tasks are of one cluster."""
     host: str
     pid: int
     seconds: float
@@ -73,6 +75,8 @@ class Imbalance:
     """A task that has more of something than its job's other tasks."""
 
     task: str
+    cluster: str
+    """As in `TaskRates`."""
     what: str
     """ "bytes" or "CPU"."""
     over_mean: float
@@ -97,11 +101,14 @@ class JobRates:
 
 
 def between(
-    before: TaskFigures, now: TaskFigures, variables: Mapping[str, str] | None = None
+    before: TaskFigures,
+    now: TaskFigures,
+    variables: Mapping[str, str] | None = None,
+    cluster: str = "",
 ) -> TaskRates | None:
     """The rates of one process; None where the records are of two, or no time has passed.
 
-    `variables` names the variable of a tensor.
+    `variables` names the variable of a tensor; `cluster` is as in `TaskRates`.
     """
     same = (before.process.host, before.process.pid) == (now.process.host, now.process.pid)
     seconds = (now.clock_us - before.clock_us) / 1e6
@@ -123,6 +130,7 @@ def between(
     busy = [r.busy_us - busy_before.get((r.task, r.index), 0) for r in now.reactors]
     return TaskRates(
         task=now.name,
+        cluster=cluster,
         host=now.process.host,
         pid=now.process.pid,
         seconds=seconds,
@@ -145,17 +153,32 @@ def job_rates(
 ) -> JobRates:
     """What all tasks did between two looks; a task that came in between is left to the next one."""
     known = {(each.process.host, each.process.pid): each for each in before}
-    looked = list(now)
-    # A master knows the graph, and a ps only what it sends.
-    variables = {v.tensor: v.name for each in looked for v in each.variables if v.tensor}
     tasks = []
-    for each in looked:
-        earlier = known.get((each.process.host, each.process.pid))
-        rates = between(earlier, each, variables) if earlier is not None else None
-        if rates is not None:
-            tasks.append(rates)
-    tasks.sort(key=lambda rates: _natural(rates.task))
+    for cluster, members in by_cluster(now).items():
+        # A master knows the graph, and a ps only what it sends.
+        variables = {v.tensor: v.name for each in members for v in each.variables if v.tensor}
+        for each in members:
+            earlier = known.get((each.process.host, each.process.pid))
+            rates = between(earlier, each, variables, cluster) if earlier is not None else None
+            if rates is not None:
+                tasks.append(rates)
+    tasks.sort(key=lambda rates: (rates.cluster, _natural(rates.task)))
     return JobRates(tuple(tasks), tuple(find_imbalances(tasks)), dict(unreachable or {}))
+
+
+def by_cluster(figures: Iterable[TaskFigures]) -> dict[str, list[TaskFigures]]:
+    """Tasks by their cluster; "" has them all where no two have one name.
+
+    Then they are of one job, though its tasks may not agree on what its first ps is called.
+    """
+    known = list(figures)
+    named = [each.name for each in known if each.tasks]
+    if len(named) == len(set(named)):
+        return {"": known}
+    found: dict[str, list[TaskFigures]] = defaultdict(list)
+    for each in known:
+        found[each.cluster].append(each)
+    return dict(found)
 
 
 def find_imbalances(tasks: Sequence[TaskRates]) -> list[Imbalance]:
@@ -163,9 +186,9 @@ def find_imbalances(tasks: Sequence[TaskRates]) -> list[Imbalance]:
 
     Jobs of one task, and those that do next to nothing, have none.
     """
-    jobs: dict[str, list[TaskRates]] = defaultdict(list)
+    jobs: dict[tuple[str, str], list[TaskRates]] = defaultdict(list)
     for task in tasks:
-        jobs[task.job].append(task)
+        jobs[task.cluster, task.job].append(task)
     found = []
     for members in jobs.values():
         for what, quiet in (("bytes", QUIET_BYTES_PER_S), ("CPU", QUIET_CORES)):
@@ -176,6 +199,7 @@ def find_imbalances(tasks: Sequence[TaskRates]) -> list[Imbalance]:
             found += [
                 Imbalance(
                     task=member.task,
+                    cluster=member.cluster,
                     what=what,
                     over_mean=amount / mean,
                     share=amount / sum(amounts),

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.monitor.rates import Imbalance, JobRates
+from tensorwire.monitor.rates import Imbalance, JobRates, TaskRates
 
 MARK = "▲"
 _UNEVEN = "bold yellow"
 
 
 def screen(rates: JobRates, every_s: float) -> RenderableType:
-    """Tasks as a table; below it, in words, what is out of balance and who did not answer."""
-    return Group(_title(rates, every_s), _table(rates), *_notes(rates))
+    """Tasks as a table; below it, in words, what is out of balance and who did not answer.
+
+    Of several clusters each has a table.
+    """
+    clusters = sorted({task.cluster for task in rates.tasks})
+    return Group(
+        _title(rates, every_s),
+        *(part for cluster in clusters for part in _of_cluster(rates, cluster)),
+        *_missing(rates),
+    )
 
 
 def waiting_screen(message: str) -> RenderableType:
@@ -34,14 +44,26 @@ def _title(rates: JobRates, every_s: float) -> Text:
     return title
 
 
-def _table(rates: JobRates) -> Table:
+def _of_cluster(rates: JobRates, cluster: str) -> Iterator[RenderableType]:
+    if cluster:
+        yield Text()
+        yield Text(f"cluster of the ps at {cluster}", style="bold")
+    uneven = [found for found in rates.imbalances if found.cluster == cluster]
+    yield _table([task for task in rates.tasks if task.cluster == cluster], uneven)
+    if uneven:
+        yield Text()
+    for found in uneven:
+        yield Text(f"{MARK} {_sentence(found)}", style=_UNEVEN)
+
+
+def _table(tasks: Sequence[TaskRates], imbalances: Sequence[Imbalance]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("task", no_wrap=True)
     table.add_column("pid", justify="right")
     for name in ("CPU", "memory", "in", "out", "requests", "waiting", "wire", "reactor"):
         table.add_column(name, justify="right", no_wrap=True)
-    uneven = {(found.task, found.what) for found in rates.imbalances}
-    for task in rates.tasks:
+    uneven = {(found.task, found.what) for found in imbalances}
+    for task in tasks:
         by_bytes = (task.task, "bytes") in uneven
         mostly_out = task.out_bytes_per_s >= task.in_bytes_per_s
         table.add_row(
@@ -63,13 +85,12 @@ def _cell(text: str, marked: bool) -> Text:
     return Text(f"{MARK} {text}", style=_UNEVEN) if marked else Text(text)
 
 
-def _notes(rates: JobRates) -> list[Text]:
-    notes = [Text(f"{MARK} {_sentence(found)}", style=_UNEVEN) for found in rates.imbalances]
-    notes += [
+def _missing(rates: JobRates) -> list[Text]:
+    notes = [
         Text(f"no figures from {address}: {reason}", style="red")
         for address, reason in sorted(rates.unreachable.items())
     ]
-    return [Text(), *notes] if notes else []
+    return notes if rates.imbalances or not notes else [Text(), *notes]
 
 
 def _sentence(found: Imbalance) -> str:

@@ -25,6 +25,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.monitor import figures as monitor
 from tensorwire.monitor.fetch import fetch_all
 from tensorwire.monitor.figures import short_name
+from tensorwire.monitor.rates import by_cluster
 
 _TRAINING = ("chief", "worker")
 
@@ -48,7 +49,7 @@ def look(
     """What the figures of all tasks say, read now and again `seconds` later.
 
     Raises:
-        TensorwireError: an endpoint does not answer.
+        TensorwireError: an endpoint does not answer, or they are of several jobs.
     """
     before = _read(endpoints)
     psutil.cpu_percent()
@@ -75,7 +76,24 @@ def _read(endpoints: Sequence[str]) -> list[monitor.TaskFigures]:
                 "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints"
             )
         found.append(fetched.figures)
+    _check_one_job(endpoints, found)
     return found
+
+
+def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskFigures]) -> None:
+    clusters = by_cluster(figures)
+    if len(clusters) < 2:
+        return
+    where = {id(each): endpoint for endpoint, each in zip(endpoints, figures, strict=True)}
+    jobs = [
+        f"{','.join(where[id(each)] for each in members)} (the ps at {cluster})"
+        for cluster, members in sorted(clusters.items())
+        if cluster
+    ]
+    raise TensorwireError(
+        f"these are tasks of {len(jobs)} jobs: name those of one with --endpoints, "
+        f"{' or '.join(jobs)}"
+    )
 
 
 def _local_hosts(figures: Sequence[monitor.TaskFigures], given: Surroundings) -> set[str]:
