@@ -147,13 +147,20 @@ def workers_per_node(case: Case, workers: int | None) -> int:
     """As many as leave the case its number of servers, where fewer workers are run.
 
     Raises:
-        UsageError: they are more than the case has.
+        UsageError: they are more than the case has, or its servers cannot share them out.
     """
     if workers is None:
         return case.workers_per_node
     if workers > case.workers:
         raise UsageError(f"case {case.name} has {case.workers} workers: --workers takes fewer")
-    return -(-workers // -(-case.workers // case.workers_per_node))
+    servers = -(-case.workers // case.workers_per_node)
+    per_node = -(-workers // servers)
+    if -(-workers // per_node) != servers:
+        raise UsageError(
+            f"case {case.name} has {servers} servers for its workers: --workers takes a multiple "
+            f"of {servers}"
+        )
+    return per_node
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,8 @@ def test_fewer_workers_keep_the_servers_of_a_case(
     assert workers_per_node(PUBLISHED[case], workers) == per_node
     with pytest.raises(UsageError, match="--workers takes fewer"):
         workers_per_node(PUBLISHED[case], 51)
+    with pytest.raises(UsageError, match="a multiple of 5"):
+        workers_per_node(PUBLISHED[1], 7)
 
 
 def test_layouts_take_turns_under_each_placement() -> None:
