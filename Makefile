@@ -123,6 +123,14 @@ integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it
 	    | tee build/skipped/$@; \
 	fi
 
+.PHONY: soak soak-2.15.1
+MINUTES := 10
+SEED := 1
+soak: .venv/new.installed ## trains for MINUTES=10 while tasks are killed, frozen and cut off at random (SEED=1)
+	@.venv/new/bin/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
+soak-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
+	@.venv/old/bin/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
+
 .PHONY: clean
 clean: ## remove what make made: .venv/, build/ and the tools' caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -39,6 +39,8 @@ class JobSettings:
     """Steps from checkpoint to checkpoint."""
     step_timeout_ms: int = 0
     """The user's own limit for a step; 0: none."""
+    pause_ms: int = 0
+    """From step to step, so that jobs that are compared do not wait for each other's cores."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -77,10 +79,10 @@ class Told:
     highest: int = 0
     steps: int = 0
     """How many in all; more than `highest` when some were done anew from a checkpoint."""
-    last_at: float = 0.0
-    """When, by the steady clock."""
-    longest_pause_s: float = 0.0
-    """Between two steps."""
+    reached_at: dict[int, float] = field(default_factory=dict)
+    """When each step was done for the first time, by the steady clock."""
+    done_at: list[float] = field(default_factory=list)
+    """When steps were done, those that were done again, too."""
     recoveries: list[str] = field(default_factory=list)
     """What sessions said that started anew."""
     failure: str = ""
@@ -117,7 +119,11 @@ class Job:
         self._later = later
         self.lab = lab
         self.told = Told()
+        self.tensorflow: str | None = None
+        """Its version, once a task serves."""
         self.changed = threading.Condition()
+        self._serving: set[Task] = set()
+        self._ended: set[Task] = set()
         self._directory = directory
         self._tasks: dict[str, Task] = {}
         self._readers: list[threading.Thread] = []
@@ -184,36 +190,46 @@ class Job:
                 "directory": str(self._directory),
                 "save_every": self.settings.save_every,
                 "step_timeout_ms": self.settings.step_timeout_ms,
+                "pause_ms": self.settings.pause_ms,
             }
         )
         self._tasks[name] = task
+        if name == "worker:0":
+            self.told.stopped, self.told.failure = False, ""
+        self._readers.append(threading.Thread(target=self._listen, args=(task,), daemon=True))
+        self._readers[-1].start()
         return task
 
     def ready(self, name: str) -> None:
-        """Waits until the task's server runs; from then on the chief is listened to."""
+        """Waits until the task's server runs."""
         task = self._tasks[name]
-        try:
-            task.channel.receive(START_TIMEOUT_S)
-        except TensorwireError:
-            raise self.cluster.error_of(task) from None
-        if name == "worker:0":
-            self.told.stopped, self.told.failure = False, ""
-            self._readers.append(threading.Thread(target=self._listen, args=(task,), daemon=True))
-            self._readers[-1].start()
+        with self.changed:
+            known = (self._serving, self._ended)
+            self.changed.wait_for(lambda: any(task in each for each in known), START_TIMEOUT_S)
+            if task not in self._serving:
+                raise self.cluster.error_of(task)
 
     def _listen(self, task: Task) -> None:
-        with contextlib.suppress(TensorwireError, OSError, ValueError):  # it has ended
-            while True:
-                if not task.channel.wait(0.5):
-                    continue
+        message: Mapping[str, object] | None = {}
+        while message is not None:
+            message = None
+            with contextlib.suppress(TensorwireError, OSError, ValueError):  # it has ended
+                while not task.channel.wait(0.5):
+                    pass
                 message = task.channel.receive(10)
-                with self.changed:
-                    self._take(message)
-                    self.changed.notify_all()
+            with self.changed:
+                if message is None:
+                    self._ended.add(task)
+                else:
+                    self._take(task, message)
+                self.changed.notify_all()
 
-    def _take(self, message: Mapping[str, object]) -> None:
+    def _take(self, task: Task, message: Mapping[str, object]) -> None:
         told = self.told
-        if "recovering" in message:
+        if "tensorflow" in message:
+            self._serving.add(task)
+            self.tensorflow = str(message["tensorflow"])
+        elif "recovering" in message:
             told.recoveries.append(str(message["recovering"]))
         elif "failed" in message:
             told.failure = f"{message['failed']}: {message['says']}"
@@ -221,10 +237,11 @@ class Job:
             told.stopped = True
         else:
             step, now = int(str(message["step"])), time.monotonic()
-            if told.steps:
-                told.longest_pause_s = max(told.longest_pause_s, now - told.last_at)
-            told.step, told.last_at = step, now
-            told.highest = max(told.highest, step)
+            told.step = step
+            told.done_at.append(now)
+            if step > told.highest:
+                told.highest = step
+                told.reached_at[step] = now
             told.steps += 1
             while len(self._expected) < step:
                 self._expected.append(next(self._reference))
@@ -238,7 +255,7 @@ class Job:
         return list(self._tasks)
 
     def reach(self, step: int, timeout_s: float) -> float:
-        """Waits until a step of that number was done, and returns when, by the steady clock.
+        """Waits until step `step` was done, and returns when, by the steady clock.
 
         Raises:
             TensorwireError: it was not in time, or the chief gave up, or a result is wrong.
@@ -252,7 +269,7 @@ class Job:
                 raise TensorwireError(
                     f"no step after {self.told.highest} within {timeout_s:g} s; {self.words()}"
                 )
-            return time.monotonic()
+            return self.told.reached_at[step]
 
     def go_on(self, steps: int, timeout_s: float) -> float:
         """Waits for so many steps beyond the highest so far; returns when they were done."""
@@ -293,14 +310,20 @@ class Job:
         self.begin(name)
         self.ready(name)
 
+    def freeze(self, name: str) -> None:
+        self._tasks[name].signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self._tasks[name].signal(signal.SIGCONT)
+
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """Within, the task does not run."""
-        self._tasks[name].signal(signal.SIGSTOP)
+        self.freeze(name)
         try:
             yield
         finally:
-            self._tasks[name].signal(signal.SIGCONT)
+            self.thaw(name)
 
     @contextlib.contextmanager
     def in_the_middle_of_a_step(self, timeout_s: float = 30.0) -> Iterator[None]:
@@ -318,14 +341,16 @@ class Job:
     @contextlib.contextmanager
     def link(self, name: str, settings: HostSettings) -> Iterator[None]:
         """Within, the link of the task's host is as `settings` say, and well afterwards."""
-        assert self.lab is not None
-        number = self._host_of[name]
-        before = self.lab.settings.hosts[number]
-        self.lab.set(number, settings)
+        self.set_link(name, settings)
         try:
             yield
         finally:
-            self.lab.set(number, before)
+            self.set_link(name, HostSettings())
+
+    def set_link(self, name: str, settings: HostSettings) -> None:
+        """The link of the task's host, from now on."""
+        assert self.lab is not None
+        self.lab.set(self._host_of[name], settings)
 
     def holdings(self, *names: str) -> dict[str, Holdings]:
         """What tasks hold now; of all that run, if none is named."""

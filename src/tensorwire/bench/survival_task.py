@@ -60,14 +60,16 @@ class _Recoveries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if text.startswith("An error was raised"):
-            self._channel.send({"recovering": _first_words(text.rpartition("Error: ")[2])})
+            self._channel.send({"recovering": _words(text.rpartition("Error: ")[2])})
 
 
-def _first_words(text: str) -> str:
-    """The line of an error that says what happened, below TensorFlow's headings."""
+def _words(text: str) -> str:
+    """The line of an error that says what happened: before the name of the node that it met."""
     lines = [line.strip() for line in text.splitlines()]
-    headings = ("Graph execution error:", "From /job:", "UNAVAILABLE: From", "=====")
-    return next((line for line in lines if line and not line.startswith(headings)), text)
+    node = next((at for at, line in enumerate(lines) if line.startswith("[[{{node")), len(lines))
+    headings = ("Additional GRPC error", "Graph execution error:", "From /job:", "=====")
+    said = [line for line in lines[:node] if line and not line.startswith(headings)]
+    return said[-1] if said else text
 
 
 def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
@@ -121,7 +123,7 @@ def _train(tf: Any, setup: Message, target: str, channel: TaskEnd, stop: threadi
         log_step_count_steps=None,
         config=config,
     ) as session:
-        while not stop.is_set():
+        while not stop.wait(setup["pause_ms"] / 1e3):
             step, sums = session.run(fetches)
             channel.send({"step": int(step), "sums": [int(each) for each in sums]})
 
@@ -150,7 +152,7 @@ def main(channel: TaskEnd) -> None:
             with tf.Graph().as_default():
                 _train(tf, setup, server.target, channel, stop)
         except tf.errors.OpError as error:
-            channel.send({"failed": type(error).__name__, "says": _first_words(error.message)})
+            channel.send({"failed": type(error).__name__, "says": _words(error.message)})
         else:
             channel.send({"stopped": True})
         threading.Event().wait()

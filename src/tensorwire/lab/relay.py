@@ -6,8 +6,7 @@ standard input is JSON, {"host": its number, "loss", "delay_s", "late", "late_s"
 with an empty line; the first answer says that the interfaces are there. They go when this ends,
 with the end of its input. Run as a script, alone, and with only the standard library.
 
-Kernels that can do this themselves (netem) are not everywhere. One process carries some 20,000
-packets a second.
+Kernels that can do this themselves (netem) are not everywhere.
 """
 
 import contextlib

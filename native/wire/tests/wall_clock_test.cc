@@ -1,0 +1,73 @@
+// Somebody sets the machine's clock: no deadline and no connection may care.
+
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "check.h"
+#include "harness.h"
+
+namespace {
+
+std::atomic<time_t> jump_s{0};
+std::atomic<int> readings{0};
+
+}  // namespace
+
+// In the place of the C library's, for the engine, too: the clock on the wall has jumped.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  const long result = syscall(SYS_clock_gettime, clock, now);
+  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+    now->tv_sec += jump_s;
+    ++readings;
+  }
+  return static_cast<int>(result);
+}
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr time_t kDayS = 86'400;
+constexpr int kSilentMs = kSanitized ? 1500 : 600;
+
+void Impatient(EngineOptions* options) {
+  options->ping_after_ms = kSilentMs / 4;
+  options->silent_timeout_ms = kSilentMs;
+}
+
+TEST(a_clock_that_jumps_by_days_ends_no_connection_and_moves_no_deadline) {
+  jump_s = kDayS;
+  const int before = readings;
+  CHECK(std::chrono::system_clock::now().time_since_epoch().count() != 0);
+  CHECK(readings > before);  // it is ours that is asked
+
+  Task ps("ps:0", 1, Impatient);
+  Task worker("worker:0", 1, Impatient);
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+  for (const time_t jump : {-kDayS, 365 * kDayS}) {
+    CallOptions options;
+    options.deadline_ms = 200;
+    auto late = Begin(*channel, kNever, "", "", options);
+    auto waiting = Begin(*channel, kNever, "");
+    const int64_t begin = SteadyMs();
+    jump_s = jump;
+    CHECK(Get(std::move(late)).status.code() == Code::kDeadlineExceeded);
+    CHECK(SteadyMs() - begin >= 200);
+    CHECK(SteadyMs() - begin < 5000);
+    // Longer than a silent peer is borne with: both are asked for a sign of life, and give it.
+    SleepMs(kSilentMs * 3 / 2);
+    CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+    CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
+  }
+  CHECK_EQ(worker.engine->stats().peers.at(0).connects, 1u);
+}
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
