@@ -127,8 +127,10 @@ integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it
 MINUTES := 10
 SEED := 1
 soak: .venv/new.installed ## trains for MINUTES=10 while tasks are killed, frozen and cut off at random (SEED=1)
+	@.venv/new/bin/tensorwire build >/dev/null
 	@.venv/new/bin/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 soak-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
+	@.venv/old/bin/tensorwire build >/dev/null
 	@.venv/old/bin/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: clean
