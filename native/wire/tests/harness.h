@@ -160,7 +160,7 @@ inline std::future<Outcome> Begin(Channel& channel, Method method, const std::st
 }
 
 inline Outcome Get(std::future<Outcome> future) {
-  CHECK(future.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  CHECK(future.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
   return future.get();
 }
 
