@@ -1,0 +1,238 @@
+"""A ps/worker job as it is configured: so many tasks, each on a lab host with a link of its own.
+
+What a planner predicts from one worker and one ps is measured here as it really runs. A case is
+one of the models of `bench train`, or made of tables: a step reads each of them, computes, and adds
+a gradient to each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from tensorwire.bench.models import MODELS, examples
+from tensorwire.bench.sides import Watcher, answer, ask, task_argv, wait_started
+from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
+from tensorwire.lab.channel import Message
+from tensorwire.placement.plan import STRATEGIES, Variable
+
+_ANSWER_TIMEOUT_S = 180.0
+_ITEM_BYTES = 4
+_UNCOUNTED_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Table:
+    """A variable of float32, or a part of one, and its ps."""
+
+    floats: int
+    ps: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a step does: a model of `bench train`, or tables and products of 256 x 256 matrices."""
+
+    name: str
+    model: str = ""
+    batch_size: int = 256
+    tables: tuple[Table, ...] = ()
+    matmuls: int = 0
+    pull: bool = True
+    push: bool = True
+    is_local: bool = False
+    """Whether the tables are on the worker itself: what is left of a step without a ps."""
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """How many tasks, on what links, over which protocol."""
+
+    workers: int
+    ps: int
+    protocol: str
+    rate_bits_per_s: float | None = None
+    """Of each task's own link; None: as fast as this machine is."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Some seconds of a running job; of tasks by name, "ps:0"."""
+
+    seconds: float
+    steps_per_s: float
+    """Of all workers together."""
+    starts_steps_per_s: Sequence[float]
+    """The same for each start."""
+    step_ms: Mapping[str, float]
+    """The median of each worker."""
+    cpu_s: Mapping[str, float]
+    steps: Mapping[str, int]
+    """That took this CPU time and received these bytes; the rate is of most of them."""
+    received_bytes: Mapping[str, int]
+    """Over the task's link, with TCP's headers; empty without a network of the lab's own."""
+    machine_cpu_s: float
+    """What all cores of this machine were busy, the kernel's work for the links included."""
+
+    @property
+    def cpu_s_per_step(self) -> float:
+        """Of all tasks together."""
+        return sum(self.cpu_s.values()) / sum(self.steps.values())
+
+
+def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[Table, ...]:
+    """The tables that a strategy of `tensorwire place` makes of variables of float32."""
+    plan = STRATEGIES[placement](variables, ps, None)
+    return tuple(Table(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts)
+
+
+class RunningJob:
+    """Tasks that have started; it takes one case after another."""
+
+    def __init__(
+        self, settings: JobSettings, cluster: LocalCluster, tasks: Sequence[Task], tensorflow: str
+    ) -> None:
+        self.settings = settings
+        self.tensorflow = tensorflow
+        self._cluster = cluster
+        self._tasks = tasks
+        self._workers = [task for task in tasks if task.job == "worker"]
+        self._files: dict[str, list[str]] = {}
+        self._random = random.Random(0)
+
+    def open(self, case: Case) -> None:
+        """Makes the case's graph and sessions, in which its variables are new."""
+        document: Message = dataclasses.asdict(case)
+        if case.model:
+            document["train_files"] = self._train_files(case.model)
+        for task in self._workers:
+            task.channel.send({"do": "build", "case": document})
+        for task in self._workers:
+            answer(self._cluster, task, _ANSWER_TIMEOUT_S)
+        for task in self._workers:  # the first one's initialises the variables
+            ask(self._cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Ends the sessions of the case."""
+        for task in self._workers:
+            ask(self._cluster, task, {"do": "close"}, _ANSWER_TIMEOUT_S)
+
+    def measure(
+        self, seconds: float, *, warm_up_s: float, starts: int = 1, least_steps: int = 10
+    ) -> Measured:
+        """All workers take steps at the same time, for so long.
+
+        Workers that begin a step together go on so, and use one direction of a link after the
+        other. In a job they come one by one, so each begins at a random moment of a step, again at
+        each of `starts`.
+        """
+        warm_up = self._run(warm_up_s, least_steps // 2, 0.0, 0)
+        step_s = statistics.fmean(statistics.median(r["step_s"]) for r in warm_up.values())
+        cpu_before, busy_before = self._cpu_s(), _machine_busy_s()
+        received_before, began = self._received_bytes(), time.perf_counter()
+        around = _UNCOUNTED_STEPS if len(self._workers) > 1 else 0
+        replies = [
+            self._run(seconds / starts, -(-least_steps // starts), step_s, around)
+            for _ in range(starts)
+        ]
+        lasted = time.perf_counter() - began
+        cpu, received = self._cpu_s(), self._received_bytes()
+        took = {task.name: [s for r in replies for s in r[task.name]["step_s"]] for task in self._workers}
+        return Measured(
+            seconds=lasted,
+            steps_per_s=sum(len(each) / sum(each) for each in took.values()),
+            starts_steps_per_s=[
+                sum(len(r["step_s"]) / sum(r["step_s"]) for r in each.values()) for each in replies
+            ],
+            step_ms={name: 1e3 * statistics.median(each) for name, each in took.items()},
+            steps={task.name: sum(int(r[task.name]["steps"]) for r in replies) for task in self._workers},
+            cpu_s={name: cpu[name] - before for name, before in cpu_before.items()},
+            received_bytes={
+                name: received[name] - before for name, before in received_before.items()
+            },
+            machine_cpu_s=_machine_busy_s() - busy_before,
+        )
+
+    def _run(self, seconds: float, steps: int, delay_s: float, around: int) -> dict[str, Message]:
+        """`delay_s`: the most that a worker begins later, in jobs of several."""
+        for task in self._workers:
+            late_s = self._random.uniform(0.0, delay_s) if around else 0.0
+            task.channel.send(
+                {"do": "run", "seconds": seconds, "steps": steps, "delay_s": late_s, "around": around}
+            )
+        return {
+            task.name: answer(self._cluster, task, _ANSWER_TIMEOUT_S + seconds)
+            for task in self._workers
+        }
+
+    def _cpu_s(self) -> dict[str, float]:
+        times = {task.name: psutil.Process(task.pid).cpu_times() for task in self._tasks}
+        return {name: float(each.user + each.system) for name, each in times.items()}
+
+    def _received_bytes(self) -> dict[str, int]:
+        counts = {
+            task.name: self._cluster.host(task.job, task.index).received_bytes()
+            for task in self._tasks
+        }
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _train_files(self, model: str) -> list[str]:
+        if model not in self._files:
+            directory = self._cluster.directory / model
+            directory.mkdir()
+            files = examples.write(directory, self.settings.workers, *MODELS[model].load())
+            self._files[model] = [str(path) for path in files.train]
+        return self._files[model]
+
+
+def _machine_busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+@contextlib.contextmanager
+def running(settings: JobSettings, watcher: Watcher) -> Iterator[RunningJob]:
+    """The job's tasks, each on a lab host of its own, while the context lasts.
+
+    Raises:
+        TensorwireError: a task failed, or did not come up in time.
+    """
+    counts = {"ps": settings.ps, "worker": settings.workers}
+    host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
+    with contextlib.ExitStack() as stack:
+        lab = stack.enter_context(Lab(LabSettings.alike(sum(counts.values()), host)))
+        for note in lab.notes:
+            watcher.activity(note)
+        hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
+        cluster = stack.enter_context(LocalCluster(counts, hosts))
+        tasks = [
+            _start(cluster, settings.protocol, name, index)
+            for name, count in counts.items()
+            for index in range(count)
+        ]
+        for task in tasks:
+            tensorflow = wait_started(cluster, task, watcher)
+        yield RunningJob(settings, cluster, tasks, tensorflow)
+        cluster.check()
+
+
+def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> Task:
+    task = cluster.start(
+        name,
+        index,
+        task_argv("job_task"),
+        # Of one machine as the job is of several.
+        env={"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
+        channel=True,
+    )
+    task.channel.send(
+        {"spec": cluster.spec, "job": name, "index": index, "protocol": protocol}
+    )
+    return task

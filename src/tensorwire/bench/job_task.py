@@ -1,0 +1,185 @@
+"""One task of a job of `bench.job`: `python -m tensorwire.bench.job_task`.
+
+The first message says which task it is, and is answered when the server runs. A worker then
+answers "build" (makes a case's graph), "open" (its session), "run" (steps for some seconds) and
+"close".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tensorwire.bench.models import MODELS, wide_deep
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.channel import Message, TaskEnd
+
+_SIDE = 256
+_START_DEADLINE_S = 60
+
+
+class Worker:
+    """The graph of one case after the other, and its session."""
+
+    def __init__(self, tf: Any, setup: Message, target: str) -> None:
+        self._tf = tf
+        self._setup = setup
+        self._target = target
+        self._device = f"/job:worker/task:{setup['index']}"
+        self._graph: Any = None
+        self._session: Any = None
+        self._train: Any = None
+
+    def build(self, case: Message) -> Message:
+        self._graph = self._tf.Graph()
+        with self._graph.as_default():
+            self._train = self._trained(case) if case["model"] else self._made(case)
+        return {}
+
+    def open(self) -> Message:
+        v1 = self._tf.compat.v1
+        with self._graph.as_default():
+            self._session = v1.train.MonitoredTrainingSession(
+                master=self._target,
+                is_chief=self._setup["index"] == 0,
+                config=v1.ConfigProto(device_filters=["/job:ps", self._device]),
+                save_summaries_steps=None,
+                save_summaries_secs=None,
+                log_step_count_steps=None,
+                max_wait_secs=_START_DEADLINE_S,
+            )
+        return {}
+
+    def run(self, seconds: float, steps: int, delay_s: float, around: int) -> Message:
+        """Steps until `seconds` are over, but `steps` of them at least.
+
+        `around` more before and after are not counted: other workers begin and end meanwhile.
+        """
+        time.sleep(delay_s)
+        for _ in range(around):
+            self._session.run(self._train)
+        took: list[float] = []
+        began = last = time.perf_counter()
+        while last < began + seconds or len(took) < steps:
+            self._session.run(self._train)
+            now = time.perf_counter()
+            took.append(now - last)
+            last = now
+        for _ in range(around):
+            self._session.run(self._train)
+        return {"step_s": took, "steps": len(took) + 2 * around}
+
+    def close(self) -> Message:
+        self._session.close()
+        return {}
+
+    def _trained(self, case: Message) -> Any:
+        """A real model, as `bench train` has it."""
+        v1, tf = self._tf.compat.v1, self._tf
+        v1.set_random_seed(2013 + self._setup["index"])
+        setter = v1.train.replica_device_setter(
+            worker_device=self._device, cluster=tf.train.ClusterSpec(self._setup["spec"])
+        )
+        with v1.device(setter):
+            columns = MODELS[case["model"]].columns
+            file = Path(case["train_files"][self._setup["index"]])
+            return wide_deep.build(tf, columns, file, case["batch_size"]).train
+
+    def _made(self, case: Message) -> Any:
+        """Reads variables, computes, and adds gradients, as the case says."""
+        tf, v1 = self._tf, self._tf.compat.v1
+
+        def place(table: Message) -> str:
+            return self._device if case["is_local"] else f"/job:ps/task:{table['ps']}"
+
+        with tf.device(place({"ps": 0})):
+            v1.train.get_or_create_global_step()
+        variables = []
+        for number, table in enumerate(case["tables"]):
+            with tf.device(place(table)):
+                zeros = tf.zeros([table["floats"]])
+                variables.append(
+                    v1.get_variable(f"table{number}", initializer=zeros, use_resource=True)
+                )
+        with tf.device(self._device):
+            # What no pass over the graph can compute ahead.
+            total = tf.cast(tf.timestamp(), tf.float32) * 1e-20
+        if case["pull"] and variables:
+            reads = []
+            for variable in variables:
+                with tf.device(variable.device):
+                    reads.append(variable.read_value())
+            with tf.device(self._device):
+                # That it has arrived, and not what is in it: a worker needs all of it.
+                total += tf.add_n([tf.reduce_sum(value[:1]) for value in reads])
+        with tf.device(self._device):
+            start = tf.fill([_SIDE, _SIDE], total)
+            product = start
+            for _ in range(case["matmuls"]):
+                product = tf.matmul(product, start)
+            if case["matmuls"]:
+                total += tf.reduce_sum(product) * 1e-9
+        updates = []
+        if case["push"]:
+            for number, variable in enumerate(variables):
+                with tf.device(self._device):
+                    # None is like another, or TensorFlow would make and send it once.
+                    gradient = tf.fill(variable.shape, total + number * 1e-9)
+                with tf.device(variable.device):
+                    updates.append(variable.assign_add(gradient, read_value=False))
+        with tf.device(self._device):
+            # Fetched, or TensorFlow would compute nothing that only leads to it.
+            return tf.group(*updates), total
+
+
+def _stop_with_parent(channel: TaskEnd) -> None:
+    """Ends this process when the one that started it has gone."""
+    while channel.receive() is not None:
+        pass
+    os._exit(0)
+
+
+def main(channel: TaskEnd) -> None:
+    setup = channel.receive() or {}
+    import tensorflow as tf
+
+    if setup["protocol"] == "grpc++":
+        import tensorwire.tf  # noqa: F401, registers the protocol
+    server = tf.compat.v1.train.Server(
+        tf.train.ClusterSpec(setup["spec"]),
+        job_name=setup["job"],
+        task_index=setup["index"],
+        protocol=setup["protocol"],
+    )
+    channel.send({"tensorflow": tf.__version__})
+    if setup["job"] == "ps":
+        threading.Thread(target=_stop_with_parent, args=(channel,), daemon=True).start()
+        server.join()
+        return
+    worker = Worker(tf, setup, server.target)
+    commands = {
+        "build": worker.build,
+        "open": worker.open,
+        "run": worker.run,
+        "close": worker.close,
+    }
+    while (message := channel.receive()) is not None:
+        channel.send(commands[message.pop("do")](**message))
+
+
+if __name__ == "__main__":
+    task_end = TaskEnd()
+    try:
+        main(task_end)
+    except TensorwireError as failure:
+        task_end.send({"error": str(failure)})
+        sys.exit(1)
+    except Exception as failure:
+        traceback.print_exc()
+        task_end.send({"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"})
+        sys.exit(1)
