@@ -1,0 +1,207 @@
+"""From what small jobs did on one machine to what things cost there: pure functions.
+
+CPU is fitted by non-negative least squares of relative errors, all protocols at once, because a
+model's own operations are the same on each. Where threads wait for one another is found by the
+lengths of steps, as a simulation of the same jobs predicts them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from tensorwire.plan.costs import Costs, Kernels
+from tensorwire.plan.job import Transfer
+
+NOTHING = "nothing"
+"""The case whose steps involve no ps."""
+LOCAL = ""
+"""The side of an observation whose variables were on the worker itself."""
+# A step of a real job pulls and pushes: that has to be right, one direction alone less so.
+_WEIGHT_OF_BOTH = 3.0
+_WORKER, _PS = 0, 1
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a job did, for a step of one of its workers; seconds."""
+
+    case: str
+    side: str
+    """As `costs.SIDES`, or LOCAL."""
+    workers: int
+    ps: int
+    variables: int
+    to_worker: Transfer
+    to_ps: Transfer
+    model: str
+    """Whose operations it ran; "": made of variables, whose kernels are known."""
+    step_s: float
+    worker_cpu_s: float
+    ps_cpu_s: float
+    """Of all ps together."""
+    machine_cpu_s: float
+    """Of all cores."""
+
+    @property
+    def beside_s(self) -> float:
+        """What no task had: the kernel's work for packets, or somebody else's."""
+        return self.machine_cpu_s - self.worker_cpu_s - self.ps_cpu_s
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> Observation:
+        """Reads what `dataclasses.asdict` made."""
+        transfers = {name: Transfer(**document[name]) for name in ("to_worker", "to_ps")}
+        return Observation(**{**document, **transfers})
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What CPU things take, without any waiting."""
+
+    costs: Mapping[str, Costs]
+    """By side."""
+    kernels: Kernels
+    own_s: Mapping[str, tuple[float, float]]
+    """CPU of a model's own operations at its worker and at its ps, by model."""
+
+
+def others_cores(observations: Iterable[Observation]) -> float:
+    """Cores that were busy with something else, as seen while no tensor was sent."""
+    return max(0.0, min(each.beside_s / each.step_s for each in _nothing(observations)))
+
+
+def fit_cpu(observations: Sequence[Observation]) -> Fitted:
+    """Of observations of one worker and one ps: every side's "nothing", LOCAL ones, and more."""
+    others = others_cores(observations)
+    step_s = statistics.fmean(each.worker_cpu_s for each in _nothing(observations))
+    kernels = _kernels(observations, step_s)
+    sides = sorted({each.side for each in observations} - {LOCAL})
+    models = sorted({each.model for each in observations} - {""})
+    names = [(side, what) for side in sides for what in _COLUMNS]
+    names += [(model, end) for model in models for end in ("worker", "ps")]
+    column = {name: index for index, name in enumerate(names)}
+    rows: list[dict[int, float]] = []
+    wanted: list[float] = []
+    weights: list[float] = []
+    for each in observations:
+        if each.side == LOCAL or each.case == NOTHING or each.workers > 1:
+            continue
+        beside_s = max(0.0, each.beside_s - others * each.step_s)
+        for end, own, cpu_s in (
+            (_WORKER, "worker", each.worker_cpu_s - step_s),
+            (_PS, "ps", each.ps_cpu_s),
+        ):
+            row = {column[each.side, what]: x for what, x in _amounts(each, end).items()}
+            known_s = 0.0
+            if each.model:
+                row[column[each.model, own]] = 1.0
+            else:
+                known_s = _kernel_s(each, kernels, end)
+            rows.append(row)
+            # The kernel works for the packets of both ends, in whoever's name.
+            wanted.append(max(0.0, cpu_s + beside_s / 2 - known_s))
+            is_both = each.to_ps.bytes > 0 and each.to_worker.bytes > 0
+            weights.append((_WEIGHT_OF_BOTH if is_both else 1.0) / max(cpu_s, 1e-6))
+    found = _least_squares(rows, wanted, weights, len(names))
+    return Fitted(
+        costs={
+            side: Costs(
+                step_cpu_s=step_s, **{what: found[column[side, what]] for what in _COLUMNS}
+            )
+            for side in sides
+        },
+        kernels=kernels,
+        own_s={m: (found[column[m, "worker"]], found[column[m, "ps"]]) for m in models},
+    )
+
+
+def fit_waits(
+    costs: Costs,
+    observations: Sequence[Observation],
+    step_s: Callable[[Costs, Observation], float],
+    choices: Mapping[str, Sequence[float]],
+) -> Costs:
+    """The costs with those of `choices` by which `step_s` comes nearest to the steps seen."""
+
+    def misses(candidate: Costs) -> float:
+        return sum(
+            float(np.log(step_s(candidate, each) / each.step_s)) ** 2 for each in observations
+        )
+
+    candidates = (
+        dataclasses.replace(costs, **dict(zip(choices, values, strict=True)))
+        for values in itertools.product(*choices.values())
+    )
+    return min(candidates, key=misses)
+
+
+_COLUMNS = (
+    "request_worker_cpu_s",
+    "request_ps_cpu_s",
+    "tensor_send_cpu_s",
+    "tensor_receive_cpu_s",
+    "byte_send_cpu_s",
+    "byte_receive_cpu_s",
+)
+
+
+def _amounts(each: Observation, end: int) -> dict[str, float]:
+    """How often a cost falls due at one end of a step."""
+    sent, received = each.to_ps, each.to_worker
+    if end == _PS:
+        sent, received = received, sent
+    return {
+        ("request_worker_cpu_s", "request_ps_cpu_s")[end]: 1.0,
+        "tensor_send_cpu_s": sent.tensors,
+        "tensor_receive_cpu_s": received.tensors,
+        "byte_send_cpu_s": sent.bytes,
+        "byte_receive_cpu_s": received.bytes,
+    }
+
+
+def _kernels(observations: Sequence[Observation], step_s: float) -> Kernels:
+    """A step with its variables on the worker costs kernels alone; half are what a ps would run."""
+    local = [each for each in observations if each.side == LOCAL]
+    rows = [{0: float(each.variables), 1: each.to_ps.bytes + each.to_worker.bytes} for each in local]
+    wanted = [max(0.0, each.worker_cpu_s - step_s) for each in local]
+    weights = [1 / each.worker_cpu_s for each in local]
+    variable_s, byte_s = _least_squares(rows, wanted, weights, 2)
+    return Kernels(variable_s / 2, byte_s / 2, variable_s / 2, byte_s / 2)
+
+
+def _kernel_s(each: Observation, kernels: Kernels, end: int) -> float:
+    size = each.to_ps.bytes + each.to_worker.bytes
+    if end == _PS:
+        return each.variables * kernels.variable_ps_cpu_s + size * kernels.byte_ps_cpu_s
+    return each.variables * kernels.variable_worker_cpu_s + size * kernels.byte_worker_cpu_s
+
+
+def _nothing(observations: Iterable[Observation]) -> list[Observation]:
+    return [each for each in observations if each.case == NOTHING]
+
+
+def _least_squares(
+    rows: Sequence[Mapping[int, float]],
+    wanted: Sequence[float],
+    weights: Sequence[float],
+    columns: int,
+) -> list[float]:
+    matrix: npt.NDArray[np.float64] = np.zeros((len(rows), columns))
+    for index, row in enumerate(rows):
+        for column, value in row.items():
+            matrix[index, column] = value
+    matrix *= np.asarray(weights)[:, None]
+    # Counts and bytes differ by millions: unit columns keep the solver's tolerances meaningful.
+    scale = np.linalg.norm(matrix, axis=0)
+    scale[scale == 0] = 1.0
+    found, _ = nnls(matrix / scale, np.asarray(wanted) * np.asarray(weights))
+    return [float(each) for each in found / scale]

@@ -1,0 +1,69 @@
+"""The models of `tensorwire bench train` as jobs: what their steps move follows from their columns.
+
+A column's ids are sent once to each ps that looks it up, and the linear part has one gradient for
+all of its columns, so TensorFlow sends it once: both are counted with the first who needs them.
+"""
+
+from __future__ import annotations
+
+from tensorwire.bench.models import MODELS
+from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
+from tensorwire.placement.plan import Variable
+from tensorwire.plan.job import Job, JobVariable, Transfer
+
+_FLOAT, _ID = 4, 8
+_ADAGRAD_SLOTS, _FTRL_SLOTS = 1, 2
+
+
+def job_of(
+    model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str
+) -> Job:
+    """A model of MODELS.
+
+    Args:
+        worker_cpu_s: of its own operations at a worker, for a step.
+        ps_cpu_s: likewise at all ps together.
+    """
+    columns = MODELS[model].columns
+    ids = Transfer(1, batch_size * _ID)
+    variables: list[JobVariable] = []
+
+    def table(name: str, rows: int, width: int, slots: int, asked: Transfer, pushed: float) -> None:
+        size = batch_size * width * _FLOAT
+        variable = Variable(name, (rows, width), _FLOAT, slots * rows * width * _FLOAT)
+        variables.append(
+            JobVariable(variable, asked, Transfer(1, size), Transfer(pushed, pushed * size))
+        )
+
+    def dense(name: str, shape: tuple[int, ...], slots: int) -> None:
+        size = _FLOAT
+        for length in shape:
+            size *= length
+        moved = Transfer(1, size)
+        variables.append(
+            JobVariable(Variable(name, shape, _FLOAT, slots * size), Transfer(), moved, moved)
+        )
+
+    for column in columns:
+        table(
+            f"deep/{column.name}", column.buckets, column.embedding_dim, _ADAGRAD_SLOTS, ids, 1.0
+        )
+    wide = [column for column in columns if column.is_wide]
+    for column in wide:
+        table(f"wide/{column.name}", column.buckets, 1, _FTRL_SLOTS, Transfer(), 1 / len(wide))
+    dense("wide/bias", (1,), _FTRL_SLOTS)
+    width = sum(column.embedding_dim for column in columns)
+    for layer, units in enumerate((*HIDDEN_UNITS, 1)):
+        dense(f"deep/layer{layer}/kernel", (width, units), _ADAGRAD_SLOTS)
+        dense(f"deep/layer{layer}/bias", (units,), _ADAGRAD_SLOTS)
+        width = units
+    each_s = ps_cpu_s / len(variables)
+    return Job(
+        name=model,
+        source=source,
+        batch_size=batch_size,
+        variables=tuple(
+            JobVariable(v.variable, v.asked, v.pulled, v.pushed, each_s) for v in variables
+        ),
+        worker_cpu_s=worker_cpu_s,
+    )
