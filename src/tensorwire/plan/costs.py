@@ -51,6 +51,11 @@ class Costs:
     """What one connection carries at most where the link carries more; None: it was no limit."""
     link_share: float = 0.95
     """Of the nominal rate of a link, what tensors get; headers have the rest."""
+    both_ways: tuple[tuple[float, float], ...] = ()
+    """Links whose nominal bytes a second are at most the first are shared by their two directions:
+    together they carry the second, a share of twice the rate. On a slow link what goes one way
+    waits long enough in its queue to hold up the acknowledgements of the other. Rising; a faster
+    link carries both."""
     crowded_factor: float = 1.0
     """How much more CPU everything takes while a machine has more to run than it has cores; less
     than 1 where messages that queue are handled together."""
@@ -62,7 +67,14 @@ class Costs:
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> Costs:
         """Reads `to_document`; KeyError, TypeError or ValueError where it is not that."""
-        return Costs(**document)
+        both_ways = tuple(
+            (float(rate), float(share)) for rate, share in document.get("both_ways", ())
+        )
+        return Costs(**{**document, "both_ways": both_ways})
+
+    def both_ways_share(self, bytes_per_s: float) -> float:
+        """Of twice a link's nominal rate, what both directions carry together."""
+        return next((share for rate, share in self.both_ways if bytes_per_s <= rate), 1.0)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ _FLOAT, _ID = 4, 8
 _ADAGRAD_SLOTS, _FTRL_SLOTS = 1, 2
 
 
-def job_of(
-    model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str
-) -> Job:
+def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str) -> Job:
     """A model of MODELS.
 
     Args:
@@ -45,9 +43,7 @@ def job_of(
         )
 
     for column in columns:
-        table(
-            f"deep/{column.name}", column.buckets, column.embedding_dim, _ADAGRAD_SLOTS, ids, 1.0
-        )
+        table(f"deep/{column.name}", column.buckets, column.embedding_dim, _ADAGRAD_SLOTS, ids, 1.0)
     wide = [column for column in columns if column.is_wide]
     for column in wide:
         table(f"wide/{column.name}", column.buckets, 1, _FTRL_SLOTS, Transfer(), 1 / len(wide))

@@ -30,6 +30,8 @@ CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
     "link out",
     "link in",
 )
+BOTH = "link, both ways"
+LINKS = (OUT, IN, BOTH)
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,12 @@ class Recipes:
         limit = min(capacity, (self.costs.stream_bytes_per_s or math.inf) * flows)
         if size <= 0 or math.isinf(limit):
             return []
-        resource = Resource(direction, self.sites.host[host], capacity)
-        return [Part(resource, size, limit, flows, count)]
+        at = self.sites.host[host]
+        parts = [Part(Resource(direction, at, capacity), size, limit, flows, count)]
+        share = 1.0 if rate is None else self.costs.both_ways_share(rate)
+        if share < 1.0:
+            parts.append(Part(Resource(BOTH, at, 2 * share * capacity), size, limit, flows, count))
+        return parts
 
     def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[Part]:
         host = self.cluster.workers[worker]

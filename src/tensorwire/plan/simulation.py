@@ -16,11 +16,14 @@ from simpy import Environment, Event
 from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.job import SYNC
 from tensorwire.plan.prediction import StepParts
-from tensorwire.plan.recipe import CORES, Part, Phase, Recipes, Resource
+from tensorwire.plan.recipe import CORES, LINKS, Part, Phase, Recipes, Resource
 from tensorwire.plan.station import Join, Station
 
 # Workers that take equal times would go on in step for ever as they began; real ones drift apart.
 _JITTER = 0.1
+# TCP shares no link evenly at each moment. If it did, workers that once use one direction of a link
+# together would do so for ever, and leave the other idle; real ones get apart.
+_UNEVEN = (0.5, 1.0, 2.0)
 _READ_AHEAD = 2
 """Batches."""
 _UNCOUNTED = 0.2
@@ -118,15 +121,15 @@ class Simulation:
         return self._random.lognormvariate(-sigma * sigma / 2, sigma)
 
     def _phase(self, worker: int, phase: Phase, slower: float) -> Event:
-        return self._at_once([*phase.parts, *self._recipes.worker_cpu(worker, phase, slower)])
+        parts = [*phase.parts, *self._recipes.worker_cpu(worker, phase, slower)]
+        return self._at_once(parts, self._random.choice(_UNEVEN))
 
-    def _at_once(self, parts: list[Part]) -> Event:
+    def _at_once(self, parts: list[Part], favour: float = 1.0) -> Event:
         """Starts the parts; the event comes when all are done."""
         join = Join(self.environment, len(parts))
         for part in parts:
-            self._station(part.resource).submit(
-                part.work, part.weight, part.limit, part.count, join
-            )
+            weight = part.weight * (favour if part.resource.kind in LINKS else 1.0)
+            self._station(part.resource).submit(part.work, weight, part.limit, part.count, join)
         return join.event
 
     def _station(self, resource: Resource) -> Station:

@@ -1,0 +1,55 @@
+"""`tensorwire plan calibrate`: measures what a step costs on this machine, and keeps it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from tensorwire.bench.sides import parse_protocols
+from tensorwire.cli.options import json_option
+from tensorwire.errors import TensorwireError
+from tensorwire.files import write_whole
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire plan calibrate
+  sudo tensorwire plan calibrate --json this-machine.json   # with links, which take root"""
+)
+@click.option("--protocols", default="grpc,grpc++", show_default=True, help="Which to measure.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1, max=60),
+    default=1.0,
+    show_default=True,
+    help="How long to look at each of some thirty small jobs.",
+)
+@json_option
+def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
+    """Measure what a step costs on this machine, and keep it.
+
+    Runs one worker and one ps, and two of each, for two minutes or three. Leave the machine alone
+    meanwhile.
+    """
+    chosen = parse_protocols(protocols)
+    if importlib.util.find_spec("tensorflow") is None:
+        raise TensorwireError(
+            f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
+        )
+    from tensorwire.plan import calibrate as calibration
+    from tensorwire.plan import kept
+    from tensorwire.report import calibration as report
+    from tensorwire.report import terminal
+    from tensorwire.report.progress import ProgressDisplay
+
+    with ProgressDisplay("starting", calibration.runs(chosen)) as progress:
+        found, _ = calibration.calibrate(seconds, progress, chosen)
+    path = kept.keep(found)
+    if json_path is not None:
+        write_whole(json_path, json.dumps(found.to_document(), indent=1) + "\n")
+    terminal.show([report.section(found, path)])
