@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def main(channel: TaskEnd) -> None:
         server.join()
         return
     worker = Worker(tf, setup, server.target)
-    commands = {
+    commands: dict[str, Callable[..., Message]] = {
         "build": worker.build,
         "open": worker.open,
         "run": worker.run,

@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorwire import __version__
 from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
+from tensorwire.bench.models import MODELS
 from tensorwire.bench.record import Host
 from tensorwire.bench.sides import PROTOCOLS, Watcher
 from tensorwire.placement.plan import Plan, Variable, round_robin
@@ -92,7 +93,7 @@ _STEPS = 40
 """Of a simulation while a factor is looked for."""
 
 
-_UNFITTED = Fitted({}, Kernels(0.0, 0.0), dict.fromkeys(models.MODELS, (0.0, 0.0)))
+_UNFITTED = Fitted({}, Kernels(0.0, 0.0), dict.fromkeys(MODELS, (0.0, 0.0)))
 
 
 def calibrate(
@@ -292,7 +293,7 @@ def _waits(
         crowd = [e for e in waiting if e.side == side and e.workers > 1 and e.case in CROWDED]
 
         def misses_crowded(
-            factor: Mapping[str, float], first: Costs = first, crowd: list[Observation] = crowd
+            factor: Mapping[str, Any], first: Costs = first, crowd: list[Observation] = crowd
         ) -> float:
             total = 0.0
             for each in crowd:
@@ -302,7 +303,7 @@ def _waits(
                 total += missed(each.workers / rate.steps_per_s, each.step_s)
             return total
 
-        crowded = replace(first, **descend(misses_crowded, _CROWDED))
+        crowded = replace(first, crowded_factor=descend(misses_crowded, _CROWDED)["crowded_factor"])
         made[side] = replace(crowded, both_ways=_both_ways(crowded, side, jobs, waiting, cores))
     return made, jobs
 

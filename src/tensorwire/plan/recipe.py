@@ -216,7 +216,8 @@ class Recipes:
         at = self.sites.host[host]
         parts = [Part(Resource(direction, at, capacity), size, limit, flows, count)]
         share = 1.0 if rate is None else self.costs.both_ways_share(rate)
-        if share < 1.0:
+        # A step of one worker goes one way after the other; those of several meet at a ps.
+        if share < 1.0 and host in self.cluster.ps:
             parts.append(Part(Resource(BOTH, at, 2 * share * capacity), size, limit, flows, count))
         return parts
 
