@@ -116,7 +116,10 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
     found = _least_squares(rows, wanted, weights, len(names))
     return Fitted(
         costs={
-            side: Costs(step_s, *(found[column[side, what]] for what in _COLUMNS)) for side in sides
+            side: Costs.from_document(
+                {"step_cpu_s": step_s} | {what: found[column[side, what]] for what in _COLUMNS}
+            )
+            for side in sides
         },
         kernels=kernels,
         own_s={m: (found[column[m, "worker"]], found[column[m, "ps"]]) for m in models},
@@ -149,7 +152,6 @@ def missed(expected_s: float, seen_s: float) -> float:
     return math.log(expected_s / seen_s) ** 2
 
 
-# In the order of Costs, after the step's own.
 _COLUMNS = (
     "request_worker_cpu_s",
     "request_ps_cpu_s",

@@ -23,7 +23,7 @@ from tensorwire.plan.station import Join, Station
 _JITTER = 0.1
 # TCP shares no link evenly at each moment. If it did, workers that once use one direction of a link
 # together would do so for ever, and leave the other idle; real ones get apart.
-_UNEVEN = (0.5, 1.0, 2.0)
+_UNEVEN = (0.8, 1.0, 1.25)
 _READ_AHEAD = 2
 """Batches."""
 _UNCOUNTED = 0.2
