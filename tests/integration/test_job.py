@@ -1,0 +1,36 @@
+"""A configured job, as it really runs."""
+
+import pytest
+
+from tensorwire.bench.job import Case, JobSettings, Table, running
+
+pytestmark = pytest.mark.newest
+FLOATS = 1 << 16
+
+
+class Quiet:
+    def activity(self, text: str) -> None:
+        pass
+
+    def advance(self, count: int = 1) -> None:
+        pass
+
+
+def test_a_step_moves_what_its_tables_say_and_cases_follow_one_another() -> None:
+    with running(JobSettings(1, 1, "grpc++", 1e9), Quiet()) as job:
+        for case in (
+            Case("both", tables=(Table(FLOATS), Table(FLOATS))),
+            Case("pull", tables=(Table(FLOATS),), push=False),
+        ):
+            job.open(case)
+            measured = job.measure(0.1, warm_up_s=0.0, least_steps=4)
+            job.close()
+            steps = measured.steps["worker:0"]
+            assert steps >= 4
+            assert measured.steps_per_s > 0
+            assert set(measured.cpu_s) == {"ps:0", "worker:0"}
+            if job.has_network:
+                size = 4 * FLOATS * len(case.tables)
+                assert measured.received_bytes["worker:0"] >= steps * size
+                to_ps = measured.received_bytes["ps:0"]
+                assert (to_ps >= steps * size) == case.push
