@@ -161,6 +161,9 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   const std::string address_;
   std::string peer_;
   std::shared_ptr<PeerCounters> counters_;
+  // Null where payloads go as they are. Up here, where nothing is written that another thread
+  // reads.
+  std::unique_ptr<TlsStream> tls_;
   std::atomic<bool> closed_{false};
 
   MpscQueue outbox_;
@@ -170,7 +173,6 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::atomic<bool> lends_{false};
   std::atomic<bool> holds_{false};
   Loans loans_;
-  std::unique_ptr<TlsStream> tls_;  // null where payloads go as they are
   // The writer's.
   // Frames that TLS has taken and the socket not yet; they still count in queued_. So does the
   // handshake: nobody writes before it is over.
