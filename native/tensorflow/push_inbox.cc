@@ -19,19 +19,20 @@ class PushInbox::PushCall : public wire::Call {
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
     wire::MetadataReader reader(metadata);
-    if (!reader.Get(&step_id_)) return wire::Status(wire::Code::kInternal, "a malformed push");
+    has_step_ = reader.Get(&step_id_);
+    if (!has_step_) return wire::Status(wire::Code::kInternal, "a malformed push");
     return ToWire(
         tensor_.Prepare(reader.rest(), payload_bytes, HostMemoryFor(payload_bytes), into));
   }
 
   void Done(const wire::Status& status) override {
-    // A push that failed leaves its waiter to the request that follows, or to the lost connection.
-    if (status.ok()) inbox_->Deliver(step_id_, order_, std::move(tensor_));
+    if (has_step_) inbox_->Deliver(step_id_, order_, {std::move(tensor_), 0, FromWire(status)});
   }
 
  private:
   const std::shared_ptr<PushInbox> inbox_;
   const uint32_t order_;
+  bool has_step_ = false;
   int64_t step_id_ = 0;
   IncomingTensor tensor_;
 };
@@ -62,9 +63,9 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
     *here = std::move(parked->second);
     parked_.erase(parked);
     any_parked_.store(!parked_.empty(), std::memory_order_release);
-    if (!here->tensor.declined()) return Expected::kHere;
+    if (!here->declined()) return Expected::kHere;
   }
-  const bool asks = here->tensor.declined() || accepted_.count(*order) == 0;
+  const bool asks = here->declined() || accepted_.count(*order) == 0;
   waiting_[slot] = {waiter, wire::NowMs(), asks};
   if (asks) return Expected::kAsk;
   ArmLocked();
@@ -105,36 +106,38 @@ std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
   return std::make_unique<PushCall>(shared_from_this(), static_cast<uint32_t>(what));
 }
 
-void PushInbox::Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor) {
+void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
   std::shared_ptr<Waiter> waiter;
-  int64_t way_us = 0;
+  const bool declined = pushed.declined();
   {
     std::lock_guard lock(mutex_);
     accepted_.insert(order);  // or it would not have come
-    if (!tensor.declined()) way_us = times_.WayOf(tensor.made_us(), tensor.head_us());
+    if (pushed.status.ok() && !declined) {
+      pushed.way_us = times_.WayOf(pushed.tensor.made_us(), pushed.tensor.head_us());
+    }
     const Slot slot{step_id, order};
     if (const auto at = waiting_.find(slot); at != waiting_.end()) {
       waiter = at->second.waiter;
-      if (!tensor.declined()) {
+      if (!declined) {
         waiting_.erase(at);
       } else if (std::exchange(at->second.asked, true)) {
         waiter.reset();
       }
     } else if (const auto asked = FindUnorderedLocked(step_id, order); asked != unordered_.end()) {
-      if (tensor.declined()) return;
+      if (declined) return;
       waiter = std::move(asked->second);
       unordered_.erase(asked);
     } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
-      parked_[slot] = {std::move(tensor), way_us};
+      parked_[slot] = std::move(pushed);
       any_parked_.store(true, std::memory_order_release);
       return;
     }
   }
   if (waiter == nullptr) return;
-  if (tensor.declined()) {
+  if (declined) {
     waiter->Ask();
   } else {
-    waiter->OnPush({std::move(tensor), way_us});
+    waiter->OnPush(std::move(pushed));
   }
 }
 

@@ -25,6 +25,12 @@ namespace tensorwire::plugin {
 struct Pushed {
   IncomingTensor tensor;
   int64_t way_us = 0;  // from when it was made until its head was here
+  // Why there is none: it was damaged, say, or there was no memory for it. The producer has let go
+  // of it, so asking would not bring it.
+  absl::Status status;
+
+  // Whether it has to be asked for.
+  bool declined() const { return status.ok() && tensor.declined(); }
 };
 
 // Standing orders, seen from the consumer. A graph asks for the same tensors in every step. The
@@ -89,7 +95,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
     TensorCounters* counters = nullptr;
   };
 
-  void Deliver(int64_t step_id, uint32_t order, IncomingTensor tensor);
+  void Deliver(int64_t step_id, uint32_t order, Pushed pushed);
   // Who asked in `step_id` without an order for the key that `order` is about.
   Unordered::iterator FindUnorderedLocked(int64_t step_id, uint32_t order);
   void ArmLocked();

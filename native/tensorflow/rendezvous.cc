@@ -194,7 +194,7 @@ void RemoteRendezvous::RecvCall::Run() {
   Pushed here;
   switch (link_.inbox->Expect(step_id_, key_, shared_from_this(), &order_, &here, &counters_)) {
     case PushInbox::Expected::kHere:
-      End(absl::OkStatus(), std::move(here.tensor), here.way_us);
+      End(FromSource(here.status), std::move(here.tensor), here.way_us);
       return;
     case PushInbox::Expected::kAsk:
       Ask();
@@ -251,7 +251,7 @@ void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
     id = request_id_;
   }
   const auto channel = link_.channel;
-  End(absl::OkStatus(), std::move(pushed.tensor), pushed.way_us);
+  End(FromSource(pushed.status), std::move(pushed.tensor), pushed.way_us);
   if (id != 0) channel->Cancel(id);
 }
 
@@ -268,7 +268,12 @@ absl::Status RemoteRendezvous::RecvCall::FromSource(const absl::Status& status) 
   std::string device_on_task;
   tensorflow::DeviceNameUtils::SplitDeviceName(key_.substr(0, key_.find(';')), &task,
                                                &device_on_task);
-  return FromTask(status, task);
+  if (!absl::IsDataLoss(status)) return FromTask(status, task);
+  Rendezvous::ParsedKey parsed;
+  Rendezvous::ParseKey(key_, &parsed).IgnoreError();
+  return FromTask(absl::DataLossError(std::string(status.message()) + "; it was to be " +
+                                      std::string(parsed.edge_name)),
+                  task);
 }
 
 tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes) const {

@@ -116,6 +116,7 @@ void AddFigures(const wire::PeerStats& stats, const TensorTotals& tensors, Items
   to->Add("lent_bytes", stats.lent_bytes);
   to->Add("read_bytes", stats.read_bytes);
   to->Add("connects", stats.connects);
+  to->Add("damaged_frames", stats.damaged_frames);
   to->Add("tx_tensors", tensors.tx_tensors);
   to->Add("rx_tensors", tensors.rx_tensors);
   to->Add("tx_tensor_bytes", tensors.tx_tensor_bytes);
@@ -134,6 +135,7 @@ void AddTo(wire::PeerStats* total, const wire::PeerStats& peer) {
   total->lent_bytes += peer.lent_bytes;
   total->read_bytes += peer.read_bytes;
   total->connects += peer.connects;
+  total->damaged_frames += peer.damaged_frames;
 }
 
 // An element for each tensor that a variable travels as; one without where it stays.

@@ -242,6 +242,7 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     Hello hello;
     hello.task = context_->options.name;
     hello.peer = peer_name_;
+    hello.checksum = context_->options.checksum;
     if (context_->authenticator != nullptr) hello.challenge = Authenticator::Challenge();
     hello_ = hello.Encode();
     challenge_.clear();
@@ -390,6 +391,7 @@ Status ChannelImpl::CheckServerFromReactor(std::string_view metadata) const {
 
 Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
   memory_.reset();
+  if (hello.checksum) connection->SendCheckedFromReactor();
   if (!lanes_.empty()) {
     connection->Signal(FrameKind::kFetches);
   }

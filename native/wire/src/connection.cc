@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "crc32c.h"
 #include "socket.h"
 #include "tensorwire/wire/buffer_pool.h"
 
@@ -70,6 +71,32 @@ OutFrame::OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message 
   total_bytes = head.size() + header.payload_bytes;
 }
 
+void OutFrame::Check() {
+  const uint64_t payload_bytes = total_bytes - head.size();
+  SealHead(&head);
+  total_bytes = head.size();
+  if (payload_bytes == 0) return;
+  total_bytes += payload_bytes + kChecksumBytes;
+  checked = std::make_unique<CheckedPayload>(std::move(payload), payload_bytes);
+  payload.clear();
+  if (total_bytes > kSmallBytes) return;
+  head.append(checked->Next());
+  checked.reset();
+  owner.reset();
+}
+
+bool OutFrame::has_more() const { return checked != nullptr && checked->has_more(); }
+
+void OutFrame::Refill() {
+  const bool waits = !payload.empty() && part <= payload.size();
+  if (!has_more() || waits) return;
+  const std::string_view window = checked->Next();
+  payload.assign(1, {window.data(), window.size()});
+  if (part == 0) return;
+  part = 1;
+  part_offset = 0;
+}
+
 Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
                        std::string address)
     : context_(std::move(context)),
@@ -79,6 +106,7 @@ Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd
       address_(std::move(address)),
       peer_(address_),
       counters_(std::make_shared<PeerCounters>()),
+      sends_checked_(context_->options.checksum),
       loans_(context_->options.pool != nullptr ? context_->options.pool->shared_memory() : nullptr,
              &context_->held) {}
 
@@ -110,6 +138,7 @@ bool Connection::HasBacklog() const {
 
 void Connection::Send(std::unique_ptr<OutFrame> frame) {
   if (closed_.load(std::memory_order_acquire)) return;
+  if (sends_checked()) frame->Check();
   const uint64_t bytes = frame->total_bytes;
   unsent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   // Counted before it can be found: a writer that took an uncounted frame would bring the count
@@ -212,6 +241,7 @@ void Connection::TakeQueuedAsWriter() {
     }
     queued_.fetch_add(frames.size(), std::memory_order_acq_rel);
     for (auto& frame : frames) {
+      if (sends_checked()) frame->Check();
       unsent_bytes_.fetch_add(frame->total_bytes, std::memory_order_relaxed);
       small_.push_back(std::move(frame));
     }
@@ -228,7 +258,11 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
   std::array<iovec, kMaxIov> iov;
   int parts = 0;
   uint64_t gathered = 0;
-  auto gather = [&](const OutFrame& frame) {
+  bool more = true;  // to be gathered
+  auto gather = [&](OutFrame& frame) {
+    frame.Refill();
+    // Nothing goes between the windows of one payload.
+    more = !frame.has_more();
     for (size_t part = frame.part; part <= frame.payload.size(); ++part) {
       if (parts == kMaxIov) return;
       const ConstBuffer whole =
@@ -243,7 +277,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
   if (current_ != nullptr) gather(*current_);
   for (auto* queue : {&small_, &large_}) {
     for (const auto& frame : *queue) {
-      if (parts == kMaxIov || gathered > kGatherBytes) break;
+      if (!more || parts == kMaxIov || gathered > kGatherBytes) break;
       gather(*frame);
       ++frames;
     }
@@ -278,7 +312,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
       ++frame->part;
       frame->part_offset = 0;
     }
-    return true;
+    return !frame->has_more();
   };
   if (current_ != nullptr && advance(current_.get())) {
     current_.reset();
@@ -597,21 +631,15 @@ void Connection::ReadFromReactor() {
     const size_t direct = std::min(rest, direct_bytes);
     if (direct > 0) {
       payload_got_ += direct;
-      size_t skip = direct;
-      while (skip > 0) {
-        const size_t room = frame_.into[into_index_].size - into_offset_;
-        const size_t step = std::min(room, skip);
-        into_offset_ += step;
-        skip -= step;
-        if (into_offset_ == frame_.into[into_index_].size) {
-          ++into_index_;
-          into_offset_ = 0;
-        }
+      for (size_t left = direct; left > 0;) {
+        const size_t step = std::min(frame_.into[into_index_].size - into_offset_, left);
+        AdvanceInto(step);
+        left -= step;
       }
       rest -= direct;
     }
     Status s;
-    if (in_payload_ && payload_got_ == frame_.header.payload_bytes) s = FinishFrameFromReactor();
+    if (in_payload_ && IsWhole()) s = FinishFrameFromReactor();
     if (s.ok() && rest > 0) {
       stash_.clear();
       s = ParseFromReactor(scratch, stashed + rest);
@@ -661,23 +689,38 @@ Status Connection::ParseFromReactor(const char* bytes, size_t size) {
 
 Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* complete) {
   if (*size < kHeaderBytes) {
-    if (*size < kForeignBytes) return Status();
+    if (*size < kForeignBytes || receives_checked_) return Status();
     // A short greeting in another language is not waited on until the handshake times out.
     const std::string foreign = DescribeForeign({*bytes, *size});
     return foreign.empty() ? Status() : Status(Code::kInvalidArgument, foreign);
   }
+  // Nothing in a header is believed that has a checksum or ought to.
+  if (receives_checked_) {
+    if (*size < kCheckedHeaderBytes) return Status();
+    if (!IsHeaderIntact(*bytes)) return DamagedFromReactor("the head of a frame");
+  }
   FrameHeader header;
   const FrameLimits& limits = trusted_ ? context_->options.limits : kStrangersLimits;
   if (Status s = ParseHeader(*bytes, limits, &header); !s.ok()) return s;
-  if (*size < kHeaderBytes + header.metadata_bytes) return Status();
+  if (!receives_checked_ && (header.flags & kChecked) != 0) {
+    receives_checked_ = true;
+    return ParseHeadFromReactor(bytes, size, complete);
+  }
+  const size_t header_bytes = receives_checked_ ? kCheckedHeaderBytes : kHeaderBytes;
+  if (*size < header_bytes + header.metadata_bytes) return Status();
+  if (receives_checked_ && !IsMetadataIntact(*bytes, header.metadata_bytes)) {
+    return DamagedFromReactor("the metadata of a frame");
+  }
   *complete = true;
-  const std::string_view metadata(*bytes + kHeaderBytes, header.metadata_bytes);
-  *bytes += kHeaderBytes + header.metadata_bytes;
-  *size -= kHeaderBytes + header.metadata_bytes;
+  const std::string_view metadata(*bytes + header_bytes, header.metadata_bytes);
+  *bytes += header_bytes + header.metadata_bytes;
+  *size -= header_bytes + header.metadata_bytes;
 
   frame_ = InFrame();
   frame_.header = header;
+  frame_.checked = receives_checked_ && header.payload_bytes > 0;
   payload_got_ = 0;
+  checksum_got_ = 0;
   into_index_ = 0;
   into_offset_ = 0;
   Count(counters_->rx_frames);
@@ -707,35 +750,71 @@ Status Connection::ParseHeadFromReactor(const char** bytes, size_t* size, bool* 
   return header.payload_bytes == 0 ? FinishFrameFromReactor() : Status();
 }
 
+// So much more has arrived where the payload goes.
+void Connection::AdvanceInto(size_t size) {
+  const MutableBuffer& buffer = frame_.into[into_index_];
+  if (frame_.checked) {
+    // Now, while it is in the cache.
+    frame_.checksum =
+        ExtendCrc32c(frame_.checksum, static_cast<const char*>(buffer.data) + into_offset_, size);
+  }
+  into_offset_ += size;
+  if (into_offset_ < buffer.size) return;
+  ++into_index_;
+  into_offset_ = 0;
+}
+
+// The frame, its checksum included.
+bool Connection::IsWhole() const {
+  return payload_got_ == frame_.header.payload_bytes &&
+         (!frame_.checked || checksum_got_ == kChecksumBytes);
+}
+
+Status Connection::DamagedFromReactor(const std::string& what) {
+  Count(counters_->damaged_frames);
+  return Status(Code::kDataLoss, what + " arrived damaged: its checksum does not match");
+}
+
 Status Connection::TakePayloadFromReactor(const char** bytes, size_t* size) {
   const uint64_t missing = frame_.header.payload_bytes - payload_got_;
+  if (missing == 0) {
+    const size_t take = std::min(kChecksumBytes - checksum_got_, *size);
+    std::memcpy(checksum_.data() + checksum_got_, *bytes, take);
+    checksum_got_ += take;
+    *bytes += take;
+    *size -= take;
+    return IsWhole() ? FinishFrameFromReactor() : Status();
+  }
   size_t take = static_cast<size_t>(std::min<uint64_t>(missing, *size));
   switch (frame_.payload) {
     case InFrame::Payload::kDiscard:
       break;
     case InFrame::Payload::kBytes:
       frame_.bytes.append(*bytes, take);
+      if (frame_.checked) frame_.checksum = ExtendCrc32c(frame_.checksum, *bytes, take);
       break;
     case InFrame::Payload::kInto: {
       const MutableBuffer& buffer = frame_.into[into_index_];
       take = std::min(take, buffer.size - into_offset_);
       std::memcpy(static_cast<char*>(buffer.data) + into_offset_, *bytes, take);
-      into_offset_ += take;
-      if (into_offset_ == buffer.size) {
-        ++into_index_;
-        into_offset_ = 0;
-      }
+      AdvanceInto(take);
       break;
     }
   }
   *bytes += take;
   *size -= take;
   payload_got_ += take;
-  return payload_got_ == frame_.header.payload_bytes ? FinishFrameFromReactor() : Status();
+  return IsWhole() ? FinishFrameFromReactor() : Status();
 }
 
 Status Connection::FinishFrameFromReactor() {
   in_payload_ = false;
+  if (frame_.checked && frame_.payload != InFrame::Payload::kDiscard &&
+      std::memcmp(&frame_.checksum, checksum_.data(), kChecksumBytes) != 0) {
+    frame_.status = DamagedFromReactor(peer_ + ": a payload of " +
+                                       std::to_string(frame_.header.payload_bytes) + " bytes");
+    context_->WarnAboutPeer(address_, frame_.status.message());
+  }
   switch (frame_.header.kind) {
     case FrameKind::kPing:
     case FrameKind::kPong:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checked.h"
 #include "context.h"
 #include "fd.h"
 #include "loans.h"
@@ -23,6 +25,13 @@ struct OutFrame : MpscNode {
   // Fills in the header before `message`'s metadata.
   OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message message);
 
+  // Puts in the checksums. A small payload moves into the head.
+  void Check();
+  // What can be written next is in `head` and `payload`: with a large checked payload not all of it
+  // at once. By the writer, before it gathers the frame.
+  void Refill();
+  bool has_more() const;  // when `head` and `payload` have left
+
   const FrameKind kind;
   std::string head;  // header and metadata
   std::vector<ConstBuffer> payload;
@@ -33,6 +42,9 @@ struct OutFrame : MpscNode {
   size_t part = 0;
   size_t part_offset = 0;
   bool started() const { return part > 0 || part_offset > 0; }
+
+  // Of a large payload with a checksum: all of it, while `payload` is a window.
+  std::unique_ptr<CheckedPayload> checked;
 };
 
 // A frame on its way in: its head is here, its payload is arriving.
@@ -49,6 +61,11 @@ struct InFrame {
   std::unique_ptr<Call> call;
   RunOn done_on = RunOn::kExecutor;
   Status status;
+
+  // Whether a checksum comes behind the payload, and that of what has arrived. One that does not
+  // match, of a payload that is not discarded, makes the status kDataLoss.
+  bool checked = false;
+  uint32_t checksum = 0;
 };
 
 // What stands behind a connection: a channel, or a server's session. All on the reactor.
@@ -105,6 +122,9 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void SetPeerFromReactor(const std::string& name);
   // The greeting is over: from now on frames may be large.
   void TrustFromReactor() { trusted_ = true; }
+  // From now on what is sent has checksums.
+  void SendCheckedFromReactor() { sends_checked_.store(true, std::memory_order_release); }
+  bool sends_checked() const { return sends_checked_.load(std::memory_order_acquire); }
   // The peer reads our memory.
   void LendFromReactor() { lends_.store(true, std::memory_order_release); }
   // The peer fetches large payloads itself.
@@ -142,6 +162,9 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   Status ParseFromReactor(const char* bytes, size_t size);
   Status ParseHeadFromReactor(const char** bytes, size_t* size, bool* complete);
   Status TakePayloadFromReactor(const char** bytes, size_t* size);
+  void AdvanceInto(size_t size);
+  bool IsWhole() const;
+  Status DamagedFromReactor(const std::string& what);
   Status FinishFrameFromReactor();
 
   // TLS: what comes before the first frame.
@@ -170,6 +193,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   std::atomic<size_t> queued_{0};  // frames in outbox_, small_, large_ and current_
   std::atomic<int64_t> inline_write_us_{0};
   std::atomic<uint64_t> unsent_bytes_{0};
+  std::atomic<bool> sends_checked_;
   std::atomic<bool> lends_{false};
   std::atomic<bool> holds_{false};
   Loans loans_;
@@ -200,6 +224,9 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   bool in_payload_ = false;
   InFrame frame_;
   uint64_t payload_got_ = 0;
+  std::array<char, kChecksumBytes> checksum_;  // that comes behind the payload
+  size_t checksum_got_ = 0;
+  bool receives_checked_ = false;
   size_t into_index_ = 0;
   size_t into_offset_ = 0;
   int64_t last_sign_ms_ = 0;  // of life, from the peer

@@ -27,6 +27,7 @@ EngineStats Context::Stats() const {
     figures.lent_bytes = live->lent_bytes.load(std::memory_order_relaxed);
     figures.read_bytes = live->read_bytes.load(std::memory_order_relaxed);
     figures.connects = live->connects.load(std::memory_order_relaxed);
+    figures.damaged_frames = live->damaged_frames.load(std::memory_order_relaxed);
     stats.peers.push_back(std::move(figures));
   }
   for (const auto& reactor : reactors) stats.reactors.push_back({reactor->busy_us()});

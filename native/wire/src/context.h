@@ -27,6 +27,7 @@ struct PeerCounters {
   std::atomic<uint64_t> lent_bytes{0};
   std::atomic<uint64_t> read_bytes{0};
   std::atomic<uint64_t> connects{0};
+  std::atomic<uint64_t> damaged_frames{0};
 };
 
 inline void Count(std::atomic<uint64_t>& counter, uint64_t by = 1) {

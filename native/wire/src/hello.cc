@@ -20,6 +20,7 @@ std::string Hello::Encode() const {
   add("task=", task);
   add("peer=", peer);
   add("memory=", memory);
+  add("checksum=", checksum ? "1" : "");
   add("challenge=", challenge);
   add("proof=", proof);
   return text;
@@ -43,6 +44,7 @@ Hello Hello::Decode(std::string_view metadata) {
     if (line.substr(0, equals) == "memory") hello.memory = Printable(value);
     if (line.substr(0, equals) == "challenge") hello.challenge = Printable(value);
     if (line.substr(0, equals) == "proof") hello.proof = Printable(value);
+    if (line.substr(0, equals) == "checksum") hello.checksum = value == "1";
   }
   return hello;
 }

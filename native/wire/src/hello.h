@@ -15,6 +15,7 @@ struct Hello {
   std::string task;       // who speaks
   std::string peer;       // kHello: whom it wants to speak to; "" for whoever is there
   std::string memory;     // kHelloAck: the ticket to its shared memory
+  bool checksum = false;  // kHello, kHelloAck: all that goes either way shall have checksums
   std::string challenge;  // kHello, kChallenge: only with a job token
   std::string proof;      // kProof, kHelloAck: only with a job token; the last line
 

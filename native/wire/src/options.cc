@@ -86,6 +86,12 @@ Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options
   if (Status s = ReadCount("TENSORWIRE_PEER_TIMEOUT_S", &silent_s); !s.ok()) return s;
   options->silent_timeout_ms = silent_s * 1000;
   options->ping_after_ms = options->silent_timeout_ms / 3;
+  if (Status s = ReadBool("TENSORWIRE_CHECKSUM", &options->checksum); !s.ok()) return s;
+  if (options->checksum && options->transport == Transport::kMemory) {
+    return Status(Code::kInvalidArgument,
+                  "environment variables TENSORWIRE_CHECKSUM=1 and TENSORWIRE_TRANSPORT=memory "
+                  "exclude each other: what has a checksum goes by TCP");
+  }
   bool unpinned = true;
   if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;
   options->pin = !unpinned;

@@ -57,18 +57,7 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
     auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
     auto session = std::make_shared<Session>(context_, connection, handler_);
     AdmitFromReactor(connection, session);
-    reactor->Post([context = context_, connection, session] {
-      connection->PauseReadingWhenBlockedFromReactor();
-      if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
-      connection->reactor()->AtFromReactor(
-          NowMs() + context->options.handshake_timeout_ms,
-          [weak = std::weak_ptr(connection), session = std::weak_ptr(session)] {
-            auto connection = weak.lock();
-            auto greeting = session.lock();
-            if (connection == nullptr || greeting == nullptr || greeting->greeted()) return;
-            connection->CloseFromReactor(Status(Code::kUnavailable, "it never said who it is"));
-          });
-    });
+    reactor->Post([connection, session] { Session::OpenFromReactor(connection, session); });
   }
 }
 
@@ -90,6 +79,20 @@ void Listener::AdmitFromReactor(const std::shared_ptr<Connection>& connection,
     strangers_.pop_front();
   }
   strangers_.push_back({connection, session});
+}
+
+void Session::OpenFromReactor(const std::shared_ptr<Connection>& connection,
+                              const std::shared_ptr<Session>& session) {
+  connection->PauseReadingWhenBlockedFromReactor();
+  if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
+  connection->reactor()->AtFromReactor(
+      NowMs() + session->context_->options.handshake_timeout_ms,
+      [weak = std::weak_ptr(connection), session = std::weak_ptr(session)] {
+        auto connection = weak.lock();
+        auto greeting = session.lock();
+        if (connection == nullptr || greeting == nullptr || greeting->greeted()) return;
+        connection->CloseFromReactor(Status(Code::kUnavailable, "it never said who it is"));
+      });
 }
 
 Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
@@ -173,10 +176,12 @@ Status Session::AcceptFromReactor(Connection* connection) {
   connection_id_ = connection->id();
   connection->TrustFromReactor();
   connection->SetPeerFromReactor(hello.task.empty() ? connection->address() : hello.task);
+  if (hello.checksum) connection->SendCheckedFromReactor();
   Hello answer;
   answer.task = options.name;
-  if (options.transport != Transport::kTcp && options.pool != nullptr &&
-      options.pool->shared_memory() != nullptr) {
+  answer.checksum = options.checksum;
+  if (!connection->sends_checked() && options.transport != Transport::kTcp &&
+      options.pool != nullptr && options.pool->shared_memory() != nullptr) {
     answer.memory = options.pool->shared_memory()->ticket();
   }
   if (const auto& authenticator = context_->authenticator; authenticator != nullptr) {
@@ -200,6 +205,10 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     request.placed = std::move(frame.placed);
     Reactor* reactor = connection->reactor();
     request.connection = std::move(connection);
+    if (!frame.status.ok()) {
+      request.Fail(frame.status);
+      return Status();
+    }
     if (request.method == kFetch) {
       Fetch(request);
       return Status();

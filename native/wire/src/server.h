@@ -84,6 +84,10 @@ class Session : public FrameReceiver {
         connection_(connection),
         handler_(std::make_shared<OrderedHandler>(std::move(handler))) {}
 
+  // Serves a connection that a client has made.
+  static void OpenFromReactor(const std::shared_ptr<Connection>& connection,
+                              const std::shared_ptr<Session>& session);
+
   // From any thread.
   bool greeted() const { return greeted_.load(std::memory_order_relaxed); }
 

@@ -353,6 +353,7 @@ class RawServer {
     address_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
   }
   const std::string& address() const { return address_; }
+  int fd() const { return fd_.get(); }
   RawStream Accept() {
     pollfd wait{fd_.get(), POLLIN, 0};
     CHECK(::poll(&wait, 1, 10'000) > 0);

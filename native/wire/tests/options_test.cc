@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kVariables[] = {"PS_ENABLE_POLLING",      "WORKER_ENABLE_POLLING",
                                       "NETWORK_PS_CORE_NUMBER", "NETWORK_WORKER_CORE_NUMBER",
                                       "PS_DISABLE_PIN_CORES",   "WORKER_DISABLE_PIN_CORES",
-                                      "TENSORWIRE_TRANSPORT"};
+                                      "TENSORWIRE_TRANSPORT",   "TENSORWIRE_CHECKSUM"};
 
 void Clear() {
   for (const char* name : kVariables) unsetenv(name);
@@ -145,6 +145,21 @@ TEST(the_transport_is_read_and_a_wrong_one_named_with_the_right_ones) {
   const Status status = ReadEnvironment("ps", 1, &options);
   CHECK(status.code() == Code::kInvalidArgument);
   CHECK(status.message().find("expected auto, tcp or memory") != std::string::npos);
+  Clear();
+}
+
+TEST(checksums_are_off_unless_asked_for_and_do_not_go_with_memory_only) {
+  Clear();
+  CHECK(!Read("ps", 1).checksum);
+  setenv("TENSORWIRE_CHECKSUM", "1", 1);
+  CHECK(Read("ps", 1).checksum);
+  CHECK(Read("worker", 1).checksum);
+  setenv("TENSORWIRE_TRANSPORT", "memory", 1);
+  EngineOptions options;
+  const Status status = ReadEnvironment("ps", 1, &options);
+  CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(status.message().find("TENSORWIRE_CHECKSUM=1") != std::string::npos);
+  CHECK(status.message().find("TENSORWIRE_TRANSPORT=memory") != std::string::npos);
   Clear();
 }
 

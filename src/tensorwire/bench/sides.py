@@ -81,15 +81,21 @@ class Tensors:
 class Setting:
     """How the tasks of a protocol are set up.
 
-    `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT.
+    `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT, `checksum` as
+    TENSORWIRE_CHECKSUM.
     """
 
     tensor_fuse: bool = False
     transport: str = "auto"
+    checksum: bool = False
 
     def task_environment(self) -> dict[str, str]:
         # Benchmarks of the way between tasks leave accelerators alone.
-        return {"TENSORWIRE_TRANSPORT": self.transport, "CUDA_VISIBLE_DEVICES": "-1"}
+        return {
+            "TENSORWIRE_TRANSPORT": self.transport,
+            "TENSORWIRE_CHECKSUM": str(int(self.checksum)),
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
 
 
 @dataclass(frozen=True)

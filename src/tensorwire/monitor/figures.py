@@ -47,6 +47,8 @@ class Traffic:
     """What Recvs of the task waited for because the peer had not made the tensor yet, summed."""
     wire_us: int
     """What they waited for a tensor that was made, summed."""
+    damaged_frames: int = 0
+    """That arrived from the peer with another checksum than they were sent with."""
 
     @property
     def out_bytes(self) -> int:

@@ -59,6 +59,9 @@ def _peers(figures: TaskFigures) -> Iterator[Metric]:
     tensors = _counter("peer_tensors", "Tensors.", *_BY_DIRECTION)
     tensor_bytes = _counter("peer_tensor_bytes", "Bytes of tensors.", *_BY_DIRECTION)
     connects = _counter("peer_connects", "Connections that were made.", "task", "peer")
+    damaged = _counter(
+        "peer_damaged_frames", "Messages whose checksum did not match.", "task", "peer"
+    )
     waits = _counter(
         "recv_wait_seconds",
         "Summed over Recvs: the peer had not made the tensor (not_ready), or it was on its way.",
@@ -79,9 +82,10 @@ def _peers(figures: TaskFigures) -> Iterator[Metric]:
             family.add_metric([*ends, "out"], out)
             family.add_metric([*ends, "in"], into)
         connects.add_metric(ends, peer.connects)
+        damaged.add_metric(ends, peer.damaged_frames)
         waits.add_metric([*ends, "not_ready"], peer.not_ready_us / 1e6)
         waits.add_metric([*ends, "wire"], peer.wire_us / 1e6)
-    yield from (sent, frames, syscalls, tensors, tensor_bytes, connects, waits)
+    yield from (sent, frames, syscalls, tensors, tensor_bytes, connects, damaged, waits)
 
 
 def _process(figures: TaskFigures) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""A wire between two tasks of this host that can be made slow."""
+"""A wire between two tasks of this host that can be made slow, and to damage what it carries."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import threading
 import time
 
 
+_LARGE_BYTES = 4096  # more than frames without a payload, and than their heads
+
+
 class SlowWire:
     """Takes connections to `port` of this host, and holds back what comes from `target`."""
 
     def __init__(self, port: int, target: int) -> None:
         self.held_s = 0.0
+        self.damages = 0  # so many large pieces of what comes from `target`, by a bit each
         self._target = target
         self._server = socket.create_server(("127.0.0.1", port))
         self._open = [self._server]
@@ -37,7 +41,10 @@ class SlowWire:
 
     def _pass(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            while data := bytearray(source.recv(1 << 16)):
                 if slow:
                     time.sleep(self.held_s)
+                    if self.damages and len(data) >= _LARGE_BYTES:
+                        self.damages -= 1
+                        data[len(data) // 2] ^= 1
                 sink.sendall(data)

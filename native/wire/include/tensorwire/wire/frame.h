@@ -23,10 +23,16 @@ namespace tensorwire::wire {
 //          22  u16  reserved         zero
 //          24  u64  payload_bytes
 //
+// With kChecked there are checksums (CRC-32C): between header and metadata that of the metadata
+// (u32) and that of the header and these four bytes (u32); behind the payload, if there is one,
+// that of the payload (u32).
+//
 // The client opens a connection with kHello and waits for kHelloAck (with a job token there are two
 // frames between them: authenticator.h); see connection.h for what follows.
 
 inline constexpr size_t kHeaderBytes = 32;
+inline constexpr size_t kChecksumBytes = 4;
+inline constexpr size_t kCheckedHeaderBytes = kHeaderBytes + 2 * kChecksumBytes;
 inline constexpr uint32_t kMagic = 0x52495754;  // "TWIR", read as a little-endian u32
 inline constexpr uint8_t kWireVersion = 1;
 
@@ -49,9 +55,10 @@ enum class FrameKind : uint8_t {
 };
 
 enum FrameFlags : uint16_t {
-  kOneWay = 1,  // of a request: no reply is wanted
-  kLent = 2,    // of a reply or push: the payload is in the server's memory; see loans.h
-  kHeld = 4,    // of a reply or push: the payload is fetched in ranges; see loans.h
+  kOneWay = 1,   // of a request: no reply is wanted
+  kLent = 2,     // of a reply or push: the payload is in the server's memory; see loans.h
+  kHeld = 4,     // of a reply or push: the payload is fetched in ranges; see loans.h
+  kChecked = 8,  // with checksums; once a peer has sent one so, all that it sends are
 };
 
 // The method of a request for a range of a payload that is held; the engine answers it itself.

@@ -31,6 +31,9 @@ struct EngineOptions {
   bool pin = false;      // bind each reactor to a core of its own
 
   Transport transport = Transport::kAuto;
+  // Whether what is sent, and what peers send here, is checksummed. Payloads then go by TCP: what
+  // lies in memory that others write to may change between its checksum and its copy.
+  bool checksum = false;
   // Over how many connections a large payload that is sent comes in at once. 0: one a reactor, and
   // four at most.
   int streams = 0;
@@ -59,11 +62,12 @@ struct EngineOptions {
 // Sets reactors, polling and pin from GRPC++'s six variables: {PS,WORKER}_ENABLE_POLLING,
 // NETWORK_{PS,WORKER}_CORE_NUMBER, {PS,WORKER}_DISABLE_PIN_CORES, those of PS when `job` is "ps"
 // and those of WORKER otherwise; transport from TENSORWIRE_TRANSPORT (auto, tcp or memory); streams
-// from TENSORWIRE_STREAMS; from TENSORWIRE_PEER_TIMEOUT_S the silence after which a peer counts as
-// lost, with a sign of life asked for after a third of it; and what ReadSecurity reads. Where a
-// number of cores is not given it is min(8, connections) for a ps, min(2, connections) for others,
-// and never more than the cores this process may use; there are two connections to each of the
-// task's `peers`. Fails with kInvalidArgument naming the variable when a value cannot be read.
+// from TENSORWIRE_STREAMS; checksum from TENSORWIRE_CHECKSUM; from TENSORWIRE_PEER_TIMEOUT_S the
+// silence after which a peer counts as lost, with a sign of life asked for after a third of it; and
+// what ReadSecurity reads. Where a number of cores is not given it is min(8, connections) for a ps,
+// min(2, connections) for others, and never more than the cores this process may use; there are two
+// connections to each of the task's `peers`. Fails with kInvalidArgument naming the variable when a
+// value cannot be read.
 TENSORWIRE_API Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options);
 
 // Sets the token: the text of the file that TENSORWIRE_TOKEN_FILE names, or TENSORWIRE_TOKEN

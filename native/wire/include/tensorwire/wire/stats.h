@@ -19,6 +19,7 @@ struct PeerStats {
   uint64_t lent_bytes = 0;  // payloads the peer read in this task's memory; not in tx_bytes
   uint64_t read_bytes = 0;  // payloads read in the peer's memory; not in rx_bytes
   uint64_t connects = 0;
+  uint64_t damaged_frames = 0;  // that came with another checksum than they were sent with
 };
 
 struct ReactorStats {

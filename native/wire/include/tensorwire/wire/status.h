@@ -21,6 +21,7 @@ enum class Code : int {
   kUnimplemented = 12,
   kInternal = 13,
   kUnavailable = 14,
+  kDataLoss = 15,
 };
 
 // The outcome of an operation: a code, and for a failure one line for a person.
