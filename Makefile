@@ -104,6 +104,12 @@ mkdir -p build/skipped; log=$$(mktemp); .ci/native-test $(1) 2>&1 | tee $$log; c
 if [[ $$code == 77 ]]; then tail -n 1 $$log >build/skipped/native-$(1); code=0; fi; rm -f $$log; exit $$code
 endef
 
+# Not of `make test`, which replays what was found: it goes on as long as it is let.
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: .venv/tools.ready ## libFuzzer on the engine's parsers and connections (SECONDS=600)
+	@.ci/fuzz $(SECONDS); code=$$?; ((code == 77)) || exit $$code
+
 .PHONY: unit
 unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
 	@.venv/new/bin/python $(PYTEST) tests/unit
