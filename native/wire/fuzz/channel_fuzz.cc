@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,7 +17,7 @@ using namespace tensorwire::wire;
 
 namespace {
 
-std::atomic<int> calls_alive{0};
+int calls_alive = 0;
 
 class FuzzCall : public Call {
  public:

@@ -77,7 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       std::make_shared<Connection>(world->context, world->reactor(), Fd(ends[0]), "127.0.0.1:1");
   const std::weak_ptr<Connection> gone = connection;
   world->reactor()->Post([connection = std::move(connection)] {
-    Session::OpenFromReactor(world->context, connection, handler);
+    Session::OpenFromReactor(connection,
+                             std::make_shared<Session>(world->context, connection, handler));
   });
   Converse(world, client.get(), {reinterpret_cast<const char*>(data) + 1, size - 1}, data[0]);
   world->RunUntil([&] { return gone.expired(); });

@@ -5,14 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <condition_variable>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <queue>
 #include <string>
 #include <string_view>
@@ -21,10 +19,11 @@
 #include "fd.h"
 #include "reactor.h"
 #include "tensorwire/wire/buffer_pool.h"
+#include "tensorwire/wire/clock.h"
 #include "tensorwire/wire/engine.h"
 
-// What the fuzz targets share: an engine's inside with one reactor, whose executor is the thread
-// that fuzzes; and a peer that says some bytes and hears the rest.
+// What the fuzz targets share: an engine's inside in one thread, so that a run is the same each
+// time; and a peer that says some bytes and hears the rest.
 
 namespace tensorwire::wire {
 
@@ -40,35 +39,23 @@ class World {
   explicit World(const std::function<void(EngineOptions*)>& change = {})
       : pool_(Shared()), context(std::make_shared<Context>(Options(change))) {
     context->reactors.push_back(std::make_unique<Reactor>(0, context->options));
-    if (!context->reactors.front()->Start().ok()) Broken("no reactor");
+    if (!reactor()->Open().ok()) Broken("no reactor");
   }
   Reactor* reactor() { return context->reactors.front().get(); }
   BufferPool* pool() { return &pool_; }
 
-  // Runs what the engine hands over until `done`.
+  // Is reactor and executor, until `done`.
   void RunUntil(const std::function<bool()>& done) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
-    for (;;) {
-      std::function<void()> closure;
-      {
-        std::unique_lock lock(mutex_);
-        if (closures_.empty()) {
-          if (done()) return;
-          if (std::chrono::steady_clock::now() > limit) Broken("it hangs");
-          wake_.wait_for(lock, std::chrono::milliseconds(1));
-          continue;
-        }
-        closure = std::move(closures_.front());
+    const int64_t limit_ms = NowMs() + kPatienceMs;
+    do {
+      reactor()->TurnFromReactor();
+      while (!closures_.empty()) {
+        const auto closure = std::move(closures_.front());
         closures_.pop();
+        closure();
       }
-      closure();
-    }
-  }
-  // Until the reactor has done all that it had to do, and what it handed over is done.
-  void Settle() {
-    auto done = std::make_shared<std::atomic<bool>>(false);
-    reactor()->Post([done] { done->store(true); });
-    RunUntil([&] { return done->load(); });
+      if (NowMs() > limit_ms) Broken("it hangs");
+    } while (!done());
   }
 
  private:
@@ -81,21 +68,15 @@ class World {
     EngineOptions options;
     options.name = "ps:0";
     options.pool = &pool_;
-    options.handshake_timeout_ms = 1000;
+    options.polling = true;  // a reactor that is turned by hand must not sleep
     options.executor = [this](std::function<void()> closure) {
-      {
-        std::lock_guard lock(mutex_);
-        closures_.push(std::move(closure));
-      }
-      wake_.notify_one();
+      closures_.push(std::move(closure));
     };
     if (change) change(&options);
     return options;
   }
 
   BufferPool pool_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
   std::queue<std::function<void()>> closures_;
 
  public:
@@ -119,7 +100,7 @@ inline void Converse(World* world, int fd, std::string_view bytes, size_t piece)
     // A peer that has closed takes no more.
     if (sent == bytes.size() && !ended) ::shutdown(fd, SHUT_WR);
     pollfd wait{fd, POLLIN, 0};
-    while (::poll(&wait, 1, 1) > 0) {
+    while (::poll(&wait, 1, 0) > 0) {
       const ssize_t n = ::recv(fd, buffer, sizeof(buffer), 0);
       if (n == 0 || (n < 0 && errno != EAGAIN)) return ended = true;
       if (n < 0) break;

@@ -51,7 +51,7 @@ void Reactor::DropPosted() {
   }
 }
 
-Status Reactor::Start() {
+Status Reactor::Open() {
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   lazy_timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
@@ -64,6 +64,11 @@ Status Reactor::Start() {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
   event.data.u64 = 1;
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, lazy_timer_.get(), &event);
+  return Status();
+}
+
+Status Reactor::Start() {
+  if (Status s = Open(); !s.ok()) return s;
   try {
     thread_ = std::thread([this] { Loop(); });
   } catch (const std::system_error& error) {
@@ -109,7 +114,7 @@ void Reactor::PostLazily(std::function<void()> task) {
   lazy_inbox_.Push(node);
   if (!lazy_armed_.exchange(true, std::memory_order_acq_rel)) {
     itimerspec when{};
-    when.it_value.tv_nsec = kLazyMs * 1'000'000L;
+    when.it_value.tv_nsec = kLazyMs * 1'000'000;
     timerfd_settime(lazy_timer_.get(), 0, &when, nullptr);
   }
   if (ended_.load(std::memory_order_acquire)) DropPosted();
@@ -123,7 +128,7 @@ Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
   }
-  targets_.emplace(target.get(), std::move(target));
+  targets_.emplace(target.get(), target);
   return Status();
 }
 
@@ -242,55 +247,54 @@ void Reactor::AddBusyFromReactor(int64_t us) {
   busy_us_.store(so_far + static_cast<uint64_t>(us), std::memory_order_relaxed);
 }
 
-void Reactor::Loop() {
-  pthread_setname_np(pthread_self(), ("wire-" + std::to_string(index_)).c_str());
-  if (options_.pin) PinToCore(index_);
+void Reactor::TurnFromReactor() {
   constexpr int kMaxEvents = 128;
   epoll_event events[kMaxEvents];
 
-  // The clock is read twice a round, for the timers; how long the round was comes with it.
-  int64_t woke_us = 0;
-  bool worked = false;
-  while (!stopping_.load(std::memory_order_acquire)) {
-    const int64_t begun_us = NowUs();
-    if (worked) AddBusyFromReactor(begun_us - woke_us);
-    int sleep_ms = 0;
-    if (!options_.polling) {
-      sleep_ms = SleepMsFromReactor(begun_us);
-      sleeping_.exchange(true, std::memory_order_acq_rel);
-      SendBatch batch;
-      if (DrainFromReactor(&inbox_)) {
-        RunArrivedFromReactor();
-        sleep_ms = 0;
-        AddBusyFromReactor(NowUs() - begun_us);
-      }
-    }
-    const int count = epoll_wait(epoll_.get(), events, kMaxEvents, sleep_ms);
-    sleeping_.exchange(false, std::memory_order_acq_rel);
-    woke_us = NowUs();
-
+  const int64_t begun_us = NowUs();
+  if (worked_) AddBusyFromReactor(begun_us - woke_us_);
+  int sleep_ms = 0;
+  if (!options_.polling) {
+    sleep_ms = SleepMsFromReactor(begun_us);
+    sleeping_.exchange(true, std::memory_order_acq_rel);
     SendBatch batch;
-    for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 <= 1) {
-        const bool lazy = events[i].data.u64 == 1;
-        uint64_t ignored_count = 0;
-        [[maybe_unused]] ssize_t ignored =
-            ::read(lazy ? lazy_timer_.get() : wake_.get(), &ignored_count, sizeof(ignored_count));
-        if (lazy) {
-          lazy_armed_.exchange(false, std::memory_order_acq_rel);
-          DrainFromReactor(&lazy_inbox_);
-        }
-        continue;
-      }
-      auto* target = static_cast<EventTarget*>(events[i].data.ptr);
-      if (targets_.count(target) != 0) target->OnEventsFromReactor(events[i].events);
+    if (DrainFromReactor(&inbox_)) {
+      RunArrivedFromReactor();
+      sleep_ms = 0;
+      AddBusyFromReactor(NowUs() - begun_us);
     }
-    worked = count > 0;
-    if (DrainFromReactor(&inbox_)) worked = true;
-    if (RunTimersFromReactor(woke_us)) worked = true;
-    RunArrivedFromReactor();
-    unwatched_.clear();
   }
+  const int count = epoll_wait(epoll_.get(), events, kMaxEvents, sleep_ms);
+  sleeping_.exchange(false, std::memory_order_acq_rel);
+  woke_us_ = NowUs();
+
+  SendBatch batch;
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 <= 1) {
+      const bool lazy = events[i].data.u64 == 1;
+      uint64_t ignored_count = 0;
+      [[maybe_unused]] ssize_t ignored =
+          ::read(lazy ? lazy_timer_.get() : wake_.get(), &ignored_count, sizeof(ignored_count));
+      if (lazy) {
+        lazy_armed_.exchange(false, std::memory_order_acq_rel);
+        DrainFromReactor(&lazy_inbox_);
+      }
+      continue;
+    }
+    auto* target = static_cast<EventTarget*>(events[i].data.ptr);
+    if (targets_.count(target) != 0) target->OnEventsFromReactor(events[i].events);
+  }
+  worked_ = count > 0;
+  if (DrainFromReactor(&inbox_)) worked_ = true;
+  if (RunTimersFromReactor(woke_us_)) worked_ = true;
+  RunArrivedFromReactor();
+  unwatched_.clear();
+}
+
+void Reactor::Loop() {
+  pthread_setname_np(pthread_self(), ("wire-" + std::to_string(index_)).c_str());
+  if (options_.pin) PinToCore(index_);
+  while (!stopping_.load(std::memory_order_acquire)) TurnFromReactor();
   DrainFromReactor(&inbox_);
   const auto targets = targets_;  // stopping one unwatches it
   for (const auto& [key, target] : targets) target->OnStopFromReactor();

@@ -37,8 +37,11 @@ class Reactor {
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
 
-  Status Start();
-  void Stop();  // joins; drops what is posted afterwards
+  Status Start();  // its thread; without it whoever calls TurnFromReactor is the reactor
+  void Stop();     // joins; drops what is posted afterwards
+
+  Status Open();           // its descriptors; Start does it
+  void TurnFromReactor();  // an iteration of its loop
 
   // --- any thread ---
   void Post(std::function<void()> task);
@@ -105,6 +108,9 @@ class Reactor {
   std::mutex drop_mutex_;
 
   // Touched by the reactor's thread only.
+  // The clock is read twice a round, for the timers; how long the round was comes with it.
+  int64_t woke_us_ = 0;
+  bool worked_ = false;
   std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
   std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be at hand
   std::multimap<int64_t, std::function<void()>> timers_;

@@ -276,7 +276,9 @@ TEST(what_has_a_checksum_is_not_lent) {
       o->pool = &pool;
     });
     RawStream stream = RawStream::To(ps.Listen());
-    Hello hello{"worker:1", "ps:0", "", client};
+    Hello hello;
+    hello.task = "worker:1";
+    hello.checksum = client;
     CHECK(stream.Send(Frame(FrameKind::kHello, 0, 0, hello.Encode())));
     CHECK_EQ(stream.ReadSome().find("memory=") != std::string::npos, !client && !server);
   }

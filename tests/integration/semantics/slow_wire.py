@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 
-
 _LARGE_BYTES = 4096  # more than frames without a payload, and than their heads
 
 
