@@ -14,7 +14,7 @@ constexpr uint64_t kMostWindowBytes = 256u << 10;
 constexpr size_t kFlagsOffset = 6;  // in a header
 
 uint32_t Load(const char* bytes) {
-  uint32_t checksum;
+  uint32_t checksum = 0;
   std::memcpy(&checksum, bytes, kChecksumBytes);
   return checksum;
 }

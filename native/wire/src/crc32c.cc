@@ -40,7 +40,7 @@ constexpr std::array<Table, 8> MakeTables() {
 constexpr std::array<Table, 8> kTables = MakeTables();
 
 uint64_t Load64(const unsigned char* from) {
-  uint64_t word;
+  uint64_t word = 0;
   std::memcpy(&word, from, sizeof(word));
   return word;
 }

@@ -114,7 +114,7 @@ void Reactor::PostLazily(std::function<void()> task) {
   lazy_inbox_.Push(node);
   if (!lazy_armed_.exchange(true, std::memory_order_acq_rel)) {
     itimerspec when{};
-    when.it_value.tv_nsec = kLazyMs * 1'000'000;
+    when.it_value.tv_nsec = kLazyMs * 1'000'000L;
     timerfd_settime(lazy_timer_.get(), 0, &when, nullptr);
   }
   if (ended_.load(std::memory_order_acquire)) DropPosted();
