@@ -128,7 +128,7 @@ Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
   }
-  targets_.emplace(target.get(), target);
+  targets_.emplace(target.get(), std::move(target));
   return Status();
 }
 
