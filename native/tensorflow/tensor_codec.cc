@@ -60,6 +60,9 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
   const auto dtype = static_cast<DataType>(dtype_number);
 
   if (as_proto()) {
+    if (payload_bytes > wire::kMaxRequestPayloadBytes) {  // and no TensorProto can be
+      return absl::InternalError("grpc++: a tensor arrived that is larger than a protobuf can be");
+    }
     proto_bytes_.resize(payload_bytes);
     into->push_back({proto_bytes_.data(), proto_bytes_.size()});
     return absl::OkStatus();
