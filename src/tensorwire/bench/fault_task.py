@@ -7,15 +7,14 @@ answered.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 import traceback
 from typing import Any
 
 import numpy as np
 
+from tensorwire.bench import task_server
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
@@ -129,29 +128,13 @@ class Worker:
             self._session.run(self._train)
 
 
-def _stop_with_parent(channel: TaskEnd) -> None:
-    """Ends this process when the one that started it has gone."""
-    while channel.receive() is not None:
-        pass
-    os._exit(0)
-
-
 def main(channel: TaskEnd) -> None:
     setup = channel.receive() or {}
-    import tensorflow as tf
-
-    if setup["protocol"] == "grpc++":
-        import tensorwire.tf  # noqa: F401, registers the protocol
-    server = tf.compat.v1.train.Server(
-        tf.train.ClusterSpec(setup["spec"]),
-        job_name=setup["job"],
-        task_index=setup["index"],
-        protocol=setup["protocol"],
-    )
+    tf, server = task_server.start(setup["spec"], setup["job"], setup["index"], setup["protocol"])
     ready = {"tensorflow": tf.__version__}
     if setup["job"] == "ps":
         channel.send(ready)
-        threading.Thread(target=_stop_with_parent, args=(channel,), daemon=True).start()
+        channel.exit_with_starter()
         server.join()
         return
     with tf.Graph().as_default():
@@ -161,7 +144,7 @@ def main(channel: TaskEnd) -> None:
         worker.open()
         channel.send({})
         assert channel.receive() == {"do": "train"}
-        threading.Thread(target=_stop_with_parent, args=(channel,), daemon=True).start()
+        channel.exit_with_starter()
         worker.train(channel)
 
 

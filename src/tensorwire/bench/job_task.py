@@ -7,15 +7,14 @@ answers "build" (makes a case's graph), "open" (its session), "run" (steps for s
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tensorwire.bench import task_server
 from tensorwire.bench.models import MODELS, wide_deep
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
@@ -138,28 +137,12 @@ class Worker:
             return tf.group(*updates), total
 
 
-def _stop_with_parent(channel: TaskEnd) -> None:
-    """Ends this process when the one that started it has gone."""
-    while channel.receive() is not None:
-        pass
-    os._exit(0)
-
-
 def main(channel: TaskEnd) -> None:
     setup = channel.receive() or {}
-    import tensorflow as tf
-
-    if setup["protocol"] == "grpc++":
-        import tensorwire.tf  # noqa: F401, registers the protocol
-    server = tf.compat.v1.train.Server(
-        tf.train.ClusterSpec(setup["spec"]),
-        job_name=setup["job"],
-        task_index=setup["index"],
-        protocol=setup["protocol"],
-    )
+    tf, server = task_server.start(setup["spec"], setup["job"], setup["index"], setup["protocol"])
     channel.send({"tensorflow": tf.__version__})
     if setup["job"] == "ps":
-        threading.Thread(target=_stop_with_parent, args=(channel,), daemon=True).start()
+        channel.exit_with_starter()
         server.join()
         return
     worker = Worker(tf, setup, server.target)

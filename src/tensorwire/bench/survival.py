@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
 from tensorwire.bench.survival_task import undisturbed
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, Task
+from tensorwire.scope import Scope
 
 START_TIMEOUT_S = 120.0
 _MODULE = "tensorwire.bench.survival_task"
@@ -92,7 +92,7 @@ class Told:
     stopped: bool = False
 
 
-class Job:
+class Job(Scope):
     """The tasks of a job and what its chief tells. A context manager: nothing is left afterwards.
 
     Every wait has a deadline, and raises TensorwireError with the chief's words when it has passed.
@@ -139,28 +139,21 @@ class Job:
                 jobs[job] = [places[self._host_of[f"{job}:{index}"]] for index in range(count)]
         self.cluster = LocalCluster({"ps": settings.ps, "worker": settings.workers}, jobs)
 
-    def __enter__(self) -> Job:
-        self.cluster.__enter__()
-        try:
-            names = [f"{job}:{index}" for job, index in self.settings.tasks]
-            for name in (at_once := [name for name in names if name not in self._later]):
-                self.begin(name)
-            for name in at_once:
-                self.ready(name)
-        except BaseException:
-            self.__exit__(*sys.exc_info())
-            raise
-        return self
+    def _open(self, held: contextlib.ExitStack) -> None:
+        held.callback(self._join_readers)
+        held.enter_context(self.cluster)
+        held.callback(self._thaw)
+        names = [f"{job}:{index}" for job, index in self.settings.tasks]
+        for name in (at_once := [name for name in names if name not in self._later]):
+            self.begin(name)
+        for name in at_once:
+            self.ready(name)
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _thaw(self) -> None:
         for task in self._tasks.values():
             task.signal(signal.SIGCONT)
-        self.cluster.__exit__(exception_type, exception, traceback)
+
+    def _join_readers(self) -> None:
         for reader in self._readers:
             reader.join(10)
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorwire.bench import task_server
 from tensorwire.lab.channel import Message, TaskEnd
 
 MULTIPLIER = 6364136223846793005
@@ -135,15 +136,9 @@ def _wait_for_stop(channel: TaskEnd, stop: threading.Event) -> None:
 
 def main(channel: TaskEnd) -> None:
     setup = channel.receive() or {}
-    import tensorflow as tf
-
-    if setup["protocol"] == "grpc++":
-        import tensorwire.tf  # noqa: F401, registers the protocol
+    tf, server = task_server.start(setup["spec"], setup["job"], setup["index"], setup["protocol"])
     tf.get_logger().setLevel(logging.INFO)
     tf.get_logger().addHandler(_Recoveries(channel))
-    server = tf.compat.v1.train.Server(
-        setup["spec"], setup["job"], setup["index"], protocol=setup["protocol"]
-    )
     channel.send({"tensorflow": tf.__version__})
     if (setup["job"], setup["index"]) == ("worker", 0):
         stop = threading.Event()

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorwire.bench import traffic
+from tensorwire.bench import task_server, traffic
 from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
@@ -200,15 +200,8 @@ def _work(worker: Worker, config: TaskConfig, channel: TaskEnd) -> None:
 
 
 def main(config: TaskConfig, channel: TaskEnd) -> None:
-    import tensorflow as tf
-
-    if config.protocol != "grpc" or config.tensor_fuse:
-        import tensorwire.tf  # noqa: F401, registers the protocol
-    server = tf.compat.v1.train.Server(
-        tf.train.ClusterSpec(dict(config.spec)),
-        job_name=config.job,
-        task_index=config.index,
-        protocol=config.protocol,
+    tf, server = task_server.start(
+        config.spec, config.job, config.index, config.protocol, config.tensor_fuse
     )
     ready = {"tensorflow": tf.__version__}
     if config.job == "ps":

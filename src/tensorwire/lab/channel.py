@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from typing import IO, Any
 
@@ -103,3 +104,15 @@ class TaskEnd:
     def send(self, message: Message) -> None:
         self._output.write(json.dumps(message).encode() + b"\n")
         self._output.flush()
+
+    def exit_with_starter(self) -> None:
+        """From now on this process ends when the starter closes its end, whatever it does then.
+
+        Nothing is received any more.
+        """
+        threading.Thread(target=self._exit_when_closed, daemon=True).start()
+
+    def _exit_when_closed(self) -> None:
+        while self.receive() is not None:
+            pass
+        os._exit(0)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 
 from tensorwire.lab import relay
 from tensorwire.lab.network import NetworkUnavailable
 from tensorwire.lab.settings import HostSettings
+from tensorwire.scope import Scope
 
 _TIMEOUT_S = 20.0
 
 
-class RelayProcess:
+class RelayProcess(Scope):
     """A context manager: its interfaces are there within, and gone afterwards."""
 
     def __init__(self, switch: str, hosts: Sequence[str]) -> None:
@@ -28,22 +29,10 @@ class RelayProcess:
             stderr=subprocess.PIPE,
         )
 
-    def __enter__(self) -> RelayProcess:
+    def _open(self, held: contextlib.ExitStack) -> None:
         """Raises NetworkUnavailable where no such interfaces can be made."""
-        try:
-            self._hear()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end()
+        held.callback(self._end)
+        self._hear()
 
     def set(self, host: int, settings: HostSettings) -> None:
         """What happens from now on to the packets of a host, by its number, in both directions."""
