@@ -1,5 +1,6 @@
 #include "worker_service.h"
 
+#include <memory>
 #include <string>
 
 #include "counters.h"
@@ -40,6 +41,27 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
       std::to_string(parsed.src_incarnation) + " instead of " + std::to_string(incarnation) +
       ". The task was probably restarted; its log may say why.");
 }
+
+// A request whose answer may never be: it keeps neither the connection nor its descriptor when who
+// asked has gone.
+class Unanswered {
+ public:
+  explicit Unanswered(const wire::Request& request)
+      : connection_(request.connection), id_(request.id), one_way_(request.one_way) {}
+
+  // False when nobody waits for an answer any more.
+  bool Take(wire::Request* request) const {
+    request->connection = connection_.lock();
+    request->id = id_;
+    request->one_way = one_way_;
+    return request->connection != nullptr;
+  }
+
+ private:
+  std::weak_ptr<wire::Connection> connection_;
+  uint64_t id_;
+  bool one_way_;
+};
 
 void ReplyTensor(const wire::Request& request, const Tensor& tensor, uint8_t flags,
                  uint32_t waited_us, TensorCounters* counters) {
@@ -136,9 +158,11 @@ void WorkerService::RecvTensor(wire::Request request) {
   const int64_t asked_us = wire::NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
-      [env = env_, device, asked_us, ordered, counters, request = std::move(request)](
+      [env = env_, device, asked_us, ordered, counters, unanswered = Unanswered(request)](
           const absl::Status& status, const Rendezvous::Args& send_args,
           const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
+        wire::Request request;
+        if (!unanswered.Take(&request)) return;
         if (!status.ok()) {
           // What made the step fail here is reported by this task's own part of it.
           request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));

@@ -59,6 +59,33 @@ TEST(a_client_that_falls_silent_is_let_go) {
   Eventually([&] { return ps.handler->disconnects == 1; });
 }
 
+TEST(a_request_that_stalls_in_the_middle_is_let_go) {
+  Task ps("ps:0", 1, Impatient);
+  const std::string address = ps.Listen();
+  const std::string request =
+      Frame(FrameKind::kRequest, 1, kEcho, std::string(20, 'm'), std::string(1'000'000, 'p'));
+  std::vector<RawStream> streams;
+  for (const size_t arrives : {size_t{10}, size_t{40}, size_t{500'000}}) {
+    streams.push_back(RawStream::To(address));
+    streams.back().Greet("worker:0", "ps:0");
+    CHECK(streams.back().Send(request.substr(0, arrives)));
+  }
+  Eventually([&] { return ps.handler->disconnects == 3; });
+}
+
+TEST(a_greeting_that_comes_a_byte_at_a_time_ends_by_its_deadline) {
+  Task ps("ps:0", 1, [](EngineOptions* options) { options->handshake_timeout_ms = 300; });
+  RawStream stream = RawStream::To(ps.Listen());
+  std::string hello = HelloFrame("worker:0" + std::string(3'000, 'n'), "ps:0");
+  size_t sent = 0;
+  // Each byte is a sign of life, and does not help.
+  while (sent < hello.size() && stream.Send({&hello[sent], 1})) {
+    ++sent;
+    SleepMs(10);
+  }
+  CHECK(sent < hello.size());
+}
+
 TEST(an_idle_pair_stays_connected) {
   Task ps("ps:0", 1, Impatient);
   Task worker("worker:0", 1, Impatient);

@@ -27,6 +27,9 @@ class SlowWire:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
+    def passes(self, data: bytes, from_target: bool) -> None:
+        """Called with what comes, before it goes on. In a thread of its own for each direction."""
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -41,6 +44,7 @@ class SlowWire:
     def _pass(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
         with contextlib.suppress(OSError):
             while data := bytearray(source.recv(1 << 16)):
+                self.passes(bytes(data), from_target=slow)
                 if slow:
                     time.sleep(self.held_s)
                     if self.damages and len(data) >= _LARGE_BYTES:
