@@ -107,6 +107,9 @@ void EagerService::Enqueue(wire::Request request) {
     if (current->attempt > attempt) {
       return request.Fail(ToWire(absl::CancelledError("grpc++: this stream has ended")));
     }
+    if (number < current->next || current->waiting.count(number) != 0) {
+      return request.Fail(Malformed());  // it has been there before
+    }
     // What came before has been answered, perhaps on a connection that is gone.
     current->next = std::max(current->next, first_under_way);
     current->waiting.emplace(number, std::move(request));

@@ -1,12 +1,12 @@
 #include "fused_tensor.h"
 
 #include <cstring>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "pool_allocator.h"
+#include "tensor_codec.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
@@ -117,17 +117,6 @@ absl::Status SplitMemory(const Tensor& fused, const PartHeader& header, Tensor* 
   return absl::OkStatus();
 }
 
-absl::Status SplitProto(const Tensor& fused, const PartHeader& header,
-                        tensorflow::DeviceBase* device, Tensor* part) {
-  tensorflow::TensorProto proto;
-  if (header.bytes > std::numeric_limits<int>::max() ||
-      !proto.ParseFromArray(fused.tensor_data().data() + header.offset,
-                            static_cast<int>(header.bytes))) {
-    return Malformed("a TensorProto that cannot be parsed");
-  }
-  return device->MakeTensorFromProto(proto, tensorflow::AllocatorAttributes(), part);
-}
-
 }  // namespace
 
 FusedPart::Way WayOf(const Tensor& tensor) {
@@ -203,7 +192,8 @@ absl::Status Split(const Tensor& fused, size_t count, tensorflow::DeviceBase* de
     if (part.way == FusedPart::Way::kMemory) {
       status = SplitMemory(fused, header, &part.tensor);
     } else if (part.way == FusedPart::Way::kProto) {
-      status = SplitProto(fused, header, device, &part.tensor);
+      status = TensorFromProto({data.data() + header.offset, header.bytes}, header.dtype,
+                               header.shape, device, {}, &part.tensor);
     }
     if (!status.ok()) return status;
   }

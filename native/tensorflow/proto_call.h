@@ -21,7 +21,7 @@ class ProtoCall : public wire::Call {
 
   wire::Status PrepareFromReactor(std::string_view /*metadata*/, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
-    if (payload_bytes > wire::kMaxRequestPayloadBytes) {
+    if (payload_bytes >= wire::kMaxRequestPayloadBytes) {
       return wire::Status(wire::Code::kInternal, "a reply that is larger than a protobuf can be");
     }
     bytes_.resize(payload_bytes);

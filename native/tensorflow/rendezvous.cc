@@ -19,7 +19,6 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
-#include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensorwire/wire/clock.h"
 
@@ -104,7 +103,6 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
  private:
   // Ends the call, if nothing else has. `way_us`: how long the wire took, up to the head.
   void End(absl::Status status, IncomingTensor tensor, int64_t way_us = 0);
-  absl::Status DecodeProto(const IncomingTensor& incoming, Tensor* out);
   void CopyToDevice(const Tensor& host);
   void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
 
@@ -284,17 +282,6 @@ tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes)
   return device_->GetAllocator(attributes);
 }
 
-absl::Status RemoteRendezvous::RecvCall::DecodeProto(const IncomingTensor& incoming, Tensor* out) {
-  tensorflow::TensorProto proto;
-  if (!proto.ParseFromString(incoming.proto_bytes())) {
-    return absl::InternalError("grpc++: a TensorProto that cannot be parsed arrived");
-  }
-  absl::Status decoded = device_->MakeTensorFromProto(proto, args_.alloc_attrs, out);
-  if (decoded.ok()) return decoded;
-  return absl::InternalError("grpc++: a tensor arrived that cannot be decoded: " +
-                             std::string(decoded.message()));
-}
-
 void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
   const auto self = shared_from_this();  // whoever ends it may hold the last reference
   if (ended_.exchange(true)) return;
@@ -317,7 +304,7 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
   Tensor tensor;
   if (status.ok()) {
     if (incoming.as_proto()) {
-      status = DecodeProto(incoming, &tensor);
+      status = incoming.Decode(device_, args_.alloc_attrs, &tensor);
     } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
       CopyToDevice(incoming.tensor());
       return;

@@ -40,6 +40,28 @@ void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t made_us, wire::M
   message->KeepAlive(std::make_shared<Tensor>(tensor));
 }
 
+absl::Status TensorFromProto(std::string_view bytes, DataType dtype, const TensorShape& shape,
+                             tensorflow::DeviceBase* device,
+                             const tensorflow::AllocatorAttributes& attributes, Tensor* out) {
+  tensorflow::TensorProto proto;
+  if (bytes.size() >= wire::kMaxRequestPayloadBytes ||
+      !proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InternalError("grpc++: a TensorProto that cannot be parsed arrived");
+  }
+  if (proto.dtype() != dtype || !TensorShape::IsValid(proto.tensor_shape()) ||
+      TensorShape(proto.tensor_shape()) != shape) {
+    return absl::InternalError("grpc++: a tensor arrived of another type or shape than announced");
+  }
+  // TensorFlow makes room for a shape before it looks at what is there, and repeats the last one.
+  if (shape.num_elements() > static_cast<int64_t>(proto.tensor_content().size())) {
+    return absl::InternalError("grpc++: a tensor arrived that has fewer elements than announced");
+  }
+  absl::Status decoded = device->MakeTensorFromProto(proto, attributes, out);
+  if (decoded.ok()) return decoded;
+  return absl::InternalError("grpc++: a tensor arrived that cannot be decoded: " +
+                             std::string(decoded.message()));
+}
+
 absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload_bytes,
                                      tensorflow::Allocator* allocator,
                                      std::vector<wire::MutableBuffer>* into) {
@@ -60,9 +82,11 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
   const auto dtype = static_cast<DataType>(dtype_number);
 
   if (as_proto()) {
-    if (payload_bytes > wire::kMaxRequestPayloadBytes) {  // and no TensorProto can be
+    if (payload_bytes >= wire::kMaxRequestPayloadBytes) {
       return absl::InternalError("grpc++: a tensor arrived that is larger than a protobuf can be");
     }
+    proto_dtype_ = dtype;
+    proto_shape_ = shape;
     proto_bytes_.resize(payload_bytes);
     into->push_back({proto_bytes_.data(), proto_bytes_.size()});
     return absl::OkStatus();
@@ -74,9 +98,11 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
   if (!tensorflow::DataTypeCanUseMemcpy(dtype) && shape.num_elements() > 0) {
     return absl::InternalError("grpc++: a tensor of a type that cannot travel as memory arrived");
   }
-  const int64_t element_bytes = tensorflow::DataTypeSize(dtype);
-  if (static_cast<uint64_t>(shape.num_elements()) * static_cast<uint64_t>(element_bytes) !=
-      payload_bytes) {
+  const auto elements = static_cast<uint64_t>(shape.num_elements());
+  const auto element_bytes = static_cast<uint64_t>(tensorflow::DataTypeSize(dtype));
+  if (element_bytes == 0
+          ? payload_bytes != 0
+          : elements != payload_bytes / element_bytes || payload_bytes % element_bytes != 0) {
     return absl::InternalError("grpc++: a tensor arrived whose payload is not of its shape's size");
   }
   tensor_ = Tensor(allocator, dtype, shape);

@@ -8,7 +8,9 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorwire/wire/message.h"
 
 namespace tensorwire::plugin {
@@ -39,6 +41,13 @@ bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t made_us,
                   wire::Message* message);
 
+// The tensor of this type and shape that is in `bytes`, a TensorProto that AsProtoTensorContent
+// made. Internal for anything else; a few bytes that announce a large tensor are given no room.
+absl::Status TensorFromProto(std::string_view bytes, tensorflow::DataType dtype,
+                             const tensorflow::TensorShape& shape, tensorflow::DeviceBase* device,
+                             const tensorflow::AllocatorAttributes& attributes,
+                             tensorflow::Tensor* out);
+
 // A tensor that arrives.
 class IncomingTensor {
  public:
@@ -47,10 +56,13 @@ class IncomingTensor {
   absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
                        tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
 
-  // After the payload has arrived: whether proto_bytes() is still to be decoded into the tensor, or
-  // tensor() is in place already.
+  // After the payload has arrived: whether it is still to be decoded, or tensor() is in place.
   bool as_proto() const { return (flags_ & kAsProto) != 0; }
-  const std::string& proto_bytes() const { return proto_bytes_; }
+  absl::Status Decode(tensorflow::DeviceBase* device,
+                      const tensorflow::AllocatorAttributes& attributes,
+                      tensorflow::Tensor* out) const {
+    return TensorFromProto(proto_bytes_, proto_dtype_, proto_shape_, device, attributes, out);
+  }
 
   bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
   bool declined() const { return (flags_ & kDeclined) != 0; }
@@ -68,6 +80,8 @@ class IncomingTensor {
   uint64_t payload_bytes_ = 0;
   tensorflow::Tensor tensor_;
   std::string proto_bytes_;
+  tensorflow::DataType proto_dtype_ = tensorflow::DT_INVALID;
+  tensorflow::TensorShape proto_shape_;
 };
 
 }  // namespace tensorwire::plugin

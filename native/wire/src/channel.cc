@@ -415,19 +415,21 @@ Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
 }
 
 Status ChannelImpl::TakeLoanFromReactor(std::string_view* metadata, InFrame* frame) {
+  if ((frame->header.flags & (kHeld | kLent)) == 0) return Status();
   if ((frame->header.flags & kHeld) != 0) {
-    if (!lanes_.empty() && frame->header.payload_bytes == 0 &&
-        Loan::ReadHeld(metadata, &frame->loan)) {
-      return Status();
+    if (lanes_.empty() || frame->header.payload_bytes != 0 ||
+        !Loan::ReadHeld(metadata, &frame->loan)) {
+      return Status(Code::kInvalidArgument, "a payload to be fetched that nobody asked to hold");
     }
-    return Status(Code::kInvalidArgument, "a payload to be fetched that nobody asked to hold");
+  } else if (frame->header.payload_bytes != 0 || memory_ == nullptr ||
+             !Loan::Read(*memory_, frame->header.method, metadata, &frame->loan)) {
+    return Status(Code::kInvalidArgument, "a loan of memory that is not there");
   }
-  if ((frame->header.flags & kLent) == 0) return Status();
-  if (frame->header.payload_bytes == 0 && memory_ != nullptr &&
-      Loan::Read(*memory_, frame->header.method, metadata, &frame->loan)) {
-    return Status();
-  }
-  return Status(Code::kInvalidArgument, "a loan of memory that is not there");
+  // Room is made for it as for what a header announces.
+  const uint64_t most = context_->options.limits.payload_bytes;
+  if (frame->loan.bytes <= most) return Status();
+  return Status(Code::kInvalidArgument, "a loan of " + std::to_string(frame->loan.bytes) +
+                                            " bytes; the limit is " + std::to_string(most));
 }
 
 void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) {

@@ -168,6 +168,28 @@ TEST(a_payload_held_for_who_did_not_ask_for_that_ends_the_connection) {
   CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
 }
 
+TEST(a_held_payload_beyond_the_limit_is_refused_before_room_is_made_for_it) {
+  Task worker("worker:0", 1, [](EngineOptions* options) { options->streams = 2; });
+  RawServer server;
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  {
+    RawStream stream = server.AcceptAndGreet();
+    ReadFrame frame;
+    do CHECK(stream.Read(&frame));
+    while (frame.header.kind != FrameKind::kRequest);
+    Message loan;
+    loan.Put<uint64_t>(1);
+    loan.Put<uint64_t>(FrameLimits().payload_bytes + 1);
+    OutFrame reply(FrameKind::kReply, kHeld, frame.header.request_id, std::move(loan));
+    CHECK(stream.Send(reply.head));
+    do CHECK(stream.Read(&frame));
+    while (frame.header.kind != FrameKind::kGoodbye);
+    CHECK(Contains(frame.metadata, "the limit is"));
+  }
+  CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
+}
+
 }  // namespace
 }  // namespace tensorwire::wire
 
