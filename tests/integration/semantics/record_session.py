@@ -33,8 +33,9 @@ class Recorder(SlowWire):
         self.answered = bytearray()
         super().__init__(port, target)
 
-    def passes(self, data: bytes, from_target: bool) -> None:
+    def passes(self, data: bytes, from_target: bool) -> bytes:
         (self.answered if from_target else self.said).extend(data)
+        return data
 
 
 def training() -> tuple[tf.Graph, Any, Any]:

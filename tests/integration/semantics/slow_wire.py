@@ -27,8 +27,9 @@ class SlowWire:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    def passes(self, data: bytes, from_target: bool) -> None:
-        """Called with what comes, before it goes on. In a thread of its own for each direction."""
+    def passes(self, data: bytes, from_target: bool) -> bytes:
+        """What goes on of what has come. In a thread of its own for each direction."""
+        return data
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -44,7 +45,7 @@ class SlowWire:
     def _pass(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
         with contextlib.suppress(OSError):
             while data := bytearray(source.recv(1 << 16)):
-                self.passes(bytes(data), from_target=slow)
+                data = bytearray(self.passes(bytes(data), from_target=slow))
                 if slow:
                     time.sleep(self.held_s)
                     if self.damages and len(data) >= _LARGE_BYTES:

@@ -1,0 +1,142 @@
+"""A ps whose tensors are not what the graph says: the step fails, and says so."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from tensorwire.lab.ports import PortLease
+
+from .record_session import PS, WORKER
+from .slow_wire import SlowWire
+from .support import TensorFlowCluster
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.newest,
+    pytest.mark.timeout(180, method="thread", func_only=True),
+    pytest.mark.usefixtures("plugin"),
+]
+
+HEADER = struct.Struct("<4sBBHQIHHQ")
+REPLY, PUSH = 4, 10
+TENSOR = struct.Struct("<BBHI")  # flags, rank, type, time; see native/tensorflow/tensor_codec.h
+STEP_BYTES = 8  # before the tensor, in a push
+FLOATS, NAMES = 1000, 3
+Lie = Callable[[bytes, bytes], tuple[bytes, bytes]]
+
+
+class LyingWire(SlowWire):
+    """Tells other things of tensors than the target does, while there is a lie."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self.lie: Lie | None = None
+        self._rest = b""
+        super().__init__(port, target)
+
+    def passes(self, data: bytes, from_target: bool) -> bytes:
+        if not from_target:
+            return data
+        told = b""
+        self._rest += data
+        while len(self._rest) >= HEADER.size:
+            fields = HEADER.unpack_from(self._rest)
+            kind, metadata_bytes, payload_bytes = fields[2], fields[5], fields[8]
+            body = HEADER.size + metadata_bytes
+            end = body + payload_bytes
+            if len(self._rest) < end:
+                break
+            before = HEADER.size + (STEP_BYTES if kind == PUSH else 0)
+            metadata, payload = self._rest[before:body], self._rest[body:end]
+            if self.lie is not None and kind in (REPLY, PUSH) and len(metadata) >= TENSOR.size:
+                step = self._rest[HEADER.size : before]
+                metadata, payload = self.lie(metadata, payload)
+                fields = (*fields[:5], len(step + metadata), *fields[6:8], len(payload))
+                told += HEADER.pack(*fields) + step + metadata + payload
+            else:
+                told += self._rest[:end]
+            self._rest = self._rest[end:]
+        return told
+
+
+def tensor_said(dtype: int, *shape: int) -> Lie:
+    def lie(metadata: bytes, payload: bytes) -> tuple[bytes, bytes]:
+        flags, _, _, time = TENSOR.unpack_from(metadata)
+        said = TENSOR.pack(flags, len(shape), dtype, time)
+        return said + struct.pack(f"<{len(shape)}q", *shape), payload
+
+    return lie
+
+
+INT32, FLOAT, STRING = (each.as_datatype_enum for each in (tf.int32, tf.float32, tf.string))
+LIES: dict[str, tuple[str, Lie, str]] = {
+    "another-type": ("floats", tensor_said(INT32, FLOATS), "type int32 does not match.* float"),
+    "strings-as-memory": ("floats", tensor_said(STRING, FLOATS), "cannot travel as memory"),
+    "a-larger-shape": ("floats", tensor_said(FLOAT, FLOATS + 1), "not of its shape's size"),
+    "a-smaller-shape": ("floats", tensor_said(FLOAT, FLOATS - 1), "not of its shape's size"),
+    "a-huge-shape": ("floats", tensor_said(FLOAT, 2**40, 2**20), "not of its shape's size"),
+    "an-endless-shape": ("floats", tensor_said(FLOAT, 2**62, 2**62), "malformed metadata"),
+    "a-negative-shape": ("floats", tensor_said(FLOAT, -1), "malformed metadata"),
+    "an-unknown-type": ("floats", tensor_said(77, FLOATS), "malformed metadata"),
+    "no-protobuf": ("names", lambda metadata, _: (metadata, b"\xff" * 50), "cannot be parsed"),
+}
+
+
+@pytest.fixture(scope="module")
+def liar(
+    plugin: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[TensorFlowCluster, LyingWire]]:
+    """A ps and a worker, and the wire by which the worker hears of the ps."""
+    lease = PortLease()
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
+        data, by_wire, own = lease.take(), lease.take(), lease.take()
+        wire = LyingWire(by_wire, data)
+        try:
+            for job, port in (("ps", data), ("worker", by_wire)):
+                folder: Path = tmp_path_factory.mktemp(job)
+                lines = f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
+                (folder / ".endpoint_map").write_text(lines)
+                cluster.begin(job, 0, {"TENSORWIRE_TRANSPORT": "tcp"}, folder)
+            cluster.ready(*cluster.tasks.values())
+            yield cluster, wire
+        finally:
+            wire.close()
+            lease.release()
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_tensor_that_is_not_what_the_graph_says_fails_its_step_and_no_other(
+    liar: tuple[TensorFlowCluster, LyingWire], what: str
+) -> None:
+    cluster, wire = liar
+    name, lie, words = LIES[what]
+    worker = psutil.Process(cluster.tasks["worker:0"].pid)
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            made = {
+                "floats": tf.random.uniform([FLOATS], name="floats"),
+                "names": tf.strings.as_string(tf.random.uniform([NAMES]), name="names"),
+            }[name]
+        with tf.device(WORKER):
+            same = tf.reshape(made, [FLOATS if name == "floats" else NAMES])
+        with cluster.session(graph) as session:
+            session.run(same)
+            # The first steps ask for the tensor; from the third on it is pushed.
+            for whole_steps in (1, 4):
+                for _ in range(whole_steps):
+                    session.run(same)
+                before = worker.memory_info().rss
+                wire.lie = lie
+                with pytest.raises(tf.errors.OpError, match=words):
+                    session.run(same)
+                wire.lie = None
+                assert worker.memory_info().rss - before < 500 << 20
+            assert np.all(np.shape(session.run(same)) == same.shape)
+    assert [task.poll() for task in cluster.tasks.values()] == [None, None]
