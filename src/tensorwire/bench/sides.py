@@ -248,6 +248,10 @@ class Side(ClusterProcesses):
         for task in self._tasks.values():
             self.tensorflow = wait_started(self._cluster, task, watcher)
 
+    def address(self, job: str) -> str:
+        """Where the job's task is on gRPC."""
+        return self._tasks[job].address
+
     def resident_bytes(self) -> dict[str, int]:
         """Memory of each task that is resident now, by the task's name."""
         return {
