@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 
 from tensorwire.lab.ports import PortLease
 
@@ -74,6 +76,16 @@ def tensor_said(dtype: int, *shape: int) -> Lie:
     return lie
 
 
+def proto_said(*shape: int, **fields: Any) -> Lie:
+    def lie(metadata: bytes, _: bytes) -> tuple[bytes, bytes]:
+        proto = tensor_pb2.TensorProto(dtype=tf.string.as_datatype_enum, **fields)
+        for size in shape:
+            proto.tensor_shape.dim.add(size=size)
+        return tensor_said(proto.dtype, *shape)(metadata, proto.SerializeToString())
+
+    return lie
+
+
 INT32, FLOAT, STRING = (each.as_datatype_enum for each in (tf.int32, tf.float32, tf.string))
 LIES: dict[str, tuple[str, Lie, str]] = {
     "another-type": ("floats", tensor_said(INT32, FLOATS), "type int32 does not match.* float"),
@@ -85,6 +97,12 @@ LIES: dict[str, tuple[str, Lie, str]] = {
     "a-negative-shape": ("floats", tensor_said(FLOAT, -1), "malformed metadata"),
     "an-unknown-type": ("floats", tensor_said(77, FLOATS), "malformed metadata"),
     "no-protobuf": ("names", lambda metadata, _: (metadata, b"\xff" * 50), "cannot be parsed"),
+    "strings-without-end": (
+        "names",
+        proto_said(2**26, string_val=[b"s"]),
+        "fewer elements than announced",
+    ),
+    "other-strings": ("names", tensor_said(STRING, 2), "of another type or shape than announced"),
 }
 
 
