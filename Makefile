@@ -107,7 +107,7 @@ endef
 # Not of `make test`, which replays what was found: it goes on as long as it is let.
 SECONDS ?= 60
 .PHONY: fuzz
-fuzz: .venv/tools.ready ## libFuzzer on the engine's parsers and connections (SECONDS=600)
+fuzz: .venv/tools.ready .venv/new.installed ## libFuzzer on what peers send to engine and plug-in (SECONDS=600)
 	@.ci/fuzz $(SECONDS); code=$$?; ((code == 77)) || exit $$code
 
 .PHONY: unit

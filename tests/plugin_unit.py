@@ -1,9 +1,13 @@
-"""Compiles C++ against the installed TensorFlow, together with files of the plug-in."""
+"""Compiles C++ against the installed TensorFlow, together with files of the plug-in.
+
+usage: python tests/plugin_unit.py PROGRAM COMPILER    (its fuzz targets, for libFuzzer; .ci/fuzz)
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,20 +15,35 @@ from tensorwire.plugin import compiler
 from tensorwire.plugin.build import include_folders, packaged_source
 from tensorwire.plugin.tensorflow_install import LIBRARIES, find_tensorflow
 
+FUZZ = Path(__file__).parents[1] / "native/tensorflow/fuzz/plugin_fuzz.cc"
+LIBFUZZER = (
+    *("-O1", "-g", "-fsanitize=fuzzer,address,undefined"),
+    *("-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined"),
+)
+# TensorFlow is compiled without ASan, with which absl's and protobuf's classes have another layout.
+_AS_TENSORFLOW = '#include "absl/base/config.h"\n#undef ABSL_HAVE_ADDRESS_SANITIZER\n'
 
-def build_unit(program: Path, own: Sequence[str], others: Sequence[Path]) -> None:
-    """`program` from the plug-in's files `own` and from `others`, as one unit."""
+
+def build_unit(
+    program: Path,
+    own: Sequence[str] | None,
+    others: Sequence[Path],
+    command: Sequence[str] | None = None,
+    flags: Sequence[str] = ("-O1",),
+) -> None:
+    """`program` from the plug-in's files `own` (all of them) and from `others`, as one unit."""
     tensorflow = find_tensorflow()
     source = packaged_source()
-    files = [*(source.folder / name for name in own), *others]
+    named = source.units() if own is None else [source.folder / name for name in own]
+    files = [*named, *others]
     unit = program.with_suffix(".unit.cc")
-    unit.write_text("".join(f'#include "{file}"\n' for file in files))
+    unit.write_text(_AS_TENSORFLOW + "".join(f'#include "{file}"\n' for file in files))
     libraries = [tensorflow.library_folder, source.engine.parent]
     compiler.run(
         [
-            *compiler.find_compiler().command,
+            *(command or compiler.find_compiler().command),
             *tensorflow.compile_flags,
-            *("-O1", "-DNDEBUG", "-w", "-pthread"),
+            *(*flags, "-DNDEBUG", "-w", "-pthread"),
             *(f"-I{folder}" for folder in (source.include, source.folder)),
             *(part for at in include_folders(tensorflow) for part in ("-isystem", str(at))),
             unit.name,
@@ -48,3 +67,7 @@ def check(program: Path, *arguments: str, **environment: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    build_unit(Path(sys.argv[1]).absolute(), None, [FUZZ], [sys.argv[2]], LIBFUZZER)
