@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Mapping
 
 import pytest
 
 from tensorwire.bench.record import Host
-from tensorwire.plan import models
+from tensorwire.plan import kept, models
 from tensorwire.plan.calibrate import BOTH_WAYS, CASES, calibration_of
 from tensorwire.plan.calibrate_fit import LOCAL, NOTHING, Observation, descend, fit_cpu, missed
 from tensorwire.plan.costs import Calibration, Costs, Kernels
@@ -136,6 +137,13 @@ def test_a_search_finds_what_explains_the_steps_best() -> None:
         return sum(missed(e, s) for e, s in zip(expected, seen, strict=True))
 
     assert descend(misses, choices) == {"latency": 100.0, "parallelism": 1.5}
+
+
+def test_the_calibration_shipped_is_kept_readable_and_as_it_was() -> None:
+    document = json.loads(kept.SHIPPED.read_text())
+    assert kept.text(document) + "\n" == kept.SHIPPED.read_text()
+    assert max(map(len, kept.text(document).splitlines())) < 500
+    assert kept.read(kept.SHIPPED).to_document()["costs"].keys() == document["costs"].keys()
 
 
 def test_a_calibration_is_read_as_it_was_written() -> None:

@@ -76,6 +76,16 @@ class TestStation:
     def test_no_job_is_faster_than_its_limit(self) -> None:
         assert ends(16.0, (3, 1, 1)) == pytest.approx([3.0])
 
+    def test_what_a_pause_saved_up_is_done_at_once_and_no_more_than_the_burst(self) -> None:
+        environment = Environment()
+        station = Station(environment, 1.0, burst=2.0)
+        saved = [station.at_once(5.0, 1.0)]
+        station.submit(3.0, 1.0, 1.0, 1.0, Join(environment, 1))
+        for until in (3.0, 4.5, 10.0):  # busy till 3, and then a pause of 1.5
+            environment.run(until=until)
+            saved.append(station.at_once(5.0, 1.0))
+        assert saved == pytest.approx([2.0, 0.0, 1.5, 2.0])
+
     def test_a_crowded_machine_does_less(self) -> None:
         environment = Environment()
         station = Station(environment, 1.0, crowded_factor=2.0)
@@ -99,6 +109,23 @@ class TestClosedForms:
         assert found.bound_steps_per_s == pytest.approx(1 / step_s, rel=1e-6)
         assert found.steps_per_s == pytest.approx(1 / step_s, rel=0.02)
         assert found.step.step_s == pytest.approx(step_s, rel=0.02)
+
+    @pytest.mark.parametrize("share", [1.0, 0.5])
+    def test_a_link_of_a_lab_lets_its_burst_through_in_each_direction(self, share: float) -> None:
+        """One worker goes one way after the other, so each has rested long enough."""
+        cluster = Cluster.one_machine(2, [1], [0], GBIT, link_burst_bytes=3e5)
+        costs = dataclasses.replace(FREE, both_ways=((GBIT, share),))
+        of = job(variable("v", 250_000), worker_cpu_s=1e-6)
+        step_s = 2 * (1e6 - 3e5) / GBIT + 1e-6
+        found = predicted(of, cluster, costs)
+        assert found.bound_steps_per_s == pytest.approx(1 / step_s, rel=1e-6)
+        assert found.steps_per_s == pytest.approx(1 / step_s, rel=0.01)
+
+    def test_small_steps_use_up_a_burst_and_then_have_the_rate_of_the_link(self) -> None:
+        cluster = Cluster.one_machine(2, [1], [0], GBIT, link_burst_bytes=3e5)
+        found = predicted(job(variable("v", 25_000), worker_cpu_s=1e-5), cluster, FREE)
+        assert found.bound_steps_per_s == pytest.approx(GBIT / 1e5, rel=1e-6)
+        assert found.steps_per_s == pytest.approx(GBIT / 1e5, rel=0.02)
 
     def test_many_workers_reach_what_the_link_of_the_ps_carries_and_no_more(self) -> None:
         found = predicted(job(), Cluster.isolated(60, 1, 64, GBIT))

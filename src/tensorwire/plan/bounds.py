@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
-from tensorwire.plan.recipe import CORES, Recipes, Resource
+from tensorwire.plan.recipe import CORES, Part, Recipes, Resource
+
+_MOST_STEPS = 20
+"""After which pauses, and what bursts they give, are as long as ever; usually after two."""
 
 
 def alone_s(recipes: Recipes, worker: int) -> float:
     """A step of that worker when it is the only one, and waits for no input: exact."""
     recipe = recipes.workers[worker]
-    step_s = recipe.latency_s
-    for phase in recipe.phases:
-        parts = [*phase.parts, *recipes.worker_cpu(worker, phase, recipe.slower)]
-        step_s += max(
-            (part.work / min(part.limit, part.resource.capacity / part.count) for part in parts),
+    phases = [
+        [*phase.parts, *recipes.worker_cpu(worker, phase, recipe.slower)] for phase in recipe.phases
+    ]
+    now_s = step_s = longest_s = 0.0
+    idle: dict[Resource, tuple[float, float]] = {}
+    if recipes.cluster.link_burst_bytes:
+        # Small steps live on the first burst for long, and then on what the link carries.
+        needed = demands(recipes, worker)
+        longest_s = max(
+            (w / each.capacity for each, w in needed.items() if recipes.burst_bytes(each)),
             default=0.0,
         )
+    for _ in range(_MOST_STEPS if longest_s else 1):
+        began_s, before_s = now_s, step_s
+        now_s += recipe.latency_s
+        for parts in phases:
+            now_s = max((_done_s(recipes, part, now_s, idle) for part in parts), default=now_s)
+        step_s = max(now_s - began_s, longest_s)
+        if math.isclose(step_s, before_s, rel_tol=1e-6):
+            break
     return step_s
+
+
+def _done_s(
+    recipes: Recipes, part: Part, now_s: float, idle: dict[Resource, tuple[float, float]]
+) -> float:
+    """When a part that begins now is done. `idle`: since when a resource is, and what it then had
+    left of the burst that it does at once."""
+    capacity = min(
+        each.capacity / part.count for each in (part.resource, part.beside) if each is not None
+    )
+    burst = recipes.burst_bytes(part.resource)
+    since_s, left = idle.get(part.resource, (now_s, burst))
+    credit = min(burst, left + max(0.0, now_s - since_s) * part.resource.capacity)
+    at_once = min(part.work, credit / part.count)
+    done_s = now_s + (part.work - at_once) / min(part.limit, capacity)
+    idle[part.resource] = done_s, credit - at_once * part.count
+    return done_s
 
 
 def demands(recipes: Recipes, worker: int) -> dict[Resource, float]:
@@ -34,7 +68,11 @@ def demands(recipes: Recipes, worker: int) -> dict[Resource, float]:
     ]
     work: dict[Resource, float] = defaultdict(float)
     for part in parts:
-        work[part.resource] += part.work * part.count
+        whole = part.work * part.count
+        work[part.resource] += whole
+        later = whole - recipes.burst_bytes(part.resource)
+        if part.beside is not None and later > 0:
+            work[part.beside] += later
     return work
 
 

@@ -19,6 +19,7 @@ from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.record import Host
 from tensorwire.bench.sides import PROTOCOLS, Watcher
+from tensorwire.lab.network import BURST_BYTES
 from tensorwire.placement.plan import Plan, Variable, round_robin
 from tensorwire.plan import loads, models
 from tensorwire.plan.bounds import alone_s
@@ -183,7 +184,10 @@ def job_of_variables(
 def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluster:
     """Hosts that share one machine, the ps first."""
     bytes_per_s = None if bits_per_s is None else bits_per_s / 8
-    return Cluster.one_machine(cores, range(ps, ps + workers), range(ps), bytes_per_s)
+    hosts = range(ps + workers)
+    return Cluster.one_machine(
+        cores, hosts[ps:], hosts[:ps], bytes_per_s, link_burst_bytes=BURST_BYTES
+    )
 
 
 def _cases(count: int, with_local: bool) -> list[Case]:

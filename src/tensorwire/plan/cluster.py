@@ -43,6 +43,9 @@ class Cluster:
     ps_threads: int | None = None
     latency_s: float = 0.0
     """Of the network, one way, between two hosts."""
+    link_burst_bytes: float = 0.0
+    """That each direction of a link lets through at once after a pause, as queues that hold a rate
+    do: a lab's, and those of many a cloud. It comes back at the link's rate."""
 
     @staticmethod
     def one_machine(

@@ -31,7 +31,7 @@ CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
     "link in",
 )
 BOTH = "link, both ways"
-LINKS = (OUT, IN, BOTH)
+LINKS = (OUT, IN)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Part:
     limit: float
     weight: float = 1.0
     count: float = 1.0
+    beside: Resource | None = None
+    """Another at which the same work takes its time, less what the first lets through at once."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,10 @@ class Recipes:
             if key not in made:
                 made[key] = self._recipe(*key)
             self.workers.append(made[key])
+
+    def burst_bytes(self, resource: Resource) -> float:
+        """What a resource does at once after a pause."""
+        return self.cluster.link_burst_bytes if resource.kind in (OUT, IN) else 0.0
 
     def worker_cpu_s(self, worker: int) -> float:
         """CPU of that worker for a step."""
@@ -214,12 +220,11 @@ class Recipes:
         if size <= 0 or math.isinf(limit):
             return []
         at = self.sites.host[host]
-        parts = [Part(Resource(direction, at, capacity), size, limit, flows, count)]
         share = 1.0 if rate is None else self.costs.both_ways_share(rate)
         # A step of one worker goes one way after the other; those of several meet at a ps.
-        if share < 1.0 and host in self.cluster.ps:
-            parts.append(Part(Resource(BOTH, at, 2 * share * capacity), size, limit, flows, count))
-        return parts
+        is_shared = share < 1.0 and host in self.cluster.ps
+        both = Resource(BOTH, at, 2 * share * capacity) if is_shared else None
+        return [Part(Resource(direction, at, capacity), size, limit, flows, count, both)]
 
     def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[Part]:
         host = self.cluster.workers[worker]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tensorwire.errors import UsageError
+from tensorwire.lab.network import BURST_BYTES
 from tensorwire.plan.cluster import COLOCATED, ISOLATED, Cluster
 
 ONE_MACHINE = "one-machine"
@@ -47,7 +48,13 @@ class Shape:
             return Cluster.isolated(workers, ps, cores, link, per_host, **limits)
         hosts = range(ps + workers)
         return Cluster.one_machine(
-            cores, hosts[ps:], hosts[:ps], link, layout=ONE_MACHINE, **limits
+            cores,
+            hosts[ps:],
+            hosts[:ps],
+            link,
+            layout=ONE_MACHINE,
+            link_burst_bytes=BURST_BYTES,
+            **limits,
         )
 
 

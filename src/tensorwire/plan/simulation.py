@@ -126,17 +126,23 @@ class Simulation:
 
     def _at_once(self, parts: list[Part], favour: float = 1.0) -> Event:
         """Starts the parts; the event comes when all are done."""
-        join = Join(self.environment, len(parts))
+        join = Join(self.environment, len(parts) + sum(part.beside is not None for part in parts))
         for part in parts:
             weight = part.weight * (favour if part.resource.kind in LINKS else 1.0)
-            self._station(part.resource).submit(part.work, weight, part.limit, part.count, join)
+            station = self._station(part.resource)
+            work = part.work - station.at_once(part.work, part.count)
+            station.submit(work, weight, part.limit, part.count, join)
+            if part.beside is not None:
+                beside = self._station(part.beside)
+                beside.submit(work, weight, part.limit, part.count, join)
         return join.event
 
     def _station(self, resource: Resource) -> Station:
         station = self._stations.get(resource)
         if station is None:
             factor = self._recipes.costs.crowded_factor if resource.kind == CORES else 1.0
-            station = Station(self.environment, resource.capacity, factor)
+            burst = self._recipes.burst_bytes(resource)
+            station = Station(self.environment, resource.capacity, factor, burst)
             self._stations[resource] = station
         return station
 

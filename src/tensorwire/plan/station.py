@@ -54,10 +54,16 @@ class Station:
     """`capacity` units of work a second: of cores, seconds of CPU; of a link, bytes."""
 
     def __init__(
-        self, environment: Environment, capacity: float, crowded_factor: float = 1.0
+        self,
+        environment: Environment,
+        capacity: float,
+        crowded_factor: float = 1.0,
+        burst: float = 0.0,
     ) -> None:
-        """`crowded_factor`: see `Costs`; 1 for what is no machine."""
+        """`crowded_factor`: see `Costs`; 1 for what is no machine. `burst`: work that is done at
+        once after a pause long enough."""
         self.capacity = capacity
+        self._burst = self._credit = burst
         self._environment = environment
         self._crowded_factor = crowded_factor
         self._groups: dict[tuple[float, float], _Group] = {}
@@ -67,6 +73,16 @@ class Station:
         self._use = 0.0
         self._wake_s = float("inf")
         self._numbers = itertools.count()
+
+    def at_once(self, work: float, count: float) -> float:
+        """Of `count` jobs of `work` each, how much of each is done at once; counted as done."""
+        if not self._burst:
+            return 0.0
+        self._advance()
+        done = min(work, self._credit / count)
+        self._credit -= done * count
+        self._busy_s += done * count / self.capacity
+        return done
 
     def submit(self, work: float, weight: float, limit: float, count: float, join: Join) -> None:
         """`count` jobs of `work` each (a share of one: see `Sites`), as one.
@@ -96,6 +112,9 @@ class Station:
         if passed > 0:
             self._last_s = now
             self._busy_s += passed * self._use
+            if self._burst:
+                idle = self.capacity * (1.0 - self._use)
+                self._credit = min(self._burst, self._credit + passed * idle)
             for group in self._active:
                 group.served += group.rate * passed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
@@ -51,5 +50,5 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
         found, _ = calibration.calibrate(seconds, progress, chosen)
     path = kept.keep(found)
     if json_path is not None:
-        write_whole(json_path, json.dumps(found.to_document(), indent=1) + "\n")
+        write_whole(json_path, kept.text(found.to_document()) + "\n")
     terminal.show([report.section(found, path)])
