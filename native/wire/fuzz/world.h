@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "authenticator.h"
 #include "context.h"
 #include "fd.h"
 #include "reactor.h"
@@ -38,6 +39,9 @@ class World {
  public:
   explicit World(const std::function<void(EngineOptions*)>& change = {})
       : pool_(Shared()), context(std::make_shared<Context>(Options(change))) {
+    if (const std::string& token = context->options.token; !token.empty()) {
+      if (!Authenticator::Create(token, &context->authenticator).ok()) Broken("no OpenSSL");
+    }
     context->reactors.push_back(std::make_unique<Reactor>(0, context->options));
     if (!reactor()->Open().ok()) Broken("no reactor");
   }
