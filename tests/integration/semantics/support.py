@@ -122,6 +122,7 @@ class TensorFlowCluster:
         build: Callable[[], Any],
         feed: Mapping[str, Any] | None = None,
         master: str = "worker:0",
+        step_timeout_ms: int = STEP_TIMEOUT_MS,
     ) -> Any:
         """Builds a graph, runs what `build` returns for one step in a session of its own.
 
@@ -131,7 +132,7 @@ class TensorFlowCluster:
         """
         with tf.Graph().as_default() as graph:
             fetches = build()
-            with self.session(graph, master) as session:
+            with self.session(graph, master, step_timeout_ms) as session:
                 return session.run(fetches, {f"{k}:0": v for k, v in (feed or {}).items()})
 
     def stats(self, name: str) -> dict[str, int]:
