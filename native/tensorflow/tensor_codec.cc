@@ -1,6 +1,7 @@
 #include "tensor_codec.h"
 
 #include <memory>
+#include <utility>
 
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -86,7 +87,7 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
       return absl::InternalError("grpc++: a tensor arrived that is larger than a protobuf can be");
     }
     proto_dtype_ = dtype;
-    proto_shape_ = shape;
+    proto_shape_ = std::move(shape);
     proto_bytes_.resize(payload_bytes);
     into->push_back({proto_bytes_.data(), proto_bytes_.size()});
     return absl::OkStatus();
