@@ -91,6 +91,13 @@ def started(stack: contextlib.ExitStack, host: Host, *argv: str) -> subprocess.P
     return process
 
 
+def probing(stack: contextlib.ExitStack, lab: Lab) -> Probe:
+    probe = Probe(lab, started(stack, lab.hosts[1], "-c", PROBE, lab.hosts[0].address))
+    # What is sent before it is known who has the address waits, and may be overtaken.
+    assert probe(1, HostSettings()) == [0]
+    return probe
+
+
 @pytest.fixture
 def probe() -> Iterator[Probe]:
     pytest.importorskip("pyroute2")
@@ -102,7 +109,7 @@ def probe() -> Iterator[Probe]:
         echo = started(stack, lab.hosts[0], "-c", ECHO)
         assert echo.stdout is not None
         echo.stdout.readline()
-        yield Probe(lab, started(stack, lab.hosts[1], "-c", PROBE, lab.hosts[0].address))
+        yield probing(stack, lab)
         assert not lab.notes
 
 
@@ -134,7 +141,7 @@ def test_a_lab_without_a_relay_cuts_links_and_says_what_it_cannot() -> None:
         echo = started(stack, lab.hosts[0], "-c", ECHO)
         assert echo.stdout is not None
         echo.stdout.readline()
-        probe = Probe(lab, started(stack, lab.hosts[1], "-c", PROBE, lab.hosts[0].address))
+        probe = probing(stack, lab)
         assert probe(10, HostSettings()) == list(range(10))
         assert probe(10, HostSettings(is_cut=True)) == []
         assert not lab.notes

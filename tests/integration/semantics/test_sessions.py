@@ -248,14 +248,14 @@ def test_a_step_past_its_deadline_fails_and_the_next_one_works(
     cluster: TensorFlowCluster, how: str
 ) -> None:
     graph, waiting, enqueue, _ = blocked_graph(f"late_{how}")
-    timeout_ms = 700
+    timeout_ms = 2000  # the steps that do not wait take less, whatever else the machine does
     options = tf1.RunOptions(timeout_in_ms=timeout_ms) if how == "step" else None
     with cluster.session(graph, step_timeout_ms=timeout_ms if how == "session" else 0) as session:
         for _ in range(2):
             begin = time.monotonic()
             with pytest.raises(tf.errors.DeadlineExceededError):
                 session.run(waiting, options=options)
-            assert 0.5 < time.monotonic() - begin < 20
+            assert 1.8 < time.monotonic() - begin < 30
             session.run(enqueue)
             assert session.run(waiting, options=options) == 5.5
 
