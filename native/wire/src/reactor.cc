@@ -168,10 +168,6 @@ void Reactor::DispatchFromReactor(const std::shared_ptr<Handler>& handler, Reque
   arrivals_.push_back({handler, std::move(request), run_on});
 }
 
-void Reactor::RunOnExecutorFromReactor(std::function<void()> closure) {
-  options_.executor(std::move(closure));
-}
-
 bool Reactor::DrainFromReactor(MpscQueue* queue) {
   // What these tasks post themselves has its turn after the next look at the sockets: a connection
   // that keeps on writing must not keep the others waiting.

@@ -56,7 +56,6 @@ class Reactor {
   void AtFromReactor(int64_t time_ms, std::function<void()> task);
   void CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on);
   void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request);
-  void RunOnExecutorFromReactor(std::function<void()> closure);
 
   // Where a connection's next bytes are read to; empty again after each event.
   static constexpr size_t kScratchBytes = 256u << 10;

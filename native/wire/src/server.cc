@@ -216,10 +216,7 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     handler_->ExpectFromReactor(request);
     reactor->DispatchFromReactor(handler_, std::move(request));
   } else if (frame.header.kind == FrameKind::kCancel) {
-    connection->reactor()->RunOnExecutorFromReactor(
-        [handler = handler_, id = connection_id_, request = frame.header.request_id] {
-          handler->OnCancel(id, request);
-        });
+    handler_->OnCancel(connection_id_, frame.header.request_id);
   }
   return Status();
 }

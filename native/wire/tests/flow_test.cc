@@ -217,6 +217,46 @@ TEST(a_handler_hears_of_a_request_before_its_cancellation_and_before_the_end) {
   handler->kept.clear();
 }
 
+// Handles everything where it arrives, and notes what it heard.
+class HereHandler : public TestHandler {
+ public:
+  RunOn HandleOn(const Request&) const override { return RunOn::kReactorWhenAlone; }
+  void Handle(Request request) override {
+    Note("request " + std::to_string(request.id));
+    TestHandler::Handle(std::move(request));
+  }
+  void OnCancel(uint64_t, uint64_t request_id) override {
+    Note("cancel " + std::to_string(request_id));
+  }
+  void Note(std::string what) {
+    std::lock_guard lock(mutex);
+    heard.push_back(std::move(what));
+  }
+  std::vector<std::string> heard;
+};
+
+TEST(a_handler_hears_of_a_cancellation_before_the_requests_that_came_after_it) {
+  Task ps("ps:0");
+  auto handler = std::make_shared<HereHandler>();
+  ps.handler = handler;
+  RawStream stream = RawStream::To(ps.Listen());
+  stream.Greet("worker:0", "ps:0");
+  std::promise<void> end;
+  const std::shared_future<void> ended(end.get_future());
+  for (int i = 0; i < 2; ++i) ps.pool.Run([ended] { ended.wait(); });  // the executor is busy
+  CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kNever)));
+  SleepMs(10);  // request 1 runs when its cancellation comes
+  CHECK(stream.Send(Frame(FrameKind::kCancel, 1) + Frame(FrameKind::kRequest, 2, kEcho)));
+  ReadFrame reply;
+  CHECK(stream.Read(&reply));
+  CHECK_EQ(reply.header.request_id, 2u);
+  {
+    std::lock_guard lock(handler->mutex);
+    CHECK(handler->heard == std::vector<std::string>({"request 1", "cancel 1", "request 2"}));
+  }
+  end.set_value();
+}
+
 TEST(a_client_that_takes_no_replies_is_not_read_from_without_end) {
   Task ps("ps:0");
   const std::string address = ps.Listen();

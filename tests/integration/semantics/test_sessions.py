@@ -256,8 +256,8 @@ def test_a_step_past_its_deadline_fails_and_the_next_one_works(
             with pytest.raises(tf.errors.DeadlineExceededError):
                 session.run(waiting, options=options)
             assert 1.8 < time.monotonic() - begin < 30
-            # The client is told at once, and the ps then: until it has ended the late step's
-            # dequeue, that would take what comes next.
+            # The client's own clock may tell it before the master's tells the ps: until that has
+            # ended the late step's dequeue, on either protocol, it would take what comes next.
             time.sleep(1)
             session.run(enqueue)
             assert session.run(waiting, options=options) == 5.5

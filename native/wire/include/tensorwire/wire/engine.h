@@ -148,8 +148,10 @@ class Handler {
   // Must not wait: requests that came in together are handled one after the other.
   virtual void Handle(Request request) = 0;
 
-  // The peer no longer wants the answer to this request. On the executor, and never before Handle
-  // has returned for it; perhaps after the answer.
+  // The peer no longer wants the answer to this request. Must not wait. Before any request that the
+  // peer sent later is handled, so that it does not meet what it was told had ended: on the
+  // reactor, or, as never before Handle has returned for it, on what handled it. Perhaps after the
+  // answer.
   virtual void OnCancel(uint64_t connection_id, uint64_t request_id) = 0;
 
   // A connection is gone, and its requests with it. On the executor, when Handle has returned for
