@@ -202,6 +202,22 @@ void FuzzFused(Bytes bytes) {
   }
 }
 
+class AnyCall : public wire::Call {
+ public:
+  std::future<void> Ended() { return ended_.get_future(); }
+  wire::Status PrepareFromReactor(std::string_view, uint64_t payload_bytes,
+                                  std::vector<wire::MutableBuffer>* into) override {
+    bytes_.resize(payload_bytes);
+    into->push_back({bytes_.data(), bytes_.size()});
+    return wire::Status();
+  }
+  void Done(const wire::Status&) override { ended_.set_value(); }
+
+ private:
+  std::promise<void> ended_;
+  std::string bytes_;
+};
+
 // A task with a real worker and a real eager service, and a client of its data port.
 class OpenServer : public Server {
  public:
@@ -242,6 +258,14 @@ class Task {
     incarnation_ = text;
   }
   wire::Channel* channel() const { return channel_.get(); }
+  // The future is ready when the call has ended.
+  std::future<void> Start(wire::Message request, uint64_t* id = nullptr) const {
+    auto call = std::make_unique<AnyCall>();
+    std::future<void> end = call->Ended();
+    const uint64_t started = channel_->Start(std::move(request), std::move(call), {});
+    if (id != nullptr) *id = started;
+    return end;
+  }
   // Of its device, which inputs cannot know: they have 16 zeros in its place.
   const std::string& incarnation() const { return incarnation_; }
 
@@ -250,22 +274,6 @@ class Task {
   wire::Engine* engine_ = nullptr;
   std::shared_ptr<wire::Channel> channel_;
   std::string incarnation_;
-};
-
-class AnyCall : public wire::Call {
- public:
-  std::future<void> Ended() { return ended_.get_future(); }
-  wire::Status PrepareFromReactor(std::string_view, uint64_t payload_bytes,
-                                  std::vector<wire::MutableBuffer>* into) override {
-    bytes_.resize(payload_bytes);
-    into->push_back({bytes_.data(), bytes_.size()});
-    return wire::Status();
-  }
-  void Done(const wire::Status&) override { ended_.set_value(); }
-
- private:
-  std::promise<void> ended_;
-  std::string bytes_;
 };
 
 void FuzzRequests(Bytes bytes) {
@@ -280,13 +288,22 @@ void FuzzRequests(Bytes bytes) {
   }
   message.AppendMetadata(metadata);
   message.SetOwnedPayload(std::string(bytes.rest()));
-  if (message.method() == kCleanupGraph) return task->channel()->Notify(std::move(message), false);
-  auto call = std::make_unique<AnyCall>();
-  const std::future<void> end = call->Ended();
-  const uint64_t id = task->channel()->Start(std::move(message), std::move(call), {});
-  // Some wait for a tensor that nobody makes, or for what comes before them in a stream.
+  wire::Channel* const channel = task->channel();
+  if (message.method() == kCleanupGraph) return channel->Notify(std::move(message), false);
+  const bool asks_for_tensor = message.method() == kRecvTensor;
+  uint64_t id = 0;
+  const std::future<void> end = task->Start(std::move(message), &id);
+  if (asks_for_tensor) {
+    // Nobody makes it. It has been looked for when the next request, which asks for nothing, ends.
+    task->Start(wire::Message(kRecvTensor)).wait_for(kPatience);
+    channel->Cancel(id);
+    wire::Message cleanup(kCleanupGraph);
+    cleanup.AppendMetadata(std::string_view(metadata).substr(0, sizeof(int64_t)));
+    channel->Notify(std::move(cleanup), false);
+  }
+  // Some wait for what comes before them in a stream.
   if (end.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
-    task->channel()->Cancel(id);
+    channel->Cancel(id);
     if (end.wait_for(kPatience) != std::future_status::ready) Broken("a call does not end");
   }
 }

@@ -1,17 +1,12 @@
 // What a client says to a server's connection. The first byte says in which pieces it comes.
 
-#include <sys/socket.h>
-
-#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
-#include "connection.h"
-#include "server.h"
-#include "world.h"
+#include "ends.h"
 
 using namespace tensorwire::wire;
 
@@ -68,19 +63,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   static auto* const world = new World;
   static const auto handler = std::make_shared<FuzzHandler>(world->pool());
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
-    Broken("no socket");
-  }
-  const Fd client(ends[1]);
-  auto connection =
-      std::make_shared<Connection>(world->context, world->reactor(), Fd(ends[0]), "127.0.0.1:1");
-  const std::weak_ptr<Connection> gone = connection;
-  world->reactor()->Post([connection = std::move(connection)] {
-    Session::OpenFromReactor(connection,
-                             std::make_shared<Session>(world->context, connection, handler));
-  });
-  Converse(world, client.get(), {reinterpret_cast<const char*>(data) + 1, size - 1}, data[0]);
-  world->RunUntil([&] { return gone.expired(); });
+  SayToServer(world, handler, {reinterpret_cast<const char*>(data) + 1, size - 1}, data[0]);
   return 0;
 }

@@ -1,15 +1,13 @@
-// What a stranger says to a server that has a job token: whatever it is, nothing of it gets to the
-// handler. Only who has the token can say the right proof, for the server's challenge is another
-// each time. The first byte says in which pieces it comes.
-
-#include <sys/socket.h>
+// What a stranger says to an end of a connection that has a job token, as a client and as a server:
+// whatever it is, nothing of it gets further. Only who has the token can say the right proof, for
+// the challenge is another each time. The first byte's highest bit says to which end it is said
+// (1: to a client), the others in which pieces.
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
-#include "connection.h"
-#include "server.h"
-#include "world.h"
+#include "ends.h"
 
 using namespace tensorwire::wire;
 
@@ -26,26 +24,41 @@ class NobodyGetsHere : public Handler {
   void OnDisconnect(uint64_t) override { Broken("a stranger was let in"); }
 };
 
+class Unanswered : public CallThatEnds {
+ public:
+  Status PrepareFromReactor(std::string_view, uint64_t, std::vector<MutableBuffer>*) override {
+    Broken("a stranger's reply");
+  }
+  void Done(const Status& status) override {
+    if (status.code() != Code::kUnavailable && status.code() != Code::kFailedPrecondition) {
+      Broken("a stranger's answer");
+    }
+    CallThatEnds::Done(status);
+  }
+};
+
+class NothingIsPushed : public PushReceiver {
+ public:
+  std::unique_ptr<Call> BeginFromReactor(uint64_t) override { Broken("a stranger's push"); }
+  void OnLost(const Status&) override {}
+};
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  static auto* const world = new World(
-      [](EngineOptions* options) { options->token = "a job's token, long enough for it"; });
-  static const auto handler = std::make_shared<NobodyGetsHere>();
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
-    Broken("no socket");
-  }
-  const Fd client(ends[1]);
-  auto connection =
-      std::make_shared<Connection>(world->context, world->reactor(), Fd(ends[0]), "127.0.0.1:1");
-  const std::weak_ptr<Connection> gone = connection;
-  world->reactor()->Post([connection = std::move(connection)] {
-    Session::OpenFromReactor(connection,
-                             std::make_shared<Session>(world->context, connection, handler));
+  static auto* const world = new World([](EngineOptions* options) {
+    options->token = "a job's token, long enough for it";
+    options->connect_timeout_ms = 1;  // who closes at the greeting is not tried again
   });
-  Converse(world, client.get(), {reinterpret_cast<const char*>(data) + 1, size - 1}, data[0]);
-  world->RunUntil([&] { return gone.expired(); });
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const size_t piece = data[0] & 0x7f;
+  if ((data[0] & 0x80) == 0) {
+    SayToServer(world, std::make_shared<NobodyGetsHere>(), bytes, piece);
+  } else {
+    SayToChannel(
+        world, [] { return std::make_unique<Unanswered>(); }, std::make_shared<NothingIsPushed>(),
+        bytes, piece);
+  }
   return 0;
 }

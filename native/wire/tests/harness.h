@@ -28,6 +28,7 @@
 #include "check.h"
 #include "fd.h"
 #include "hello.h"
+#include "socket.h"
 #include "tensorwire/wire/engine.h"
 #include "tensorwire/wire/frame.h"
 
@@ -342,15 +343,10 @@ class RawStream {
 // A listening socket on loopback.
 class RawServer {
  public:
-  RawServer() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(at);
-    CHECK_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
-    CHECK_EQ(::listen(fd_.get(), 64), 0);
-    getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&at), &size);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  RawServer() {
+    int port = 0;
+    CHECK(ListenOn("127.0.0.1", 0, &fd_, &port).ok());
+    address_ = "127.0.0.1:" + std::to_string(port);
   }
   const std::string& address() const { return address_; }
   int fd() const { return fd_.get(); }
