@@ -6,6 +6,13 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from tensorwire.lab.ports import PortLease
+
+from .support import TensorFlowCluster
 
 _LARGE_BYTES = 4096  # more than frames without a payload, and than their heads
 
@@ -52,3 +59,30 @@ class SlowWire:
                         self.damages -= 1
                         data[len(data) // 2] ^= 1
                 sink.sendall(data)
+
+
+Wire = TypeVar("Wire", bound=SlowWire)
+
+
+@contextlib.contextmanager
+def worker_by_wire(
+    make: Callable[[int, int], Wire], folder: Path
+) -> Iterator[tuple[TensorFlowCluster, Wire]]:
+    """A ps and a worker, and the wire by which the worker hears of the ps."""
+    lease = PortLease()
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
+        data, by_wire, own = lease.take(), lease.take(), lease.take()
+        wire = make(by_wire, data)
+        try:
+            for job, port in (("ps", data), ("worker", by_wire)):
+                at = folder / job
+                at.mkdir()
+                lines = f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
+                (at / ".endpoint_map").write_text(lines)
+                cluster.begin(job, 0, {"TENSORWIRE_TRANSPORT": "tcp"}, at)
+            cluster.ready(*cluster.tasks.values())
+            yield cluster, wire
+        finally:
+            wire.close()
+            lease.release()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from tensorwire.lab.ports import PortLease
-
+from .frames import HEADER, frames_of
 from .record_session import PS, WORKER
-from .slow_wire import SlowWire
+from .slow_wire import SlowWire, worker_by_wire
 from .support import TensorFlowCluster
 
 pytestmark = [
@@ -26,7 +24,6 @@ pytestmark = [
     pytest.mark.usefixtures("plugin"),
 ]
 
-HEADER = struct.Struct("<4sBBHQIHHQ")
 REPLY, PUSH = 4, 10
 TENSOR = struct.Struct("<BBHI")  # flags, rank, type, time; see native/tensorflow/tensor_codec.h
 STEP_BYTES = 8  # before the tensor, in a push
@@ -45,26 +42,20 @@ class LyingWire(SlowWire):
     def passes(self, data: bytes, from_target: bool) -> bytes:
         if not from_target:
             return data
-        told = b""
-        self._rest += data
-        while len(self._rest) >= HEADER.size:
-            fields = HEADER.unpack_from(self._rest)
-            kind, metadata_bytes, payload_bytes = fields[2], fields[5], fields[8]
-            body = HEADER.size + metadata_bytes
-            end = body + payload_bytes
-            if len(self._rest) < end:
-                break
-            before = HEADER.size + (STEP_BYTES if kind == PUSH else 0)
-            metadata, payload = self._rest[before:body], self._rest[body:end]
-            if self.lie is not None and kind in (REPLY, PUSH) and len(metadata) >= TENSOR.size:
-                step = self._rest[HEADER.size : before]
-                metadata, payload = self.lie(metadata, payload)
-                fields = (*fields[:5], len(step + metadata), *fields[6:8], len(payload))
-                told += HEADER.pack(*fields) + step + metadata + payload
-            else:
-                told += self._rest[:end]
-            self._rest = self._rest[end:]
-        return told
+        frames, self._rest = frames_of(self._rest + data)
+        return b"".join(self._told(frame) for frame in frames)
+
+    def _told(self, frame: bytes) -> bytes:
+        fields = HEADER.unpack_from(frame)
+        kind, body = fields[2], HEADER.size + fields[5]
+        before = HEADER.size + (STEP_BYTES if kind == PUSH else 0)
+        metadata, payload = frame[before:body], frame[body:]
+        if self.lie is None or kind not in (REPLY, PUSH) or len(metadata) < TENSOR.size:
+            return frame
+        step = frame[HEADER.size : before]
+        metadata, payload = self.lie(metadata, payload)
+        fields = (*fields[:5], len(step + metadata), *fields[6:8], len(payload))
+        return HEADER.pack(*fields) + step + metadata + payload
 
 
 def tensor_said(dtype: int, *shape: int) -> Lie:
@@ -110,23 +101,8 @@ LIES: dict[str, tuple[str, Lie, str]] = {
 def liar(
     plugin: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[TensorFlowCluster, LyingWire]]:
-    """A ps and a worker, and the wire by which the worker hears of the ps."""
-    lease = PortLease()
-    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
-        ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
-        data, by_wire, own = lease.take(), lease.take(), lease.take()
-        wire = LyingWire(by_wire, data)
-        try:
-            for job, port in (("ps", data), ("worker", by_wire)):
-                folder: Path = tmp_path_factory.mktemp(job)
-                lines = f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
-                (folder / ".endpoint_map").write_text(lines)
-                cluster.begin(job, 0, {"TENSORWIRE_TRANSPORT": "tcp"}, folder)
-            cluster.ready(*cluster.tasks.values())
-            yield cluster, wire
-        finally:
-            wire.close()
-            lease.release()
+    with worker_by_wire(LyingWire, tmp_path_factory.mktemp("liar")) as pair:
+        yield pair
 
 
 @pytest.mark.parametrize("what", LIES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import tensorflow as tf
 from tensorwire.cluster import data_port
 
 from .conftest import LOG_EVERYTHING
+from .frames import damaged, frames_of
 from .record_session import FOLDER, PS, WORKER
 from .support import TensorFlowCluster, tf1
 from .test_sessions import Background
@@ -33,68 +33,6 @@ pytestmark = [
 REPLAYS = 10_000
 SEED = 1803
 HOSTS = 4  # that replay at the same time
-HEADER = struct.Struct("<4sBBHQIHHQ")
-METADATA_AT, METHOD_AT, PAYLOAD_AT = 16, 20, 24
-METHODS = (0, 1, 2, 3, 16, 17, 18, 0xFFFF)
-NUMBERS = (0, 1, 2, 31, 33, 4096, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
-
-
-def frames_of(said: bytes) -> list[bytes]:
-    frames = []
-    while said:
-        _, _, _, _, _, metadata, _, _, payload = HEADER.unpack_from(said)
-        end = HEADER.size + metadata + payload
-        frames.append(said[:end])
-        said = said[end:]
-    return frames
-
-
-def damaged_frame(frame: bytes, chance: random.Random) -> bytes:
-    """A frame with a bit, a byte or a piece of another, or with a number that is not true."""
-    at = chance.randrange(len(frame))
-    match chance.randrange(8):
-        case 0:
-            return frame[:at] + bytes([frame[at] ^ 1 << chance.randrange(8)]) + frame[at + 1 :]
-        case 1:
-            return frame[:at] + chance.randbytes(chance.randrange(1, 9)) + frame[at + 1 :]
-        case 2:
-            return frame[:at] + chance.randbytes(chance.randrange(100)) + frame[at:]
-        case 3:
-            return frame[:at]
-        case 4:
-            return frame[:at] + frame[at + chance.randrange(50) :]
-        case 5:
-            where, kind = chance.choice([(METADATA_AT, "<I"), (PAYLOAD_AT, "<Q")])
-            number = chance.choice(NUMBERS) & (2 ** (8 * struct.calcsize(kind)) - 1)
-            return (
-                frame[:where] + struct.pack(kind, number) + frame[where + struct.calcsize(kind) :]
-            )
-        case 6:
-            method = struct.pack("<H", chance.choice(METHODS))
-            return frame[:METHOD_AT] + method + frame[METHOD_AT + 2 :]
-        case _:
-            return frame[:5] + bytes([chance.randrange(17)]) + frame[6:]
-
-
-def damaged(frames: list[bytes], chance: random.Random) -> bytes:
-    """These frames after one to four things went wrong, mostly behind the greeting."""
-    frames = list(frames)
-    for _ in range(chance.randrange(1, 5)):
-        first = 0 if len(frames) == 1 or chance.random() < 0.05 else 1
-        at = chance.randrange(first, len(frames))
-        match chance.randrange(8):
-            case 0:
-                frames.insert(chance.randrange(first, len(frames)), frames[at])
-            case 1:
-                other = chance.randrange(first, len(frames))
-                frames[at], frames[other] = frames[other], frames[at]
-            case 2 if len(frames) > 2:
-                del frames[at]
-            case 3:
-                frames = frames[: at + 1]
-            case _:
-                frames[at] = damaged_frame(frames[at], chance) or b"T"
-    return b"".join(frames)
 
 
 def replay(address: tuple[str, int], host: str, said: bytes) -> None:
@@ -122,7 +60,7 @@ def recorded(job: str, incarnation: bytes) -> list[bytes]:
     """The frames that a client said to this job's task, as if to the one that lives now."""
     said = (FOLDER / f"to_{job}").read_bytes()
     assert said.count(b"device:CPU:0;") >= 5
-    return frames_of(re.sub(rb"(?<=device:CPU:0;)[0-9a-f]{16}(?=;)", incarnation, said))
+    return frames_of(re.sub(rb"(?<=device:CPU:0;)[0-9a-f]{16}(?=;)", incarnation, said))[0]
 
 
 class Trainer:

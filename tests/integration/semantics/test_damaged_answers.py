@@ -1,0 +1,120 @@
+"""What a ps says, damaged on its way, to a worker that trains."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from .frames import answering, damaged_frame, frames_of
+from .record_session import FOLDER, training
+from .slow_wire import SlowWire, worker_by_wire
+from .support import TensorFlowCluster
+from .test_sessions import Background
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.newest,
+    pytest.mark.timeout(240, method="thread", func_only=True),
+    pytest.mark.usefixtures("plugin"),
+]
+
+DAMAGES = 100
+SEED = 1804
+PATIENCE_S = 0.2  # then a step waits for what does not come
+
+
+class DamagingWire(SlowWire):
+    """Hands on whole frames of the target, the next of them damaged when it is told so."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self._chance: random.Random | None = None
+        self._whole_before = 0
+        recorded = [(FOLDER / f"from_{job}").read_bytes() for job in ("ps", "worker")]
+        self._others = [frame for said in recorded for frame in frames_of(said)[0]]
+        super().__init__(port, target)
+
+    def damage(self, chance: random.Random) -> None:
+        """One of the next frames: it, or what was recorded in its place."""
+        self._whole_before = chance.randrange(6)
+        self._chance = chance
+
+    def is_done(self) -> bool:
+        return self._chance is None
+
+    def cut(self) -> None:
+        """Ends the connections that are open."""
+        for end in self._open[1:]:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _pass(self, source: socket.socket, sink: socket.socket, slow: bool) -> None:
+        rest = b""
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if slow:
+                    frames, rest = frames_of(rest + data)
+                    data = b"".join(map(self._passed, frames))
+                sink.sendall(data)
+        for end in (source, sink):  # whoever is left hears that the other has gone
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _passed(self, frame: bytes) -> bytes:
+        chance = self._chance
+        if chance is None:
+            return frame
+        if self._whole_before:
+            self._whole_before -= 1
+            return frame
+        self._chance = None
+        if chance.randrange(3) == 0:
+            frame = answering(chance.choice(self._others), frame)
+            if chance.randrange(2) == 0:
+                return frame
+        return damaged_frame(frame, chance)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[TensorFlowCluster, DamagingWire]]:
+    with worker_by_wire(DamagingWire, tmp_path) as pair:
+        yield pair
+
+
+def test_damaged_answers_fail_steps_and_what_follows_is_right(
+    pair: tuple[TensorFlowCluster, DamagingWire],
+) -> None:
+    cluster, wire = pair
+    processes = [psutil.Process(task.pid) for task in cluster.tasks.values()]
+    graph, initializer, step = training()
+    outcomes: Counter[str] = Counter()
+    with cluster.session(graph) as session:
+        session.run(initializer)
+        right = session.run(step)[1:]  # but for what is trained
+        memory = [process.memory_info().rss for process in processes]
+        for number in range(DAMAGES):
+            wire.damage(random.Random(f"{SEED} {number}"))
+            while not wire.is_done():
+                training_step = Background(lambda: session.run(step))
+                # A length that lies, or no answer at all: then the connection is lost, too.
+                if training_step.still_runs_after(PATIENCE_S):
+                    wire.cut()
+                outcomes[training_step.outcome()[0]] += 1
+        # What is left of a damaged frame may hold the connection back.
+        wire.cut()
+        while Background(lambda: session.run(initializer)).outcome()[0] != "value":
+            pass
+        for _ in range(5):
+            for value, expected in zip(session.run(step)[1:], right, strict=True):
+                np.testing.assert_array_equal(value, expected)
+    assert [task.poll() for task in cluster.tasks.values()] == [None, None]
+    assert outcomes["value"] > 0 and len(outcomes) > 1, outcomes
+    for process, rss in zip(processes, memory, strict=True):
+        assert process.memory_info().rss - rss < 200 << 20
