@@ -81,11 +81,6 @@ class Measured:
     machine_cpu_s: float
     """What all cores of this machine were busy, the kernel's work for the links included."""
 
-    @property
-    def cpu_s_per_step(self) -> float:
-        """Of all tasks together."""
-        return sum(self.cpu_s.values()) / sum(self.steps.values())
-
 
 def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[Table, ...]:
     """The tables that a strategy of `tensorwire place` makes of variables of float32."""

@@ -52,7 +52,6 @@ _PAIR = 2
 _SMALL = (Table(256),) * 200
 _LARGE = (Table(1 << 18),) * 4
 _MIXED = (Table(1 << 16),) * 12
-_MATMULS = 20
 
 CASES = (
     Case("nothing"),

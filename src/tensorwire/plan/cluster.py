@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,16 +104,3 @@ class Cluster:
             ISOLATED,
             **limits,
         )
-
-    def to_document(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_document(document: Mapping[str, Any]) -> Cluster:
-        """Reads `to_document`; KeyError, TypeError or ValueError where it is not that."""
-        values = dict(document)
-        hosts = tuple(Host(**each) for each in values.pop("hosts"))
-        for name in ("machines", "workers", "ps"):
-            values[name] = tuple(values[name])
-        return Cluster(hosts=hosts, **values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tensorwire.placement.plan import Plan
 from tensorwire.placement.traffic import Traffic, row_bounds
@@ -124,10 +124,10 @@ def alike(of_ps: Sequence[PsLoad], costs: Costs, most: int) -> list[PsLoad]:
 
     The hottest keep their place: a step waits for the slowest ps.
     """
-    weights = [each.pull_cpu_s(costs) + each.push_cpu_s(costs) for each in of_ps]
-    order = sorted(range(len(of_ps)), key=lambda ps: (-weights[ps], -of_ps[ps].bytes, ps))
     if len(set(of_ps)) <= most:
         return list(of_ps)
+    weights = [each.pull_cpu_s(costs) + each.push_cpu_s(costs) for each in of_ps]
+    order = sorted(range(len(of_ps)), key=lambda ps: (-weights[ps], -of_ps[ps].bytes, ps))
     groups: list[list[int]] = []
     for ps in order:
         first = groups[-1][0] if groups else None
@@ -143,7 +143,7 @@ def alike(of_ps: Sequence[PsLoad], costs: Costs, most: int) -> list[PsLoad]:
     for group in groups:
         mean = total(of_ps[ps] for ps in group).times(1 / len(group))
         for ps in group:
-            made[ps] = replace(mean)
+            made[ps] = mean
     return made
 
 

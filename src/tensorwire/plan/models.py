@@ -6,6 +6,9 @@ all of its columns, so TensorFlow sends it once: both are counted with the first
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
 from tensorwire.placement.plan import Variable
@@ -34,9 +37,7 @@ def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, so
         )
 
     def dense(name: str, shape: tuple[int, ...], slots: int) -> None:
-        size = _FLOAT
-        for length in shape:
-            size *= length
+        size = _FLOAT * math.prod(shape)
         moved = Transfer(1, size)
         variables.append(
             JobVariable(Variable(name, shape, _FLOAT, slots * size), Transfer(), moved, moved)
@@ -58,8 +59,6 @@ def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, so
         name=model,
         source=source,
         batch_size=batch_size,
-        variables=tuple(
-            JobVariable(v.variable, v.asked, v.pulled, v.pushed, each_s) for v in variables
-        ),
+        variables=tuple(replace(each, ps_cpu_s=each_s) for each in variables),
         worker_cpu_s=worker_cpu_s,
     )

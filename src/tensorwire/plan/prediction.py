@@ -13,7 +13,7 @@ class Use:
     """How busy something is that has a limit."""
 
     name: str
-    """"ps:0 cores", "ps:0 link out", "machine 3 cores", "worker:0 link in", "input"."""
+    """"ps:0 cores", "ps:0 link out", "workers link in", "the machine's cores", "input"."""
     share: float
     """0 to 1."""
 

@@ -41,13 +41,6 @@ class Sites:
     """The one that stands for each."""
     machine: tuple[int, ...]
 
-    def hosts_at(self, host: int) -> int:
-        """How many hosts the one stands for."""
-        return self.host.count(self.host[host])
-
-    def machines_at(self, machine: int) -> int:
-        return self.machine.count(self.machine[machine])
-
 
 def is_small(cluster: Cluster) -> bool:
     """Whether each machine can be simulated by itself."""

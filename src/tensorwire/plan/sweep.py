@@ -93,11 +93,11 @@ def sweep(
 def _bend(known: dict[int, Prediction]) -> int | None:
     """The first point from which on adding brings less than half of what the first ones brought."""
     points = [(number, known[number].steps_per_s) for number in sorted(known)]
-    (first, rate), *others = points
+    first, rate = points[0]
     worth = _WORTH * rate / first
-    # Of the whole rest, so that one uneven pair of points does not decide.
-    for (at, here), rest in zip(points, (points[i + 1 :] for i in range(len(points))), strict=True):
-        if rest and all(there - here < worth * (number - at) for number, there in rest):
+    for index, (at, here) in enumerate(points[:-1]):
+        # Of the whole rest, so that one uneven pair of points does not decide.
+        rest = points[index + 1 :]
+        if all(there - here < worth * (number - at) for number, there in rest):
             return at
-    del others
     return None

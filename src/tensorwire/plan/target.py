@@ -73,8 +73,8 @@ def _best(
 ) -> Offer | None:
     best: Offer | None = None
     for ps in _PS:
-        # With fewer workers than the dearest that may still be cheaper.
-        limit = _most_workers(question, ps, prices, None if best is None else best.price)
+        # No more workers than those of a cluster that is cheaper than the best so far.
+        limit = MOST_WORKERS if best is None else _most_workers(question, ps, prices, best.price)
         if limit < 1:
             break
         on_try(f"{question.side}, {question.placement}: {ps} ps")
@@ -84,13 +84,13 @@ def _best(
     return best
 
 
-def _most_workers(question: Question, ps: int, prices: Prices, below: float | None) -> int:
+def _most_workers(question: Question, ps: int, prices: Prices, below: float) -> int:
     """How many workers with so many ps cost less than `below`."""
     low, high = 0, MOST_WORKERS
     while low < high:
         middle = (low + high + 1) // 2
         shape = question.having(ps=ps, workers=middle).shape
-        if below is not None and prices.of(shape) >= below:
+        if prices.of(shape) >= below:
             high = middle - 1
         else:
             low = middle
