@@ -42,6 +42,9 @@ def calibration(tmp_path: Path) -> Path:
     ("arguments", "says"),
     [
         (("--workers", "0"), "Invalid value for '--workers'"),
+        (("--cores", "nan"), "Invalid value for '--cores': 'nan' is no finite number"),
+        (("--latency-us", "inf"), "'inf' is no finite number"),
+        (("--price-core", "nan", "--target", "9"), "'nan' is no finite number"),
         (("--link", "fast"), "--link fast: write it as 10gbit"),
         (("--layout", "heap"), "--layout: there is no heap; there are colocated, isolated"),
         (("--protocol", "tcp"), "--protocol: there is no tcp; there are grpc"),

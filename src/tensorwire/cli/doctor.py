@@ -11,6 +11,7 @@ import click
 
 from tensorwire.bench.raw_ends import SERVER
 from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
+from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
@@ -43,7 +44,7 @@ Examples:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.5, max=600),
+    type=Number(min=0.5, max=600),
     default=10.0,
     show_default=True,
     help="How long to look at the job.",
@@ -77,7 +78,7 @@ Examples:
 )
 @click.option(
     "--data-mb-per-step",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="MB (10^6 bytes) of it that a worker reads at a step, to compare with what it gives.",
 )
 @click.option(

@@ -6,6 +6,8 @@ import itertools
 
 import click
 
+from tensorwire.cli.numbers import Number
+
 
 @click.command(
     epilog="""\b
@@ -16,7 +18,7 @@ Examples:
 @click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.05),
+    type=Number(min=0.05),
     default=1.0,
     show_default=True,
     help="Seconds between two lines.",

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from tensorwire import __version__
+from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.placement.plan import Model
@@ -63,7 +64,7 @@ Examples:
 @click.option(
     "--deadline",
     "deadline_s",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     default=120.0,
     show_default=True,
     help="Seconds that --script may take.",

@@ -14,6 +14,7 @@ from tensorwire.bench import two_hosts
 from tensorwire.bench.places import Places, chosen
 from tensorwire.bench.sides import Watcher
 from tensorwire.bench.two_hosts import Part
+from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import Comparison
 from tensorwire.cluster import ClusterSpec
 from tensorwire.errors import UsageError
@@ -55,7 +56,7 @@ def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Comm
         ),
         click.option(
             "--peer-timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Number(min=0, min_open=True),
             default=120.0,
             show_default=True,
             help="Several hosts: seconds to wait for another.",

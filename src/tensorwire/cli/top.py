@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from tensorwire.cli.numbers import Number
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.monitor.fetch import check_address
 from tensorwire.monitor.job import Job
@@ -36,7 +37,7 @@ Examples:
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Number(min=0.1),
     default=1.0,
     show_default=True,
     help="Seconds between two looks.",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from tensorwire.bench.raw_ends import CLIENT, DEFAULT_PORT, SERVER, Target
+from tensorwire.cli.numbers import Number
 from tensorwire.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -64,7 +65,7 @@ def two_ends_options(command: Command) -> Command:
             ),
             click.option(
                 "--peer-timeout",
-                type=click.FloatRange(min=0, min_open=True),
+                type=Number(min=0, min_open=True),
                 default=120.0,
                 show_default=True,
                 help="Two hosts: seconds to wait for the other.",

@@ -12,6 +12,7 @@ from tensorwire.cli.k8s.options import (
     experiment_options,
     up_within_option,
 )
+from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import UsageError
 
@@ -30,7 +31,7 @@ Examples:
 @click.option("--link", metavar="RATE", help="In the lab: of each node, as 1gbit.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1, max=3600),
+    type=Number(min=1, max=3600),
     default=20.0,
     show_default=True,
     help="How long each job is looked at, once all of its workers train.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorwire.cli.k8s.options import context_option, name_argument, namespace_option
+from tensorwire.cli.numbers import Number
 
 
 @click.command(epilog="Example: tensorwire k8s delete flights")
@@ -14,7 +15,7 @@ from tensorwire.cli.k8s.options import context_option, name_argument, namespace_
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=120.0,
     show_default=True,
     help="Until the pods must be gone.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tensorwire.cli.numbers import Number
 from tensorwire.errors import UsageError
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 
@@ -41,7 +42,7 @@ context_option = click.option("--context", help="Of the kubeconfig.  [default: i
 interval_option = click.option(
     "--interval",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=Number(min=0.1),
     default=5.0,
     show_default=True,
     help="Between two looks at the job.",
@@ -49,7 +50,7 @@ interval_option = click.option(
 up_within_option = click.option(
     "--up-within",
     metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     default=900.0,
     show_default=True,
     help="How long the tasks may take to get up.",

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tensorwire.bench.sides import parse_protocols
+from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
@@ -23,7 +24,7 @@ Examples:
 @click.option("--protocols", default="grpc,grpc++", show_default=True, help="Which to measure.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1, max=60),
+    type=Number(min=0.1, max=60),
     default=1.0,
     show_default=True,
     help="How long to look at each of some thirty small jobs.",

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
@@ -61,7 +62,7 @@ Examples:
 )
 @click.option(
     "--worker-cpu-ms",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="CPU of a worker's own operations for a step.  [default: the job's]",
 )
 @click.option("--workers", type=click.IntRange(min=1, max=10000), default=8, show_default=True)
@@ -83,14 +84,14 @@ Examples:
 )
 @click.option(
     "--latency-us",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=25.0,
     show_default=True,
     help="Of the network, one way.",
 )
 @click.option(
     "--cores",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=16.0,
     show_default=True,
     help="Of each machine.",
@@ -102,12 +103,12 @@ Examples:
 )
 @click.option(
     "--worker-cores",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="That a worker may use.  [default: all of its machine's; 0.3 with --case]",
 )
 @click.option(
     "--ps-cores",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="That a ps may use.  [default: all of its machine's; 2 with --case]",
 )
 @click.option("--ps-threads", type=click.IntRange(min=1), help="Communication threads of a ps.")
@@ -134,14 +135,14 @@ Examples:
 )
 @click.option(
     "--stragglers",
-    type=click.FloatRange(min=0, max=2),
+    type=Number(min=0, max=2),
     default=0.0,
     metavar="SIGMA",
     help="Spread of a worker's own time from step to step (of its logarithm): 0.3 is a third.",
 )
 @click.option(
     "--input-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="Examples a second that the input gives one worker.",
 )
 @click.option(
@@ -152,12 +153,14 @@ Examples:
 )
 @click.option(
     "--target",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="STEPS/S",
     help="The cheapest cluster that takes so many steps a second.",
 )
-@click.option("--price-core", type=float, default=0.0, help="Of a core, for --target.")
-@click.option("--price-gbit", type=float, default=0.0, help="Of a Gbit/s of a machine's link.")
+@click.option("--price-core", type=Number(min=0), default=0.0, help="Of a core, for --target.")
+@click.option(
+    "--price-gbit", type=Number(min=0), default=0.0, help="Of a Gbit/s of a machine's link."
+)
 @click.option(
     "--calibration",
     "calibration_path",
