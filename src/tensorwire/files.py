@@ -1,11 +1,13 @@
-"""Files that are whole or not there."""
+"""Files: written whole or not at all, and read with errors for people."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -22,3 +24,17 @@ def write_whole(path: Path, text: str) -> None:
         raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """What is in a file that the user has named.
+
+    Raises:
+        UsageError: the file cannot be read, or is not JSON; names it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error

@@ -69,6 +69,29 @@ def test_wrong_usage_is_one_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "cannot read {path}: No such file"),
+        ("{", "{path} is not JSON"),
+        ("[1]", "{path}: this is no record of `plan calibrate`"),
+        ('{"command": "plan calibrate"}', "{path}: this is no record of `plan calibrate`: "),
+        (json.dumps({**CALIBRATION, "costs": [1]}), "{path}: this is no record of"),
+        (json.dumps({**CALIBRATION, "measured_ps": "two"}), "'two' is no int"),
+    ],
+)
+def test_what_is_no_calibration_is_wrong_usage(
+    tensorwire: Any, tmp_path: Path, text: str | None, says: str
+) -> None:
+    path = tmp_path / "calibration.json"
+    if text is not None:
+        path.write_text(text)
+    done = tensorwire("plan", "--calibration", path, "--model", "one-big")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert says.format(path=path) in line
+
+
 def test_a_case_shows_both_scenarios_and_what_they_rest_on(
     tensorwire: Any, calibration: Path, tmp_path: Path
 ) -> None:

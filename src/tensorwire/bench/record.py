@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import tensorwire
+from tensorwire.documents import from_document
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
 
@@ -423,7 +424,7 @@ class Record(Generic[Result_co]):
                 version=document["version"],
                 tensorflow=document["tensorflow"],
                 host=Host(**document["host"]),
-                results=[_result(result_type, entry) for entry in document["results"]],
+                results=[from_document(result_type, entry) for entry in document["results"]],
                 ratios={
                     name: Ratio(float(value), _interval(intervals.get(name)))
                     for name, value in document["ratios"].items()
@@ -453,18 +454,6 @@ def not_a_record(error: Exception) -> TensorwireError:
 def json_text(document: dict[str, Any]) -> str:
     """JSON as records are written: a line a field, floats with six significant digits."""
     return json.dumps(_rounded(document), indent=1) + "\n"
-
-
-def _result(result_type: type[Result], entry: dict[str, Any]) -> Result:
-    values = dict(entry)
-    if "step_ms" in values:
-        values["step_ms"] = StepMs(**values["step_ms"])
-    if values.get("latency_us") is not None:
-        values["latency_us"] = LatencyUs(**values["latency_us"])
-    if result_type is LayoutResult:
-        values["tasks"] = tuple(TaskLoad(**each) for each in values["tasks"])
-        values["verdicts"] = tuple(Verdict(**each) for each in values["verdicts"])
-    return result_type(**values)
 
 
 def _interval(bounds: Sequence[float] | None) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.files import read_json
 
 if TYPE_CHECKING:
     from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
@@ -198,16 +199,9 @@ def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
 
 
 def _placement(path: Path) -> Placement:
-    import json
-
     from tensorwire.doctor.gather.plans import placement_of_document
 
-    try:
-        return placement_of_document(json.loads(path.read_text()), str(path))
-    except OSError as error:
-        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise TensorwireError(f"{path} is not JSON: {error}") from error
+    return placement_of_document(read_json(path), str(path))
 
 
 def _placement_of_graph(path: Path, ps: int) -> Placement:

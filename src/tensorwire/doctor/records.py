@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.doctor import figures
-from tensorwire.doctor.document import from_document, to_document
 from tensorwire.doctor.evidence import Evidence, Run, Scaling
 from tensorwire.doctor.finding import Diagnosis
+from tensorwire.documents import from_document, to_document
 from tensorwire.errors import TensorwireError
 
 COMMAND = "doctor"

@@ -11,7 +11,6 @@ step) says how hot ranges of rows are. Parts of a variable that was split alread
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorwire.errors import UsageError
+from tensorwire.files import read_json
 from tensorwire.monitor.figures import IN, TaskFigures
 
 PART = re.compile(r"(.+)/part_(\d+)")
@@ -142,7 +142,7 @@ class Traffic:
         Raises:
             UsageError: they are neither, or cannot be read.
         """
-        documents = [_json(path) for path in paths]
+        documents = [read_json(path) for path in paths]
         if all(isinstance(each, dict) and "tensors" in each for each in documents):
             try:
                 figures = [TaskFigures.from_json(each) for each in documents]
@@ -200,15 +200,6 @@ def row_bounds(rows: int, parts: int) -> list[tuple[int, int]]:
 
 def _is_ps(task: str) -> bool:
     return task.startswith("/job:ps/")
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
 
 
 def _overlap(first: int, end: int, rows: RowRange) -> int:

@@ -12,12 +12,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from tensorwire.documents import from_document
 from tensorwire.plan.costs import Costs, Kernels
 from tensorwire.plan.job import Transfer
 
@@ -57,12 +57,6 @@ class Observation:
     def beside_s(self) -> float:
         """What no task had: the kernel's work for packets, or somebody else's."""
         return self.machine_cpu_s - self.worker_cpu_s - self.ps_cpu_s
-
-    @staticmethod
-    def from_document(document: Mapping[str, Any]) -> Observation:
-        """Reads what `dataclasses.asdict` made."""
-        transfers = {name: Transfer(**document[name]) for name in ("to_worker", "to_ps")}
-        return Observation(**{**document, **transfers})
 
 
 @dataclass(frozen=True)
@@ -116,8 +110,9 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
     found = _least_squares(rows, wanted, weights, len(names))
     return Fitted(
         costs={
-            side: Costs.from_document(
-                {"step_cpu_s": step_s} | {what: found[column[side, what]] for what in _COLUMNS}
+            side: from_document(
+                Costs,
+                {"step_cpu_s": step_s} | {what: found[column[side, what]] for what in _COLUMNS},
             )
             for side in sides
         },

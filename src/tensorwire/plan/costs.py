@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorwire.bench.record import Host
-from tensorwire.errors import TensorwireError
+from tensorwire.documents import of_command
 
+COMMAND = "plan calibrate"
 SIDES = ("grpc", "grpc++", "grpc fused", "grpc++ fused")
 """Names of `Calibration.costs`: protocols as they are, and with tensors sent together."""
 
@@ -59,18 +60,6 @@ class Costs:
     crowded_factor: float = 1.0
     """How much more CPU everything takes while a machine has more to run than it has cores; less
     than 1 where messages that queue are handled together."""
-
-    def to_document(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_document(document: Mapping[str, Any]) -> Costs:
-        """Reads `to_document`; KeyError, TypeError or ValueError where it is not that."""
-        both_ways = tuple(
-            (float(rate), float(share)) for rate, share in document.get("both_ways", ())
-        )
-        return Costs(**{**document, "both_ways": both_ways})
 
     def both_ways_share(self, bytes_per_s: float) -> float:
         """Of twice a link's nominal rate, what both directions carry together."""
@@ -117,29 +106,13 @@ class Calibration:
 
     def to_document(self) -> dict[str, Any]:
         """For JSON; "command" tells what record it is."""
-        return {"command": "plan calibrate", **dataclasses.asdict(self)}
+        return {"command": COMMAND, **dataclasses.asdict(self)}
 
     @staticmethod
     def from_document(document: Any) -> Calibration:
         """Reads `to_document`.
 
         Raises:
-            TensorwireError: it is not that.
+            UsageError: it is not that.
         """
-        try:
-            values = dict(document)
-            if values.pop("command") != "plan calibrate":
-                raise ValueError(f"it is of {document['command']!r}")
-            return Calibration(
-                **{
-                    **values,
-                    "host": Host(**values["host"]),
-                    "costs": {
-                        side: Costs.from_document(each) for side, each in values["costs"].items()
-                    },
-                    "kernels": Kernels(**values["kernels"]),
-                    "notes": tuple(values.get("notes", ())),
-                }
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TensorwireError(f"this is no record of a calibration: {error!r}") from error
+        return of_command(COMMAND, Calibration, document)

@@ -7,14 +7,15 @@ seconds, sizes bytes, CPU seconds of one core.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.errors import TensorwireError
+from tensorwire.documents import of_command
 from tensorwire.placement.plan import Variable
 from tensorwire.placement.traffic import RowRange
 
+COMMAND = "plan job"
+"""What a record of a job says that it is of."""
 ASYNC, SYNC = "async", "sync"
 
 
@@ -97,32 +98,13 @@ class Job:
 
     def to_document(self) -> dict[str, Any]:
         """For JSON; "command" tells what record it is."""
-        return {"command": "plan job", **dataclasses.asdict(self)}
+        return {"command": COMMAND, **dataclasses.asdict(self)}
 
     @staticmethod
     def from_document(document: Any) -> Job:
         """Reads `to_document`.
 
         Raises:
-            TensorwireError: it is not that.
+            UsageError: it is not that.
         """
-        try:
-            values = dict(document)
-            if values.pop("command") != "plan job":
-                raise ValueError(f"it is of {document['command']!r}")
-            variables = tuple(_variable(each) for each in values.pop("variables"))
-            return Job(**values, variables=variables)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TensorwireError(f"this is no record of a job: {error!r}") from error
-
-
-def _variable(document: Mapping[str, Any]) -> JobVariable:
-    variable = dict(document["variable"])
-    return JobVariable(
-        variable=Variable(**{**variable, "shape": tuple(variable["shape"])}),
-        asked=Transfer(**document["asked"]),
-        pulled=Transfer(**document["pulled"]),
-        pushed=Transfer(**document["pushed"]),
-        ps_cpu_s=document["ps_cpu_s"],
-        rows=tuple(RowRange(*each) for each in document["rows"]),
-    )
+        return of_command(COMMAND, Job, document)

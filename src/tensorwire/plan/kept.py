@@ -8,8 +8,8 @@ from typing import Any
 
 import platformdirs
 
-from tensorwire.errors import TensorwireError
-from tensorwire.files import write_whole
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.files import read_json, write_whole
 from tensorwire.plan.costs import Calibration
 
 SHIPPED = Path(__file__).with_name("shipped.json")
@@ -50,15 +50,9 @@ def read(path: Path) -> Calibration:
     """The calibration in a file.
 
     Raises:
-        TensorwireError: there is none.
+        UsageError: there is none.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise TensorwireError(f"{path} is not JSON: {error}") from error
-    try:
-        return Calibration.from_document(document)
-    except TensorwireError as error:
-        raise TensorwireError(f"{path}: {error}") from error
+        return Calibration.from_document(read_json(path))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error

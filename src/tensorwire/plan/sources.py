@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,10 @@ from tensorwire.bench.record import Record, TrainResult
 from tensorwire.doctor import evidence
 from tensorwire.doctor import records as looks
 from tensorwire.errors import UsageError
+from tensorwire.files import read_json
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.plan.costs import Calibration
+from tensorwire.plan.job import COMMAND as JOB_COMMAND
 from tensorwire.plan.job import Job, JobVariable, Transfer
 from tensorwire.plan.loads import receiving_s, sending_s
 
@@ -89,14 +90,9 @@ def of_record(path: Path, calibration: Calibration) -> Job:
     Raises:
         TensorwireError: it is none of these.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
+    document = read_json(path)
     command = document.get("command") if isinstance(document, dict) else None
-    if command == "plan job":
+    if command == JOB_COMMAND:
         return Job.from_document(document)
     if command in ("bench train", "demo"):
         return _of_training(Record.from_document(document), calibration, path)

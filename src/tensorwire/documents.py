@@ -1,12 +1,15 @@
-"""Dataclasses to JSON and back, so that what was looked at can be judged again later."""
+"""Dataclasses to JSON and back."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
+
+from tensorwire.errors import UsageError
 
 Record = TypeVar("Record")
 
@@ -22,21 +25,41 @@ def to_document(value: Any) -> Any:
 
 
 def from_document(record: type[Record], document: Any) -> Record:
-    """Reads what `to_document` made; fields that it does not know are left out.
+    """Reads what `to_document` or `dataclasses.asdict` made; fields that it does not know are left
+    out.
 
     Raises:
         TypeError, ValueError: the document is no such record.
     """
     if not isinstance(document, Mapping):
         raise TypeError(f"{record.__name__} is no object: {document!r}")
-    hints = typing.get_type_hints(record)
-    fields: Any = record
+    known: Any = record
+    hints = _hints(known)
     values = {
         field.name: _value(hints[field.name], document[field.name])
-        for field in dataclasses.fields(fields)
+        for field in dataclasses.fields(known)
         if field.name in document
     }
     return record(**values)
+
+
+def of_command(command: str, record: type[Record], document: Any) -> Record:
+    """Reads a record that says of which command it is, as "command".
+
+    Raises:
+        UsageError: it is of none, or of another, or something is missing.
+    """
+    if not isinstance(document, Mapping) or document.get("command") != command:
+        raise UsageError(f"this is no record of `{command}`")
+    try:
+        return from_document(record, document)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"this is no record of `{command}`: {error}") from error
+
+
+@functools.cache
+def _hints(record: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(record)
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -46,11 +69,19 @@ def _value(hint: Any, value: Any) -> Any:
         (hint,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
     if dataclasses.is_dataclass(hint):
         return from_document(typing.cast("type[Any]", hint), value)
-    if typing.get_origin(hint) is Sequence:
-        (element,) = typing.get_args(hint)
-        if not isinstance(value, list):
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"no object: {value!r}")
+        return {name: _value(arguments[1], each) for name, each in value.items()}
+    if origin in (Sequence, tuple):
+        if not isinstance(value, (list, tuple)):
             raise TypeError(f"no list: {value!r}")
-        return tuple(_value(element, each) for each in value)
+        if origin is tuple and arguments[-1] is not Ellipsis:
+            return tuple(_value(each, item) for each, item in zip(arguments, value, strict=True))
+        return tuple(_value(arguments[0], each) for each in value)
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
+        return hint(*map(_value, _hints(hint).values(), value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint in (bool, int, float, str) and type(value) is not hint:
