@@ -57,6 +57,22 @@ def train(server: ApiServer) -> None:
         ).to_json()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--claim", "data:/data"), "--claim: of a cluster; name its --image"),
+        (("--token-secret", "mine"), "--token-secret: of a cluster"),
+        (("--namespace", "a", "--context", "b"), "--namespace and --context: of a cluster"),
+    ],
+)
+def test_what_only_a_cluster_has_is_not_looked_for_in_the_lab(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str
+) -> None:
+    assert run("compare", "--case", "1", "--workers", "2", *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
 def test_both_layouts_run_on_the_cluster_one_after_the_other_and_nothing_stays(
     api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

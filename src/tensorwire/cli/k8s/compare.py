@@ -75,8 +75,14 @@ def compare(
 
     end_in_order()
     if image is None:
-        if namespace or context:
-            raise UsageError("--namespace and --context are a cluster's: name its --image, too")
+        of_a_cluster = {
+            "--namespace": namespace,
+            "--context": context,
+            "--claim": plan.job.claims,
+            "--token-secret": plan.job.own_token_secret,
+        }
+        if given := [option for option, value in of_a_cluster.items() if value]:
+            raise UsageError(f"{' and '.join(given)}: of a cluster; name its --image, too")
         from tensorwire.k8s.in_lab import LabStage
 
         stage = LabStage(parse_link("--link", link) if link else LinkSettings(), templates)
