@@ -35,7 +35,7 @@ from tensorwire.plan.calibrate_fit import (
 )
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.job import Job, Transfer
 from tensorwire.plan.predict import predict
 from tensorwire.plan.recipe import Recipes
 from tensorwire.plan.sites import sites
@@ -159,27 +159,6 @@ def calibration_of(
     )
 
 
-def job_of_variables(
-    name: str,
-    variables: Sequence[Variable],
-    kernels: Kernels,
-    *,
-    pull: bool = True,
-    push: bool = True,
-) -> Job:
-    """A step that reads and updates every variable as a whole, and does nothing else."""
-    found, moved_bytes = [], 0.0
-    for variable in variables:
-        way = Transfer(1, variable.bytes)
-        pulled, pushed = way if pull else Transfer(), way if push else Transfer()
-        both_bytes = pulled.bytes + pushed.bytes
-        moved_bytes += both_bytes
-        ps_cpu_s = kernels.variable_ps_cpu_s + both_bytes * kernels.byte_ps_cpu_s
-        found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
-    own_s = len(found) * kernels.variable_worker_cpu_s + moved_bytes * kernels.byte_worker_cpu_s
-    return Job(name, "made of variables", 1, tuple(found), own_s)
-
-
 def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluster:
     """Hosts that share one machine, the ps first."""
     bytes_per_s = None if bits_per_s is None else bits_per_s / 8
@@ -254,7 +233,9 @@ def _job(case: Case, fitted: Fitted) -> Job:
             Variable(f"table{number}", (table.floats,), FLOAT_BYTES)
             for number, table in enumerate(case.tables)
         ]
-        return job_of_variables(case.name, tables, fitted.kernels, pull=case.pull, push=case.push)
+        return models.of_variables(
+            case.name, tables, fitted.kernels, pull=case.pull, push=case.push
+        )
     own_s = fitted.own_s.get(case.model, (0.0, 0.0))
     source = "measured with one worker and one ps"
     return models.job_of(case.model, case.batch_size, *own_s, source)

@@ -54,6 +54,11 @@ class Observation:
     """Of all cores."""
 
     @property
+    def moved_bytes(self) -> float:
+        """Both ways."""
+        return self.to_ps.bytes + self.to_worker.bytes
+
+    @property
     def beside_s(self) -> float:
         """What no task had: the kernel's work for packets, or somebody else's."""
         return self.machine_cpu_s - self.worker_cpu_s - self.ps_cpu_s
@@ -101,7 +106,8 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
             if each.model:
                 row[column[each.model, own]] = 1.0
             else:
-                known_s = _kernel_s(each, kernels, end)
+                of_end = kernels.worker_s if end == _WORKER else kernels.ps_s
+                known_s = of_end(each.variables, each.moved_bytes)
             rows.append(row)
             # The kernel works for the packets of both ends, in whoever's name.
             wanted.append(max(0.0, cpu_s + beside_s / 2 - known_s))
@@ -174,20 +180,11 @@ def _amounts(each: Observation, end: int) -> dict[str, float]:
 def _kernels(observations: Sequence[Observation], step_s: float) -> Kernels:
     """A step with its variables on the worker costs kernels alone; half are what a ps would run."""
     local = [each for each in observations if each.side == LOCAL]
-    rows = [
-        {0: float(each.variables), 1: each.to_ps.bytes + each.to_worker.bytes} for each in local
-    ]
+    rows = [{0: float(each.variables), 1: each.moved_bytes} for each in local]
     wanted = [max(0.0, each.worker_cpu_s - step_s) for each in local]
     weights = [1 / each.worker_cpu_s for each in local]
     variable_s, byte_s = _least_squares(rows, wanted, weights, 2)
     return Kernels(variable_s / 2, byte_s / 2, variable_s / 2, byte_s / 2)
-
-
-def _kernel_s(each: Observation, kernels: Kernels, end: int) -> float:
-    size = each.to_ps.bytes + each.to_worker.bytes
-    if end == _PS:
-        return each.variables * kernels.variable_ps_cpu_s + size * kernels.byte_ps_cpu_s
-    return each.variables * kernels.variable_worker_cpu_s + size * kernels.byte_worker_cpu_s
 
 
 def _nothing(observations: Iterable[Observation]) -> list[Observation]:

@@ -82,6 +82,14 @@ class Kernels:
     byte_worker_cpu_s: float = 0.0
     """Of a worker for each byte that it gets or sends: its kernels read and write those."""
 
+    def ps_s(self, variables: float, size_bytes: float) -> float:
+        """CPU of the ps for so many variables, of which so many bytes move."""
+        return variables * self.variable_ps_cpu_s + size_bytes * self.byte_ps_cpu_s
+
+    def worker_s(self, variables: float, size_bytes: float) -> float:
+        """CPU of the worker for them."""
+        return variables * self.variable_worker_cpu_s + size_bytes * self.byte_worker_cpu_s
+
 
 @dataclass(frozen=True)
 class Calibration:

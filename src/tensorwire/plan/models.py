@@ -1,18 +1,21 @@
-"""The models of `tensorwire bench train` as jobs: what their steps move follows from their columns.
+"""Models as jobs: what a step moves follows from what is known of the model.
 
-A column's ids are sent once to each ps that looks it up, and the linear part has one gradient for
-all of its columns, so TensorFlow sends it once: both are counted with the first who needs them.
+Of those of `tensorwire bench train` these are the columns. A column's ids are sent once to each ps
+that looks it up, and the linear part has one gradient for all of its columns, so TensorFlow sends
+it once: both are counted with the first who needs them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
 from tensorwire.placement.plan import Variable
-from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.costs import Kernels
+from tensorwire.plan.job import NOTHING, Job, JobVariable, Transfer
 
 _FLOAT, _ID = 4, 8
 _ADAGRAD_SLOTS, _FTRL_SLOTS = 1, 2
@@ -62,3 +65,24 @@ def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, so
         variables=tuple(replace(each, ps_cpu_s=each_s) for each in variables),
         worker_cpu_s=worker_cpu_s,
     )
+
+
+def of_variables(
+    name: str,
+    variables: Sequence[Variable],
+    kernels: Kernels,
+    *,
+    pull: bool = True,
+    push: bool = True,
+) -> Job:
+    """A step that reads and updates every variable as a whole, and does nothing else."""
+    found, moved_bytes = [], 0.0
+    for variable in variables:
+        way = Transfer(1, variable.bytes)
+        pulled, pushed = way if pull else NOTHING, way if push else NOTHING
+        both_bytes = pulled.bytes + pushed.bytes
+        moved_bytes += both_bytes
+        ps_cpu_s = kernels.ps_s(1, both_bytes)
+        found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
+    own_s = kernels.worker_s(len(found), moved_bytes)
+    return Job(name, "made of variables", 1, tuple(found), own_s)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.bench.record import Record, TrainResult
+from tensorwire.bench.sides import side_name
 from tensorwire.doctor import evidence
 from tensorwire.doctor import records as looks
 from tensorwire.errors import UsageError
@@ -68,14 +69,14 @@ def of_model(model: Model, calibration: Calibration, name: str, batch_size: int 
         moved = pulled[variable.name] + pushed[variable.name]
         if not moved.tensors + asked[variable.name].tensors:
             continue
-        worker_cpu_s += kernels.variable_worker_cpu_s + moved.bytes * kernels.byte_worker_cpu_s
+        worker_cpu_s += kernels.worker_s(1, moved.bytes)
         variables.append(
             JobVariable(
                 variable,
                 asked[variable.name],
                 pulled[variable.name],
                 pushed[variable.name],
-                kernels.variable_ps_cpu_s + moved.bytes * kernels.byte_ps_cpu_s,
+                kernels.ps_s(1, moved.bytes),
             )
         )
     source = f"{name}: what crosses by its shapes, its own work by the calibration's kernels"
@@ -110,16 +111,14 @@ def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> J
         raise UsageError(f"{path} has no result of a training")
     first = results[0]
     job = of_calibrated(calibration, first.model)
-    rates = ", ".join(f"{_side(each)} {each.steps_per_s:.3g}" for each in results)
+    rates = ", ".join(
+        f"{side_name(each.protocol, each.tensor_fuse)} {each.steps_per_s:.3g}" for each in results
+    )
     tasks = f"{first.workers} workers and {first.ps} ps, " if first.workers else ""
     source = f"{job.source}; {path.name} ran it with {tasks}steps/s: {rates}"
     if first.batch_size and first.batch_size != job.batch_size:
         source += f", with {first.batch_size} examples a step, and not {job.batch_size}"
     return replace(job, source=source)
-
-
-def _side(result: TrainResult) -> str:
-    return f"{result.protocol} fused" if result.tensor_fuse else result.protocol
 
 
 def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> Job:
@@ -130,7 +129,7 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
     steps = sum(task.steps or 0.0 for task in job.workers)
     if not steps:
         raise UsageError(f"{path} has no steps of a worker: look for longer")
-    side = f"{job.protocol} fused" if job.tensor_fuse else job.protocol
+    side = side_name(job.protocol, job.tensor_fuse)
     costs = calibration.costs.get(side)
     if costs is None:
         raise UsageError(f"the calibration has no costs of {side}, on which {path} was made")
