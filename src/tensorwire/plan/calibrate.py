@@ -19,7 +19,6 @@ from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.record import Host
 from tensorwire.bench.sides import PROTOCOLS, Watcher
-from tensorwire.lab.network import BURST_BYTES
 from tensorwire.placement.plan import Plan, Variable, round_robin
 from tensorwire.plan import loads, models
 from tensorwire.plan.bounds import alone_s
@@ -38,6 +37,7 @@ from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import Job, Transfer
 from tensorwire.plan.predict import predict
 from tensorwire.plan.recipe import Recipes
+from tensorwire.plan.shape import ONE_MACHINE, Shape
 from tensorwire.plan.sites import sites
 
 LINK_BITS_PER_S = 1e9
@@ -160,12 +160,9 @@ def calibration_of(
 
 
 def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluster:
-    """Hosts that share one machine, the ps first."""
+    """Hosts that share one machine."""
     bytes_per_s = None if bits_per_s is None else bits_per_s / 8
-    hosts = range(ps + workers)
-    return Cluster.one_machine(
-        cores, hosts[ps:], hosts[:ps], bytes_per_s, link_burst_bytes=BURST_BYTES
-    )
+    return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s).cluster()
 
 
 def _cases(count: int, with_local: bool) -> list[Case]:
@@ -247,11 +244,7 @@ def _waits(
     """Costs and jobs with what shows only in how long steps take."""
     waiting = [each for each in seen if each.side != LOCAL and each.case != NOTHING]
     alone = [each for each in waiting if each.workers == 1]
-    plans = {
-        (each.case, each.ps): round_robin([v.variable for v in jobs[each.case].variables], each.ps)
-        for each in waiting
-    }
-    spread = {key: loads.loads(jobs[key[0]], plan) for key, plan in plans.items()}
+    spread = {each.case: loads.loads(jobs[each.case], _dealt(jobs[each.case], 1)) for each in alone}
 
     def chosen(of: str, values: Mapping[str, float]) -> dict[str, Any]:
         return {n.removeprefix(f"{of}/"): v for n, v in values.items() if n.startswith(f"{of}/")}
@@ -262,7 +255,7 @@ def _waits(
             cluster = lab(1, 1, cores, each.link_bits_per_s)
             job = replace(jobs[each.case], **chosen(_JOB, values))
             its = replace(costs[each.side], **chosen(each.side, values))
-            found = sites(cluster, spread[each.case, 1])
+            found = sites(cluster, spread[each.case])
             total += missed(alone_s(Recipes(job, cluster, its, found), 0), each.step_s)
         return total
 
@@ -273,49 +266,58 @@ def _waits(
     jobs = {name: replace(job, **chosen(_JOB, values)) for name, job in jobs.items()}
     made = {}
     for side, of_side in costs.items():
-        first = replace(of_side, **chosen(side, values))
-        crowd = [e for e in waiting if e.side == side and e.workers > 1 and e.case in CROWDED]
-
-        def misses_crowded(
-            factor: Mapping[str, Any], first: Costs = first, crowd: list[Observation] = crowd
-        ) -> float:
-            total = 0.0
-            for each in crowd:
-                cluster = lab(each.workers, each.ps, cores, each.link_bits_per_s)
-                its, plan = replace(first, **factor), plans[each.case, each.ps]
-                rate = predict(jobs[each.case], cluster, each.side, its, plan, steps=_STEPS)
-                total += missed(each.workers / rate.steps_per_s, each.step_s)
-            return total
-
-        crowded = replace(first, crowded_factor=descend(misses_crowded, _CROWDED)["crowded_factor"])
-        made[side] = replace(crowded, both_ways=_both_ways(crowded, side, jobs, waiting, cores))
+        together = [each for each in waiting if each.side == side and each.workers > 1]
+        crowd = [each for each in together if each.case in CROWDED]
+        crowded = _crowded(replace(of_side, **chosen(side, values)), jobs, crowd, cores)
+        of_links = [each for each in together if each.case == BOTH_WAYS.name]
+        made[side] = replace(crowded, both_ways=_both_ways(crowded, jobs, of_links, cores))
     return made, jobs
 
 
+def _crowded(
+    costs: Costs, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+) -> Costs:
+    """With the `crowded_factor` that explains these best."""
+
+    def misses(factor: Mapping[str, Any]) -> float:
+        its = replace(costs, **factor)
+        return sum(_missed(each, jobs[each.case], its, cores) for each in seen)
+
+    return replace(costs, crowded_factor=descend(misses, _CROWDED)["crowded_factor"])
+
+
 def _both_ways(
-    costs: Costs, side: str, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+    costs: Costs, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
 ) -> tuple[tuple[float, float], ...]:
     """`Costs.both_ways`, of the rates at which less than both directions was carried."""
     found = []
     for each in seen:
-        if each.case != BOTH_WAYS.name or each.side != side or each.link_bits_per_s is None:
+        if each.link_bits_per_s is None:
             continue
-        job, rate = jobs[BOTH_WAYS.name], each.link_bits_per_s / 8
-        plan = round_robin([v.variable for v in job.variables], each.ps)
-        cluster = lab(each.workers, each.ps, cores, each.link_bits_per_s)
-
-        def misses(
-            share: Mapping[str, float],
-            each: Observation = each,
-            rate: float = rate,
-            plan: Plan = plan,
-            cluster: Cluster = cluster,
-        ) -> float:
-            its = replace(costs, both_ways=((rate, share["share"]),))
-            predicted = predict(jobs[BOTH_WAYS.name], cluster, side, its, plan, steps=_STEPS)
-            return missed(each.workers / predicted.steps_per_s, each.step_s)
-
-        share = descend(misses, {"share": _SHARES})["share"]
+        share = _share(costs, jobs[each.case], each, each.link_bits_per_s / 8, cores)
         if share < 1.0:
-            found.append((rate, share))
+            found.append((each.link_bits_per_s / 8, share))
     return tuple(sorted(found))
+
+
+def _share(costs: Costs, job: Job, seen: Observation, bytes_per_s: float, cores: int) -> float:
+    """Of twice a link's rate, what explains one observation best."""
+
+    def misses(share: Mapping[str, float]) -> float:
+        its = replace(costs, both_ways=((bytes_per_s, share["share"]),))
+        return _missed(seen, job, its, cores)
+
+    return descend(misses, {"share": _SHARES})["share"]
+
+
+def _missed(seen: Observation, job: Job, costs: Costs, cores: int) -> float:
+    """How far off the planner's own prediction of that job is."""
+    cluster = lab(seen.workers, seen.ps, cores, seen.link_bits_per_s)
+    plan = _dealt(job, seen.ps)
+    predicted = predict(job, cluster, seen.side, costs, plan, steps=_STEPS)
+    return missed(seen.workers / predicted.steps_per_s, seen.step_s)
+
+
+def _dealt(job: Job, ps: int) -> Plan:
+    """The variables where `_observed` had them."""
+    return round_robin([each.variable for each in job.variables], ps)
