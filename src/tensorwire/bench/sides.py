@@ -13,11 +13,10 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
-from tensorwire.bench import stats
 from tensorwire.bench.places import HERE, Places
 from tensorwire.bench.record import Ratio
 from tensorwire.cluster import split_address
@@ -25,6 +24,9 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import LocalCluster, Task
 from tensorwire.lab.channel import ChannelClosed, Message
 from tensorwire.scope import Scope
+
+if TYPE_CHECKING:
+    from tensorwire.bench.stats import Rounds
 
 PROTOCOLS = ("grpc", "grpc++")
 TRANSPORTS = ("auto", "tcp", "memory")
@@ -361,20 +363,20 @@ class CeilingSide(ClusterProcesses):
         return times
 
 
-def compare(
-    rounds: Mapping[str, stats.Rounds], pairs: Sequence[tuple[str, str]]
-) -> dict[str, Ratio]:
+def compare(rounds: Mapping[str, Rounds], pairs: Sequence[tuple[str, str]]) -> dict[str, Ratio]:
     """ "a/b" for each pair of `pairs` that was measured."""
+    from tensorwire.bench.stats import speedup  # and numpy, which no --help waits for
+
     return {
-        f"{first}/{second}": stats.speedup(rounds[first], rounds[second])
+        f"{first}/{second}": speedup(rounds[first], rounds[second])
         for first, second in pairs
         if first in rounds and second in rounds
     }
 
 
 def by_side_and_case(
-    rounds: Mapping[str, Mapping[str, stats.Rounds]],
-) -> dict[str, stats.Rounds]:
+    rounds: Mapping[str, Mapping[str, Rounds]],
+) -> dict[str, Rounds]:
     """The rounds of each case and side as those of one: "grpc", or "grpc tiny" of several cases."""
     return {
         name + _case_suffix(case, rounds): of_side
@@ -384,7 +386,7 @@ def by_side_and_case(
 
 
 def compare_cases(
-    rounds: Mapping[str, Mapping[str, stats.Rounds]],
+    rounds: Mapping[str, Mapping[str, Rounds]],
     pairs: Sequence[tuple[str, str]] = PAIRS,
 ) -> dict[str, Ratio]:
     """`pairs` in each case of `rounds`; the case is in the name where there are several."""
