@@ -7,15 +7,12 @@ answered.
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from typing import Any
 
 import numpy as np
 
 from tensorwire.bench import task_server
-from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
 _SIDE = 256
@@ -149,13 +146,4 @@ def main(channel: TaskEnd) -> None:
 
 
 if __name__ == "__main__":
-    task_end = TaskEnd()
-    try:
-        main(task_end)
-    except TensorwireError as failure:
-        task_end.send({"error": str(failure)})
-        sys.exit(1)
-    except Exception as failure:
-        traceback.print_exc()
-        task_end.send({"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"})
-        sys.exit(1)
+    task_server.run(main)

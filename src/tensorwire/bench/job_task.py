@@ -7,16 +7,13 @@ answers "build" (makes a case's graph), "open" (its session), "run" (steps for s
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tensorwire.bench import task_server
 from tensorwire.bench.models import MODELS, wide_deep
-from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
 _SIDE = 256
@@ -157,13 +154,4 @@ def main(channel: TaskEnd) -> None:
 
 
 if __name__ == "__main__":
-    task_end = TaskEnd()
-    try:
-        main(task_end)
-    except TensorwireError as failure:
-        task_end.send({"error": str(failure)})
-        sys.exit(1)
-    except Exception as failure:
-        traceback.print_exc()
-        task_end.send({"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"})
-        sys.exit(1)
+    task_server.run(main)

@@ -12,11 +12,9 @@ said otherwise here:
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,6 @@ import numpy as np
 
 from tensorwire.bench import task_server, traffic
 from tensorwire.bench.models import MODELS, examples, wide_deep
-from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
 
 _EVALUATION_BATCH = 8192
@@ -199,7 +196,8 @@ def _work(worker: Worker, config: TaskConfig, channel: TaskEnd) -> None:
         channel.send(commands[message.pop("do")](**message))
 
 
-def main(config: TaskConfig, channel: TaskEnd) -> None:
+def main(channel: TaskEnd) -> None:
+    config = TaskConfig(**(channel.receive() or {}))
     tf, server = task_server.start(
         config.spec, config.job, config.index, config.protocol, config.tensor_fuse
     )
@@ -216,15 +214,4 @@ def main(config: TaskConfig, channel: TaskEnd) -> None:
 
 
 if __name__ == "__main__":
-    task_end = TaskEnd()
-    try:
-        main(TaskConfig(**(task_end.receive() or {})), task_end)
-    except TensorwireError as failure:
-        task_end.send({"error": str(failure)})
-        sys.exit(1)
-    except Exception as failure:
-        traceback.print_exc()
-        # TensorFlow rules a line of "=" above the errors of several tasks.
-        lines = [line.strip() for line in str(failure).splitlines() if line.strip(" =")]
-        task_end.send({"error": ": ".join([type(failure).__name__, *lines[:1]])})
-        sys.exit(1)
+    task_server.run(main)
