@@ -10,9 +10,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from tensorwire.k8s.cases import Case
 from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.k8s.progress import counts
+from tensorwire.k8s.stage import RunningJob, Stage
 from tensorwire.monitor.figures import IN, TaskFigures, short_name
 
 COMMAND = "k8s compare"
@@ -38,67 +37,6 @@ COMMAND = "k8s compare"
 _FIRST_STEPS = 10
 """Of each worker: by then every variable has crossed, and what is made at first use is made."""
 _POLL_S = 0.5
-
-
-class RunningJob(ABC):
-    """A job that was started, seen from whoever measures it."""
-
-    @abstractmethod
-    def go_on(self) -> None:
-        """Does what is due now, which takes little time.
-
-        Raises:
-            TensorwireError: a task has failed, or its training has ended.
-        """
-
-    @abstractmethod
-    def figures(self) -> list[TaskFigures]:
-        """What the tasks serve that serve their figures now."""
-
-    @abstractmethod
-    def troubles(self) -> str:
-        """What holds tasks up, for an error; empty where nothing is known."""
-
-    @property
-    @abstractmethod
-    def node_of(self) -> Mapping[str, str]:
-        """Of each task, by its name."""
-
-
-class Stage(ABC):
-    """Where jobs run."""
-
-    @abstractmethod
-    def run(self, job: Job) -> AbstractContextManager[RunningJob]:
-        """Starts a job; nothing of it is left afterwards, however the block is left."""
-
-    @property
-    @abstractmethod
-    def link_mb_per_s(self) -> float | None:
-        """What a node's link carries in each direction, where that is known."""
-
-    @property
-    @abstractmethod
-    def cores_of_node(self) -> int | None:
-        """Where that is known."""
-
-    @property
-    @abstractmethod
-    def tensorflow(self) -> str | None:
-        """Its version, where that is known."""
-
-    @property
-    @abstractmethod
-    def document(self) -> Mapping[str, object] | None:
-        """The lab as a record has it; None outside of one."""
-
-
-def ended_early(task: str) -> TensorwireError:
-    """What `go_on` raises where training has ended."""
-    return TensorwireError(
-        f"{task} has ended before its figures were read: let the script train longer, or look at "
-        "it for fewer --seconds"
-    )
 
 
 @dataclass(frozen=True)

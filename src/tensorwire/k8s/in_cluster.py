@@ -11,9 +11,9 @@ from pathlib import Path
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s import submit, watch
 from tensorwire.k8s.connection import Connection, Unreachable
-from tensorwire.k8s.experiment import RunningJob, Stage, ended_early
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
+from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.k8s.state import FAILED, SUCCEEDED
 from tensorwire.monitor.figures import TaskFigures
 

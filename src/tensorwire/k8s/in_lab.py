@@ -14,9 +14,9 @@ import psutil
 
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.box import Box
-from tensorwire.k8s.experiment import RunningJob, Stage, ended_early
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
+from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.lab.settings import LinkSettings
 from tensorwire.monitor.fetch import fetch_all
 from tensorwire.monitor.figures import TaskFigures

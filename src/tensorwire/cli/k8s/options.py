@@ -193,14 +193,12 @@ def job_options(command: Command) -> Command:
     def with_job(**options: Any) -> Any:
         from tensorwire.k8s.job import Job, Script
 
-        def take(*names: str) -> dict[str, Any]:
-            return {name: options.pop(name) for name in names}
-
-        sizes = _sizes(**take("case", "cases_file", "workers", "ps", "workers_per_node"))
+        sizes = _taken(options, "case", "cases_file", "workers", "ps", "workers_per_node")
         job = Job(
             script=Script.named(options.pop("script")),
-            **sizes,
-            **take("name", "image", "layout", "scheduling", "format", "placement", "protocol"),
+            **_sizes(**sizes),
+            **_taken(options, "name", "image", "layout", "scheduling", "format"),
+            **_taken(options, "placement", "protocol"),
             **_common(options),
         )
         return command(job=job, **options)
@@ -260,19 +258,21 @@ def _common(options: dict[str, Any]) -> dict[str, Any]:
     """What of a Job every command says alike; taken from `options`, but for the namespace."""
     from tensorwire.k8s.job import Resources
 
-    def take(*names: str) -> dict[str, Any]:
-        return {name: options.pop(name) for name in names}
-
     return {
         "worker_resources": Resources(options.pop("worker_cpu"), options.pop("worker_memory")),
         "ps_resources": Resources(options.pop("ps_cpu"), options.pop("ps_memory")),
         "environment": _pairs("--env", options.pop("env"), "=", "NAME=VALUE"),
         "claims": _pairs("--claim", options.pop("claim"), ":", "CLAIM:/PATH"),
         "namespace": options["namespace"],
-        **_token(**take("token_secret", "no_token")),
-        **take("api", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
-        **take("pull_secret", "service_account", "arguments"),
+        **_token(**_taken(options, "token_secret", "no_token")),
+        **_taken(options, "api", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
+        **_taken(options, "pull_secret", "service_account", "arguments"),
     }
+
+
+def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """These of the options, which then are not among them any more."""
+    return {name: options.pop(name) for name in names}
 
 
 def _token(token_secret: str | None, no_token: bool) -> dict[str, Any]:
