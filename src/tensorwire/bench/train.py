@@ -8,10 +8,8 @@ holds on a noisy machine. The first turn of each is a warm-up and is not counted
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from tensorwire.bench.stats import typical_s
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import ChannelClosed, Message
 from tensorwire.lab.local import LocalCluster, Task
+from tensorwire.plugin.tensorflow_install import check_installed
 
 # A report is due well within its timeout even where a step takes seconds.
 _STEPS_A_REPORT = 20
@@ -102,10 +101,7 @@ def run(
     Raises TensorwireError when TensorFlow or the data is missing or a task fails, and leaves no
     process behind, however it ends.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise TensorwireError(
-            f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
-        )
+    check_installed()
     noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         clusters = [

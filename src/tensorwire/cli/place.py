@@ -13,7 +13,7 @@ from tensorwire import __version__
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.placement.plan import Model
+from tensorwire.placement.plan import STRATEGIES, Model
 
 
 @click.command(
@@ -50,7 +50,7 @@ Examples:
 @click.option(
     "--strategy",
     "strategies",
-    type=click.Choice(["round_robin", "greedy", "balanced"]),
+    type=click.Choice(tuple(STRATEGIES)),
     multiple=True,
     help="May be given more than once.  [default: all]",
 )
@@ -105,8 +105,8 @@ def place(
         model = _of_script(script, arguments, ps, deadline_s)
     variables = plan.whole(model.variables, keep_whole)
     measured = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
-    chosen = strategies or tuple(plan.STRATEGIES)
-    plans = [plan.STRATEGIES[name](variables, ps, measured) for name in chosen]
+    chosen = strategies or tuple(STRATEGIES)
+    plans = [STRATEGIES[name](variables, ps, measured) for name in chosen]
     if measured is None:  # shown, but no reason to split: what a step runs, a graph does not say
         predicted = Traffic.predicted(model.crossings, batch)
         plans = [dataclasses.replace(each, traffic=predicted) for each in plans]

@@ -11,6 +11,7 @@ import click
 
 from tensorwire.errors import UsageError
 from tensorwire.monitor import endpoint
+from tensorwire.placement.plan import STRATEGIES
 from tensorwire.plugin import runner
 
 
@@ -41,7 +42,7 @@ from tensorwire.plugin import runner
 )
 @click.option(
     "--placement",
-    type=click.Choice(["round_robin", "greedy", "balanced"]),
+    type=click.Choice(tuple(STRATEGIES)),
     help="Where variables go, if the script does not say: one ps after the other, the one with the "
     "fewest bytes, or planned and split after a dry run.  [default: round_robin]",
 )

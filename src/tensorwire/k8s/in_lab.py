@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.errors import UsageError
 from tensorwire.k8s.box import Box
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
@@ -20,6 +19,7 @@ from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.lab.settings import LinkSettings
 from tensorwire.monitor.fetch import fetch_all
 from tensorwire.monitor.figures import TaskFigures
+from tensorwire.plugin.tensorflow_install import not_installed
 
 # A process of TensorFlow with a small model.
 _TASK_BYTES = 600e6
@@ -36,9 +36,7 @@ class LabStage(Stage):
         self._nodes = 0
         of_tensorflow = importlib.metadata.packages_distributions().get("tensorflow")
         if not of_tensorflow:
-            raise TensorwireError(
-                f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
-            )
+            raise not_installed()
         self._tensorflow = importlib.metadata.version(of_tensorflow[0])
 
     @contextlib.contextmanager

@@ -10,7 +10,9 @@ from tensorwire.lab.network import BURST_BYTES
 from tensorwire.plan.cluster import COLOCATED, ISOLATED, Cluster
 
 ONE_MACHINE = "one-machine"
-LAYOUTS = (COLOCATED, ISOLATED, ONE_MACHINE)
+SCENARIOS = (COLOCATED, ISOLATED)
+"""Of the published test."""
+LAYOUTS = (*SCENARIOS, ONE_MACHINE)
 
 
 @dataclass(frozen=True)

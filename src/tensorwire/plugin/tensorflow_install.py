@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 import warnings
@@ -34,6 +35,19 @@ class TensorFlowInstall:
         return f"{self.version}/" + "/".join(map(str, sizes))
 
 
+def not_installed() -> TensorwireError:
+    """What to raise where there is no TensorFlow."""
+    return TensorwireError(
+        f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
+    )
+
+
+def check_installed() -> None:
+    """Raises TensorwireError where there is no TensorFlow; does not import it, which takes long."""
+    if importlib.util.find_spec("tensorflow") is None:
+        raise not_installed()
+
+
 def find_tensorflow() -> TensorFlowInstall:
     """Imports TensorFlow and asks it.
 
@@ -44,10 +58,7 @@ def find_tensorflow() -> TensorFlowInstall:
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        raise TensorwireError(
-            f"TensorFlow is not installed for {sys.executable}; "
-            "install it first: pip install tensorflow"
-        ) from None
+        raise not_installed() from None
     check_version(tf.__version__)
     install = TensorFlowInstall(
         version=tf.__version__,

@@ -13,6 +13,7 @@ import click
 from tensorwire.cli.numbers import Number
 from tensorwire.errors import UsageError
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
+from tensorwire.placement.plan import STRATEGIES
 
 if TYPE_CHECKING:
     from tensorwire.k8s.cases import Case
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(min=1)
-_PLACEMENTS = ("round_robin", "greedy", "balanced")
 _PORT = click.IntRange(min=1, max=65535)
 
 cases_option = click.option(
@@ -151,7 +151,7 @@ _JOB_OPTIONS = [
     _fuse_option,
     click.option(
         "--placement",
-        type=click.Choice(_PLACEMENTS),
+        type=click.Choice(tuple(STRATEGIES)),
         default="round_robin",
         show_default=True,
         help="Where variables go, as in `tensorwire run`.",
@@ -169,7 +169,7 @@ _EXPERIMENT_OPTIONS = [
         metavar="LIST",
         default="round_robin",
         show_default=True,
-        help=f"Where variables go, as in `tensorwire run`: {', '.join(_PLACEMENTS)}; several take "
+        help=f"Where variables go, as in `tensorwire run`: {', '.join(STRATEGIES)}; several take "
         "turns.",
     ),
     click.option(
@@ -287,8 +287,8 @@ def _placements(text: str) -> tuple[str, ...]:
     """The placements of "round_robin,balanced"; UsageError for what is none."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        if name not in _PLACEMENTS:
-            raise UsageError(f"there is no placement {name!r}: {', '.join(_PLACEMENTS)}")
+        if name not in STRATEGIES:
+            raise UsageError(f"there is no placement {name!r}: {', '.join(STRATEGIES)}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--placement {text}: name one, or several once each")
     return names

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import click
@@ -11,8 +9,8 @@ import click
 from tensorwire.bench.sides import parse_protocols
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option
-from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
+from tensorwire.plugin.tensorflow_install import check_installed
 
 
 @click.command(
@@ -37,10 +35,7 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     meanwhile.
     """
     chosen = parse_protocols(protocols)
-    if importlib.util.find_spec("tensorflow") is None:
-        raise TensorwireError(
-            f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
-        )
+    check_installed()
     from tensorwire.plan import calibrate as calibration
     from tensorwire.plan import kept
     from tensorwire.report import calibration as report

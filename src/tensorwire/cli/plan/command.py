@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
+if TYPE_CHECKING:
+    from tensorwire.cli.plan.asked import Asked
+
 COMMANDS = {
     "calibrate": (
         "tensorwire.cli.plan.calibrate:calibrate",
@@ -21,7 +24,6 @@ COMMANDS = {
     ),
 }
 _PUBLISHED_WORKER_CORES, _PUBLISHED_PS_CORES = 0.3, 2.0
-_LAYOUTS = ("colocated", "isolated", "one-machine")
 
 
 @click.group(
@@ -189,7 +191,7 @@ def plan(context: click.Context, /, **options: Any) -> None:
     answers.give(read(options), options["json_path"], options["report_path"])
 
 
-def read(options: dict[str, Any]) -> Any:
+def read(options: dict[str, Any]) -> Asked:
     """What was asked, checked.
 
     Raises:
@@ -199,7 +201,7 @@ def read(options: dict[str, Any]) -> Any:
     from tensorwire.k8s.cases import PUBLISHED, find_case
     from tensorwire.plan.costs import SIDES
     from tensorwire.plan.question import PLACEMENTS
-    from tensorwire.plan.shape import Shape, link_bytes_per_s
+    from tensorwire.plan.shape import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.sweep import parse
     from tensorwire.plan.target import Prices
 
@@ -207,7 +209,7 @@ def read(options: dict[str, Any]) -> Any:
     if len(wanted) > 1:
         raise UsageError(f"--{wanted[0]} and --{wanted[1]}: one question at a time")
     case = None if options["case"] is None else find_case(options["case"], PUBLISHED)
-    layouts = ("colocated", "isolated") if case else _list("layout", options["layout"], _LAYOUTS)
+    layouts = SCENARIOS if case else _list("layout", options["layout"], LAYOUTS)
     shape = Shape(
         workers=case.workers if case else options["workers"],
         ps=case.ps if case else options["ps"],
