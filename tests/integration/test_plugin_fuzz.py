@@ -21,4 +21,5 @@ def test_what_was_found_by_fuzzing_does_no_harm(tmp_path: Path) -> None:
     program = tmp_path / "plugin_fuzz"
     build_unit(program, None, [FUZZ, REPLAY], flags=("-O0",))
     for target in ("tensor", "fused", "requests"):
-        check(program, str(FUZZ.parent / "corpus" / target), FUZZ_TARGET=target)
+        corpus = FUZZ.parent / "corpus"
+        check(program, str(corpus / target), str(corpus / f"{target}.learned"), FUZZ_TARGET=target)

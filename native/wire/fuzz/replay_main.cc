@@ -1,4 +1,5 @@
-// Feeds files to a fuzz target, for compilers without libFuzzer: FILE or FOLDER...
+// Feeds inputs to a fuzz target, for compilers without libFuzzer: FILE or FOLDER... A file is an
+// input; one that ends in .learned has an input a line, in hexadecimal digits.
 
 #include <cstdint>
 #include <cstdio>
@@ -11,23 +12,36 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
+void Feed(const std::string& bytes) {
+  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+}
+
 int Replay(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  int inputs = 0;
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& at : std::filesystem::directory_iterator(path)) inputs += Replay(at.path());
+    return inputs;
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (path.extension() != ".learned") {
+    Feed({std::istreambuf_iterator<char>(file), {}});
     return 1;
   }
-  int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) files += Replay(entry.path());
-  return files;
+  for (std::string line; std::getline(file, line); ++inputs) {
+    std::string bytes;
+    for (size_t at = 0; at < line.size(); at += 2) {
+      bytes += static_cast<char>(std::stoi(line.substr(at, 2), nullptr, 16));
+    }
+    Feed(bytes);
+  }
+  return inputs;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  int files = 0;
-  for (int i = 1; i < argc; ++i) files += Replay(argv[i]);
-  std::printf("%d files\n", files);
-  return files > 0 ? 0 : 1;
+  int inputs = 0;
+  for (int i = 1; i < argc; ++i) inputs += Replay(argv[i]);
+  std::printf("%d inputs\n", inputs);
+  return inputs > 0 ? 0 : 1;
 }

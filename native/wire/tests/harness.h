@@ -240,6 +240,15 @@ struct ReadFrame {
   std::string payload;
 };
 
+// `address` is of loopback.
+inline void ConnectTo(const std::string& address, const Fd& fd) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  CHECK_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+}
+
 // A TCP stream, with a time limit on everything.
 class RawStream {
  public:
@@ -249,17 +258,13 @@ class RawStream {
     fcntl(fd_.get(), F_SETFL, fcntl(fd_.get(), F_GETFL) | O_NONBLOCK);
   }
   static RawStream To(const std::string& address, int receive_buffer_bytes = 0) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     CHECK(fd.valid());
     if (receive_buffer_bytes > 0) {
       setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
                  sizeof(receive_buffer_bytes));
     }
-    CHECK_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    ConnectTo(address, fd);
     return RawStream(std::move(fd));
   }
 

@@ -314,6 +314,42 @@ TEST(a_flood_of_connections_that_say_nothing_shuts_nobody_out) {
   CHECK(reply.header.kind == FrameKind::kReply);
 }
 
+TEST(a_flood_while_there_are_no_descriptors_keeps_nobody_out_for_long) {
+  constexpr int kFlood = 60;
+  constexpr int kFree = 40;
+  Task ps("ps:0", 1, [](EngineOptions* options) { options->handshake_timeout_ms = 1000; });
+  const std::string address = ps.Listen();
+  const Bystander bystander(address);
+  std::vector<Fd> strangers;  // the last has something to say
+  for (int i = 0; i <= kFlood; ++i) {
+    strangers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  }
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{512, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  std::vector<Fd> all;
+  for (;;) {
+    all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!all.back().valid()) break;
+  }
+  for (const Fd& stranger : strangers) ConnectTo(address, stranger);
+  RawStream late(std::move(strangers.back()));
+  CHECK(late.Send(HelloFrame("worker:1", "ps:0") + Frame(FrameKind::kRequest, 1, kEcho, "x")));
+  Eventually([&] { return !ps.Log().empty(); });
+  CHECK(Contains(ps.Log()[0], "Too many open files"));
+  // A few at a time they are let in, and shown out.
+  all.resize(all.size() - kFree);
+  ReadFrame frame;
+  CHECK(late.Read(&frame));
+  CHECK(frame.header.kind == FrameKind::kHelloAck);
+  CHECK(late.Read(&frame));
+  CHECK(frame.header.kind == FrameKind::kReply);
+  all.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK_EQ(ps.Log().size(), 1u);
+}
+
 TEST(a_peer_with_ever_new_names_does_not_fill_the_figures) {
   Task ps("ps:0");
   const std::string address = ps.Listen();
