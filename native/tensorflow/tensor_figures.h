@@ -70,7 +70,8 @@ class TensorFigures {
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
-// For how long at least one of several things was under way: lock-free, and exact.
+// For how long at least one of several things was under way: lock-free, and as exact as the times
+// it is told.
 class UnionClock {
  public:
   void Begin(int64_t now_us);

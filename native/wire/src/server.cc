@@ -44,9 +44,7 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
         // The socket stays readable: look away for a while, or the reactor spins.
-        context_->WarnAboutPeer(
-            "accept:", "cannot accept a connection: " + ErrorText(errno) +
-                           (errno == EMFILE ? "; raise this process's limit (ulimit -n)" : ""));
+        context_->WarnAboutPeer("accept:", "cannot accept a connection: " + ErrorText(errno));
         reactor_->UnwatchFromReactor(fd_.get(), this);
         StartLaterFromReactor();
       }

@@ -48,11 +48,21 @@ bool SaysItsAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &any) == 1;
 }
 
+std::string WhyNotResolved(int failure) {
+  const int error = errno;
+  // Without a descriptor to ask with, the C library says that there is no such name.
+  const Fd any(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!any.valid()) return ErrorText(errno);
+  return failure == EAI_SYSTEM ? ErrorText(error) : gai_strerror(failure);
+}
+
 }  // namespace
 
 std::string ErrorText(int error) {
   char buffer[128];
-  return strerror_r(error, buffer, sizeof(buffer));  // the GNU form: returns the text
+  std::string text = strerror_r(error, buffer, sizeof(buffer));  // the GNU form: returns the text
+  if (error == EMFILE) text += "; raise this process's limit (ulimit -n)";
+  return text;
 }
 
 std::string ToString(const SocketAddress& address) {
@@ -76,7 +86,7 @@ Status Resolve(const std::string& host, int port, bool passive, std::vector<Sock
                                   std::to_string(port).c_str(), &hints, &list);
   if (failure != 0) {
     return Status(Code::kUnavailable,
-                  "cannot resolve \"" + host + "\": " + std::string(gai_strerror(failure)));
+                  "cannot resolve \"" + host + "\": " + WhyNotResolved(failure));
   }
   std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
   out->clear();

@@ -51,34 +51,6 @@ TEST(a_payload_of_any_number_of_parts_arrives_whole) {
   }
 }
 
-// Wants the reply in buffers of mixed sizes, empty ones among them.
-class ScatterCall : public Call {
- public:
-  ScatterCall(size_t buffers, std::promise<std::string> done)
-      : buffers_(buffers), done_(std::move(done)) {}
-  Status PrepareFromReactor(std::string_view, uint64_t payload_bytes,
-                            std::vector<MutableBuffer>* into) override {
-    bytes_.resize(payload_bytes);
-    size_t at = 0;
-    for (size_t i = 0; i < buffers_; ++i) {
-      const size_t left = payload_bytes - at;
-      const size_t size = i + 1 == buffers_ ? left : std::min(left, (i * 997) % 5000);
-      into->push_back({bytes_.data() + at, size});
-      into->push_back({nullptr, 0});
-      at += size;
-    }
-    return Status();
-  }
-  void Done(const Status& status) override {
-    done_.set_value(status.ok() ? std::move(bytes_) : status.message());
-  }
-
- private:
-  const size_t buffers_;
-  std::promise<std::string> done_;
-  std::string bytes_;
-};
-
 TEST(a_reply_is_scattered_over_any_number_of_buffers) {
   Task ps("ps:0");
   auto handler = std::make_shared<PartsHandler>();

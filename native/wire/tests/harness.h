@@ -172,6 +172,34 @@ inline void Eventually(const std::function<bool()>& condition) {
   CHECK(condition());
 }
 
+// Wants the reply in buffers of mixed sizes, empty ones among them.
+class ScatterCall : public Call {
+ public:
+  ScatterCall(size_t buffers, std::promise<std::string> done)
+      : buffers_(buffers), done_(std::move(done)) {}
+  Status PrepareFromReactor(std::string_view, uint64_t payload_bytes,
+                            std::vector<MutableBuffer>* into) override {
+    bytes_.resize(payload_bytes);
+    size_t at = 0;
+    for (size_t i = 0; i < buffers_; ++i) {
+      const size_t left = payload_bytes - at;
+      const size_t size = i + 1 == buffers_ ? left : std::min(left, (i * 997) % 5000);
+      into->push_back({bytes_.data() + at, size});
+      into->push_back({nullptr, 0});
+      at += size;
+    }
+    return Status();
+  }
+  void Done(const Status& status) override {
+    done_.set_value(status.ok() ? std::move(bytes_) : status.message());
+  }
+
+ private:
+  const size_t buffers_;
+  std::promise<std::string> done_;
+  std::string bytes_;
+};
+
 struct Task {
   explicit Task(const std::string& name, int reactors = 1,
                 const std::function<void(EngineOptions*)>& change = {}) {
@@ -374,6 +402,28 @@ class RawServer {
  private:
   Fd fd_;
   std::string address_;
+};
+
+// Leaves this process `free` descriptors for as long as it lives.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(size_t free) {
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit few{std::min<rlim_t>(before_.rlim_cur, 256), before_.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (;;) {
+      Fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!fd.valid()) break;
+      taken_.push_back(std::move(fd));
+    }
+    CHECK(taken_.size() >= free);
+    taken_.resize(taken_.size() - free);
+  }
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+  std::vector<Fd> taken_;
 };
 
 inline bool Contains(const std::string& text, const std::string& part) {

@@ -150,6 +150,42 @@ TEST(frames_of_the_wrong_direction_are_refused) {
   }
 }
 
+TEST(a_server_that_speaks_out_of_turn_is_left_with_a_reason) {
+  const struct {
+    FrameKind kind;
+    const char* why;
+  } lies[] = {
+      {FrameKind::kRequest, "a frame that a server does not send"},
+      {FrameKind::kHelloAck, "a second greeting"},
+      {FrameKind::kChallenge, "a challenge that nobody asked for"},
+  };
+  for (const auto& lie : lies) {
+    Task worker("worker:0");
+    RawServer server;
+    const auto channel = worker.engine->Connect(server.address(), "ps:0");
+    auto outcome = Begin(*channel, kEcho, "");
+    {
+      RawStream stream = server.AcceptAndGreet();
+      CHECK(stream.Send(Frame(lie.kind, 1)));
+      CHECK(Contains(GoodbyeOf(&stream), lie.why));
+    }
+    const Status status = Get(std::move(outcome)).status;
+    CHECK(status.code() == Code::kUnavailable);
+    CHECK(Contains(status.message(), lie.why));
+  }
+}
+
+TEST(a_server_that_pushes_before_the_greeting_is_left_with_a_reason) {
+  Task worker("worker:0", 1, [](EngineOptions* options) { options->connect_timeout_ms = 100; });
+  RawServer server;
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  RawStream stream = server.Accept();
+  CHECK(stream.Send(Frame(FrameKind::kPush, 1)));
+  CHECK(Contains(GoodbyeOf(&stream), "a push before the greeting"));
+  CHECK(!Get(std::move(outcome)).status.ok());
+}
+
 TEST(a_goodbye_arrives_although_much_was_sent_meanwhile) {
   // What the server has not read when it closes would turn into a reset, and that would overtake
   // the reason.

@@ -45,6 +45,31 @@ TEST(localhost_stays_loopback) {
   CHECK(address == "127.0.0.1" || address == "[::1]");
 }
 
+TEST(without_an_address_the_port_is_open_on_all) {
+  Fd fd;
+  int port = 0;
+  CHECK(ListenOn("", 0, &fd, &port).ok());
+  RawStream::To("127.0.0.1:" + std::to_string(port));
+}
+
+TEST(a_name_that_nobody_has_is_not_found) {
+  Fd fd;
+  int port = 0;
+  const Status status = ListenOn("no-such-host.invalid", 0, &fd, &port);
+  CHECK(status.code() == Code::kNotFound);
+  CHECK(Contains(status.message(), "cannot resolve \"no-such-host.invalid\""));
+}
+
+TEST(a_connection_that_cannot_even_begin_says_why) {
+  std::vector<SocketAddress> everybody;  // to whom no stream goes
+  CHECK(Resolve("255.255.255.255", 1, /*passive=*/false, &everybody).ok());
+  Fd fd;
+  const Status status = BeginConnect(everybody.at(0), &fd);
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(!status.message().empty());
+  CHECK(!fd.valid());
+}
+
 TEST(an_address_of_another_host_is_not_found) {
   Fd fd;
   int port = 0;

@@ -83,6 +83,20 @@ TEST(a_large_payload_comes_whole_over_as_many_connections_as_asked_for) {
   }
 }
 
+TEST(a_large_payload_goes_into_as_many_buffers_as_its_asker_has) {
+  Pair pair(3);
+  const size_t bytes = 9 * kMb + 1;
+  std::promise<std::string> done;
+  auto future = done.get_future();
+  Message request(kBytes);
+  request.AppendMetadata(std::to_string(bytes));
+  pair.channel->Start(std::move(request), std::make_unique<ScatterCall>(1000, std::move(done)), {});
+  CHECK(future.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+  const std::string payload = future.get();
+  CHECK_EQ(payload.size(), bytes);
+  for (size_t i = 0; i < bytes; ++i) CHECK(payload[i] == PatternHandler::At(i));
+}
+
 TEST(without_a_number_there_is_a_connection_for_each_reactor) {
   Pair pair(0);  // two reactors
   CheckBytes(pair, 9 * kMb);
@@ -166,6 +180,79 @@ TEST(a_payload_held_for_who_did_not_ask_for_that_ends_the_connection) {
     CHECK(frame.header.kind == FrameKind::kGoodbye);
   }
   CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
+}
+
+// A holder that lends a payload of 9 MB to who asks, and is asked for its two halves.
+class RawHolder {
+ public:
+  RawHolder() : channel_(worker_.engine->Connect(server_.address(), "ps:0")) {
+    outcome_ = Begin(*channel_, kEcho, "");
+    streams_.push_back(server_.AcceptAndGreet());
+    const uint64_t id = Next(0, FrameKind::kRequest).request_id;
+    Message loan;
+    loan.Put<uint64_t>(kNumber);
+    loan.Put<uint64_t>(9 * kMb);
+    OutFrame reply(FrameKind::kReply, kHeld, id, std::move(loan));
+    CHECK(streams_[0].Send(reply.head));
+    streams_.push_back(server_.AcceptAndGreet());
+    for (size_t i = 0; i < 2; ++i) fetches_.push_back(Next(i, FrameKind::kRequest).request_id);
+  }
+  void Answer(size_t stream, FrameKind kind, uint16_t code, const std::string& payload) {
+    const bool error = kind == FrameKind::kError;
+    CHECK(streams_[stream].Send(
+        Frame(kind, fetches_[stream], code, error ? "not here" : "", payload)));
+  }
+  void Hang(size_t stream) { shutdown(streams_[stream].fd(), SHUT_RDWR); }
+  // How the call ended, and that the payload was given back.
+  Status End() {
+    CHECK_EQ(Next(0, FrameKind::kReturn).request_id, kNumber);
+    return Get(std::move(outcome_)).status;
+  }
+
+ private:
+  static constexpr uint64_t kNumber = 77;
+
+  FrameHeader Next(size_t stream, FrameKind kind) {
+    ReadFrame frame;
+    do CHECK(streams_[stream].Read(&frame));
+    while (frame.header.kind != kind);
+    return frame.header;
+  }
+
+  RawServer server_;
+  Task worker_{"worker:0", 1, [](EngineOptions* options) {
+                 options->streams = 2;
+                 options->connect_timeout_ms = 200;
+               }};
+  std::shared_ptr<Channel> channel_;
+  std::future<Outcome> outcome_;
+  std::vector<RawStream> streams_;
+  std::vector<uint64_t> fetches_;
+};
+
+TEST(a_refused_range_fails_the_call_once_all_ranges_have_ended_and_gives_the_payload_back) {
+  RawHolder holder;
+  holder.Answer(1, FrameKind::kError, static_cast<uint16_t>(Code::kUnavailable), "");
+  holder.Answer(0, FrameKind::kReply, 0, std::string(9 * kMb / 2, 'x'));
+  const Status status = holder.End();
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(Contains(status.message(), "not here"));
+}
+
+TEST(a_range_of_another_size_fails_the_call_and_gives_the_payload_back) {
+  RawHolder holder;
+  holder.Answer(0, FrameKind::kReply, 0, std::string(9 * kMb / 2, 'x'));
+  holder.Answer(1, FrameKind::kReply, 0, std::string(9 * kMb / 2 - 1, 'x'));
+  const Status status = holder.End();
+  CHECK(status.code() == Code::kInternal);
+  CHECK(Contains(status.message(), "a range of another size than was asked for"));
+}
+
+TEST(a_range_whose_connection_is_lost_fails_the_call_and_gives_the_payload_back) {
+  RawHolder holder;
+  holder.Hang(1);
+  holder.Answer(0, FrameKind::kReply, 0, std::string(9 * kMb / 2, 'x'));
+  CHECK(holder.End().code() == Code::kUnavailable);
 }
 
 TEST(a_held_payload_beyond_the_limit_is_refused_before_room_is_made_for_it) {
