@@ -72,19 +72,11 @@ tidy: .venv/tools.ready .venv/new.installed ## clang-tidy over native/, with the
 audit: .venv/audit.ready .venv/new.ready ## known vulnerabilities and licences of what we depend on
 	@.venv/audit/bin/python .ci/audit .venv/audit/bin .venv/new/bin/python
 
-# More of it with, say, COVERAGE_TESTS='tests/unit tests/integration/apis'.
-COVERAGE_TESTS ?= tests/unit
+COVERAGE_TESTS ?= tests/unit tests/integration/semantics tests/integration/apis
 .PHONY: coverage
-coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/python/data
-coverage: .venv/tools.ready .venv/new.installed ## which lines tests reach: tables here, pages in build/coverage/
+coverage: .venv/tools.ready .venv/new.installed ## which lines of engine, plug-in and Python tests reach (COVERAGE_TESTS=tests/unit)
 	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check $(COVERAGE_TOOLS)
-	@rm -rf build/coverage; mkdir -p build/coverage/native build/coverage/python
-	@.ci/native-test coverage
-	@.venv/new/bin/gcovr --root native --filter native/ --exclude '.*/tests/' build/native-coverage \
-	  --txt --html-details build/coverage/native/index.html
-	@.venv/new/bin/python -m coverage run $(PYTEST) $(COVERAGE_TESTS)
-	@.venv/new/bin/python -m coverage combine --quiet && .venv/new/bin/python -m coverage html --quiet
-	@.venv/new/bin/python -m coverage report
+	@.ci/coverage $(COVERAGE_TESTS)
 
 .PHONY: format
 format: .venv/tools.ready ## rewrite sources as `make lint` wants them
