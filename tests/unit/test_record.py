@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,27 @@ def test_floats_have_six_digits() -> None:
 def test_what_is_no_record_is_one_clear_error(text: str) -> None:
     with pytest.raises(TensorwireError, match="no record of a benchmark"):
         Record.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("part", "damaged"),
+    [
+        ("results", []),
+        ("results", [{"protocol": 1}]),
+        ("host", {"cpu": "EPYC", "cores": "two", "kernel": "6.1"}),
+        ("host", None),
+        ("noise", "loud"),
+        ("noise", {"load_start": 0.5, "load_end": 2.0, "steal": "some", "scatter": {}}),
+        ("noise", {"load_start": 0.5, "load_end": 2.0, "steal": 0.1, "scatter": [0.05]}),
+        ("time", 1767225600),
+        ("ratios", {"grpc++/grpc": None}),
+        ("intervals", {"grpc++/grpc": [2.25]}),
+    ],
+)
+def test_a_record_of_which_a_part_is_something_else_is_none(part: str, damaged: Any) -> None:
+    document = json.loads(record("bench transfer", TRANSFER).to_json())
+    with pytest.raises(TensorwireError, match="no record of a benchmark"):
+        Record.from_json(json.dumps({**document, part: damaged}))
 
 
 def test_host_and_version_are_this_machines() -> None:

@@ -419,20 +419,23 @@ class Record(Generic[Result_co]):
             result_type = _RESULT_TYPES[document["command"]]
             intervals = document.get("intervals", {})
             noise = document.get("noise")
+            time = document.get("time", "")
+            if not document["results"] or not isinstance(time, str):
+                raise ValueError("it has no results, or a time that is none")
             return Record(
                 command=document["command"],
                 version=document["version"],
                 tensorflow=document["tensorflow"],
-                host=Host(**document["host"]),
+                host=from_document(Host, document["host"]),
                 results=[from_document(result_type, entry) for entry in document["results"]],
                 ratios={
                     name: Ratio(float(value), _interval(intervals.get(name)))
                     for name, value in document["ratios"].items()
                 },
                 ceilings={k: float(v) for k, v in document.get("ceilings", {}).items()},
-                noise=None if noise is None else Noise(**noise),
+                noise=None if noise is None else from_document(Noise, noise),
                 lab=document.get("lab"),
-                time=document.get("time", ""),
+                time=time,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise not_a_record(error) from error
