@@ -246,3 +246,29 @@ def test_a_quota_of_a_control_group_limits_the_cores(
     monkeypatch.setattr(cores, "_MOUNTS", tmp_path / "mounts")
     found = cores.usable_cores()
     assert found == wanted if wanted is not None else found >= 1
+
+
+def test_workers_that_use_all_of_their_quota_are_found_and_those_with_cores_to_spare_are_not() -> (
+    None
+):
+    evidence = look("workers at their CPU limit")
+    job = job_of(evidence)
+    (finding,) = diagnose(evidence).findings
+    assert finding.title.startswith("The workers have no CPU left")
+    assert re.search(
+        r"^2 workers use \d+ % of the 0\.6 cores that they may use", finding.evidence[0]
+    )
+    free = [
+        dataclasses.replace(task, cores=2.0) if task.job == "worker" else task for task in job.tasks
+    ]
+    unlimited = dataclasses.replace(evidence, job=dataclasses.replace(job, tasks=free))
+    assert "worker-compute-bound" not in [each.rule for each in diagnose(unlimited).findings]
+
+
+def test_tasks_that_poll_in_pods_of_less_than_a_core_are_crowded() -> None:
+    evidence = look("polling on few cores")
+    job = job_of(evidence)
+    pods = [dataclasses.replace(host, cores=0.3) for host in job.hosts]
+    found = diagnose(dataclasses.replace(evidence, job=dataclasses.replace(job, hosts=pods)))
+    (finding,) = found.findings
+    assert finding.rule == "polling-crowded" and "on 0.3 cores" in finding.evidence[0]

@@ -167,6 +167,19 @@ def test_a_host_gets_its_share_of_the_cpus_and_the_share_can_be_changed() -> Non
     assert not group.exists()
 
 
+@needs_cgroups
+def test_what_runs_on_a_host_with_a_share_of_the_cpus_knows_its_share(tmp_path: Path) -> None:
+    code = "from tensorwire.monitor.cores import usable_cores; print(usable_cores())"
+    with (
+        Lab(LabSettings.alike(2, HostSettings(cpus=0.3))) as lab,
+        LocalCluster({"task": 1}, {"task": lab.hosts}) as cluster,
+    ):
+        said = tmp_path / "said"
+        task = cluster.start("task", 0, [sys.executable, "-c", code], stdout=said)
+        cluster.wait([task], 60)
+    assert float(said.read_text()) == 0.3
+
+
 @needs_root
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_an_owner_that_was_ended(number: signal.Signals) -> None:

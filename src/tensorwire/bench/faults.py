@@ -118,6 +118,13 @@ JOBS: tuple[FaultJob, ...] = (
         ps_host=HostSettings(rate_bits_per_s=_LINK, cpus=0.2),
     ),
     FaultJob("slow workers", "worker-compute-bound", _TABLES, work=Work(device_ms=80)),
+    FaultJob(
+        "workers at their CPU limit",
+        "worker-compute-bound",
+        _TABLES,
+        work=Work(matmuls=20),
+        worker_host=HostSettings(rate_bits_per_s=_LINK, cpus=0.3),
+    ),
     FaultJob("slow input", "input-bound", _TABLES, work=Work(input_ms=40), hook_every=10),
     FaultJob(
         "one slow worker",

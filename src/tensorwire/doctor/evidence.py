@@ -128,7 +128,8 @@ class HostFigures:
     """One machine while the job ran."""
 
     host: str
-    cores: int
+    cores: float
+    """That its tasks may use; of a host that is a pod, the pod's limit."""
     cpu_share: float | None
     """Of all cores, by whatever runs there."""
     link_mb_per_s: float | None = None

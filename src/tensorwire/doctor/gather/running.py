@@ -117,7 +117,11 @@ def job_of(
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
     tasks = [_task(earlier[a.name], a, host_of) for a in after if a.name in earlier]
     fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
-    cores = {host_of[a.name]: int(a.process.cores) for a in after} | dict(given.cores)
+    cores: dict[str, float] = {}
+    for each in after:
+        host = host_of[each.name]
+        cores[host] = max(each.process.cores, cores.get(host, 0.0))
+    cores |= given.cores
     return Job(
         source=source,
         protocol="grpc++",

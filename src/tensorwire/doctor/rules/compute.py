@@ -47,27 +47,38 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
 
 
 def worker_compute_bound(evidence: Evidence) -> Finding | None:
-    """Workers compute nearly all of the time: more ps will not help."""
+    """Workers compute nearly all of the time, or have no CPU left: more ps will not help."""
     job = evidence.job
-    if job is None:
+    if job is None or threads.crowding(job) is not None:
         return None
     slow = workers.slowest(job)
     usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
     split = figures.typical_split(usual)
-    if split is None or split.compute_s / split.step_s < _COMPUTES:
+    if split is None:
         return None
-    if threads.crowding(job) is not None:
+    computes = split.compute_s / split.step_s
+    # A worker at its limit is late in all that it does: in receiving what has come, too.
+    shares = [worker.cpu_share for worker in usual if worker.cpu_share is not None]
+    busy = statistics.mean(shares) if shares else 0.0
+    if computes < _COMPUTES and busy < BUSY:
         return None
-    share = split.compute_s / split.step_s
+    share = min(1.0, max(computes, busy))
+    at_limit = (
+        f"{len(usual)} workers use {percent(busy)} of the "
+        f"{sum(worker.cores or 0.0 for worker in usual):.3g} cores that they may use.",
+    )
     return Finding(
         rule="worker-compute-bound",
-        title="The workers compute nearly all of the time: more ps will not help",
+        title="The workers have no CPU left: more ps will not help"
+        if computes < _COMPUTES
+        else "The workers compute nearly all of the time: more ps will not help",
         cost=share,
         evidence=(
+            *(at_limit if busy >= BUSY else ()),
             f"A worker's step: {split_words(split)}.",
             f"If ps and network cost nothing, a step would take {percent(share)} of its time.",
         ),
-        confidence="medium" if split.input_s is None else "high",
+        confidence="medium" if split.input_s is None and busy < BUSY else "high",
         change="Add workers, or give each more cores or an accelerator; leave ps and network as "
         "they are.",
     )

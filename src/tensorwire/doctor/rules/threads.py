@@ -47,7 +47,7 @@ def polling_crowded(evidence: Evidence) -> Finding | None:
         cost=min(1.0, found.threads / host.cores),
         evidence=(
             f"{found.threads} communication threads of {', '.join(found.tasks)} never sleep, on "
-            f"{host.cores} cores{busy}.",
+            f"{host.cores:.3g} cores{busy}.",
         ),
         confidence="high" if found.threads >= host.cores else "medium",
         change="Set PS_ENABLE_POLLING and WORKER_ENABLE_POLLING to False: polling is for a task "
