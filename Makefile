@@ -40,7 +40,7 @@ K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
 PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit
-CXX_SOURCES = $(shell find native -name '*.cc' -o -name '*.h')
+CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
 .PHONY: help

@@ -40,8 +40,8 @@ MORE_DESCRIPTORS = 3 * (len(TASKS) - 1)
 # of them grows by a thread for each disturbance.
 MORE_THREADS = 24
 # What the allocator keeps, and what TensorFlow keeps of a session that ended without a word.
-MORE_MB = 100.0
-MORE_MB_A_DISTURBANCE = 1.0
+MORE_MB = 50.0
+MORE_MB_A_DISTURBANCE = 0.5
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """What a job goes through on each protocol when it is disturbed, side by side.
 
-The jobs of all protocols train at once, on hosts of a lab, with a pause after each step so that
-they do not wait for each other's cores, and the same happens to all of them at the same time.
+The jobs of all protocols train at once, with a pause after each step so that they do not wait for
+each other's cores, and the same happens to all of them at the same time, in the middle of a step
+that is half-way from one checkpoint to the next. What happens to tasks and links happens to jobs on
+hosts of a lab, one thing after the other; each fault of machines has jobs of its own.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorwire.bench.machine_faults import MACHINE_FAULTS, MachineFault
 from tensorwire.bench.sides import Watcher
-from tensorwire.bench.survival import Job, JobSettings, lab_for
+from tensorwire.bench.survival import Job, JobSettings, Told, lab_for
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 
@@ -93,6 +97,9 @@ DISTURBANCES = (
 )
 
 
+ALL: tuple[Disturbance | type[MachineFault], ...] = (*DISTURBANCES, *MACHINE_FAULTS)
+
+
 @dataclass(frozen=True)
 class Survival:
     """What one disturbance did to the job on one protocol. Nothing was lost, or it had raised."""
@@ -100,70 +107,131 @@ class Survival:
     disturbance: str
     protocol: str
     recovery_s: float
-    """From its end to the end of the first step."""
+    """From its end to the end of the first step that had not been done before."""
     steps_per_s: float | None
     """While it lasted, where steps were done."""
     steps_again: int
     """Done before, and done anew from a checkpoint."""
     errors: list[str]
     """What sessions said that started anew because of it."""
+    failure: str = ""
+    """Why the training ended, if it did; then the chief was started again."""
 
 
 def run(
     protocols: Sequence[str],
-    disturbances: Sequence[Disturbance],
+    disturbances: Sequence[Disturbance | type[MachineFault]],
     directory: Path,
     watcher: Watcher,
 ) -> tuple[str | None, list[Survival]]:
     """TensorFlow's version and the results; `watcher.advance` is called for each disturbance.
 
     Raises:
-        TensorwireError: a job did not recover, or lost something; this machine has no lab.
+        TensorwireError: a job did not recover, or lost something; this machine cannot disturb it.
     """
     results: list[Survival] = []
-    with contextlib.ExitStack() as stack:
-        jobs = []
-        for number, protocol in enumerate(protocols):
-            watcher.activity(f"starting the job on {protocol}")
-            settings = JobSettings(protocol, pause_ms=_PAUSE_MS)
-            lab = stack.enter_context(lab_for(settings, relayed=True))
-            if not lab.has_network:
-                raise TensorwireError(lab.notes[0])
-            own = directory / str(number)
-            jobs.append(stack.enter_context(Job(settings, own, lab=lab)))
-        for each in disturbances:
-            watcher.activity(each.name)
-            results += _go_through(each, jobs)
-            watcher.advance()
-        for job in jobs:
-            job.stop()
-        return jobs[0].tensorflow, results
-
-
-def _go_through(disturbance: Disturbance, jobs: Sequence[Job]) -> Iterator[Survival]:
-    for job in jobs:
-        job.go_on(_STEPS_BEFORE, RECOVERY_TIMEOUT_S)
-    before = [dataclasses.replace(job.told, recoveries=[*job.told.recoveries]) for job in jobs]
-    with contextlib.ExitStack() as stack:
-        if not disturbance.goes_on and not disturbance.lasts_s:
+    tensorflow = None
+    of_jobs = [each for each in disturbances if isinstance(each, Disturbance)]
+    if of_jobs:
+        with contextlib.ExitStack() as stack:
+            jobs = []
+            for number, protocol in enumerate(protocols):
+                watcher.activity(f"starting the job on {protocol}")
+                settings = JobSettings(protocol, pause_ms=_PAUSE_MS)
+                lab = stack.enter_context(lab_for(settings, relayed=True))
+                if not lab.has_network:
+                    raise TensorwireError(lab.notes[0])
+                own = directory / f"lab-{number}"
+                jobs.append(stack.enter_context(Job(settings, own, lab=lab)))
+            for each in of_jobs:
+                watcher.activity(each.name)
+                results += _go_through(each, jobs)
+                watcher.advance()
             for job in jobs:
+                job.stop()
+            tensorflow = jobs[0].tensorflow
+    for number, fault in enumerate(each for each in disturbances if isinstance(each, type)):
+        watcher.activity(fault.name)
+        with contextlib.ExitStack() as stack:
+            faults = []
+            for protocol in protocols:
+                settings = JobSettings(protocol, pause_ms=_PAUSE_MS)
+                own = directory / f"{number}-{protocol}"
+                faults.append(stack.enter_context(fault(settings, own)))
+            jobs = [stack.enter_context(each.job()) for each in faults]
+            results += _suffer(faults, jobs)
+            for job in jobs:
+                job.stop()
+            tensorflow = jobs[0].tensorflow
+        watcher.advance()
+    return tensorflow, results
+
+
+def _go_through(disturbance: Disturbance, jobs: Sequence[Job]) -> list[Survival]:
+    with contextlib.ExitStack() as stack:
+        for job in jobs:
+            job.reach(job.half_way(_STEPS_BEFORE), RECOVERY_TIMEOUT_S)
+            if not disturbance.goes_on:
                 stack.enter_context(job.in_the_middle_of_a_step())
+        before = [_copy(job.told) for job in jobs]
         began = [_now_after(disturbance.begin, job) for job in jobs]
-        time.sleep(disturbance.lasts_s)
-        done = [job.told.highest for job in jobs]
+    time.sleep(disturbance.lasts_s)
+    done = [job.told.highest for job in jobs]
     ended = [_now_after(disturbance.end, job) for job in jobs]
-    for job, told, start, end, highest in zip(jobs, before, began, ended, done, strict=True):
-        job.reach(highest + 2, RECOVERY_TIMEOUT_S)
-        now = job.told
-        again = next(done for done in now.done_at if done > end)
-        yield Survival(
-            disturbance.name,
-            job.settings.protocol,
-            again - end,
-            (highest - told.highest) / (end - start) if disturbance.goes_on else None,
-            (now.steps - told.steps) - (now.highest - told.highest),
-            sorted(set(now.recoveries[len(told.recoveries) :])),
+    results = _survivals(disturbance.name, jobs, before, ended, done)
+    if not disturbance.goes_on:
+        return results
+    return [
+        dataclasses.replace(result, steps_per_s=(highest - told.highest) / (end - start))
+        for result, told, start, end, highest in zip(
+            results, before, began, ended, done, strict=True
         )
+    ]
+
+
+def _suffer(faults: Sequence[MachineFault], jobs: Sequence[Job]) -> list[Survival]:
+    for fault, job in zip(faults, jobs, strict=True):
+        if not fault.later:
+            job.reach(job.half_way(1), RECOVERY_TIMEOUT_S)
+    before = [_copy(job.told) for job in jobs]
+    failures = [fault.begin(job) for fault, job in zip(faults, jobs, strict=True)]
+    done = [job.told.highest for job in jobs]
+    ended = [_now_after(fault.end, job) for fault, job in zip(faults, jobs, strict=True)]
+    results = _survivals(faults[0].name, jobs, before, ended, done)
+    return [
+        dataclasses.replace(result, failure=failure or result.failure)
+        for result, failure in zip(results, failures, strict=True)
+    ]
+
+
+def _copy(told: Told) -> Told:
+    return dataclasses.replace(told, recoveries=[*told.recoveries])
+
+
+def _survivals(
+    name: str,
+    jobs: Sequence[Job],
+    before: Sequence[Told],
+    ended: Sequence[float],
+    done: Sequence[int],
+) -> list[Survival]:
+    """Once every job has done a step beyond `done`, its last when the disturbance ended."""
+
+    def survival(job: Job, told: Told, end: float, highest: int) -> Survival:
+        failure = job.reach_at_last(highest + 1, RECOVERY_TIMEOUT_S)
+        now = job.told
+        return Survival(
+            name,
+            job.settings.protocol,
+            recovery_s=max(0.0, now.reached_at[highest + 1] - end),
+            steps_per_s=None,
+            steps_again=(now.steps - told.steps) - (now.highest - told.highest),
+            errors=sorted(set(now.recoveries[len(told.recoveries) :])),
+            failure=failure,
+        )
+
+    with ThreadPoolExecutor(len(jobs)) as waiting:
+        return [*waiting.map(survival, jobs, before, ended, done)]
 
 
 def _now_after(act: Act, job: Job) -> float:

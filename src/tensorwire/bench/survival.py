@@ -15,10 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 
-from tensorwire.bench.survival_task import undisturbed
+from tensorwire.bench.survival_task import digest, undisturbed
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, Task
 from tensorwire.scope import Scope
@@ -89,7 +92,11 @@ class Told:
     """Why the chief gave up: the error's class and first line."""
     wrong: str = ""
     """The first step whose results are not those of an undisturbed job."""
+    wall_clock_s: float = 0.0
+    """What the chief's said after the last step, in seconds since 1970."""
     stopped: bool = False
+    digests: list[str] = field(default_factory=list)
+    """Of each ps's variable when the training was stopped."""
 
 
 class Job(Scope):
@@ -128,7 +135,7 @@ class Job(Scope):
         self._tasks: dict[str, Task] = {}
         self._readers: list[threading.Thread] = []
         self._expected: list[list[int]] = []
-        self._reference = undisturbed(settings.ps, settings.workers, settings.elements)
+        self._reference = self._undisturbed()
         places = list(hosts or (lab.hosts if lab is not None and lab.has_network else ()))
         self._host_of = {
             f"{job}:{index}": number for number, (job, index) in enumerate(settings.tasks)
@@ -227,19 +234,25 @@ class Job(Scope):
         elif "failed" in message:
             told.failure = f"{message['failed']}: {message['says']}"
         elif "stopped" in message:
+            told.digests = cast("list[str]", message["digests"])
             told.stopped = True
         else:
             step, now = int(str(message["step"])), time.monotonic()
             told.step = step
+            told.wall_clock_s = float(str(message["wall_clock_s"]))
             told.done_at.append(now)
             if step > told.highest:
                 told.highest = step
                 told.reached_at[step] = now
             told.steps += 1
             while len(self._expected) < step:
-                self._expected.append(next(self._reference))
+                self._expected.append([int(value.sum()) for value in next(self._reference)])
             if message["sums"] != self._expected[step - 1] and not told.wrong:
                 told.wrong = f"after step {step}: {message['sums']}"
+
+    def _undisturbed(self) -> Iterator[list[npt.NDArray[np.int64]]]:
+        settings = self.settings
+        return undisturbed(settings.ps, settings.workers, settings.elements)
 
     def task(self, name: str) -> Task:
         return self._tasks[name]
@@ -264,14 +277,38 @@ class Job(Scope):
                 )
             return self.told.reached_at[step]
 
+    def reach_at_last(self, step: int, timeout_s: float) -> str:
+        """As `reach`, but where the chief gives up it is started again, as its user would.
+
+        Returns why it gave up; "" where it did not.
+        """
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.told.highest >= step or self.told.failure or self.told.wrong, timeout_s
+            )
+            failure = self.told.failure
+        if failure:
+            self.kill("worker:0")
+            self.begin("worker:0")
+        self.reach(step, timeout_s)
+        return failure
+
     def go_on(self, steps: int, timeout_s: float) -> float:
         """Waits for so many steps beyond the highest so far; returns when they were done."""
         return self.reach(self.told.highest + steps, timeout_s)
 
+    def half_way(self, steps: int) -> int:
+        """The first step, `steps` or more from now, that is half-way between two checkpoints."""
+        every = self.settings.save_every
+        first = self.told.highest + steps
+        return first + (every // 2 - first) % every
+
     def check(self) -> None:
         """Raises TensorwireError when the chief gave up or a result is wrong."""
         if self.told.failure:
-            raise TensorwireError(f"the chief gave up: {self.told.failure}")
+            raise TensorwireError(
+                f"the chief gave up, on {self.settings.protocol}: {self.told.failure}"
+            )
         if self.told.wrong:
             raise TensorwireError(f"not as in an undisturbed job: {self.told.wrong}")
 
@@ -287,13 +324,21 @@ class Job(Scope):
             return self.told.failure
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Ends the training, with a last checkpoint; the tasks stay."""
+        """Ends the training, with a last checkpoint; the tasks stay.
+
+        Raises:
+            TensorwireError: it did not end in time, or its variables are not an undisturbed job's.
+        """
         self._tasks["worker:0"].channel.send({"do": "stop"})
         with self.changed:
             self.changed.wait_for(lambda: self.told.stopped or self.told.failure, timeout_s)
             self.check()
             if not self.told.stopped:
                 raise TensorwireError(f"the chief did not stop in {timeout_s:g} s; {self.words()}")
+        step = self.told.step
+        values = next(itertools.islice(self._undisturbed(), step - 1, None))
+        if self.told.digests != [digest(value) for value in values]:
+            raise TensorwireError(f"after step {step} the variables are not an undisturbed job's")
 
     def kill(self, name: str) -> None:
         self._tasks[name].stop(signal.SIGKILL)

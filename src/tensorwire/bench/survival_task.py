@@ -1,9 +1,10 @@
 """One task of a job that is disturbed: `python -m tensorwire.bench.survival_task`.
 
 The first message says which task it is, and is answered when its server runs. The chief, the first
-worker, then trains through a MonitoredTrainingSession and tells {"step", "sums"} of every step,
-{"recovering": text} when its session starts anew, and {"failed": error, "says": text} when it gives
-up. After {"do": "stop"} it sends {"stopped": true} and goes on serving.
+worker, then trains through a MonitoredTrainingSession and tells {"step", "sums", "wall_clock_s"} of
+every step, {"recovering": text} when its session starts anew, and {"failed": error, "says": text}
+when it gives up. After {"do": "stop"} it sends {"stopped": true, "digests": of each ps's variable}
+and goes on serving.
 
 Every step of the training reads each ps's variable whole, computes on every worker, and assigns the
 sum: v = sum over workers w of (v * MULTIPLIER + step + w), in integers of 64 bits. So what a step
@@ -13,9 +14,11 @@ changes every sum that follows.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -35,8 +38,15 @@ def first_values(ps: int, elements: int) -> npt.NDArray[np.int64]:
     return np.arange(elements, dtype=np.int64) + ps
 
 
-def undisturbed(ps_tasks: int, workers: int, elements: int) -> Iterator[list[int]]:
-    """The sums over each ps's variable after step 1, 2 and so on, computed without TensorFlow."""
+def digest(value: npt.NDArray[np.int64]) -> str:
+    """Which no two values of a variable have in common."""
+    return hashlib.sha256(value.tobytes()).hexdigest()
+
+
+def undisturbed(
+    ps_tasks: int, workers: int, elements: int
+) -> Iterator[list[npt.NDArray[np.int64]]]:
+    """Each ps's variable after step 1, 2 and so on, computed without TensorFlow."""
     values = [first_values(ps, elements) for ps in range(ps_tasks)]
     step = 0
     while True:
@@ -46,9 +56,8 @@ def undisturbed(ps_tasks: int, workers: int, elements: int) -> Iterator[list[int
                     (value * np.int64(MULTIPLIER) + np.int64(step + worker))
                     for worker in range(workers)
                 )
-            sums = [int(value.sum()) for value in values]
         step += 1
-        yield sums
+        yield [*values]
 
 
 class _Recoveries(logging.Handler):
@@ -74,7 +83,7 @@ def _words(text: str) -> str:
 
 
 def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
-    """The number of a step and the sums after it."""
+    """What a step fetches, its number and the sums after it; and the variables."""
     v1 = tf.compat.v1
     workers, elements = len(setup["spec"]["worker"]), setup["elements"]
     with tf.device("/job:ps/task:0"):
@@ -105,12 +114,17 @@ def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
             with tf.device(f"/job:ps/task:{ps}"):
                 sums.append(tf.reduce_sum(variable.read_value()))
         with tf.device("/job:ps/task:0"):
-            return global_step.read_value(), sums
+            fetches = global_step.read_value(), sums
+    return fetches, [variable for variable, _ in updates]
 
 
-def _train(tf: Any, setup: Message, target: str, channel: TaskEnd, stop: threading.Event) -> None:
+def _train(
+    tf: Any, setup: Message, target: str, channel: TaskEnd, stop: threading.Event
+) -> list[str]:
+    """Until `stop`; returns the digests of the variables at the end."""
     v1 = tf.compat.v1
-    fetches = _step(tf, setup)
+    fetches, variables = _step(tf, setup)
+    values = [variable.read_value() for variable in variables]
     config = v1.ConfigProto(operation_timeout_in_ms=setup["step_timeout_ms"])
     # No rewriting of the graph: what is on a task stays there, and crosses the wire.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -126,7 +140,14 @@ def _train(tf: Any, setup: Message, target: str, channel: TaskEnd, stop: threadi
     ) as session:
         while not stop.wait(setup["pause_ms"] / 1e3):
             step, sums = session.run(fetches)
-            channel.send({"step": int(step), "sums": [int(each) for each in sums]})
+            channel.send(
+                {
+                    "step": int(step),
+                    "sums": [int(each) for each in sums],
+                    "wall_clock_s": time.time(),
+                }
+            )
+        return [digest(value) for value in session.run(values)]
 
 
 def _wait_for_stop(channel: TaskEnd, stop: threading.Event) -> None:
@@ -145,11 +166,11 @@ def main(channel: TaskEnd) -> None:
         threading.Thread(target=_wait_for_stop, args=(channel, stop), daemon=True).start()
         try:
             with tf.Graph().as_default():
-                _train(tf, setup, server.target, channel, stop)
+                digests = _train(tf, setup, server.target, channel, stop)
         except tf.errors.OpError as error:
             channel.send({"failed": type(error).__name__, "says": _words(error.message)})
         else:
-            channel.send({"stopped": True})
+            channel.send({"stopped": True, "digests": digests})
         threading.Event().wait()
     else:
         while channel.receive() is not None:

@@ -13,36 +13,35 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.survival import Holdings, Job, JobSettings, lab_for
+from tensorwire.bench.survival import Job, JobSettings, lab_for
 from tensorwire.lab import HostSettings
+
+from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240, method="thread", func_only=True)]
 
-# No recovery takes as long on the busiest machine.
-AT_LAST_S = 120.0
 PEER_TIMEOUT_S = 2
 # What a process leaves behind that is killed depends on what it had not read yet.
 LOST = ("closed the connection", "Connection reset by peer")
 CUT = HostSettings(is_cut=True)
-# Thread pools start their threads when they are first needed, and gRPC connects to each of the two
-# other tasks, and they to it, when it first has something to say. What grows with every fault is
-# found by tests/soak.
-MORE_THREADS = 16
-MORE_DESCRIPTORS = 4
 
 
 @contextlib.contextmanager
-def training(directory: Path, environment: dict[str, str]) -> Iterator[Job]:
+def training(
+    directory: Path, environment: dict[str, str], *, relayed: bool = False
+) -> Iterator[Job]:
+    """Its end, after everything that happened to it, is that of an undisturbed one."""
     settings = JobSettings("grpc++", environment=environment)
-    with lab_for(settings) as lab, Job(settings, directory, lab=lab) as job:
+    with lab_for(settings, relayed=relayed) as lab, Job(settings, directory, lab=lab) as job:
         job.go_on(100, AT_LAST_S)
         yield job
+        job.stop()
 
 
 @pytest.fixture(scope="module")
 def patient(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     """A job that trains; nothing is lost while it is silent for less than 30 s."""
-    with training(tmp_path_factory.mktemp("patient"), {}) as job:
+    with training(tmp_path_factory.mktemp("patient"), {}, relayed=True) as job:
         yield job
 
 
@@ -52,30 +51,6 @@ def impatient(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     variables = {"TENSORWIRE_PEER_TIMEOUT_S": str(PEER_TIMEOUT_S)}
     with training(tmp_path_factory.mktemp("impatient"), variables) as job:
         yield job
-
-
-@contextlib.contextmanager
-def nothing_leaks(job: Job, *survivors: str) -> Iterator[None]:
-    """Afterwards the survivors of what happens within hold no more than before."""
-    before = job.holdings(*survivors)
-    yield
-    deadline = time.monotonic() + 60
-
-    def more(name: str, now: Holdings) -> bool:
-        was = before[name]
-        more_descriptors = now.descriptors - was.descriptors
-        return more_descriptors > MORE_DESCRIPTORS or now.threads - was.threads > MORE_THREADS
-
-    while grown := [name for name, now in job.holdings(*survivors).items() if more(name, now)]:
-        assert time.monotonic() < deadline, (grown, before, job.holdings(*survivors))
-        time.sleep(0.1)
-
-
-def go_on_undisturbed(job: Job) -> None:
-    """Training goes on, and no session had to begin anew."""
-    before = len(job.told.recoveries)
-    job.go_on(20, AT_LAST_S)
-    assert job.told.recoveries[before:] == []
 
 
 def recover(job: Job, before: int, *says: str) -> None:
@@ -119,16 +94,37 @@ def test_the_chief_killed_and_started_again(patient: Job) -> None:
 
 
 def test_a_ps_frozen_for_a_moment_costs_only_that_moment(patient: Job) -> None:
-    with patient.frozen("ps:0"):
-        time.sleep(1)
-    go_on_undisturbed(patient)
+    with nothing_leaks(patient):
+        with patient.frozen("ps:0"):
+            time.sleep(1)
+        go_on_undisturbed(patient)
 
 
 def test_a_link_cut_for_a_moment_costs_only_that_moment(patient: Job) -> None:
     needs_links(patient)
-    with patient.link("ps:0", CUT):
-        time.sleep(1)
-    go_on_undisturbed(patient)
+    with nothing_leaks(patient):
+        with patient.link("ps:0", CUT):
+            time.sleep(1)
+        go_on_undisturbed(patient)
+
+
+@pytest.mark.parametrize(
+    ("link", "steps"),
+    [
+        (HostSettings(loss=0.01), 40),
+        (HostSettings(loss=0.1), 5),
+        (HostSettings(delay_s=0.01), 10),
+        (HostSettings(late=0.1, late_s=0.005), 40),
+        (HostSettings(rate_bits_per_s=1e6), 5),
+    ],
+    ids=["1 % of packets lost", "10 % lost", "delayed", "out of order", "1 Mbit/s"],
+)
+def test_a_bad_link_slows_a_job_down_and_nobody_is_taken_for_lost(
+    patient: Job, link: HostSettings, steps: int
+) -> None:
+    needs_links(patient)
+    with nothing_leaks(patient), patient.link("ps:0", link):
+        go_on_undisturbed(patient, steps)
 
 
 def test_a_ps_frozen_for_longer_than_a_peer_may_be_silent(impatient: Job) -> None:
