@@ -70,4 +70,5 @@ def _what_happens(survival: Survival) -> str:
 def _words(error: str) -> str:
     """What happened, without the names and addresses of those to whom it did."""
     quoted = re.search(r'grpc_message:"([^"]+)"', error)
-    return re.split(r"\(\d[\d.:]+\) |: |; |recvmsg:", quoted[1] if quoted else error)[-1]
+    words = re.split(r"\(\d[\d.:]+\) |: |; |recvmsg:", quoted[1] if quoted else error)[-1]
+    return re.sub(r"\d{6,}", "…", words).replace("  ", " ")
