@@ -115,6 +115,6 @@ def test_damaged_answers_fail_steps_and_what_follows_is_right(
             for value, expected in zip(session.run(step)[1:], right, strict=True):
                 np.testing.assert_array_equal(value, expected)
     assert [task.poll() for task in cluster.tasks.values()] == [None, None]
-    assert outcomes["value"] > 0 and len(outcomes) > 1, outcomes
+    assert sum(outcomes.values()) - outcomes["value"] > DAMAGES / 10, outcomes
     for process, rss in zip(processes, memory, strict=True):
         assert process.memory_info().rss - rss < 200 << 20
