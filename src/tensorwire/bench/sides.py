@@ -316,14 +316,14 @@ class ProtocolSide(Side):
                 "its figures mean nothing"
             )
         # A tensor that took another way would make these the figures of that way.
-        arrived = self._arrived_tensors()
+        arrived = self.arrived_tensors()
         if self.protocol == "grpc++" and arrived < self._steps:
             raise TensorwireError(
                 f"only {arrived} tensors of {self._steps} steps came over grpc++: "
                 "its figures mean nothing"
             )
 
-    def _arrived_tensors(self) -> int:
+    def arrived_tensors(self) -> int:
         """Tensors that came to the ps over grpc++ so far."""
         wire = self._ask("ps", {"do": "wire"})
         return int(wire.get("recv_tensors", 0)) + int(wire.get("pushed_tensors", 0))
