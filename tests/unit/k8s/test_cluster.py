@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,14 +33,6 @@ PODS = [
     *("flights-ps-0-0-x7k2p", "flights-ps-1-0-x7k2p"),
     *(f"flights-worker-{group}-{member}-x7k2p" for group in (0, 1) for member in (0, 1)),
 ]
-
-
-@pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    server = ApiServer()
-    with server.serve(tmp_path) as kubeconfig:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        yield server
 
 
 @pytest.fixture

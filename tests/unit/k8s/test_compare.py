@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,14 +25,6 @@ from tensorwire.k8s.job import Job
 from tensorwire.lab import guard
 
 CLUSTER = ("compare", "--image", "registry/image:1", "--case", "1", "--workers", "2")
-
-
-@pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    server = ApiServer()
-    with server.serve(tmp_path) as kubeconfig:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        yield server
 
 
 def run(*arguments: str) -> int:
