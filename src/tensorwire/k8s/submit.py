@@ -65,12 +65,13 @@ def with_kept_token(connection: Connection, job: Job) -> Job:
             if error.status == 404:
                 return job
             raise
-    if JOB_LABEL not in (found["metadata"].get("labels") or {}) or "token" not in found["data"]:
+    labels, data = found["metadata"].get("labels") or {}, found.get("data") or {}
+    if JOB_LABEL not in labels or "token" not in data:
         raise TensorwireError(
             f"there is a Secret {job.token_secret} that is not this job's: take another --name, or "
             "name the one to use with --token-secret"
         )
-    return dataclasses.replace(job, token=base64.b64decode(found["data"]["token"]).decode())
+    return dataclasses.replace(job, token=base64.b64decode(data["token"]).decode())
 
 
 def preview(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:

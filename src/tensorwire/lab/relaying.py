@@ -22,15 +22,12 @@ class RelayProcess(Scope):
 
     def __init__(self, switch: str, hosts: Sequence[str]) -> None:
         """Paths of the network namespaces of the switch and of each host."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", relay.__file__, switch, *hosts],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        self._argv = [sys.executable, "-I", "-S", relay.__file__, switch, *hosts]
 
     def _open(self, held: contextlib.ExitStack) -> None:
         """Raises NetworkUnavailable where no such interfaces can be made."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(self._argv, stdin=pipe, stdout=pipe, stderr=pipe)
         held.callback(self._end)
         self._hear()
 

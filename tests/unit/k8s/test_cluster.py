@@ -395,6 +395,13 @@ def test_a_secret_of_somebody_elses_is_not_taken(api: ApiServer, run: Run) -> No
     assert len(api.of_kind("secrets")) == 1
 
 
+def test_a_secret_of_the_jobs_that_lost_its_token_is_one_line(api: ApiServer, run: Run) -> None:
+    assert run("submit", *JOB).status == 0
+    (secret,) = api.of_kind("secrets")
+    del secret["data"]
+    assert "there is a Secret flights that is not this job's" in one_line(run("submit", *JOB))
+
+
 def test_who_may_not_look_at_secrets_is_told_what_else_there_is(api: ApiServer, run: Run) -> None:
     api.forbidden = {("get", "secrets")}
     said = one_line(run("submit", *JOB))
