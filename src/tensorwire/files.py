@@ -13,11 +13,16 @@ from tensorwire.errors import TensorwireError, UsageError
 def write_whole(path: Path, text: str) -> None:
     """Writes `text` to `path`; who reads it meanwhile sees what was there before.
 
+    A link, a pipe or a device (/dev/stdout) stays what it is, and is written to.
+
     Raises:
         TensorwireError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_text(text, encoding="utf-8")
+            return
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
