@@ -11,6 +11,7 @@ import click
 
 from tensorwire.bench.raw_ends import SERVER
 from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
+from tensorwire.cli.graphs import model_of_file
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
@@ -206,15 +207,9 @@ def _placement(path: Path) -> Placement:
 
 def _placement_of_graph(path: Path, ps: int) -> Placement:
     from tensorwire.doctor.gather.plans import placement_of_plan
-    from tensorwire.placement import plan
+    from tensorwire.placement.plan import round_robin
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        from tensorwire.placement import graphs
-
-        return placement_of_plan(plan.round_robin(graphs.of_file(path), ps), str(path))
-    except ImportError as error:
-        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error
+    return placement_of_plan(round_robin(model_of_file(path).variables, ps), str(path))
 
 
 def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputProbe:

@@ -10,9 +10,11 @@ from pathlib import Path
 import click
 
 from tensorwire import __version__
+from tensorwire.cli.graphs import model_of_file
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.files import write_whole
 from tensorwire.placement.plan import STRATEGIES, Model
 
 
@@ -99,7 +101,7 @@ def place(
     if arguments and script is None:
         raise UsageError(f"{arguments[0]}: only --script takes arguments")
     if graph is not None:
-        model = _of_graph(graph)
+        model = model_of_file(graph)
     else:
         assert script is not None
         model = _of_script(script, arguments, ps, deadline_s)
@@ -112,7 +114,7 @@ def place(
         plans = [dataclasses.replace(each, traffic=predicted) for each in plans]
     section = placement.section(plans)
     if json_path is not None:
-        _write(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
+        write_whole(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
     if report_path is not None:
         from tensorwire.report import page
         from tensorwire.report.blocks import Report
@@ -121,23 +123,6 @@ def place(
         facts = [f"tensorwire {__version__}", str(graph or script)]
         page.write(report_path, Report("tensorwire place", facts, [section], headlines))
     terminal.show([section])
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise TensorwireError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _of_graph(path: Path) -> Model:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        from tensorwire.placement import graphs
-
-        return graphs.model_of_file(path)
-    except ImportError as error:
-        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error
 
 
 def _of_script(script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float) -> Model:

@@ -110,17 +110,12 @@ def noting_splittable(names: set[str]) -> Iterator[None]:
         yield
 
 
-def of_file(path: Path) -> list[Variable]:
-    """The variables of a SavedModel's folder, a MetaGraph (`.meta`) or a graph in text (`.pbtxt`).
+def model_of_file(path: Path) -> Model:
+    """Of a SavedModel's folder, a MetaGraph (`.meta`) or a graph in text (`.pbtxt`).
 
     Raises:
         UsageError: it is none of them, or has no variables.
     """
-    return list(model_of_file(path).variables)
-
-
-def model_of_file(path: Path) -> Model:
-    """As `of_file`, with what crosses for the variables."""
     model = model_of_graph_def(_graph_def(path))
     if not model.variables:
         raise UsageError(f"the graph in {path} has no variables")

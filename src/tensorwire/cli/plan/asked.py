@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tensorwire.cli.graphs import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plan import examples, kept, sources
 from tensorwire.plan.costs import Calibration
@@ -74,7 +74,8 @@ class Asked:
         if self.from_path is not None:
             job = sources.of_record(self.from_path, calibration)
         elif self.graph is not None:
-            job = _of_graph(self.graph, calibration, self.batch)
+            model = model_of_file(self.graph)
+            job = sources.of_model(model, calibration, str(self.graph), self.batch)
         elif (self.model or (self.case and examples.ONE_BIG)) == examples.ONE_BIG:
             job = examples.one_big(calibration.kernels)
         else:
@@ -84,13 +85,3 @@ class Asked:
                 f"--batch is for --graph: {job.name} was measured with {job.batch_size}"
             )
         return replace(job, **self.job_changes)
-
-
-def _of_graph(path: Path, calibration: Calibration, batch: int | None) -> Job:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        from tensorwire.placement import graphs
-
-        return sources.of_model(graphs.model_of_file(path), calibration, str(path), batch)
-    except ImportError as error:
-        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error
