@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import click
+
+from tensorwire.cli.quiet import quiet_tensorflow
 
 
 @click.command(
@@ -18,8 +18,7 @@ def build(force: bool) -> None:
     or where the machine that trains has no compiler. The result is in the folder that
     TENSORWIRE_CACHE names, or in your cache folder.
     """
-    # What TensorFlow logs while it starts is not what was asked for.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    quiet_tensorflow()
     from tensorwire.plugin.build import ensure_built
     from tensorwire.plugin.loader import load
 

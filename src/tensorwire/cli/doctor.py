@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
 from tensorwire.cli.graphs import model_of_file
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.quiet import quiet_tensorflow
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json
 
@@ -217,7 +217,7 @@ def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputPro
     from tensorwire.doctor.evidence import InputProbe
     from tensorwire.doctor.figures import typical_step_s
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    quiet_tensorflow()
     rate = probe(path, _PROBE_S)
     step_s = typical_step_s(evidence.job) if evidence.job is not None else None
     return InputProbe(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from tensorwire.cli.quiet import quiet_tensorflow
 from tensorwire.errors import TensorwireError
 from tensorwire.placement.plan import Model
 
@@ -15,7 +15,7 @@ def model_of_file(path: Path) -> Model:
     Raises:
         TensorwireError: it is no graph, or there is no TensorFlow.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    quiet_tensorflow()
     from tensorwire.placement import graphs
 
     try:
