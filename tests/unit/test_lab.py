@@ -10,11 +10,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from processes import is_running, wait_gone
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, guard
@@ -32,24 +32,6 @@ def logs_in_the_tests_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def script(text: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(text)]
-
-
-def wait_gone(pids: Sequence[int], timeout_s: float = 10.0) -> list[int]:
-    """The processes of `pids` that still run, zombies not counted, after at most `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        alive = [pid for pid in pids if is_running(pid)]
-        if not alive or time.monotonic() > deadline:
-            return alive
-        time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def ports_of(cluster: LocalCluster) -> list[int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from processes import wait_gone
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import build
 from tensorwire.plugin.tensorflow_install import (
@@ -267,8 +268,7 @@ def test_an_interrupt_leaves_neither_files_nor_compilers(
     assert process.returncode != 0
     assert "stopped" in errors
     assert workshop.cached() == []
-    for pid in mark.read_text().split():
-        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    assert wait_gone([int(pid) for pid in mark.read_text().split()], timeout_s=20) == []
 
 
 def test_what_a_killed_build_left_is_not_used(workshop: Workshop, tmp_path: Path) -> None:
