@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 SUCCEEDED, FAILED = "succeeded", "failed"
-PHASES = ("absent", "pending", "starting", "ready", SUCCEEDED, FAILED)
-"""Of a task. "absent": no pod yet; "pending": no node yet; "starting": not serving yet."""
 
 _ROLE, _GROUP = "app.kubernetes.io/component", "tensorwire/group"
 _FIRST_TASK = "tensorwire/first-task"
@@ -25,6 +23,8 @@ class TaskState:
     role: str
     index: int
     phase: str
+    """"absent": no pod yet; "pending": no node yet; "starting": not serving yet; "ready"; SUCCEEDED
+    or FAILED."""
     pod: str | None = None
     node: str | None = None
     restarts: int = 0
