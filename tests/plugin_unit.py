@@ -15,13 +15,29 @@ from tensorwire.plugin import compiler
 from tensorwire.plugin.build import include_folders, packaged_source
 from tensorwire.plugin.tensorflow_install import LIBRARIES, find_tensorflow
 
-FUZZ = Path(__file__).parents[1] / "native/tensorflow/fuzz/plugin_fuzz.cc"
+NATIVE = Path(__file__).parents[1] / "native"
+FUZZ = NATIVE / "tensorflow/fuzz/plugin_fuzz.cc"
 LIBFUZZER = (
     *("-O1", "-g", "-fsanitize=fuzzer,address,undefined"),
     *("-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined"),
 )
+# What GCC takes for TensorFlow's headers: with more, they are no constant expressions to it.
+ADDRESS = (
+    *("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
+    *("-fno-sanitize-recover=undefined", "-fno-sanitize=vptr,null"),
+    "-fno-sanitize=nonnull-attribute,returns-nonnull-attribute",
+)
+# TensorFlow is compiled without it, with which protobuf's classes have another layout.
+THREAD = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread", "-U__SANITIZE_THREAD__")
 # TensorFlow is compiled without ASan, with which absl's and protobuf's classes have another layout.
 _AS_TENSORFLOW = '#include "absl/base/config.h"\n#undef ABSL_HAVE_ADDRESS_SANITIZER\n'
+
+
+def _compile(command: Sequence[str], folder: Path) -> None:
+    try:
+        compiler.run(command, folder)
+    except compiler.CompileError as error:
+        raise AssertionError(error.output) from None
 
 
 def build_unit(
@@ -30,16 +46,21 @@ def build_unit(
     others: Sequence[Path],
     command: Sequence[str] | None = None,
     flags: Sequence[str] = ("-O1",),
+    engine: Path | None = None,
 ) -> None:
-    """`program` from the plug-in's files `own` (all of them) and from `others`, as one unit."""
+    """`program` from the plug-in's files `own` (all of them) and from `others`, as one unit.
+
+    It takes the installed engine, unless another is given.
+    """
     tensorflow = find_tensorflow()
     source = packaged_source()
     named = source.units() if own is None else [source.folder / name for name in own]
     files = [*named, *others]
     unit = program.with_suffix(".unit.cc")
     unit.write_text(_AS_TENSORFLOW + "".join(f'#include "{file}"\n' for file in files))
-    libraries = [tensorflow.library_folder, source.engine.parent]
-    compiler.run(
+    engine = engine or source.engine
+    libraries = [tensorflow.library_folder, engine.parent]
+    _compile(
         [
             *(command or compiler.find_compiler().command),
             *tensorflow.compile_flags,
@@ -49,21 +70,36 @@ def build_unit(
             unit.name,
             *(f"-L{folder}" for folder in libraries),
             *(f"-Wl,-rpath,{folder}" for folder in libraries),
-            *(f"-l:{name}" for name in (*LIBRARIES, source.engine.name)),
+            *(f"-l:{name}" for name in (*LIBRARIES, engine.name)),
+            "-ldl",
             *("-o", program.name),
         ],
         program.parent,
     )
 
 
-def check(program: Path, *arguments: str, **environment: str) -> None:
+def build_engine(library: Path, command: Sequence[str], flags: Sequence[str]) -> None:
+    """The engine as a library, from the sources of this tree."""
+    wire = NATIVE / "wire"
+    _compile(
+        [
+            *(*command, "-std=c++20", *flags, "-w", "-pthread", "-shared", "-fPIC"),
+            *("-DTENSORWIRE_BUILDING", f"-I{wire / 'include'}", f"-I{wire / 'src'}"),
+            *map(str, sorted((wire / "src").glob("*.cc"))),
+            *("-ldl", "-o", library.name),
+        ],
+        library.parent,
+    )
+
+
+def check(command: Sequence[str | Path], **environment: str) -> None:
     """Fails with what the program says unless it exits with 0."""
     done = subprocess.run(
-        [program, *arguments],
+        command,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
