@@ -218,7 +218,9 @@ void Connection::Write() {
         reactor_->Post([self = shared_from_this(), error] {
           // A peer that closed may have said why before it did.
           if (error == EPIPE || error == ECONNRESET) self->ReadFromReactor();
-          self->CloseFromReactor(Status(Code::kUnavailable, "sending failed: " + ErrorText(error)));
+          // A greeting that follows at once is who hears that nobody listens.
+          const char* const what = error == ECONNREFUSED ? "" : "sending failed: ";
+          self->CloseFromReactor(Status(Code::kUnavailable, what + ErrorText(error)));
         });
         return;
       }

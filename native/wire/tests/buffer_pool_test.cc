@@ -119,6 +119,19 @@ TEST(a_block_that_is_not_the_pool_s_is_left_alone) {
   CHECK_EQ(pool.stats().kept_bytes, 0u);
 }
 
+TEST(a_pool_knows_which_blocks_are_its_own) {
+  for (const bool shared : {false, true}) {
+    BufferPool::Options options;
+    options.shared = shared;
+    BufferPool pool(options);
+    BufferPool other(options);
+    void* const block = pool.Acquire(kMb);
+    CHECK(pool.Owns(block));
+    CHECK(!other.Owns(block));
+    pool.Release(block);
+  }
+}
+
 TEST(more_than_there_is_gives_none) {
   BufferPool pool({});
   CHECK(pool.Acquire(size_t{1} << 60) == nullptr);

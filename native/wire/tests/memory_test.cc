@@ -159,6 +159,25 @@ TEST(who_insists_on_memory_is_told_when_the_peer_has_none_to_read) {
   CHECK(Contains(outcome.status.message(), "shares no memory"));
 }
 
+TEST(a_peer_whose_memory_cannot_be_read_is_one_line_in_the_log_and_sends) {
+  const auto memory = SharedMemory::Create();
+  CHECK(memory != nullptr);
+  std::string ticket = memory->ticket();
+  ticket.back() = ticket.back() == '0' ? '1' : '0';
+  Task worker("worker:0");
+  RawServer server;
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  RawStream stream = server.AcceptAndGreet("memory=" + ticket + "\n");
+  ReadFrame frame;
+  CHECK(stream.Read(&frame));
+  CHECK(frame.header.kind == FrameKind::kRequest);  // and nothing that says it was mapped
+  CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
+  CHECK_EQ(Get(std::move(outcome)).payload, "sent");
+  CHECK_EQ(worker.Log().size(), 1u);
+  CHECK(Contains(worker.Log()[0], "payloads of ps:0 come by TCP, although it is on this host"));
+}
+
 TEST(calls_that_were_cancelled_give_their_loans_back) {
   Pair pair;
   CheckBytes(pair, kMb);

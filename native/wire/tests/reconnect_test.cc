@@ -72,6 +72,53 @@ TEST(a_name_that_does_not_resolve_is_unavailable_and_says_so) {
   CHECK(Contains(status.message(), "cannot resolve \"no..such..host\""));
 }
 
+// A port that nobody else gets, and where nobody listens before Open.
+class ClosedPort {
+ public:
+  ClosedPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(at);
+    CHECK_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+    getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&at), &size);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  }
+  const std::string& address() const { return address_; }
+  void Open() { CHECK_EQ(::listen(fd_.get(), 8), 0); }
+  RawStream Accept() { return RawStream(Fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC))); }
+
+ private:
+  Fd fd_;
+  std::string address_;
+};
+
+TEST(a_port_where_nobody_listens_is_a_refused_connection) {
+  const ClosedPort port;
+  Task worker("worker:0", 1, ConnectTimeout(100));
+  const Status status =
+      Get(Begin(*worker.engine->Connect(port.address(), "ps:0"), kEcho, "")).status;
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(Contains(status.message(), "cannot connect: Connection refused"));
+  CHECK(Contains(status.message(), "ps:0 at " + port.address()));
+}
+
+TEST(a_call_waits_for_a_peer_that_begins_to_listen_late) {
+  ClosedPort port;
+  Task worker("worker:0", 1, ConnectTimeout(30'000));
+  auto outcome = Begin(*worker.engine->Connect(port.address(), "ps:0"), kEcho, "");
+  SleepMs(50);
+  port.Open();
+  RawStream stream = port.Accept();
+  ReadFrame frame;
+  CHECK(stream.Read(&frame));
+  CHECK(frame.header.kind == FrameKind::kHello);
+  CHECK(stream.Send(Frame(FrameKind::kHelloAck, 0, 0, "task=ps:0\n")));
+  CHECK(stream.Read(&frame));
+  CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "at last")));
+  CHECK_EQ(Get(std::move(outcome)).metadata, "at last");
+}
+
 TEST(an_address_that_is_none_is_refused_at_once) {
   Task worker("worker:0");
   auto channel = worker.engine->Connect("127.0.0.1", "ps:0");
