@@ -90,6 +90,7 @@ def test_what_is_no_calibration_is_wrong_usage(
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert says.format(path=path) in line
+    assert line.count(str(path)) == 1
 
 
 def test_a_case_shows_both_scenarios_and_what_they_rest_on(

@@ -52,7 +52,8 @@ def read(path: Path) -> Calibration:
     Raises:
         UsageError: there is none.
     """
+    document = read_json(path)
     try:
-        return Calibration.from_document(read_json(path))
+        return Calibration.from_document(document)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
