@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tensorwire/wire/endpoint_map.h"
+#include "tensorwire/wire/options.h"
 
 namespace nb = nanobind;
 
@@ -29,6 +30,12 @@ int DataPort(int grpc_port) {
   return tensorwire::wire::DataPort(grpc_port);
 }
 
+void CheckSecurity() {
+  tensorwire::wire::EngineOptions options;
+  const auto status = tensorwire::wire::ReadSecurity(&options);
+  if (!status.ok()) throw nb::value_error(status.message().c_str());
+}
+
 }  // namespace
 
 NB_MODULE(_wire, m) {
@@ -38,4 +45,7 @@ NB_MODULE(_wire, m) {
         "file and line and shows the format.");
   m.def("data_port", &DataPort, nb::arg("grpc_port"),
         "The data port that belongs to a gRPC port where no `.endpoint_map` names one.");
+  m.def("check_security", &CheckSecurity,
+        "Raises ValueError where the environment asks for a job token or TLS that no task could "
+        "use.");
 }

@@ -103,6 +103,31 @@ def test_a_script_that_is_not_there_is_named(tensorwire: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"TENSORWIRE_TOKEN_FILE": "none"}, "cannot read none, which TENSORWIRE_TOKEN_FILE names"),
+        ({"TENSORWIRE_TOKEN_FILE": "/"}, "cannot read /: Is a directory"),
+        ({"TENSORWIRE_TOKEN_FILE": "/dev/null"}, "/dev/null has 0 characters, and 32 to 1024"),
+        ({"TENSORWIRE_TOKEN": "x" * 40, "TENSORWIRE_TOKEN_FILE": "/dev/null"}, "unset one"),
+        ({"TENSORWIRE_TLS": "1"}, "there is none: set TENSORWIRE_TOKEN_FILE"),
+    ],
+)
+def test_a_token_that_no_task_could_use_is_refused_before_the_script_begins(
+    tensorwire: Any,
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    says: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = tensorwire("run", script)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tensorwire: error: ") and says in line
+
+
 def test_a_protocol_that_is_neither_is_refused(tensorwire: Any, script: Path) -> None:
     done = tensorwire("run", "--protocol", "grpc+verbs", script)
     assert done.returncode == 2

@@ -90,6 +90,7 @@ def run(
     if (traffic_paths or keep_whole) and placement != "balanced":
         option = "--traffic" if traffic_paths else "--keep-whole"
         raise UsageError(f"{option} is for --placement balanced")
+    runner.check_security()
     environment = runner.environment(
         protocol,
         tensor_fuse,

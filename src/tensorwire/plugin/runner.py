@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plugin import fusion
 from tensorwire.plugin.imports import after_import
 
@@ -49,6 +49,20 @@ def environment(
     if placement:
         env[PLACEMENT_VARIABLE] = placement
     return env
+
+
+def check_security() -> None:
+    """Refuses before the script begins what its first server would refuse.
+
+    Raises:
+        UsageError: the environment asks for a job token or TLS that no task could use.
+    """
+    from tensorwire import _wire  # which not every interpreter that a script starts has to load
+
+    try:
+        _wire.check_security()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def wait_for_tensorflow() -> None:
