@@ -151,6 +151,15 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         read(tmp_path / "other.json")
 
 
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_a_look_that_took_no_time_is_refused(tmp_path: Path, seconds: float) -> None:
+    document = json.loads(to_json(diagnose(look("healthy"))))
+    document["evidence"]["job"]["tasks"][0]["seconds"] = seconds
+    (tmp_path / "look.json").write_text(json.dumps(document))
+    with pytest.raises(TensorwireError, match="ps:0 was looked at for"):
+        read(tmp_path / "look.json")
+
+
 def test_the_page_has_the_findings_and_their_figures() -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")

@@ -31,7 +31,11 @@ def read(path: Path) -> Evidence:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         if document["command"] != COMMAND:
             raise ValueError(f"it is of {document['command']!r}")
-        return from_document(Evidence, document["evidence"])
+        evidence = from_document(Evidence, document["evidence"])
+        for task in evidence.job.tasks if evidence.job is not None else ():
+            if not task.seconds > 0:
+                raise ValueError(f"{task.task} was looked at for {task.seconds:g} s")
+        return evidence
     except OSError as error:
         raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
