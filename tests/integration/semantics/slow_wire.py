@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,14 +61,18 @@ class SlowWire:
                 sink.sendall(data)
 
 
+_BY_TCP = {job: {"TENSORWIRE_TRANSPORT": "tcp"} for job in ("ps", "worker")}
+
 Wire = TypeVar("Wire", bound=SlowWire)
 
 
 @contextlib.contextmanager
 def worker_by_wire(
-    make: Callable[[int, int], Wire], folder: Path
+    make: Callable[[int, int], Wire],
+    folder: Path,
+    env: Mapping[str, Mapping[str, str]] = _BY_TCP,
 ) -> Iterator[tuple[TensorFlowCluster, Wire]]:
-    """A ps and a worker, and the wire by which the worker hears of the ps."""
+    """A ps and a worker, `env` by job, and the wire by which the worker hears of the ps."""
     lease = PortLease()
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
         ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
@@ -80,7 +84,7 @@ def worker_by_wire(
                 at.mkdir()
                 lines = f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
                 (at / ".endpoint_map").write_text(lines)
-                cluster.begin(job, 0, {"TENSORWIRE_TRANSPORT": "tcp"}, at)
+                cluster.begin(job, 0, env[job], at)
             cluster.ready(*cluster.tasks.values())
             yield cluster, wire
         finally:

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorwire.lab.ports import PortLease
-
 from .conftest import LOG_EVERYTHING
-from .slow_wire import SlowWire
-from .support import TensorFlowCluster
+from .slow_wire import SlowWire, worker_by_wire
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -22,47 +19,35 @@ pytestmark = [
     pytest.mark.usefixtures("plugin"),
 ]
 
-MAP_NAME = ".endpoint_map"
-
 
 def test_a_damaged_tensor_fails_its_step_by_name_and_the_next_step_goes_well(
     tmp_path: Path,
 ) -> None:
-    lease = PortLease()
-    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
-        ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
-        data, by_wire, own = lease.take(), lease.take(), lease.take()
-        wire = SlowWire(by_wire, data)
-        try:
-            # That one of the two wants checksums is enough for both directions.
-            for job, port, checksum in (("ps", data, "0"), ("worker", by_wire, "1")):
-                folder = tmp_path / job
-                folder.mkdir()
-                (folder / MAP_NAME).write_text(f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n")
-                cluster.begin(job, 0, {"TENSORWIRE_CHECKSUM": checksum, **LOG_EVERYTHING}, folder)
-            cluster.ready(*cluster.tasks.values())
-            with tf.Graph().as_default() as graph:
-                with tf.device("/job:ps/task:0"):
-                    value = tf.ones([100_000], name="precious") * 2.0
-                with tf.device("/job:worker/task:0"):
-                    wanted = tf.identity(value)
-                with cluster.session(graph) as session:
-                    # The first steps ask for the tensor; from the third on it is pushed.
-                    for whole_steps in (1, 4):
-                        for _ in range(whole_steps):
-                            assert np.all(session.run(wanted) == 2.0)
-                        wire.damages = 1
-                        with pytest.raises(tf.errors.DataLossError) as caught:
-                            session.run(wanted)
-                        assert re.search(
-                            r"ps.*a payload of 400000 bytes arrived damaged.*it was to be .*mul",
-                            caught.value.message,
-                        ), caught.value.message
-                    assert np.all(session.run(wanted) == 2.0)
-            figures = cluster.stats("worker:0")
-            assert figures["pushed_tensors"] > 0
-            assert figures["damaged_frames"] == 2
-            assert "arrived damaged" in cluster.tasks["worker:0"].log.read_text()
-        finally:
-            wire.close()
-            lease.release()
+    # That one of the two wants checksums is enough for both directions.
+    env = {
+        job: {"TENSORWIRE_CHECKSUM": checksum, **LOG_EVERYTHING}
+        for job, checksum in (("ps", "0"), ("worker", "1"))
+    }
+    with worker_by_wire(SlowWire, tmp_path, env) as (cluster, wire):
+        with tf.Graph().as_default() as graph:
+            with tf.device("/job:ps/task:0"):
+                value = tf.ones([100_000], name="precious") * 2.0
+            with tf.device("/job:worker/task:0"):
+                wanted = tf.identity(value)
+            with cluster.session(graph) as session:
+                # The first steps ask for the tensor; from the third on it is pushed.
+                for whole_steps in (1, 4):
+                    for _ in range(whole_steps):
+                        assert np.all(session.run(wanted) == 2.0)
+                    wire.damages = 1
+                    with pytest.raises(tf.errors.DataLossError) as caught:
+                        session.run(wanted)
+                    assert re.search(
+                        r"ps.*a payload of 400000 bytes arrived damaged.*it was to be .*mul",
+                        caught.value.message,
+                    ), caught.value.message
+                assert np.all(session.run(wanted) == 2.0)
+        figures = cluster.stats("worker:0")
+        assert figures["pushed_tensors"] > 0
+        assert figures["damaged_frames"] == 2
+        assert "arrived damaged" in cluster.tasks["worker:0"].log.read_text()
