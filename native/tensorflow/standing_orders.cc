@@ -8,10 +8,10 @@
 namespace tensorwire::plugin {
 
 bool StandingOrders::Add(std::string_view key, uint32_t order, wire::Pusher pusher,
-                         TensorCounters* counters) {
+                         TensorCounters* counters, int64_t step_id) {
   std::lock_guard lock(mutex_);
   if (orders_.size() >= kMostOrders) return false;
-  orders_[std::string(key)] = {order, std::move(pusher), counters};
+  orders_[std::string(key)] = {order, std::move(pusher), counters, step_id};
   any_.store(true, std::memory_order_release);
   return true;
 }
@@ -31,7 +31,7 @@ bool StandingOrders::Serve(int64_t step_id, std::string_view key, const tensorfl
   {
     std::lock_guard lock(mutex_);
     const auto at = orders_.find(std::string(key));
-    if (at == orders_.end()) return false;
+    if (at == orders_.end() || at->second.asked_in == step_id) return false;
     order = at->second;
   }
   wire::Message message;

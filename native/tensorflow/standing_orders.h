@@ -18,9 +18,10 @@ namespace tensorwire::plugin {
 // instead of waiting in the rendezvous for a request that takes a round trip to come.
 class StandingOrders {
  public:
-  // From now on `key` is pushed to `pusher` as `order`, and counted in `counters`. False when there
-  // are too many already.
-  bool Add(std::string_view key, uint32_t order, wire::Pusher pusher, TensorCounters* counters);
+  // From now on `key` is pushed to `pusher` as `order`, and counted in `counters`; but for the step
+  // of the request that brings the order, which is answered. False when there are too many already.
+  bool Add(std::string_view key, uint32_t order, wire::Pusher pusher, TensorCounters* counters,
+           int64_t step_id);
 
   // The connection is gone, and its orders with it.
   void Forget(uint64_t connection_id);
@@ -35,6 +36,8 @@ class StandingOrders {
     uint32_t order = 0;
     wire::Pusher pusher;
     TensorCounters* counters = nullptr;
+    // Pushed as well, the tensor would leave its request waiting until the step is forgotten.
+    int64_t asked_in = 0;
   };
 
   std::atomic<bool> any_{false};

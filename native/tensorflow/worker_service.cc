@@ -154,7 +154,7 @@ void WorkerService::RecvTensor(wire::Request request) {
   TensorCounters* const counters =
       TensorFigures::Get().Of(reader.rest(), TensorFigures::Direction::kOut);
   const bool ordered = order != 0 && device->tensorflow_accelerator_device_info() == nullptr &&
-                       orders_->Add(reader.rest(), order, request.pusher(), counters);
+                       orders_->Add(reader.rest(), order, request.pusher(), counters, step_id);
   const int64_t asked_us = wire::NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,

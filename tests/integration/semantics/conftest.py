@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -11,6 +11,20 @@ from .support import PROTOCOLS, TensorFlowCluster, tf1
 JOBS = {"ps": 1, "worker": 2}
 # What TensorFlow logs unless told otherwise: tests look for lines that should not be there.
 LOG_EVERYTHING = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a failed test's tasks wrote last: their logs go with the clusters."""
+    report = yield
+    if call.when == "call" and report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, TensorFlowCluster):
+                for task, process in value.tasks.items():
+                    report.sections.append((f"end of {name}'s {task}", process.tail(20)))
+    return report
 
 
 @pytest.fixture(scope="session")
