@@ -146,6 +146,42 @@ def test_a_record_of_which_a_part_is_something_else_is_none(part: str, damaged: 
         Record.from_json(json.dumps({**document, part: damaged}))
 
 
+LAB = {
+    "hosts": 2,
+    "rate_mbit_per_s": [1000.0, None],
+    "delay_us": 50.0,
+    "cpus": None,
+    "network": True,
+    "notes": ["no limit of CPUs"],
+}
+
+
+def with_lab(**changed: Any) -> str:
+    document = json.loads(record("bench transfer", TRANSFER).to_json())
+    return json.dumps({**document, "lab": {**LAB, **changed}})
+
+
+def test_the_lab_of_a_record_is_read() -> None:
+    assert Record.from_json(with_lab()).lab == LAB
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"hosts": "two"},
+        {"network": 1},
+        {"notes": [1]},
+        {"rate_mbit_per_s": "1gbit"},
+        {"delay_us": ["50us", None]},
+        {"cpus": {}},
+    ],
+    ids=str,
+)
+def test_a_lab_that_is_something_else_is_no_record(damaged: dict[str, Any]) -> None:
+    with pytest.raises(TensorwireError, match="no record of a benchmark"):
+        Record.from_json(with_lab(**damaged))
+
+
 def test_host_and_version_are_this_machines() -> None:
     here = Record("demo", "2.21.0", [], {})
     assert here.version == tensorwire.__version__

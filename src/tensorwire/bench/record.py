@@ -434,7 +434,7 @@ class Record(Generic[Result_co]):
                 },
                 ceilings={k: float(v) for k, v in document.get("ceilings", {}).items()},
                 noise=None if noise is None else from_document(Noise, noise),
-                lab=document.get("lab"),
+                lab=_lab(document.get("lab")),
                 time=time,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -457,6 +457,22 @@ def not_a_record(error: Exception) -> TensorwireError:
 def json_text(document: dict[str, Any]) -> str:
     """JSON as records are written: a line a field, floats with six significant digits."""
     return json.dumps(_rounded(document), indent=1) + "\n"
+
+
+def _lab(lab: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Checked: pages read it field by field."""
+    if lab is None:
+        return None
+    if not isinstance(lab["network"], bool) or not isinstance(lab["hosts"], int):
+        raise ValueError(f"no lab: {lab!r}")
+    if not all(isinstance(note, str) for note in lab["notes"]):
+        raise ValueError(f"its notes are no text: {lab['notes']!r}")
+    for name in ("rate_mbit_per_s", "delay_us", "cpus"):
+        of_all = lab[name]
+        for one in of_all if isinstance(of_all, list) else [of_all]:
+            if one is not None and not isinstance(one, (int, float)):
+                raise ValueError(f"{name} is no number: {one!r}")
+    return lab
 
 
 def _interval(bounds: Sequence[float] | None) -> tuple[float, float] | None:
