@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -138,6 +139,22 @@ class TestTarget:
         slow = question(link_bytes_per_s=1e5)
         with pytest.raises(TensorwireError, match="no cluster of up to"):
             target.cheapest([slow], 1e4, target.Prices(1.0, 0.0))
+
+    def test_what_no_cluster_reaches_is_not_simulated(self) -> None:
+        asked = question("balanced")
+        simulated: list[int] = []
+        with (
+            mock.patch.object(Question, "answer", lambda self: simulated.append(self.shape.ps)),
+            pytest.raises(TensorwireError, match="no cluster of up to"),
+        ):
+            target.cheapest([asked], 1e9, target.Prices(1.0, 0.0))
+        assert simulated == []
+
+    @pytest.mark.parametrize("training", ["async", "sync"])
+    def test_the_bound_is_that_of_the_answer(self, training: str) -> None:
+        asked = question("balanced", workers=3, ps=2)
+        asked = asked.having(job=dataclasses.replace(asked.job, training=training))
+        assert asked.bound() == pytest.approx(asked.answer().bound_steps_per_s)
 
     def test_without_prices_nothing_is_cheapest(self) -> None:
         with pytest.raises(UsageError, match="--price-core"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import Plan
 from tensorwire.plan import loads
+from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import SYNC, Job
@@ -47,19 +48,11 @@ def predict(
     Raises:
         UsageError: the job cannot be on that cluster.
     """
-    workers = len(cluster.workers)
-    if job.training == SYNC and not 0 <= job.backup_workers < workers:
-        raise UsageError(f"of {workers} workers {job.backup_workers} cannot be backup workers")
-    of_ps = loads.loads(job, plan)
-    shown = of_ps
-    if not is_small(cluster):
-        shown = loads.alike(of_ps, costs, MOST_CLASSES)
-    recipes = Recipes(job, cluster, costs, sites(cluster, shown))
+    recipes = _recipes(job, cluster, costs, plan)
+    workers = len(recipes.workers)
     simulation = Simulation(recipes, seed)
     simulated = simulation.run(steps or steps_of(workers), on_step)
-    at_most = simulation.most_steps_per_s
-    if job.training == SYNC:
-        at_most /= workers - job.backup_workers
+    at_most = _steps_per_s(recipes, simulation.most_steps_per_s)
     return Prediction(
         side=side,
         placement=plan.strategy,
@@ -74,3 +67,30 @@ def predict(
         uses=uses(recipes, simulated),
         bound_steps_per_s=at_most,
     )
+
+
+def bound(job: Job, cluster: Cluster, costs: Costs, plan: Plan) -> float:
+    """Steps a second that no prediction of it exceeds, without a simulation.
+
+    Raises:
+        UsageError: as `predict`.
+    """
+    recipes = _recipes(job, cluster, costs, plan)
+    return _steps_per_s(recipes, most_steps_per_s(recipes))
+
+
+def _recipes(job: Job, cluster: Cluster, costs: Costs, plan: Plan) -> Recipes:
+    workers = len(cluster.workers)
+    if job.training == SYNC and not 0 <= job.backup_workers < workers:
+        raise UsageError(f"of {workers} workers {job.backup_workers} cannot be backup workers")
+    shown = loads.loads(job, plan)
+    if not is_small(cluster):
+        shown = loads.alike(shown, costs, MOST_CLASSES)
+    return Recipes(job, cluster, costs, sites(cluster, shown))
+
+
+def _steps_per_s(recipes: Recipes, worker_steps_per_s: float) -> float:
+    """Of the job: in synchronous training the workers' steps make one."""
+    if recipes.job.training != SYNC:
+        return worker_steps_per_s
+    return worker_steps_per_s / (len(recipes.workers) - recipes.job.backup_workers)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import STRATEGIES, Plan
-from tensorwire.plan.costs import Calibration
+from tensorwire.plan.costs import Calibration, Costs
 from tensorwire.plan.job import Job
 from tensorwire.plan.loads import traffic_of
-from tensorwire.plan.predict import predict, steps_of
+from tensorwire.plan.predict import bound, predict, steps_of
 from tensorwire.plan.prediction import Prediction
 from tensorwire.plan.shape import Shape
 
@@ -44,20 +44,32 @@ class Question:
         Raises:
             UsageError: the calibration lacks the side, or the job cannot be on that cluster.
         """
-        costs = self.calibration.costs.get(self.side)
-        if costs is None:
-            known = ", ".join(self.calibration.costs)
-            raise UsageError(f"the calibration has no costs of {self.side}: it has {known}")
         return predict(
             self.job,
             self.shape.cluster(),
             self.side,
-            costs,
+            self._costs(),
             placed(self.job, self.placement, self.shape.ps),
             steps=self.steps,
             seed=self.seed,
             on_step=on_step,
         )
+
+    def bound(self) -> float:
+        """Steps a second that the answer does not exceed, found at once.
+
+        Raises:
+            UsageError: as `answer`.
+        """
+        plan = placed(self.job, self.placement, self.shape.ps)
+        return bound(self.job, self.shape.cluster(), self._costs(), plan)
+
+    def _costs(self) -> Costs:
+        costs = self.calibration.costs.get(self.side)
+        if costs is None:
+            known = ", ".join(self.calibration.costs)
+            raise UsageError(f"the calibration has no costs of {self.side}: it has {known}")
+        return costs
 
     def having(self, **fields: object) -> Question:
         """The same with another job, side, placement or shape, or fields of the shape."""

@@ -99,6 +99,8 @@ def _most_workers(question: Question, ps: int, prices: Prices, below: float) -> 
 
 def _fewest_workers(question: Question, target: float, prices: Prices, limit: int) -> Offer | None:
     """The fewest that reach it; more workers are taken never to be slower."""
+    if question.having(workers=limit).bound() < target:
+        return None
 
     def asked(workers: int) -> tuple[Question, Prediction]:
         changed = question.having(workers=workers)
