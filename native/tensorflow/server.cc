@@ -10,6 +10,7 @@
 #include "eager_service.h"
 #include "rendezvous.h"
 #include "stats.h"
+#include "tensorflow/core/distributed_runtime/message_wrappers.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -24,7 +25,8 @@
 namespace tensorwire::plugin {
 namespace {
 
-// gRPC's worker; it notes which steps failed here, for RemoteWorker.
+// gRPC's worker; it notes which steps failed here, for RemoteWorker, and does not take a step of
+// its own master for an earlier one.
 class Worker : public tensorflow::GrpcWorker {
  public:
   Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config,
@@ -34,6 +36,8 @@ class Worker : public tensorflow::GrpcWorker {
   void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
                      tensorflow::MutableRunGraphResponseWrapper* response,
                      tensorflow::StatusCallback done) override {
+    auto* const own = dynamic_cast<tensorflow::MutableRunGraphRequestWrapper*>(request);
+    if (own != nullptr) own->set_request_id(kNoRequestId);
     GrpcWorker::RunGraphAsync(
         options, request, response,
         [failed_steps = failed_steps_, step_id = request->step_id(), response,

@@ -210,6 +210,7 @@ void WorkerService::RunGraph(wire::Request request) {
     request.Fail(ToWire(absl::InvalidArgumentError("grpc++: a malformed RunGraph request")));
     return;
   }
+  state->request.set_request_id(kNoRequestId);
   running_.Add(request, {state, &state->options});
   worker_->RunGraphAsync(&state->options, &state->wrapped_request, &state->wrapped_response,
                          [this, state, request](const absl::Status& status) {

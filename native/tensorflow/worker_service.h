@@ -12,6 +12,12 @@
 
 namespace tensorwire::plugin {
 
+// By a request's id TensorFlow tells one that gRPC delivers twice, and aborts the step. Each step's
+// ids come from a generator of a new thread, whose seed has 32 bits; of the 100,000 that a task
+// remembers one in 43,000 steps meets its own. Here nothing is delivered twice, and no id is
+// needed.
+constexpr int64_t kNoRequestId = 0;
+
 // What a task does for others: looks tensors up in its rendezvous, runs its part of a graph.
 class WorkerService : public wire::Handler {
  public:
