@@ -3,7 +3,6 @@ was found by fuzzing (`make fuzz` looks for more)."""
 
 from __future__ import annotations
 
-import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ pytestmark = [
     pytest.mark.timeout(900, method="thread", func_only=True),
 ]
 
+ROOT = NATIVE.parent
 TESTS = NATIVE / "tensorflow/tests"
 REPLAY = NATIVE / "wire/fuzz/replay_main.cc"
 # What TensorFlow keeps for its life is no leak of ours.
@@ -34,24 +34,18 @@ def gcc() -> list[str]:
     return ["g++"]
 
 
-def runner(command: Sequence[str], flags: Sequence[str], folder: Path) -> list[str]:
+def runner(command: Sequence[str], flags: Sequence[str]) -> list[str]:
     """What to put before a program that is built so; skips where such programs do not run."""
-    source = folder / "probe.cc"
-    source.write_text("int main() { return 0; }\n")
-    built = [*command, *flags, "probe.cc", "-o", "probe"]
-    if subprocess.run(built, cwd=folder, capture_output=True, check=False).returncode != 0:
-        pytest.skip(f"the compiler cannot link {' '.join(flags)}")
-    # The sanitizers' memory layout and a kernel's wide address randomisation may not agree.
-    for before in ([], ["setarch", platform.machine(), "-R"]):
-        probe = [*before, folder / "probe"]
-        if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
-            return before
-    pytest.skip(f"a program built with {' '.join(flags)} does not run on this kernel")
+    probe = [ROOT / ".ci/sanitized", *command, *flags]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(done.stdout.strip() or done.stderr.strip())
+    return done.stdout.split()
 
 
 def serve(before: Sequence[str], program: Path, **environment: str) -> None:
     ports = PortLease()  # until this returns
-    addresses = [str(ports.take()), str(ports.take())]
+    addresses = [str(ports.take()) for _ in range(3)]
     check([*before, program, *addresses], TF_CPP_MIN_LOG_LEVEL="2", **environment)
     ports.release()
 
@@ -59,14 +53,14 @@ def serve(before: Sequence[str], program: Path, **environment: str) -> None:
 def test_the_plugin_at_work_touches_no_memory_that_is_not_its_own(
     gcc: list[str], tmp_path: Path
 ) -> None:
-    before = runner(gcc, ADDRESS, tmp_path)
+    before = runner(gcc, ADDRESS)
     program = tmp_path / "cluster_test"
     build_unit(program, None, [TESTS / "cluster_test.cc"], gcc, ADDRESS)
     serve(before, program, ASAN_OPTIONS=NO_LEAKS)
 
 
 def test_what_was_found_by_fuzzing_does_no_harm(gcc: list[str], tmp_path: Path) -> None:
-    before = runner(gcc, ADDRESS, tmp_path)
+    before = runner(gcc, ADDRESS)
     program = tmp_path / "plugin_fuzz"
     build_unit(program, None, [FUZZ, REPLAY], gcc, ADDRESS)
     corpus = FUZZ.parent / "corpus"
@@ -76,7 +70,7 @@ def test_what_was_found_by_fuzzing_does_no_harm(gcc: list[str], tmp_path: Path) 
 
 
 def test_the_plugin_at_work_has_no_data_race(gcc: list[str], tmp_path: Path) -> None:
-    before = runner(gcc, THREAD, tmp_path)
+    before = runner(gcc, THREAD)
     program, engine = tmp_path / "cluster_test", tmp_path / "libtensorwire.so"
     build_engine(engine, gcc, THREAD)
     files = [TESTS / "locks_for_tsan.cc", TESTS / "cluster_test.cc"]

@@ -1,16 +1,20 @@
-// A ps and a worker in one process, with sessions that train, fail, are late and are closed: under
-// sanitizers, the plug-in's own code from RunGraph to the reply. Compiled as one with the plug-in's
-// files (tests/plugin_unit.py).
-// usage: cluster_test PS_PORT WORKER_PORT [TEST]
+// A ps and a worker in one process, with sessions that train, fail, are late and are closed, and
+// with contexts of TF2's eager runtime: under sanitizers, the plug-in's own code from RunGraph, or
+// from an operation, to the reply. Compiled as one with the plug-in's files (tests/plugin_unit.py).
+// usage: cluster_test PS_PORT WORKER_PORT CLIENT_PORT [TEST]
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "tensorflow/c/c_api.h"
+#include "tensorflow/c/eager/c_api.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/cc/ops/standard_ops.h"
 #include "tensorflow/core/public/session.h"
@@ -29,13 +33,14 @@ using tensorflow::Scope;
 using tensorflow::Session;
 using tensorflow::TensorShape;
 
-constexpr const char* kPs = "/job:ps/task:0/device:CPU:0";
-constexpr const char* kWorker = "/job:worker/task:0/device:CPU:0";
+constexpr const char* kPs = "/job:ps/replica:0/task:0/device:CPU:0";
+constexpr const char* kWorker = "/job:worker/replica:0/task:0/device:CPU:0";
 // Of a session's variables; the last does not come with its head.
 constexpr int64_t kSizes[] = {1, 3, 100'000};
 
 int ps_port = 0;
 int worker_port = 0;
+int client_port = 0;
 
 #define DEMAND(expression)                                                            \
   do {                                                                                \
@@ -45,17 +50,24 @@ int worker_port = 0;
 
 std::string Address(int port) { return "127.0.0.1:" + std::to_string(port); }
 
+// What `job` is told of the cluster, which has a task of each of these jobs.
+tensorflow::ServerDef ClusterAs(const std::string& job,
+                                const std::vector<std::pair<std::string, int>>& ports) {
+  tensorflow::ServerDef def;
+  def.set_protocol("grpc++");
+  def.set_job_name(job);
+  for (const auto& [name, port] : ports) {
+    auto* const of = def.mutable_cluster()->add_job();
+    of->set_name(name);
+    (*of->mutable_tasks())[0] = Address(port);
+  }
+  return def;
+}
+
 // Both tasks, which stay for the process's life: TensorFlow cannot stop a server.
 void Serve() {
-  for (const auto& [job, port] : {std::pair("ps", ps_port), std::pair("worker", worker_port)}) {
-    tensorflow::ServerDef def;
-    def.set_protocol("grpc++");
-    def.set_job_name(job);
-    for (const auto& [name, at] : {std::pair("ps", ps_port), std::pair("worker", worker_port)}) {
-      auto* const of = def.mutable_cluster()->add_job();
-      of->set_name(name);
-      (*of->mutable_tasks())[0] = Address(at);
-    }
+  for (const std::string job : {"ps", "worker"}) {
+    const tensorflow::ServerDef def = ClusterAs(job, {{"ps", ps_port}, {"worker", worker_port}});
     std::unique_ptr<tensorflow::ServerInterface> server;
     DEMAND(tensorflow::NewServer(def, &server));
     DEMAND(server->Start());
@@ -203,15 +215,158 @@ TEST(a_step_of_which_one_part_fails_ends_on_both_tasks_and_the_next_ones_work) {
   DEMAND(session->Close());
 }
 
+// A context of TF2's eager runtime on a task of its own, which works on the two others.
+class Eager {
+ public:
+  Eager() {
+    TFE_ContextOptions* const options = TFE_NewContextOptions();
+    context_ = TFE_NewContext(options, Checked());
+    TFE_DeleteContextOptions(options);
+    const std::string def =
+        ClusterAs("client", {{"client", client_port}, {"ps", ps_port}, {"worker", worker_port}})
+            .SerializeAsString();
+    TFE_ContextSetServerDef(context_, /*keep_alive_secs=*/60, def.data(), def.size(), Checked());
+    Check();
+  }
+  ~Eager() {
+    for (TFE_TensorHandle* handle : handles_) TFE_DeleteTensorHandle(handle);
+    TFE_DeleteContext(context_);
+    TF_DeleteStatus(status_);
+  }
+
+  TFE_TensorHandle* Number(float value) {
+    TF_Tensor* const tensor = TF_AllocateTensor(TF_FLOAT, nullptr, 0, sizeof(value));
+    std::memcpy(TF_TensorData(tensor), &value, sizeof(value));
+    TFE_TensorHandle* const handle = TFE_NewTensorHandle(tensor, Checked());
+    TF_DeleteTensor(tensor);
+    return Kept(handle);
+  }
+
+  // Of one number or two, on `device`.
+  TFE_TensorHandle* Run(const std::string& name, const std::string& device,
+                        const std::vector<TFE_TensorHandle*>& inputs, bool is_function = false) {
+    TFE_Op* const op = TFE_NewOp(context_, name.c_str(), Checked());
+    if (!device.empty()) TFE_OpSetDevice(op, device.c_str(), Checked());
+    if (!is_function) TFE_OpSetAttrType(op, "T", TF_FLOAT);
+    if (name == "CheckNumerics") TFE_OpSetAttrString(op, "message", "it says so", 10);
+    for (TFE_TensorHandle* input : inputs) TFE_OpAddInput(op, input, Checked());
+    Check();
+    TFE_TensorHandle* made = nullptr;
+    int count = 1;
+    TFE_Execute(op, &made, &count, status_);
+    TFE_DeleteOp(op);
+    return TF_GetCode(status_) == TF_OK ? Kept(made) : nullptr;
+  }
+
+  // Null stands for what could not be made; then the number means nothing.
+  float Value(TFE_TensorHandle* handle) {
+    TF_Tensor* const tensor =
+        handle == nullptr ? nullptr : TFE_TensorHandleResolve(handle, status_);
+    if (tensor == nullptr) return -1.0f;
+    const float value = *static_cast<const float*>(TF_TensorData(tensor));
+    TF_DeleteTensor(tensor);
+    return value;
+  }
+
+  // What made it failed, and said so.
+  void Fails(TFE_TensorHandle* handle, const std::string& why) {
+    Value(handle);
+    const std::string said = TF_Message(status_);
+    TF_SetStatus(status_, TF_OK, "");
+    CHECK(said.find(why) != std::string::npos);
+  }
+
+  void Define(const tensorflow::FunctionDef& function) {
+    const std::string text = function.SerializeAsString();
+    TFE_ContextAddFunctionDef(context_, text.data(), text.size(), Checked());
+    Check();
+  }
+
+ private:
+  TF_Status* Checked() {
+    Check();
+    return status_;
+  }
+  void Check() const {
+    if (TF_GetCode(status_) != TF_OK) check::Fail(__FILE__, __LINE__, TF_Message(status_));
+  }
+  TFE_TensorHandle* Kept(TFE_TensorHandle* handle) {
+    if (handle != nullptr) handles_.push_back(handle);
+    return handle;
+  }
+
+  TF_Status* const status_ = TF_NewStatus();
+  TFE_Context* context_ = nullptr;
+  std::vector<TFE_TensorHandle*> handles_;
+};
+
+// The one of this process: TensorFlow does not give back the port of a context that has ended.
+std::unique_ptr<Eager>& Client() {
+  static auto* const client = new std::unique_ptr<Eager>(new Eager);
+  return *client;
+}
+
+TEST(operations_on_other_tasks_come_to_the_right_values_and_fail_where_they_should) {
+  Eager& eager = *Client();
+  const uint64_t calls = Counters().eager_calls;
+  TFE_TensorHandle* const one = eager.Number(1.0f);
+  TFE_TensorHandle* sum = eager.Run("AddV2", kPs, {one, one});
+  for (int i = 0; i < 30; ++i) sum = eager.Run("AddV2", i % 2 == 0 ? kWorker : kPs, {sum, one});
+  CHECK_EQ(eager.Value(sum), 32.0f);
+
+  TFE_TensorHandle* const zero = eager.Number(0.0f);
+  for (int i = 0; i < 10; ++i) {
+    TFE_TensorHandle* const infinite = eager.Run("RealDiv", kPs, {one, zero});
+    eager.Fails(eager.Run("CheckNumerics", kPs, {infinite}), "it says so");
+    CHECK_EQ(eager.Value(eager.Run("AddV2", kPs, {one, sum})), 33.0f);
+  }
+  CHECK(Counters().eager_calls >= calls + 60);  // and not by gRPC
+}
+
+TEST(a_function_on_both_tasks_comes_to_the_right_value) {
+  Eager& eager = *Client();
+  tensorflow::FunctionDef both;
+  auto* const signature = both.mutable_signature();
+  signature->set_name("both");
+  for (const auto& [name, argument] :
+       {std::pair("x", signature->add_input_arg()), std::pair("z", signature->add_output_arg())}) {
+    argument->set_name(name);
+    argument->set_type(tensorflow::DT_FLOAT);
+  }
+  for (const auto& [name, input, device] :
+       {std::tuple("a", "x", kPs), std::tuple("b", "a:z:0", kWorker)}) {
+    auto* const node = both.add_node_def();
+    node->set_name(name);
+    node->set_op("AddV2");
+    node->add_input(input);
+    node->add_input("x");
+    node->set_device(device);
+    (*node->mutable_attr())["T"].set_type(tensorflow::DT_FLOAT);
+  }
+  (*both.mutable_ret())["z"] = "b:z:0";
+  eager.Define(both);
+  for (int i = 0; i < 30; ++i) {
+    const auto number = static_cast<float>(i);
+    CHECK_EQ(eager.Value(eager.Run("both", "", {eager.Number(number)}, true)), 3 * number);
+  }
+}
+
+TEST(a_context_ends_with_operations_under_way) {
+  TFE_TensorHandle* const one = Client()->Number(1.0f);
+  for (int i = 0; i < 200; ++i) Client()->Run("AddV2", kPs, {one, one});
+  Client().reset();
+}
+
 }  // namespace
 }  // namespace tensorwire::plugin
 
 int main(int argc, char** argv) {
-  if (argc < 3) return 2;
+  if (argc < 4) return 2;
   tensorwire::plugin::ps_port = std::atoi(argv[1]);
   tensorwire::plugin::worker_port = std::atoi(argv[2]);
+  tensorwire::plugin::client_port = std::atoi(argv[3]);
   tensorwire::plugin::Serve();
-  const int code = check::RunTests(argc - 2, argv + 2);
+  const int code = check::RunTests(argc - 3, argv + 3);
   // Servers' threads go on: no destructor is to meet them.
   std::fflush(nullptr);
   std::_Exit(code);
