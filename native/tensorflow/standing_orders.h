@@ -18,10 +18,16 @@ namespace tensorwire::plugin {
 // instead of waiting in the rendezvous for a request that takes a round trip to come.
 class StandingOrders {
  public:
-  // From now on `key` is pushed to `pusher` as `order`, and counted in `counters`; but for the step
-  // of the request that brings the order, which is answered. False when there are too many already.
-  bool Add(std::string_view key, uint32_t order, wire::Pusher pusher, TensorCounters* counters,
-           int64_t step_id);
+  enum class Added {
+    kYes,
+    kTooMany,  // there is no room for it
+    kPushed,   // it is an old one, and what is asked for in this step is under way
+  };
+
+  // A request of `step_id` brings an order: from now on `key` is pushed to `pusher` as `order`, and
+  // counted in `counters`; but not in this step, in which the request is answered.
+  Added Add(std::string_view key, uint32_t order, wire::Pusher pusher, TensorCounters* counters,
+            int64_t step_id);
 
   // The connection is gone, and its orders with it.
   void Forget(uint64_t connection_id);
@@ -36,8 +42,10 @@ class StandingOrders {
     uint32_t order = 0;
     wire::Pusher pusher;
     TensorCounters* counters = nullptr;
-    // Pushed as well, the tensor would leave its request waiting until the step is forgotten.
+    // The last steps in which the tensor was asked for, and pushed. A request for what is pushed
+    // would wait until the step is forgotten.
     int64_t asked_in = 0;
+    int64_t pushed_in = 0;
   };
 
   std::atomic<bool> any_{false};

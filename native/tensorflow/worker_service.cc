@@ -153,8 +153,13 @@ void WorkerService::RecvTensor(wire::Request request) {
   // What is made on an accelerator is copied to the host when it is asked for, not before.
   TensorCounters* const counters =
       TensorFigures::Get().Of(reader.rest(), TensorFigures::Direction::kOut);
-  const bool ordered = order != 0 && device->tensorflow_accelerator_device_info() == nullptr &&
-                       orders_->Add(reader.rest(), order, request.pusher(), counters, step_id);
+  bool ordered = false;
+  if (order != 0 && device->tensorflow_accelerator_device_info() == nullptr) {
+    const auto added = orders_->Add(reader.rest(), order, request.pusher(), counters, step_id);
+    // Who asked gives the request up when it comes, or loses it with the connection.
+    if (added == StandingOrders::Added::kPushed) return;
+    ordered = added == StandingOrders::Added::kYes;
+  }
   const int64_t asked_us = wire::NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
