@@ -1,23 +1,23 @@
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "counters.h"
+#include "fuse_boxes.h"
 #include "fuse_pass.h"
 #include "fused_tensor.h"
 #include "tensor_figures.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 
 // The two ends of tensors that travel as one. The sending nodes of a group put their tensors into a
 // box, and the last of them sends what is in it. On the other device one node receives, and puts
-// the parts into a box from which each of the receiving nodes takes its own. A box belongs to the
-// step: what a step that fails leaves goes with it.
+// the parts into a box from which each of the receiving nodes takes its own (fuse_boxes.h).
 
 namespace tensorwire::plugin {
 namespace {
@@ -26,24 +26,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
-
-class Box : public tensorflow::ResourceBase {
- public:
-  explicit Box(size_t parts) : parts_(parts), missing_(static_cast<int>(parts)) {}
-  explicit Box(std::vector<FusedPart> parts)
-      : parts_(std::move(parts)), missing_(static_cast<int>(parts_.size())) {}
-
-  FusedPart& part(int64_t index) { return parts_[index]; }
-  const std::vector<FusedPart>& parts() const { return parts_; }
-  // One node is done with its part. True for the last one, which sees what the others did.
-  bool LastOne() { return missing_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-
-  std::string DebugString() const override { return "tensors that travel as one"; }
-
- private:
-  std::vector<FusedPart> parts_;
-  std::atomic<int> missing_;
-};
 
 // What the nodes of one group have in common.
 class Group {
@@ -57,6 +39,7 @@ class Group {
     OP_REQUIRES_OK(ctx, ctx->GetAttr(kFusePartsAttr, &parts_));
     incarnation_ = static_cast<uint64_t>(incarnation);
     OP_REQUIRES_OK(ctx, MakeKey("", &key_));
+    id_ = std::hash<std::string_view>()({key_.FullKey().data(), key_.FullKey().size()});
   }
 
   size_t parts() const { return static_cast<size_t>(parts_); }
@@ -65,16 +48,9 @@ class Group {
     return MakeKey("_" + std::to_string(part), key);
   }
 
-  // The box of this step: in a step's container, `kind` tells the two ends of a group apart, and
-  // the rendezvous the calls of a function, each of which has one of its own.
-  std::string BoxName(OpKernelContext* ctx, char kind) const {
-    return absl::StrCat(tensor_name_, ";", absl::string_view(&kind, 1),
-                        absl::Hex(reinterpret_cast<uintptr_t>(ctx->rendezvous())));
-  }
-  static absl::Status Check(OpKernelContext* ctx) {
-    if (ctx->rendezvous() != nullptr && ctx->step_container() != nullptr) return absl::OkStatus();
-    return absl::InternalError("tensor_fuse: this step has no rendezvous, or no container");
-  }
+  // Of the boxes at this group's ends; see FuseBoxes.
+  uint64_t sending_id() const { return 2 * id_; }
+  uint64_t receiving_id() const { return 2 * id_ + 1; }
 
  private:
   absl::Status MakeKey(const std::string& end, Rendezvous::ParsedKey* key) const {
@@ -90,6 +66,7 @@ class Group {
   uint64_t incarnation_ = 0;
   int64_t parts_ = 0;
   Rendezvous::ParsedKey key_;
+  uint64_t id_ = 0;
 };
 
 // The index of a node's part.
@@ -115,16 +92,10 @@ class FuseSendOp : public tensorflow::OpKernel {
   bool IsExpensive() override { return false; }
 
   void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, Group::Check(ctx));
-    const std::string name = group_.BoxName(ctx, 's');
-    Box* found = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->step_container()->LookupOrCreate<Box>(ctx->resource_manager(), name,
-                                                                   &found, [this](Box** box) {
-                                                                     *box = new Box(group_.parts());
-                                                                     return absl::OkStatus();
-                                                                   }));
-    tensorflow::core::ScopedUnref unref(found);
-    FusedPart& part = found->part(index_);
+    std::shared_ptr<FuseBox> box;
+    OP_REQUIRES_OK(ctx, FuseBoxes::Get().FindOrMake(ctx->rendezvous(), group_.sending_id(),
+                                                    group_.parts(), &box));
+    FusedPart& part = box->part(index_);
     if (!ctx->is_input_dead()) {
       part.tensor = ctx->input(0);
       part.way = WayOf(part.tensor);
@@ -135,10 +106,10 @@ class FuseSendOp : public tensorflow::OpKernel {
       OP_REQUIRES_OK(ctx, group_.ApartKey(index_, &key));
       OP_REQUIRES_OK(ctx, Send(ctx, key, part.tensor));
     }
-    if (!found->LastOne()) return;
+    if (!box->IsLastOne()) return;
     Tensor fused;
-    OP_REQUIRES_OK(ctx, Fuse(found->parts(), &fused));
-    OP_REQUIRES_OK(ctx, ctx->step_container()->Delete<Box>(ctx->resource_manager(), name));
+    OP_REQUIRES_OK(ctx, Fuse(box->parts(), &fused));
+    FuseBoxes::Get().Remove(ctx->rendezvous(), group_.sending_id());
     Counters().fused_messages.fetch_add(1, std::memory_order_relaxed);
     Counters().fused_tensors.fetch_add(group_.parts(), std::memory_order_relaxed);
     OP_REQUIRES_OK(ctx, Send(ctx, group_.key(), fused));
@@ -169,14 +140,15 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
   explicit FuseReceiveOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx), group_(ctx) {}
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    OP_REQUIRES_OK_ASYNC(ctx, Group::Check(ctx), done);
     Receive(ctx, group_.key(),
             [this, ctx, done = std::move(done)](const absl::Status& status, const Tensor& fused) {
               OP_REQUIRES_OK_ASYNC(ctx, status, done);
-              auto arrival = std::make_shared<Arrival>(ctx, done);
-              OP_REQUIRES_OK_ASYNC(
-                  ctx, Split(fused, group_.parts(), ctx->device(), &arrival->parts), done);
-              ReceiveApart(arrival);
+              // This may be a reactor.
+              if (ctx->runner() != nullptr && IsLongToSplit(fused)) {
+                (*ctx->runner())([this, ctx, done, fused] { SplitAll(ctx, done, fused); });
+              } else {
+                SplitAll(ctx, done, fused);
+              }
             });
   }
 
@@ -202,6 +174,12 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
         [received = std::move(received)](const absl::Status& status, const Rendezvous::Args&,
                                          const Rendezvous::Args&, const Tensor& tensor,
                                          bool /*is_dead*/) { received(status, tensor); });
+  }
+
+  void SplitAll(OpKernelContext* ctx, const DoneCallback& done, const Tensor& fused) {
+    auto arrival = std::make_shared<Arrival>(ctx, done);
+    OP_REQUIRES_OK_ASYNC(ctx, Split(fused, group_.parts(), ctx->device(), &arrival->parts), done);
+    ReceiveApart(arrival);
   }
 
   // Each of them was sent before the fused tensor, so that waiting for it here is no risk.
@@ -237,11 +215,10 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
       all = arrival->status;
     }
     OP_REQUIRES_OK_ASYNC(ctx, all, arrival->done);
-    OP_REQUIRES_OK_ASYNC(
-        ctx,
-        ctx->step_container()->Create<Box>(ctx->resource_manager(), group_.BoxName(ctx, 'r'),
-                                           new Box(std::move(arrival->parts))),
-        arrival->done);
+    OP_REQUIRES_OK_ASYNC(ctx,
+                         FuseBoxes::Get().Add(ctx->rendezvous(), group_.receiving_id(),
+                                              std::make_shared<FuseBox>(std::move(arrival->parts))),
+                         arrival->done);
     ctx->set_output(0, Tensor(tensorflow::DT_UINT8, {0}));  // the parts are had from the box
     arrival->done();
   }
@@ -258,15 +235,12 @@ class FusePartOp : public tensorflow::OpKernel {
   bool IsExpensive() override { return false; }
 
   void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, Group::Check(ctx));
-    const std::string name = group_.BoxName(ctx, 'r');
-    Box* found = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->step_container()->Lookup<Box>(ctx->resource_manager(), name, &found));
-    tensorflow::core::ScopedUnref unref(found);
-    FusedPart part = std::move(found->part(index_));
-    if (found->LastOne()) {
-      OP_REQUIRES_OK(ctx, ctx->step_container()->Delete<Box>(ctx->resource_manager(), name));
-    }
+    const std::shared_ptr<FuseBox> box =
+        FuseBoxes::Get().Find(ctx->rendezvous(), group_.receiving_id());
+    OP_REQUIRES(ctx, box != nullptr,
+                absl::InternalError("tensor_fuse: a part is wanted of what has not arrived"));
+    FusedPart part = std::move(box->part(index_));
+    if (box->IsLastOne()) FuseBoxes::Get().Remove(ctx->rendezvous(), group_.receiving_id());
     if (part.way == FusedPart::Way::kDead) return;
     OP_REQUIRES(ctx, part.tensor.dtype() == ctx->expected_output_dtype(0),
                 absl::InternalError("tensor_fuse: a tensor of another type arrived"));

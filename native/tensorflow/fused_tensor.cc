@@ -170,6 +170,23 @@ absl::Status Fuse(const std::vector<FusedPart>& parts, Tensor* fused) {
   return absl::OkStatus();
 }
 
+bool IsLongToSplit(const Tensor& fused) {
+  constexpr size_t kQuickBytes = 64u << 10;
+  constexpr uint32_t kQuickParts = 512;
+  constexpr uint64_t kQuickProtoBytes = 8u << 10;
+  if (fused.dtype() != tensorflow::DT_UINT8 || fused.TotalBytes() <= kQuickBytes) return false;
+  const auto data = fused.tensor_data();
+  HeaderReader reader({data.data(), data.size()});
+  uint32_t magic = 0;
+  uint32_t number = 0;
+  if (!reader.Get(&magic) || !reader.Get(&number) || number > kQuickParts) return true;
+  uint64_t proto_bytes = 0;
+  for (PartHeader header; number > 0 && header.Read(&reader); --number, header = PartHeader()) {
+    if (header.way == FusedPart::Way::kProto) proto_bytes += header.bytes;
+  }
+  return proto_bytes > kQuickProtoBytes;
+}
+
 absl::Status Split(const Tensor& fused, size_t count, tensorflow::DeviceBase* device,
                    std::vector<FusedPart>* parts) {
   if (fused.dtype() != tensorflow::DT_UINT8 || fused.dims() != 1) return Malformed("another type");

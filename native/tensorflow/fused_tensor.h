@@ -31,6 +31,10 @@ FusedPart::Way WayOf(const tensorflow::Tensor& tensor);
 // each part's aligned as TensorFlow aligns a tensor. ResourceExhausted where there is no memory.
 absl::Status Fuse(const std::vector<FusedPart>& parts, tensorflow::Tensor* fused);
 
+// Whether splitting takes longer than handing it to another thread. A hint: the tensor may be
+// malformed.
+bool IsLongToSplit(const tensorflow::Tensor& fused);
+
 // The parts of what Fuse made. They share its memory where that is worth while; those that are
 // kApart have no tensor yet. Internal for anything that Fuse does not make of `count` parts.
 absl::Status Split(const tensorflow::Tensor& fused, size_t count, tensorflow::DeviceBase* device,
