@@ -49,13 +49,13 @@ wire::Status Malformed() {
   return ToWire(absl::InvalidArgumentError("grpc++: a malformed eager request"));
 }
 
-struct FunctionCall {
+}  // namespace
+
+struct EagerService::FunctionCall {
   tensorflow::CallOptions options;
   tensorflow::eager::RunComponentFunctionRequest request;
   tensorflow::eager::RunComponentFunctionResponse response;
 };
-
-}  // namespace
 
 struct EagerService::Stream {
   uint32_t attempt = 0;
@@ -163,6 +163,29 @@ void EagerService::RunFunction(wire::Request request) {
   auto call = std::make_shared<FunctionCall>();
   if (!call->request.ParseFromString(request.payload)) return request.Fail(Malformed());
   running_.Add(request, {call, &call->options});
+  const std::string name =
+      std::to_string(call->request.context_id()) + " " + call->request.operation().name();
+  bool is_ready = false;
+  {
+    std::lock_guard lock(mutex_);
+    is_ready = ready_functions_.count(name) != 0;
+  }
+  if (is_ready) {
+    StartFunction(call, request);
+    return;
+  }
+  // This may be a reactor, and the function is made ready to run first.
+  threads_.Schedule([this, call, request, name] {
+    StartFunction(call, request);
+    constexpr size_t kRemembered = 1u << 16;
+    std::lock_guard lock(mutex_);
+    if (ready_functions_.size() >= kRemembered) ready_functions_.clear();
+    ready_functions_.insert(name);
+  });
+}
+
+void EagerService::StartFunction(const std::shared_ptr<FunctionCall>& call,
+                                 const wire::Request& request) {
   impl_->RunComponentFunction(&call->options, &call->request, &call->response,
                               [this, call, request](const absl::Status& status) {
                                 running_.Remove(request);

@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "cancellation.h"
@@ -13,7 +15,7 @@
 
 namespace tensorflow::eager {
 class EagerServiceImpl;
-}
+}  // namespace tensorflow::eager
 
 namespace tensorwire::plugin {
 
@@ -38,16 +40,19 @@ class EagerService {
 
  private:
   struct Stream;
+  struct FunctionCall;
   using Sender = std::pair<uint64_t, uint64_t>;  // connection, sender
 
   // Does what has come in this stream, until there is a gap or no more.
   void Drain(const std::shared_ptr<Stream>& stream);
+  void StartFunction(const std::shared_ptr<FunctionCall>& call, const wire::Request& request);
   absl::Status RunEnqueue(const wire::Request& request, tensorflow::CallOptions* options);
 
   tensorflow::eager::EagerServiceImpl* const impl_;
   RunningRequests running_;
 
   std::mutex mutex_;
+  std::unordered_set<std::string> ready_functions_;  // that have run here, by context and name
   std::map<Sender, std::shared_ptr<Stream>> streams_;
 
   // Operations may wait for others that come later by another way, so there is no bound to its
