@@ -188,16 +188,25 @@ DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::strin
   Link& link = links_[task_name + "@" + address];
   if (link.channel == nullptr) {
     link.channel = engine_->Connect(address, task_name);
-    link.inbox = std::make_shared<PushInbox>(link.channel);
+    link.inbox = std::make_shared<PushInbox>(link.channel, ended_steps_);
     link.channel->SetPushReceiver(link.inbox);
   }
   return link;
 }
 
 void DataPlane::EndStep(int64_t step_id) {
-  if (step_id < 0) return;  // TensorFlow's rendezvous for everything outside of steps
+  if (step_id == kNoStep) return;
+  ended_steps_->Add(step_id);
+  orders_.EndStep(step_id);
   std::lock_guard lock(mutex_);
   for (const auto& [name, link] : links_) link.inbox->EndStep(step_id);
+}
+
+void DataPlane::EndSession(const std::string& name) {
+  const uint64_t scope = ScopeOf(name);
+  orders_.EndScope(scope);
+  std::lock_guard lock(mutex_);
+  for (const auto& [task, link] : links_) link.inbox->EndScope(scope);
 }
 
 }  // namespace tensorwire::plugin

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "failed_steps.h"
 #include "push_inbox.h"
+#include "recent_steps.h"
 #include "standing_orders.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
@@ -38,6 +38,9 @@ class DataPlane {
   // there.
   absl::Status Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler);
 
+  // Ends the engine: nothing is sent, and nobody is called back.
+  void Stop() { engine_->Stop(); }
+
   // The way to a task, and what it sends unasked.
   struct Link {
     std::shared_ptr<wire::Channel> channel;
@@ -46,9 +49,16 @@ class DataPlane {
   Link LinkTo(const std::string& task_name, const std::string& grpc_address);
 
   StandingOrders* orders() { return &orders_; }
-  FailedSteps* failed_steps() { return &failed_steps_; }
-  // Drops what was pushed for a step and not taken.
+  // Steps of which a partition has failed. The master starts a step's partitions one after another
+  // and, when one fails, cancels those that have started; one that starts a moment later would run,
+  // and be waited for, as if nothing had happened. It looks here instead. A step is here until its
+  // master cleans it up: the next attempt may have the same id.
+  RecentSteps* failed_steps() { return &failed_steps_; }
+  const RecentSteps& ended_steps() const { return *ended_steps_; }
+  // Drops what was pushed for a step and not taken, and what is known of the step.
   void EndStep(int64_t step_id);
+  // The session of this name was closed.
+  void EndSession(const std::string& name);
 
   wire::EngineStats stats() const { return engine_->stats(); }
   const std::string& name() const { return name_; }
@@ -67,7 +77,8 @@ class DataPlane {
   std::string map_file_;     // "" where there is none
   std::map<std::string, std::string> data_address_;
   StandingOrders orders_;
-  FailedSteps failed_steps_;
+  RecentSteps failed_steps_;
+  const std::shared_ptr<RecentSteps> ended_steps_ = std::make_shared<RecentSteps>();
   std::unique_ptr<wire::Engine> engine_;
 
   std::mutex mutex_;

@@ -187,8 +187,11 @@ uint64_t NextSender() {
 class RemoteEager : public EagerClient {
  public:
   RemoteEager(tensorflow::core::RefCountPtr<EagerClient> grpc, std::string target,
-              std::shared_ptr<wire::Channel> channel)
-      : grpc_(std::move(grpc)), target_(std::move(target)), channel_(std::move(channel)) {}
+              std::shared_ptr<wire::Channel> channel, std::function<void(int64_t)> end_step)
+      : grpc_(std::move(grpc)),
+        target_(std::move(target)),
+        channel_(std::move(channel)),
+        end_step_(std::move(end_step)) {}
 
   // --- on the data plane ---
   void EnqueueAsync(tensorflow::CallOptions* options, const EnqueueRequest* request,
@@ -255,8 +258,9 @@ class RemoteEager : public EagerClient {
     std::shared_ptr<UndoneOperations> undone = std::make_shared<UndoneOperations>();
   };
 
-  // True where the request only ends a step. A function has not returned before this has an answer,
-  // but needs none: the notice travels with what is sent next.
+  // True where the request only ends a step, that of a function which spans tasks. A function has
+  // not returned before this has an answer, but needs none: the notice travels with what is sent
+  // next. Nothing else tells this task that the step is over.
   bool Forget(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
   // `options` may be null.
   void Call(wire::Message message, tensorflow::CallOptions* options,
@@ -269,6 +273,7 @@ class RemoteEager : public EagerClient {
   const tensorflow::core::RefCountPtr<EagerClient> grpc_;
   const std::string target_;
   const std::shared_ptr<wire::Channel> channel_;
+  const std::function<void(int64_t)> end_step_;
 
   std::mutex mutex_;
   std::map<uint64_t, Sender> senders_;  // by context
@@ -285,8 +290,10 @@ StatusCallback RemoteEager::Wrapped(StatusCallback done) {
 bool RemoteEager::Forget(const EnqueueRequest& request, EnqueueResponse* response,
                          const StatusCallback& done) {
   if (request.queue_size() != 1 || !request.queue(0).has_cleanup_function()) return false;
+  const int64_t step_id = request.queue(0).cleanup_function().step_id();
+  end_step_(step_id);
   wire::Message message(kCleanupGraph);
-  message.Put<int64_t>(request.queue(0).cleanup_function().step_id());
+  message.Put<int64_t>(step_id);
   channel_->Notify(std::move(message), /*lazy=*/true);
   response->add_queue_response();
   done(absl::OkStatus());
@@ -374,8 +381,9 @@ void RemoteEager::CloseContextAsync(const tensorflow::eager::CloseContextRequest
 }
 
 EagerClients::EagerClients(std::unique_ptr<tensorflow::eager::EagerClientCache> grpc,
-                           std::map<std::string, std::shared_ptr<wire::Channel>> channels)
-    : grpc_(std::move(grpc)), channels_(std::move(channels)) {}
+                           std::map<std::string, std::shared_ptr<wire::Channel>> channels,
+                           std::function<void(int64_t)> end_step)
+    : grpc_(std::move(grpc)), channels_(std::move(channels)), end_step_(std::move(end_step)) {}
 
 EagerClients::~EagerClients() = default;
 
@@ -395,7 +403,7 @@ absl::Status EagerClients::GetClient(const std::string& target,
       clients_.erase(task);
       return s;
     }
-    remote.reset(new RemoteEager(std::move(grpc), task, channel->second));
+    remote.reset(new RemoteEager(std::move(grpc), task, channel->second, end_step_));
   }
   remote->Ref();
   client->reset(remote.get());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,9 +19,11 @@ class RemoteEager;
 // plane (see RemoteEager), the rest over the gRPC client of the same task.
 class EagerClients : public tensorflow::eager::EagerClientCache {
  public:
-  // `channels`: by task name, of all tasks but this one.
+  // `channels`: by task name, of all tasks but this one. `end_step` is told of each step that this
+  // context has ended.
   EagerClients(std::unique_ptr<tensorflow::eager::EagerClientCache> grpc,
-               std::map<std::string, std::shared_ptr<wire::Channel>> channels);
+               std::map<std::string, std::shared_ptr<wire::Channel>> channels,
+               std::function<void(int64_t)> end_step);
   ~EagerClients() override;
 
   absl::Status GetClient(
@@ -29,6 +33,7 @@ class EagerClients : public tensorflow::eager::EagerClientCache {
  private:
   const std::unique_ptr<tensorflow::eager::EagerClientCache> grpc_;
   const std::map<std::string, std::shared_ptr<wire::Channel>> channels_;
+  const std::function<void(int64_t)> end_step_;
 
   std::mutex mutex_;
   std::map<std::string, tensorflow::core::RefCountPtr<RemoteEager>> clients_;

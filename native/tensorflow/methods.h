@@ -6,8 +6,8 @@ namespace tensorwire::plugin {
 
 // What a task asks another for on the data plane. Everything else stays on gRPC.
 enum Method : uint16_t {
-  // metadata: step id (i64), standing order (u32, 0: none; see push_inbox.h), rendezvous key.
-  // Reply: see tensor_codec.h
+  // metadata: step id (i64), standing order (u32, 0: none; see push_inbox.h), with an order its
+  // session (u64; see ScopeOf), rendezvous key. Reply: see tensor_codec.h
   kRecvTensor = 1,
   kRunGraph = 2,      // payload: RunGraphRequest. Reply's payload: RunGraphResponse
   kCleanupGraph = 3,  // one way. metadata: step id (i64)

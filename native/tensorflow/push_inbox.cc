@@ -1,6 +1,7 @@
 #include "push_inbox.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 #include "counters.h"
@@ -18,9 +19,12 @@ class PushInbox::PushCall : public wire::Call {
 
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
+    inbox_->arrived_us_.store(wire::ArrivedUs(), std::memory_order_relaxed);
     wire::MetadataReader reader(metadata);
     has_step_ = reader.Get(&step_id_);
     if (!has_step_) return wire::Status(wire::Code::kInternal, "a malformed push");
+    if (inbox_->ended_->Has(step_id_))
+      return wire::Status(wire::Code::kCancelled, "the step is over");
     return ToWire(
         tensor_.Prepare(reader.rest(), payload_bytes, HostMemoryFor(payload_bytes), into));
   }
@@ -37,35 +41,47 @@ class PushInbox::PushCall : public wire::Call {
   IncomingTensor tensor_;
 };
 
-PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
-                                      const std::shared_ptr<Waiter>& waiter, uint32_t* order,
-                                      Pushed* here, TensorCounters** counters) {
+std::string PushInbox::NameOf(uint64_t scope, std::string_view key) {
+  std::string name(sizeof(scope) + key.size(), '\0');
+  std::memcpy(name.data(), &scope, sizeof(scope));
+  std::memcpy(name.data() + sizeof(scope), key.data(), key.size());
+  return name;
+}
+
+PushInbox::Order PushInbox::OrderFor(uint64_t scope, std::string_view key) {
+  std::string name = NameOf(scope, key);
   std::lock_guard lock(mutex_);
-  std::string name(key);
-  auto known = orders_.find(name);
-  if (known == orders_.end()) {
-    if (seen_.size() >= kMostSeen) seen_.clear();
-    const bool first = seen_.insert(std::hash<std::string>()(name)).second;
-    if (first || orders_.size() >= kMostOrders) {
-      *order = 0;
-      *counters = TensorFigures::Get().Of(key, TensorFigures::Direction::kIn);
-      unordered_[{step_id, std::move(name)}] = waiter;
-      return Expected::kAsk;
-    }
-    const Order fresh{++last_order_, TensorFigures::Get().Of(key, TensorFigures::Direction::kIn)};
-    known = orders_.emplace(std::move(name), fresh).first;
-    keys_[fresh.number] = known->first;
+  if (const auto at = known_.find(name); at != known_.end()) return at->second.order;
+  if (seen_.size() >= kMostSeen) seen_.clear();
+  const bool first = seen_.insert(std::hash<std::string>()(name)).second;
+  Order order;
+  order.counters = TensorFigures::Get().Of(key, TensorFigures::Direction::kIn);
+  if (first || known_.size() >= kMostOrders) return order;
+  order.number = ++last_order_;
+  const auto added = known_.emplace(std::move(name), Known{order}).first;
+  orders_[order.number] = &*added;
+  return order;
+}
+
+PushInbox::Expected PushInbox::Expect(int64_t step_id, uint32_t order, std::string_view key,
+                                      const std::shared_ptr<Waiter>& waiter, Pushed* here) {
+  std::lock_guard lock(mutex_);
+  if (order == 0) {
+    unordered_[{step_id, std::string(key)}] = {waiter, wire::NowMs(), /*asked=*/true};
+    return Expected::kAsk;
   }
-  *order = known->second.number;
-  *counters = known->second.counters;
-  const Slot slot{step_id, *order};
-  if (const auto parked = parked_.find(slot); parked != parked_.end()) {
-    *here = std::move(parked->second);
-    parked_.erase(parked);
+  const Slot slot{step_id, order};
+  bool asks = false;
+  if (const auto at = parked_.find(slot); at != parked_.end()) {
+    *here = std::move(at->second.pushed);
+    parked_.erase(at);
     any_parked_.store(!parked_.empty(), std::memory_order_release);
     if (!here->declined()) return Expected::kHere;
+    asks = true;
   }
-  const bool asks = here->declined() || accepted_.count(*order) == 0;
+  // The connection, and the order with it, may have ended since the order was made.
+  const auto known = orders_.find(order);
+  asks = asks || known == orders_.end() || !known->second->second.accepted;
   waiting_[slot] = {waiter, wire::NowMs(), asks};
   if (asks) return Expected::kAsk;
   ArmLocked();
@@ -74,8 +90,23 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, std::string_view key,
 
 void PushInbox::Accept(uint32_t order, int64_t round_trip_us) {
   std::lock_guard lock(mutex_);
-  accepted_.insert(order);
+  if (const auto at = orders_.find(order); at != orders_.end()) at->second->second.accepted = true;
   times_.NoteRoundTrip(round_trip_us);
+}
+
+void PushInbox::Promise(int64_t step_id, uint32_t order, std::string_view key) {
+  std::lock_guard lock(mutex_);
+  Waiting* waiting = nullptr;
+  if (order == 0) {
+    const auto at = unordered_.find({step_id, std::string(key)});
+    if (at != unordered_.end()) waiting = &at->second;
+  } else if (const auto at = waiting_.find({step_id, order}); at != waiting_.end()) {
+    waiting = &at->second;
+  }
+  if (waiting == nullptr) return;  // it has come meanwhile
+  waiting->asked = false;
+  waiting->promised_ms = wire::NowMs();
+  ArmLocked();
 }
 
 void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
@@ -88,11 +119,9 @@ void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
 }
 
 void PushInbox::EndStep(int64_t step_id) {
-  std::vector<Pushed> dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
-  ended_.push_back(step_id);
-  if (ended_.size() > kEndedSteps) ended_.pop_front();
   if (!any_parked_.load(std::memory_order_acquire)) return;
+  std::vector<Parked> dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
   auto at = parked_.lower_bound({step_id, 0});
   while (at != parked_.end() && at->first.first == step_id) {
     dropped.push_back(std::move(at->second));
@@ -101,9 +130,31 @@ void PushInbox::EndStep(int64_t step_id) {
   any_parked_.store(!parked_.empty(), std::memory_order_release);
 }
 
+void PushInbox::EndScope(uint64_t scope) {
+  const std::string begin = NameOf(scope, "");
+  std::lock_guard lock(mutex_);
+  for (auto at = known_.begin(); at != known_.end();) {
+    if (at->first.compare(0, begin.size(), begin) != 0) {
+      ++at;
+      continue;
+    }
+    orders_.erase(at->second.order.number);
+    at = known_.erase(at);
+  }
+}
+
 std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
   Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
   return std::make_unique<PushCall>(shared_from_this(), static_cast<uint32_t>(what));
+}
+
+PushInbox::Waiting* PushInbox::FindWaitingLocked(int64_t step_id, uint32_t order) {
+  if (const auto at = waiting_.find({step_id, order}); at != waiting_.end()) return &at->second;
+  if (unordered_.empty()) return nullptr;
+  const auto known = orders_.find(order);
+  if (known == orders_.end()) return nullptr;
+  const auto at = unordered_.find({step_id, known->second->first.substr(sizeof(uint64_t))});
+  return at == unordered_.end() ? nullptr : &at->second;
 }
 
 void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
@@ -111,26 +162,19 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
   const bool declined = pushed.declined();
   {
     std::lock_guard lock(mutex_);
-    accepted_.insert(order);  // or it would not have come
+    const auto known = orders_.find(order);
+    if (known != orders_.end()) known->second->second.accepted = true;  // or it would not have come
     if (pushed.status.ok() && !declined) {
       pushed.way_us = times_.WayOf(pushed.tensor.made_us(), pushed.tensor.head_us());
     }
-    const Slot slot{step_id, order};
-    if (const auto at = waiting_.find(slot); at != waiting_.end()) {
-      waiter = at->second.waiter;
-      if (!declined) {
-        waiting_.erase(at);
-      } else if (std::exchange(at->second.asked, true)) {
-        waiter.reset();
-      }
-    } else if (const auto asked = FindUnorderedLocked(step_id, order); asked != unordered_.end()) {
-      if (declined) return;
-      waiter = std::move(asked->second);
-      unordered_.erase(asked);
-    } else if (std::find(ended_.begin(), ended_.end(), step_id) == ended_.end()) {
-      parked_[slot] = std::move(pushed);
+    if (Waiting* const waiting = FindWaitingLocked(step_id, order); waiting != nullptr) {
+      if (declined && std::exchange(waiting->asked, true)) return;
+      // Its entry goes when the call ends, and nobody else finds the call before.
+      waiter = waiting->waiter;
+    } else if (known != orders_.end() && !ended_->Has(step_id)) {
+      parked_[{step_id, order}] = {std::move(pushed), wire::NowMs()};
       any_parked_.store(true, std::memory_order_release);
-      return;
+      ArmLocked();
     }
   }
   if (waiter == nullptr) return;
@@ -141,29 +185,34 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
   }
 }
 
-PushInbox::Unordered::iterator PushInbox::FindUnorderedLocked(int64_t step_id, uint32_t order) {
-  if (unordered_.empty()) return unordered_.end();
-  const auto key = keys_.find(order);
-  return key == keys_.end() ? unordered_.end()
-                            : unordered_.find({step_id, std::string(key->second)});
-}
-
 void PushInbox::OnLost(const wire::Status& why) {
-  std::map<Slot, Waiting> waiting;
-  std::map<Slot, Pushed> parked;
+  std::vector<std::shared_ptr<Waiter>> lost;
   {
     std::lock_guard lock(mutex_);
-    waiting.swap(waiting_);
-    parked.swap(parked_);
-    any_parked_.store(false, std::memory_order_release);
-    keys_.clear();
-    orders_.clear();
-    accepted_.clear();
-  }
-  for (auto& [slot, entry] : waiting) {
     // Who has asked hears it from the request.
-    if (!entry.asked) entry.waiter->OnLost(FromWire(why));
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+      if (!at->second.asked) lost.push_back(at->second.waiter);
+      at = at->second.asked ? std::next(at) : waiting_.erase(at);
+    }
+    for (auto at = unordered_.begin(); at != unordered_.end();) {
+      if (!at->second.asked) lost.push_back(at->second.waiter);
+      at = at->second.asked ? std::next(at) : unordered_.erase(at);
+    }
+    // What has arrived is as good as before, and is found by its order.
+    std::unordered_set<uint32_t> kept;
+    for (const auto& [slot, parked] : parked_) kept.insert(slot.second);
+    for (auto at = known_.begin(); at != known_.end();) {
+      const uint32_t number = at->second.order.number;
+      if (kept.count(number) != 0) {
+        at->second.accepted = false;
+        ++at;
+      } else {
+        orders_.erase(number);
+        at = known_.erase(at);
+      }
+    }
   }
+  for (const auto& waiter : lost) waiter->OnLost(FromWire(why));
 }
 
 void PushInbox::ArmLocked() {
@@ -172,29 +221,46 @@ void PushInbox::ArmLocked() {
   if (channel == nullptr) return;
   armed_ = true;
   channel->RunAfter(kAskAfterMs, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->AskForOverdue();
+    if (const auto self = weak.lock()) self->Tick();
   });
 }
 
-void PushInbox::AskForOverdue() {
+void PushInbox::Tick() {
   std::vector<std::shared_ptr<Waiter>> overdue;
+  std::vector<std::shared_ptr<Waiter>> lost;
+  std::vector<Parked> dropped;
   {
     std::lock_guard lock(mutex_);
     armed_ = false;
     const int64_t now_ms = wire::NowMs();
+    const int64_t arrived_ms = arrived_us_.load(std::memory_order_relaxed) / 1000;
     bool more = false;
-    for (auto& [slot, entry] : waiting_) {
-      if (entry.asked) continue;
-      if (now_ms - entry.since_ms < kAskAfterMs) {
-        more = true;
-        continue;
+    auto look_at = [&](Waiting* waiting) {
+      if (waiting->asked) return;
+      if (waiting->promised_ms != 0) {
+        const int64_t since_ms = std::max(waiting->promised_ms, arrived_ms);
+        if (now_ms - since_ms >= kLostAfterMs) lost.push_back(waiting->waiter);
+      } else if (now_ms - waiting->since_ms >= kAskAfterMs) {
+        waiting->asked = true;
+        overdue.push_back(waiting->waiter);
+        return;
       }
-      entry.asked = true;
-      overdue.push_back(entry.waiter);
+      more = true;
+    };
+    for (auto& [slot, waiting] : waiting_) look_at(&waiting);
+    for (auto& [name, waiting] : unordered_) look_at(&waiting);
+    for (auto at = parked_.begin(); at != parked_.end();) {
+      const bool stale = now_ms - at->second.since_ms >= kParkedForMs;
+      if (stale) dropped.push_back(std::move(at->second));
+      at = stale ? parked_.erase(at) : std::next(at);
     }
-    if (more) ArmLocked();
+    any_parked_.store(!parked_.empty(), std::memory_order_release);
+    if (more || !parked_.empty()) ArmLocked();
   }
   for (const auto& waiter : overdue) waiter->Ask();
+  for (const auto& waiter : lost) {
+    waiter->OnLost(absl::UnavailableError("grpc++: a tensor that was pushed has not arrived"));
+  }
 }
 
 }  // namespace tensorwire::plugin

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "push_times.h"
+#include "recent_steps.h"
 #include "tensor_codec.h"
 #include "tensor_figures.h"
 #include "tensorwire/wire/engine.h"
@@ -34,13 +34,14 @@ struct Pushed {
 };
 
 // Standing orders, seen from the consumer. A graph asks for the same tensors in every step. The
-// second time it asks for a key, the request carries the number of a *standing order*; a producer
-// that accepts it sends the tensors of later steps as soon as they are made (StandingOrders).
+// second time that a session asks for a key, the request carries the number of a *standing order*;
+// a producer that accepts it sends the tensors of later steps as soon as they are made
+// (StandingOrders).
 //
 // The order is an optimisation and nothing relies on it: who waits for a push sends an ordinary
 // request after kAskAfterMs, and takes whichever comes first. So it does not matter that a tensor
 // may have been made just before the producer learned of the order. Orders end with the connection
-// they were given on.
+// they were given on; what has been pushed over it stays.
 //
 // One inbox for each channel. Thread-safe.
 class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this<PushInbox> {
@@ -55,23 +56,36 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
     // Send an ordinary request too.
     virtual void Ask() = 0;
   };
+  // What a request for a key carries.
+  struct Order {
+    uint32_t number = 0;  // 0: no order
+    TensorCounters* counters = nullptr;
+  };
   enum class Expected {
     kHere,  // it has come already: `*here` is it
     kWait,  // it will come by itself; the waiter is told
-    kAsk,   // send a request with `*order`; the waiter is told should a push be faster
+    kAsk,   // send a request with the order; the waiter is told should a push be faster
   };
 
-  explicit PushInbox(std::weak_ptr<wire::Channel> channel) : channel_(std::move(channel)) {}
+  // `ended`: the steps that have ended on this task.
+  PushInbox(std::weak_ptr<wire::Channel> channel, std::shared_ptr<const RecentSteps> ended)
+      : channel_(std::move(channel)), ended_(std::move(ended)) {}
 
-  // `*counters` are those of the key.
-  Expected Expect(int64_t step_id, std::string_view key, const std::shared_ptr<Waiter>& waiter,
-                  uint32_t* order, Pushed* here, TensorCounters** counters);
+  // The order for a key that a session asks for.
+  Order OrderFor(uint64_t scope, std::string_view key);
+  Expected Expect(int64_t step_id, uint32_t order, std::string_view key,
+                  const std::shared_ptr<Waiter>& waiter, Pushed* here);
   // The producer accepted this order. `round_trip_us`: how long request and reply were under way.
   void Accept(uint32_t order, int64_t round_trip_us);
+  // The producer answered that it has pushed the tensor already.
+  void Promise(int64_t step_id, uint32_t order, std::string_view key);
   // The waiter got its tensor, or its error, in another way.
   void Forget(int64_t step_id, uint32_t order, std::string_view key);
-  // The step is over; what was pushed for it and not taken is dropped.
+
+  // The step is over, and among the ended ones; what was pushed for it and not taken is dropped.
   void EndStep(int64_t step_id);
+  // The session was closed.
+  void EndScope(uint64_t scope);
 
   std::unique_ptr<wire::Call> BeginFromReactor(uint64_t what) override;
   void OnLost(const wire::Status& why) override;
@@ -79,35 +93,47 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
  private:
   class PushCall;
   using Slot = std::pair<int64_t, uint32_t>;  // step, order
-  using Unordered = std::map<std::pair<int64_t, std::string>, std::shared_ptr<Waiter>>;
   struct Waiting {
     std::shared_ptr<Waiter> waiter;
     int64_t since_ms = 0;
-    bool asked = false;
+    bool asked = false;       // and not answered by a promise
+    int64_t promised_ms = 0;  // when the producer said that it has pushed it
   };
+  struct Parked {
+    Pushed pushed;
+    int64_t since_ms = 0;
+  };
+  using Unordered = std::map<std::pair<int64_t, std::string>, Waiting>;
+  struct Known {
+    Order order;
+    bool accepted = false;
+  };
+  using KnownKeys = std::unordered_map<std::string, Known>;
+
   static constexpr int kAskAfterMs = 100;
+  // A push that was promised and does not come, while no other comes either, was dropped here.
+  static constexpr int kLostAfterMs = 30'000;
+  // What was pushed for a step that does not begin here: it may have ended long ago.
+  static constexpr int kParkedForMs = 60'000;
   static constexpr size_t kMostOrders = 1u << 16;
   static constexpr size_t kMostSeen = 1u << 16;
-  static constexpr size_t kEndedSteps = 256;
 
-  struct Order {
-    uint32_t number = 0;
-    TensorCounters* counters = nullptr;
-  };
-
+  static std::string NameOf(uint64_t scope, std::string_view key);
   void Deliver(int64_t step_id, uint32_t order, Pushed pushed);
-  // Who asked in `step_id` without an order for the key that `order` is about.
-  Unordered::iterator FindUnorderedLocked(int64_t step_id, uint32_t order);
+  // Who waits for what is pushed as `order` in `step_id`. Null: nobody.
+  Waiting* FindWaitingLocked(int64_t step_id, uint32_t order);
   void ArmLocked();
-  void AskForOverdue();
+  // Asks for what is overdue, and drops what nobody takes.
+  void Tick();
 
   const std::weak_ptr<wire::Channel> channel_;
+  const std::shared_ptr<const RecentSteps> ended_;
+  std::atomic<int64_t> arrived_us_{0};  // the last push, or a part of it
 
   std::mutex mutex_;
   uint32_t last_order_ = 0;
-  std::unordered_map<std::string, Order> orders_;        // by key
-  std::unordered_map<uint32_t, std::string_view> keys_;  // of orders; the text is in orders_
-  std::unordered_set<uint32_t> accepted_;
+  KnownKeys known_;                                              // by session and key
+  std::unordered_map<uint32_t, KnownKeys::value_type*> orders_;  // of known_, by number
   // Hashes of the keys that were asked for once: most keys of eager execution never come again, and
   // are not worth an order.
   std::unordered_set<size_t> seen_;
@@ -115,9 +141,8 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   // Who asked without an order, by step and key. Of two steps under way the second may give an
   // order that the producer then follows for the first as well.
   Unordered unordered_;
-  std::map<Slot, Pushed> parked_;
+  std::map<Slot, Parked> parked_;
   std::atomic<bool> any_parked_{false};
-  std::deque<int64_t> ended_;  // a push may come after the end of its step
   bool armed_ = false;
   PushTimes times_;
 };

@@ -20,7 +20,7 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
                 done = std::move(done)](const absl::Status& status) {
     options->ClearCancelCallback();
     // An error of the graph comes in the response's body.
-    if (!status.ok() || static_cast<int>(proto->status_code()) != 0) failed_steps->Mark(step_id);
+    if (!status.ok() || static_cast<int>(proto->status_code()) != 0) failed_steps->Add(step_id);
     done(status);
   };
   auto call = std::make_unique<ProtoCall>(proto, std::move(ended));
@@ -38,6 +38,7 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
 void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,
                                      tensorflow::CleanupGraphResponse* /*response*/,
                                      tensorflow::StatusCallback done) {
+  failed_steps_->Remove(request->step_id());
   // Nobody waits for a step to be forgotten: the notice travels with the next step's request.
   wire::Message message(kCleanupGraph);
   message.Put<int64_t>(request->step_id());

@@ -15,7 +15,7 @@ namespace tensorwire::plugin {
 class RemoteWorker : public tensorflow::WorkerInterface {
  public:
   RemoteWorker(tensorflow::WorkerCacheInterface* grpc_cache, std::string target,
-               tensorflow::WorkerInterface* grpc, DataPlane::Link link, FailedSteps* failed_steps)
+               tensorflow::WorkerInterface* grpc, DataPlane::Link link, RecentSteps* failed_steps)
       : grpc_cache_(grpc_cache),
         target_(std::move(target)),
         grpc_(grpc),
@@ -110,7 +110,7 @@ class RemoteWorker : public tensorflow::WorkerInterface {
   const std::string target_;
   tensorflow::WorkerInterface* const grpc_;  // released to grpc_cache_
   const DataPlane::Link link_;
-  FailedSteps* const failed_steps_;
+  RecentSteps* const failed_steps_;
 };
 
 }  // namespace tensorwire::plugin

@@ -35,13 +35,15 @@ constexpr uint64_t kSmallBytes = 16u << 10;
 
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
+  // `orders` is null where nothing is pushed.
   RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, StandingOrders* orders)
       : BaseRemoteRendezvous(env, step_id), orders_(orders) {}
 
   absl::Status Send(const ParsedKey& parsed, const Rendezvous::Args& args, const Tensor& value,
                     bool is_dead) override {
     const auto key = parsed.FullKey();
-    if (orders_->Serve(step_id_, {key.data(), key.size()}, value, is_dead)) {
+    if (orders_ != nullptr &&
+        orders_->Push(step_id_, Scope(), {key.data(), key.size()}, value, is_dead)) {
       return absl::OkStatus();
     }
     return BaseRemoteRendezvous::Send(parsed, args, value, is_dead);
@@ -55,7 +57,18 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   class RecvCall;
   class Reply;
 
+  // Of the session that the step belongs to; it is known once a part of the step runs here.
+  uint64_t Scope() {
+    uint64_t scope = scope_.load(std::memory_order_relaxed);
+    if (scope == 0 && is_initialized()) {
+      scope = ScopeOf(session()->session_name());
+      scope_.store(scope, std::memory_order_relaxed);
+    }
+    return scope;
+  }
+
   StandingOrders* const orders_;
+  std::atomic<uint64_t> scope_{0};
 };
 
 // A tensor on its way from another task. TensorFlow sees it as a BaseRecvTensorCall, by which a
@@ -75,7 +88,8 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
                         !args.alloc_attrs.on_host()),
         key_(std::move(key)),
         args_(args),
-        done_(std::move(done)) {}
+        done_(std::move(done)),
+        scope_(rendezvous->Scope()) {}
 
   // Unless the step has been aborted already, sees to it that the tensor comes.
   void Run();
@@ -103,6 +117,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
  private:
   // Ends the call, if nothing else has. `way_us`: how long the wire took, up to the head.
   void End(absl::Status status, IncomingTensor tensor, int64_t way_us = 0);
+  void Decode(const IncomingTensor& incoming);
   void CopyToDevice(const Tensor& host);
   void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
 
@@ -115,10 +130,10 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   const std::string key_;
   const Rendezvous::Args args_;
   const DoneCallback done_;
+  const uint64_t scope_;
   const int64_t began_us_ = wire::NowUs();
   int64_t asked_us_ = 0;
-  TensorCounters* counters_ = nullptr;
-  uint32_t order_ = 0;
+  PushInbox::Order order_;  // before anybody else knows of the call
   std::atomic<bool> ended_{false};
 
   mutable tensorflow::mutex mutex_;
@@ -177,6 +192,13 @@ void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
 
 void RemoteRendezvous::RecvCall::Run() {
   RecvClock().Begin(began_us_);
+  // On an accelerator it wants pinned memory, which a push does not know.
+  const bool may_be_pushed = !on_accelerator_ && step_id_ != kNoStep;
+  if (may_be_pushed) {
+    order_ = link_.inbox->OrderFor(scope_, key_);
+  } else {
+    order_.counters = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
+  }
   rendezvous_->Ref();
   rendezvous_->RegisterCall(this, args_);
   if (absl::Status s = status(); !s.ok()) {
@@ -184,30 +206,28 @@ void RemoteRendezvous::RecvCall::Run() {
     return;
   }
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
-  if (on_accelerator_) {
-    counters_ = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
-    Ask();  // it wants pinned memory, which a push does not know
+  if (!may_be_pushed) {
+    Ask();
     return;
   }
   Pushed here;
-  switch (link_.inbox->Expect(step_id_, key_, shared_from_this(), &order_, &here, &counters_)) {
-    case PushInbox::Expected::kHere:
-      End(FromSource(here.status), std::move(here.tensor), here.way_us);
-      return;
-    case PushInbox::Expected::kAsk:
-      Ask();
-      return;
-    case PushInbox::Expected::kWait:
-      // An abort that came before now had nothing to end.
-      if (absl::Status s = status(); !s.ok()) End(s, IncomingTensor());
-      return;
+  const auto expected =
+      link_.inbox->Expect(step_id_, order_.number, key_, shared_from_this(), &here);
+  if (expected == PushInbox::Expected::kHere) {
+    End(FromSource(here.status), std::move(here.tensor), here.way_us);
+  } else if (expected == PushInbox::Expected::kAsk) {
+    Ask();
   }
+  // What an abort has ended meanwhile does not stay in the inbox.
+  if (ended_.load()) link_.inbox->Forget(step_id_, order_.number, key_);
 }
 
 void RemoteRendezvous::RecvCall::Ask() {
+  if (ended_.load()) return;
   wire::Message request(kRecvTensor);
   request.Put<int64_t>(step_id_);
-  request.Put<uint32_t>(order_);
+  request.Put<uint32_t>(order_.number);
+  if (order_.number != 0) request.Put<uint64_t>(scope_);
   request.AppendMetadata(key_);
   // What comes after a Recv is put into TensorFlow's pool by the executor itself.
   wire::CallOptions options;
@@ -231,12 +251,9 @@ void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
     if (status_.ok()) status_ = status;
     id = request_id_;
   }
-  if (id != 0) {
-    link_.channel->Cancel(id);
-    return;
-  }
-  // It waits for a push, or has not begun. Not in this thread: whoever aborts holds locks that the
-  // end of a call wants.
+  if (id != 0) link_.channel->Cancel(id);
+  // It may wait for a push as well. Not in this thread: whoever aborts holds locks that the end of
+  // a call wants.
   link_.channel->RunAfter(0, [weak = weak_from_this(), status] {
     if (const auto self = weak.lock()) self->End(status, IncomingTensor());
   });
@@ -256,7 +273,11 @@ void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
 void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
   // To the producer and back; not what it waited for the tensor there.
   const int64_t way_us = tensor.head_us() - asked_us_ - tensor.made_us();
-  if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_, way_us);
+  if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_.number, way_us);
+  if (status.ok() && tensor.was_pushed()) {
+    link_.inbox->Promise(step_id_, order_.number, key_);
+    return;
+  }
   End(FromSource(status), std::move(tensor), way_us);
 }
 
@@ -294,24 +315,31 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
     // What was made before it was wanted was waited for only while it was on its way.
     const int64_t wire_us =
         std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
-    counters_->Count(incoming.payload_bytes());
-    counters_->CountWait(waited_us - wire_us, wire_us);
+    order_.counters->Count(incoming.payload_bytes());
+    order_.counters->CountWait(waited_us - wire_us, wire_us);
   }
-  link_.inbox->Forget(step_id_, order_, key_);
+  link_.inbox->Forget(step_id_, order_.number, key_);
   // Nobody aborts it from here on; why it was aborted, if it was, comes before what the wire says.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
-  Tensor tensor;
-  if (status.ok()) {
-    if (incoming.as_proto()) {
-      status = incoming.Decode(device_, args_.alloc_attrs, &tensor);
-    } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
-      CopyToDevice(incoming.tensor());
-      return;
-    } else {
-      tensor = incoming.tensor();
-    }
+  if (!status.ok()) {
+    Finish(status, Tensor(), incoming.is_dead());
+  } else if (incoming.as_proto() && incoming.payload_bytes() > kSmallBytes) {
+    // This may be a reactor, and decoding takes time in proportion to the tensor.
+    auto encoded = std::make_shared<IncomingTensor>(std::move(incoming));
+    rendezvous_->env_->compute_pool->Schedule([self, encoded] { self->Decode(*encoded); });
+  } else if (incoming.as_proto()) {
+    Decode(incoming);
+  } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
+    CopyToDevice(incoming.tensor());
+  } else {
+    Finish(status, incoming.tensor(), incoming.is_dead());
   }
+}
+
+void RemoteRendezvous::RecvCall::Decode(const IncomingTensor& incoming) {
+  Tensor tensor;
+  const absl::Status status = incoming.Decode(device_, args_.alloc_attrs, &tensor);
   Finish(status, tensor, incoming.is_dead());
 }
 
@@ -324,6 +352,13 @@ void RemoteRendezvous::RecvCall::CopyToDevice(const Tensor& host) {
   }
   auto copy = std::make_shared<Tensor>(device_->GetAllocator(args_.alloc_attrs), host.dtype(),
                                        host.shape());
+  if (!copy->IsInitialized()) {
+    Finish(absl::ResourceExhaustedError("grpc++: no memory on " + device_->name() +
+                                        " for an arriving tensor of shape " +
+                                        host.shape().DebugString()),
+           Tensor(), /*is_dead=*/false);
+    return;
+  }
   auto source = std::make_shared<Tensor>(host);  // stays until it has been copied
   args_.device_context->CopyCPUTensorToDevice(
       source.get(), device_, copy.get(),
@@ -342,14 +377,18 @@ void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor
 }  // namespace
 
 void RendezvousMgr::Cleanup(int64_t step_id) {
-  BaseRendezvousMgr::Cleanup(step_id);
+  // First, so that what comes for the step from now on is not kept.
   plane_->EndStep(step_id);
+  BaseRendezvousMgr::Cleanup(step_id);
 }
 
 tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
     int64_t step_id, const tensorflow::WorkerEnv* env) {
+  // Collectives that failed are tried again under the same id. What was pushed before and what is
+  // pushed now could not be told apart.
+  const bool again = plane_->ended_steps().Has(step_id);
   return tsl::core::RefCountPtr<BaseRemoteRendezvous>(
-      new RemoteRendezvous(env, step_id, plane_->orders()));
+      new RemoteRendezvous(env, step_id, again ? nullptr : plane_->orders()));
 }
 
 }  // namespace tensorwire::plugin

@@ -29,9 +29,8 @@ namespace {
 // its own master for an earlier one.
 class Worker : public tensorflow::GrpcWorker {
  public:
-  Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config,
-         FailedSteps* failed_steps)
-      : GrpcWorker(env, config), failed_steps_(failed_steps) {}
+  Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, DataPlane* plane)
+      : GrpcWorker(env, config), plane_(plane) {}
 
   void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
                      tensorflow::MutableRunGraphResponseWrapper* response,
@@ -40,32 +39,49 @@ class Worker : public tensorflow::GrpcWorker {
     if (own != nullptr) own->set_request_id(kNoRequestId);
     GrpcWorker::RunGraphAsync(
         options, request, response,
-        [failed_steps = failed_steps_, step_id = request->step_id(), response,
+        [failed_steps = plane_->failed_steps(), step_id = request->step_id(), response,
          done = std::move(done)](const absl::Status& status) {
           if (!status.ok() || static_cast<int>(response->status_code()) != 0) {
-            failed_steps->Mark(step_id);
+            failed_steps->Add(step_id);
           }
           done(status);
         });
   }
 
+  void CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,
+                         tensorflow::CleanupGraphResponse* response,
+                         tensorflow::StatusCallback done) override {
+    plane_->failed_steps()->Remove(request->step_id());
+    GrpcWorker::CleanupGraphAsync(request, response, std::move(done));
+  }
+
+  void DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
+                                const tensorflow::DeleteWorkerSessionRequest* request,
+                                tensorflow::DeleteWorkerSessionResponse* response,
+                                tensorflow::StatusCallback done) override {
+    plane_->EndSession(request->session_handle());
+    GrpcWorker::DeleteWorkerSessionAsync(options, request, response, std::move(done));
+  }
+
  private:
-  FailedSteps* const failed_steps_;
+  DataPlane* const plane_;
 };
 
-// Goes after ~GrpcServer, which takes down what runs on the devices.
-struct OwnDevices {
-  std::unique_ptr<tensorflow::DeviceMgr> devices;  // null where TensorFlow has made them
+// Goes after ~GrpcServer, which takes down what runs on the devices and uses the data plane.
+struct OutlivesServer {
+  std::unique_ptr<DataPlane> plane_;
+  std::unique_ptr<tensorflow::DeviceMgr> devices_;  // null where TensorFlow has made them
 };
 
-class Server : private OwnDevices, public tensorflow::GrpcServer {
+class Server : private OutlivesServer, public tensorflow::GrpcServer {
  public:
   Server(const tensorflow::ServerDef& server_def, tensorflow::Env* env)
       : GrpcServer(server_def, env) {}
   ~Server() override {
-    if (plane_ != nullptr) ShowPlane(plane_.get(), false);
-    // The engine calls into what ~GrpcServer takes down; so it goes first.
-    plane_.reset();
+    if (plane_ == nullptr) return;
+    ShowPlane(plane_.get(), false);
+    // The engine calls into what ~GrpcServer takes down; so it ends first.
+    plane_->Stop();
   }
 
   absl::Status Init(tensorflow::DeviceMgr* local_device_mgr) {
@@ -87,8 +103,8 @@ class Server : private OwnDevices, public tensorflow::GrpcServer {
     }
     tensorflow::GrpcServerOptions options;
     if (local_device_mgr == nullptr) {
-      if (absl::Status s = MakePooledCpuDevices(server_def(), &devices); !s.ok()) return s;
-      local_device_mgr = devices.get();
+      if (absl::Status s = MakePooledCpuDevices(server_def(), &devices_); !s.ok()) return s;
+      local_device_mgr = devices_.get();
     }
     options.local_device_mgr = local_device_mgr;
     options.rendezvous_mgr_func = [this](const tensorflow::WorkerEnv* env) {
@@ -96,7 +112,7 @@ class Server : private OwnDevices, public tensorflow::GrpcServer {
     };
     options.worker_func = [this](tensorflow::WorkerEnv* env,
                                  const tensorflow::ConfigProto& config) {
-      return std::make_unique<Worker>(env, config, plane_->failed_steps());
+      return std::make_unique<Worker>(env, config, plane_.get());
     };
     if (absl::Status s = GrpcServer::Init(options); !s.ok()) return s;
     if (grpc_port == 0) {
@@ -108,7 +124,7 @@ class Server : private OwnDevices, public tensorflow::GrpcServer {
     }
     eager_ = std::make_unique<EagerService>(eager, worker_env()->env);
     pool_.store(worker_env()->compute_pool, std::memory_order_release);
-    service_->Begin(worker_env(), worker_impl(), plane_->orders(), eager_.get());
+    service_->Begin(worker_env(), worker_impl(), plane_.get(), eager_.get());
     ShowPlane(plane_.get(), true);
     return absl::OkStatus();
   }
@@ -152,7 +168,6 @@ class Server : private OwnDevices, public tensorflow::GrpcServer {
   std::atomic<tensorflow::thread::ThreadPool*> pool_{nullptr};
   const std::shared_ptr<WorkerService> service_ = std::make_shared<WorkerService>();
   std::unique_ptr<EagerService> eager_;
-  std::unique_ptr<DataPlane> plane_;
 };
 
 class Factory : public tensorflow::ServerFactory {

@@ -31,6 +31,7 @@ enum TensorFlags : uint8_t {
   kAsProto = 2,
   kOrderAccepted = 4,  // of a reply: later steps' tensors of this key come without being asked for
   kDeclined = 8,       // of a push: there is no tensor; it has to be asked for this time
+  kPushed = 16,        // of a reply: there is no tensor; it was pushed before the request came
 };
 
 // Whether the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
@@ -66,6 +67,7 @@ class IncomingTensor {
 
   bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
   bool declined() const { return (flags_ & kDeclined) != 0; }
+  bool was_pushed() const { return (flags_ & kPushed) != 0; }
   bool is_dead() const { return (flags_ & kDead) != 0; }
   uint32_t made_us() const { return made_us_; }
   // When its metadata came, by this task's steady clock.

@@ -31,7 +31,9 @@ absl::Status WorkerCache::GetEagerClientCache(
   for (const auto& [task, address] : addresses_) {
     channels[task] = plane_->LinkTo(task, address).channel;
   }
-  *clients = std::make_unique<EagerClients>(std::move(grpc), std::move(channels));
+  *clients = std::make_unique<EagerClients>(
+      std::move(grpc), std::move(channels),
+      [plane = plane_](int64_t step_id) { plane->EndStep(step_id); });
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "status.h"
 #include "tensor_codec.h"
 #include "tensor_figures.h"
+#include "tensorflow/core/common_runtime/copy_tensor.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/message_wrappers.h"
@@ -47,7 +48,12 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
 class Unanswered {
  public:
   explicit Unanswered(const wire::Request& request)
-      : connection_(request.connection), id_(request.id), one_way_(request.one_way) {}
+      : connection_(request.connection),
+        connection_id_(request.connection_id()),
+        id_(request.id),
+        one_way_(request.one_way) {}
+
+  uint64_t connection_id() const { return connection_id_; }
 
   // False when nobody waits for an answer any more.
   bool Take(wire::Request* request) const {
@@ -59,6 +65,7 @@ class Unanswered {
 
  private:
   std::weak_ptr<wire::Connection> connection_;
+  uint64_t connection_id_;
   uint64_t id_;
   bool one_way_;
 };
@@ -71,6 +78,30 @@ void ReplyTensor(const wire::Request& request, const Tensor& tensor, uint8_t fla
   request.Reply(std::move(reply));
 }
 
+// The same, in the pool where it takes time in proportion to the tensor: this may be a reactor.
+void ReplyEncoded(tensorflow::WorkerEnv* env, const wire::Request& request, const Tensor& tensor,
+                  uint8_t flags, uint32_t waited_us, TensorCounters* counters) {
+  if (TravelsAsMemory(tensor)) {
+    ReplyTensor(request, tensor, flags, waited_us, counters);
+    return;
+  }
+  env->compute_pool->Schedule([request, tensor, flags, waited_us, counters] {
+    ReplyTensor(request, tensor, flags, waited_us, counters);
+  });
+}
+
+// Who asked for this tensor has gone. Another connection may have asked for it, or may ask yet.
+void PutBack(tensorflow::WorkerEnv* env, const DataPlane& plane, int64_t step_id,
+             const std::string& key, const Rendezvous::Args& args, const Tensor& value,
+             bool is_dead) {
+  if (plane.ended_steps().Has(step_id)) return;
+  Rendezvous::ParsedKey parsed;
+  if (!Rendezvous::ParseKey(key, &parsed).ok()) return;
+  // Fails when the step has been aborted; then nobody waits.
+  env->rendezvous_mgr->Find(step_id)->Send(parsed, args, value, is_dead).IgnoreError();
+  if (plane.ended_steps().Has(step_id)) env->rendezvous_mgr->Cleanup(step_id);
+}
+
 }  // namespace
 
 struct WorkerService::RunGraphState {
@@ -81,11 +112,11 @@ struct WorkerService::RunGraphState {
   tensorflow::NonOwnedProtoRunGraphResponse wrapped_response{&response};
 };
 
-void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker,
-                          StandingOrders* orders, EagerService* eager) {
+void WorkerService::Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, DataPlane* plane,
+                          EagerService* eager) {
   env_ = env;
   worker_ = worker;
-  orders_ = orders;
+  plane_ = plane;
   eager_ = eager;
   ready_.store(true, std::memory_order_release);
 }
@@ -136,13 +167,14 @@ void WorkerService::Handle(wire::Request request) {
 
 void WorkerService::RecvTensor(wire::Request request) {
   wire::MetadataReader reader(request.metadata);
-  int64_t step_id = 0;
-  uint32_t order = 0;
+  StandingOrders::Wish wish;
   Rendezvous::ParsedKey parsed;
   Device* device = nullptr;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
-  if (reader.Get(&step_id) && reader.Get(&order)) {
-    status = Rendezvous::ParseKey({reader.rest().data(), reader.rest().size()}, &parsed);
+  if (reader.Get(&wish.step_id) && reader.Get(&wish.order) &&
+      (wish.order == 0 || reader.Get(&wish.scope))) {
+    wish.key = reader.rest();
+    status = Rendezvous::ParseKey({wish.key.data(), wish.key.size()}, &parsed);
   }
   if (status.ok()) status = FindSource(env_, parsed, &device);
   if (!status.ok()) {
@@ -152,25 +184,41 @@ void WorkerService::RecvTensor(wire::Request request) {
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
   // What is made on an accelerator is copied to the host when it is asked for, not before.
   TensorCounters* const counters =
-      TensorFigures::Get().Of(reader.rest(), TensorFigures::Direction::kOut);
+      TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
+  if (device->tensorflow_accelerator_device_info() != nullptr) wish.order = 0;
   bool ordered = false;
-  if (order != 0 && device->tensorflow_accelerator_device_info() == nullptr) {
-    const auto added = orders_->Add(reader.rest(), order, request.pusher(), counters, step_id);
-    // Who asked gives the request up when it comes, or loses it with the connection.
-    if (added == StandingOrders::Added::kPushed) return;
-    ordered = added == StandingOrders::Added::kYes;
+  switch (plane_->orders()->Ask(wish, request.pusher(), counters, &ordered)) {
+    case StandingOrders::Asked::kInRendezvous:
+      break;
+    case StandingOrders::Asked::kOnItsWay:
+      ReplyTensor(request, Tensor(), kDead | kPushed, /*waited_us=*/0, counters);
+      return;
+    case StandingOrders::Asked::kGone:
+      request.Fail(ToWire(absl::UnavailableError(
+          "grpc++: the tensor has left over another connection of the task that asks for it; the "
+          "step has to be run again")));
+      return;
   }
   const int64_t asked_us = wire::NowUs();
   env_->rendezvous_mgr->RecvLocalAsync(
-      step_id, parsed,
-      [env = env_, device, asked_us, ordered, counters, unanswered = Unanswered(request)](
+      wish.step_id, parsed,
+      [env = env_, plane = plane_, step_id = wish.step_id, key = std::string(wish.key), device,
+       asked_us, ordered, counters, unanswered = Unanswered(request)](
           const absl::Status& status, const Rendezvous::Args& send_args,
           const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
         wire::Request request;
-        if (!unanswered.Take(&request)) return;
+        const bool is_wanted = unanswered.Take(&request);
         if (!status.ok()) {
           // What made the step fail here is reported by this task's own part of it.
-          request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
+          if (is_wanted) request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
+          return;
+        }
+        const bool is_last = plane->orders()->Claim(step_id, key, unanswered.connection_id());
+        if (!is_wanted || !is_last) {
+          PutBack(env, *plane, step_id, key, send_args, value, is_dead);
+          if (!is_wanted) return;
+          request.Fail(ToWire(
+              absl::AbortedError("grpc++: another connection has asked for this tensor since")));
           return;
         }
         const auto waited_us = static_cast<uint32_t>(
@@ -183,28 +231,29 @@ void WorkerService::RecvTensor(wire::Request request) {
           tensorflow::AllocatorAttributes attributes;
           attributes.set_on_host(true);
           attributes.set_gpu_compatible(true);
-          auto copy = std::make_shared<Tensor>(device->GetAllocator(attributes), value.dtype(),
-                                               value.shape());
+          tensorflow::Allocator* const host_memory = device->GetAllocator(attributes);
+          auto copy = std::make_shared<Tensor>(host_memory, value.dtype(), value.shape());
+          if (!copy->IsInitialized()) {
+            request.Fail(ToWire(absl::ResourceExhaustedError(
+                "grpc++: no memory on the host for a tensor of shape " +
+                value.shape().DebugString() + " on " + device->name())));
+            return;
+          }
           auto source = std::make_shared<Tensor>(value);
-          send_args.device_context->CopyDeviceTensorToCPU(
-              source.get(), "RecvTensor", device, copy.get(),
-              [request, copy, source, waited_us, counters](const absl::Status& copied) {
+          // It knows variants, too, whose elements are on the device.
+          tensorflow::CopyDeviceToHost(
+              source.get(), host_memory, host_memory, key, device, copy.get(),
+              send_args.device_context,
+              [env, request, copy, source, waited_us, counters](const absl::Status& copied) {
                 if (copied.ok()) {
-                  ReplyTensor(request, *copy, /*flags=*/0, waited_us, counters);
+                  ReplyEncoded(env, request, *copy, /*flags=*/0, waited_us, counters);
                 } else {
                   request.Fail(ToWire(copied));
                 }
               });
           return;
         }
-        if (TravelsAsMemory(value)) {
-          ReplyTensor(request, value, flags, waited_us, counters);
-          return;
-        }
-        // Encoding takes time in proportion to the tensor; this may be a reactor.
-        env->compute_pool->Schedule([request, value, flags, waited_us, counters] {
-          ReplyTensor(request, value, flags, waited_us, counters);
-        });
+        ReplyEncoded(env, request, value, flags, waited_us, counters);
       });
 }
 
@@ -247,7 +296,7 @@ void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
 
 void WorkerService::OnDisconnect(uint64_t connection_id) {
   if (ready_.load(std::memory_order_acquire)) {
-    orders_->Forget(connection_id);
+    plane_->orders()->Forget(connection_id);
     eager_->OnDisconnect(connection_id);
   }
   running_.CancelAll(connection_id);

@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "cancellation.h"
+#include "data_plane.h"
 #include "eager_service.h"
-#include "standing_orders.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/worker.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
@@ -22,7 +22,7 @@ constexpr int64_t kNoRequestId = 0;
 class WorkerService : public wire::Handler {
  public:
   // The task can be found before it can work; until then it answers kUnavailable.
-  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, StandingOrders* orders,
+  void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, DataPlane* plane,
              EagerService* eager);
 
   wire::RunOn HandleOn(const wire::Request& request) const override;
@@ -40,7 +40,7 @@ class WorkerService : public wire::Handler {
   std::atomic<bool> ready_{false};
   tensorflow::WorkerEnv* env_ = nullptr;
   tensorflow::Worker* worker_ = nullptr;
-  StandingOrders* orders_ = nullptr;
+  DataPlane* plane_ = nullptr;
   EagerService* eager_ = nullptr;
   RunningRequests running_;
 };
