@@ -9,9 +9,11 @@
 namespace tensorwire::wire {
 namespace {
 
-constexpr int64_t kFirstPauseMs = 20;
-constexpr int64_t kLongestPauseMs = 1000;
-constexpr uint16_t kLastCode = 16;  // of the canonical codes
+// After an attempt that failed the next one waits so long. Calls to a dead peer in a tight loop
+// then cost 50 attempts a second, and one to a peer that has come back is hardly delayed.
+constexpr int64_t kPauseMs = 20;
+constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
+constexpr uint16_t kLastCode = 16;        // of the canonical codes
 
 }  // namespace
 
@@ -199,13 +201,17 @@ void ChannelImpl::End() {
 
 void ChannelImpl::ConnectSoon() {
   reactor_->Post([self = shared_from_this()] {
-    self->give_up_ms_ = NowMs() + self->context_->options.connect_timeout_ms;
-    self->pause_ms_ = kFirstPauseMs;
-    self->ResolveFromReactor();
+    const int64_t at_ms = self->failed_ms_ + kPauseMs;
+    if (NowMs() >= at_ms) {
+      self->ResolveFromReactor();
+    } else {
+      self->reactor_->AtFromReactor(at_ms, [self] { self->ResolveFromReactor(); });
+    }
   });
 }
 
 void ChannelImpl::ResolveFromReactor() {
+  give_up_ms_ = NowMs() + context_->options.connect_timeout_ms;
   std::string host;
   int port = 0;
   if (!SplitAddress(address_, &host, &port)) {
@@ -220,7 +226,7 @@ void ChannelImpl::ResolveFromReactor() {
       if (status.ok()) {
         self->AttemptFromReactor(addresses);
       } else {
-        self->RetryOrFailFromReactor(status);
+        self->TryNextOrFailFromReactor(status);
       }
     });
   });
@@ -250,7 +256,7 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
-    const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kFirstPauseMs),
+    const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kLeastPatienceMs),
                                                   context_->options.handshake_timeout_ms);
     reactor_->AtFromReactor(
         NowMs() + patience_ms, [weak = weak_from_this(), attempt = std::weak_ptr(opening_)] {
@@ -262,30 +268,17 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
         });
     return;
   }
-  RetryOrFailFromReactor(status);
+  opening_.reset();
+  TryNextOrFailFromReactor(status);
 }
 
-void ChannelImpl::RetryOrFailFromReactor(const Status& why) {
+void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
   if (!addresses_left_.empty()) {
     AttemptFromReactor(std::move(addresses_left_));
     return;
   }
-  const int64_t now = NowMs();
-  {
-    std::lock_guard lock(mutex_);
-    if (calls_.size() == 0) {  // nobody waits any more
-      connecting_ = false;
-      return;
-    }
-  }
-  if (now + pause_ms_ >= give_up_ms_) {
-    FailAllFromReactor(Describe(Code::kUnavailable, "cannot connect: " + why.message()));
-    return;
-  }
-  // Calls wait: this must not go before they have ended.
-  reactor_->AtFromReactor(now + pause_ms_,
-                          [self = shared_from_this()] { self->ResolveFromReactor(); });
-  pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);
+  failed_ms_ = NowMs();
+  FailAllFromReactor(Describe(Code::kUnavailable, "cannot connect: " + why.message()));
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {
@@ -511,8 +504,7 @@ Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
 }
 
 void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
-  // Who refuses us at the greeting will refuse us again; a connection that worked can be made
-  // again.
+  // Who refuses us at the greeting is the peer; another of its addresses would refuse us as well.
   const bool was_opening = opening_ != nullptr;
   const bool refused = was_opening && why.code() == Code::kFailedPrecondition;
   const bool stopped = why.code() == Code::kCancelled;
@@ -522,7 +514,7 @@ void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
   }
   opening_.reset();
   if (was_opening && !refused && !stopped) {
-    RetryOrFailFromReactor(why);
+    TryNextOrFailFromReactor(why);
   } else {
     FailAllFromReactor(lost);
   }

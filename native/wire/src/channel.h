@@ -15,9 +15,10 @@
 namespace tensorwire::wire {
 
 // A client's way to one peer. It has at most one connection at a time, made when a call needs one.
-// A call waits `connect_timeout_ms` for it at most; while it waits, attempts are repeated with
-// growing pauses. When a connection is lost, the calls on it end with kUnavailable: whether the
-// peer had begun to serve them nobody knows, so sending them again is the asker's decision.
+// An attempt tries each address of the peer once, for `connect_timeout_ms` at most. When all have
+// failed, the calls that wait end with kUnavailable, and the next call begins another attempt. When
+// a connection is lost, the calls on it end with kUnavailable: whether the peer had begun to serve
+// them nobody knows, so sending them again is the asker's decision.
 class ChannelImpl : public Channel,
                     public FrameReceiver,
                     public std::enable_shared_from_this<ChannelImpl> {
@@ -49,7 +50,7 @@ class ChannelImpl : public Channel,
   void ConnectSoon();
   void ResolveFromReactor();
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
-  void RetryOrFailFromReactor(const Status& why);
+  void TryNextOrFailFromReactor(const Status& why);
   bool EndCall(uint64_t call_id, const Status& why);  // false: there is none that still waits
   // Answers the server's challenge; checks its proof.
   Status ProveFromReactor(std::string_view metadata);
@@ -88,7 +89,7 @@ class ChannelImpl : public Channel,
   std::vector<SocketAddress> addresses_left_;
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;
-  int64_t pause_ms_ = 0;
+  int64_t failed_ms_ = 0;  // when the last attempt did
 };
 
 }  // namespace tensorwire::wire

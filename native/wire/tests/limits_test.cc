@@ -2,9 +2,7 @@
 
 #include <pthread.h>
 
-#include <future>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,7 +56,7 @@ TEST(a_port_cannot_be_opened_without_descriptors_and_can_be_afterwards) {
 
 TEST(a_call_without_descriptors_fails_with_the_way_out_and_the_next_is_served) {
   Task ps("ps:0");
-  Task worker("worker:0", 1, [](EngineOptions* options) { options->connect_timeout_ms = 100; });
+  Task worker("worker:0");
   const auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
   {
     const FewDescriptors few(0);
@@ -68,17 +66,6 @@ TEST(a_call_without_descriptors_fails_with_the_way_out_and_the_next_is_served) {
     CHECK(Contains(status.message(), kWayOut));
   }
   CHECK_EQ(Get(Begin(*channel, kEcho, "again")).metadata, "again");
-}
-
-TEST(a_call_waits_for_a_descriptor_as_long_as_for_a_peer) {
-  Task ps("ps:0");
-  Task worker("worker:0", 1, [](EngineOptions* options) { options->connect_timeout_ms = 30'000; });
-  const auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
-  auto few = std::make_optional<FewDescriptors>(0);
-  auto outcome = Begin(*channel, kEcho, "later");
-  SleepMs(50);
-  few.reset();
-  CHECK_EQ(Get(std::move(outcome)).metadata, "later");
 }
 
 TEST(a_name_that_cannot_be_looked_up_without_descriptors_does_not_look_like_a_wrong_one) {

@@ -107,10 +107,7 @@ TEST(a_payload_whose_holder_goes_is_a_lost_connection) {
   auto ps = std::make_unique<Task>("ps:0");
   auto handler = std::make_shared<PatternHandler>();
   ps->handler = handler;
-  Task worker("worker:0", 2, [](EngineOptions* o) {
-    o->streams = 2;
-    o->connect_timeout_ms = 200;
-  });
+  Task worker("worker:0", 2, [](EngineOptions* options) { options->streams = 2; });
   const auto channel = worker.engine->Connect(ps->Listen(), "ps:0");
   CHECK(Get(Begin(*channel, kBytes, std::to_string(9 * kMb))).status.ok());
   std::vector<std::future<Outcome>> outcomes;
@@ -220,10 +217,7 @@ class RawHolder {
   }
 
   RawServer server_;
-  Task worker_{"worker:0", 1, [](EngineOptions* options) {
-                 options->streams = 2;
-                 options->connect_timeout_ms = 200;
-               }};
+  Task worker_{"worker:0", 1, [](EngineOptions* options) { options->streams = 2; }};
   std::shared_ptr<Channel> channel_;
   std::future<Outcome> outcome_;
   std::vector<RawStream> streams_;
