@@ -258,14 +258,7 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
     const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kLeastPatienceMs),
                                                   context_->options.handshake_timeout_ms);
-    reactor_->AtFromReactor(
-        NowMs() + patience_ms, [weak = weak_from_this(), attempt = std::weak_ptr(opening_)] {
-          auto self = weak.lock();
-          auto connection = attempt.lock();
-          if (self != nullptr && connection != nullptr && self->opening_ == connection) {
-            connection->CloseFromReactor(Status(Code::kUnavailable, "no answer"));
-          }
-        });
+    opening_->CloseAtFromReactor(NowMs() + patience_ms, Status(Code::kUnavailable, "no answer"));
     return;
   }
   opening_.reset();

@@ -389,9 +389,19 @@ void Connection::SayGoodbyeFromReactor(const std::string& why) {
   Message message;
   message.AppendMetadata(std::string_view(why).substr(0, 1000));
   Send(std::make_unique<OutFrame>(FrameKind::kGoodbye, 0, 0, std::move(message)));
-  reactor_->AtFromReactor(NowMs() + kGoodbyeMs, [weak = weak_from_this(), why] {
-    if (auto self = weak.lock()) self->CloseFromReactor(Status(Code::kUnavailable, why));
+  CloseAtFromReactor(NowMs() + kGoodbyeMs, Status(Code::kUnavailable, why));
+}
+
+void Connection::CloseAtFromReactor(int64_t time_ms, const Status& why) {
+  reactor_->CancelFromReactor(close_timer_);
+  close_timer_ = reactor_->AtFromReactor(time_ms, [weak = weak_from_this(), why] {
+    if (auto self = weak.lock()) self->CloseFromReactor(why);
   });
+}
+
+void Connection::TrustFromReactor() {
+  trusted_ = true;
+  reactor_->CancelFromReactor(close_timer_);
 }
 
 void Connection::CloseFromReactor(const Status& reason) {
@@ -404,6 +414,10 @@ void Connection::CloseFromReactor(const Status& reason) {
   // object, so that nobody writes into a stranger's.
   ::shutdown(fd_.get(), SHUT_RDWR);
   reactor_->UnwatchFromReactor(fd_.get(), this);
+  for (const auto& timer : {tick_timer_, pause_timer_, close_timer_}) {
+    reactor_->CancelFromReactor(timer);
+  }
+  reading_paused_ = false;
   loans_.ReturnAll();
   if (auto receiver = std::move(receiver_)) {
     receiver->OnClosedFromReactor(why, in_payload_ ? &frame_ : nullptr);
@@ -432,7 +446,7 @@ void Connection::TickFromReactor() {
   }
   const int next_ms = std::max(
       kShortestTickMs, std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms}));
-  reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
+  tick_timer_ = reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->TickFromReactor();
   });
 }
@@ -543,6 +557,7 @@ void Connection::RefusePlainFromReactor() {
 
 bool Connection::PauseReadingFromReactor() {
   if (!pauses_reading_ || !HasBacklog()) return false;
+  if (reading_paused_) return true;
   reading_paused_ = true;
   UpdateEventsFromReactor();
   WatchPauseFromReactor();
@@ -551,7 +566,8 @@ bool Connection::PauseReadingFromReactor() {
 
 void Connection::WatchPauseFromReactor() {
   // What is queued may leave without this connection ever being told that its socket has room.
-  reactor_->AtFromReactor(NowMs() + kPauseMs, [weak = weak_from_this()] {
+  reactor_->CancelFromReactor(pause_timer_);  // of an earlier pause, or of this one
+  pause_timer_ = reactor_->AtFromReactor(NowMs() + kPauseMs, [weak = weak_from_this()] {
     auto self = weak.lock();
     if (self == nullptr || !self->reading_paused_) return;
     if (self->HasBacklog()) {

@@ -120,8 +120,10 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // Begins to read. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
+  // The greeting must be over by then, or the connection is closed.
+  void CloseAtFromReactor(int64_t time_ms, const Status& why);
   // The greeting is over: from now on frames may be large.
-  void TrustFromReactor() { trusted_ = true; }
+  void TrustFromReactor();
   // From now on what is sent has checksums.
   void SendCheckedFromReactor() { sends_checked_.store(true, std::memory_order_release); }
   bool sends_checked() const { return sends_checked_.load(std::memory_order_acquire); }
@@ -218,9 +220,12 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   bool wants_write_ = false;
   bool pauses_reading_ = false;
   bool reading_paused_ = false;
-  bool draining_ = false;  // said goodbye; what still comes in is ignored
-  std::string goodbye_;    // why
-  std::string stash_;      // the beginning of a frame whose head is not complete
+  Reactor::Timer tick_timer_;
+  Reactor::Timer pause_timer_;
+  Reactor::Timer close_timer_;  // of the greeting, or after a goodbye
+  bool draining_ = false;       // said goodbye; what still comes in is ignored
+  std::string goodbye_;         // why
+  std::string stash_;           // the beginning of a frame whose head is not complete
   bool in_payload_ = false;
   InFrame frame_;
   uint64_t payload_got_ = 0;

@@ -34,6 +34,8 @@ void PinToCore(int index) {
 
 }  // namespace
 
+thread_local const Reactor* Reactor::current_ = nullptr;
+
 Reactor::Reactor(int index, const EngineOptions& options)
     : index_(index), options_(options), scratch_(new char[kScratchBytes]) {}
 
@@ -147,8 +149,8 @@ void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
   targets_.erase(at);
 }
 
-void Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
-  timers_.emplace(time_ms, std::move(task));
+Reactor::Timer Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
+  return timers_.emplace(Timer{time_ms, ++last_timer_}, std::move(task)).first->first;
 }
 
 void Reactor::CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on) {
@@ -179,7 +181,7 @@ bool Reactor::DrainFromReactor(MpscQueue* queue) {
 
 bool Reactor::RunTimersFromReactor(int64_t now_us) {
   bool any = false;
-  while (!timers_.empty() && timers_.begin()->first <= now_us / 1000) {
+  while (!timers_.empty() && timers_.begin()->first.time_ms <= now_us / 1000) {
     auto task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
     task();
@@ -234,7 +236,7 @@ void Reactor::RunArrivedFromReactor() {
 
 int Reactor::SleepMsFromReactor(int64_t now_us) const {
   if (timers_.empty()) return -1;
-  const int64_t wait = timers_.begin()->first - now_us / 1000;
+  const int64_t wait = timers_.begin()->first.time_ms - now_us / 1000;
   return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
 }
 
@@ -246,6 +248,7 @@ void Reactor::AddBusyFromReactor(int64_t us) {
 void Reactor::TurnFromReactor() {
   constexpr int kMaxEvents = 128;
   epoll_event events[kMaxEvents];
+  current_ = this;
 
   const int64_t begun_us = NowUs();
   if (worked_) AddBusyFromReactor(begun_us - woke_us_);
