@@ -36,10 +36,12 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   std::unique_ptr<OutFrame> frame;
   uint64_t id = 0;
   bool connect = false;
+  bool sooner = false;  // than any other deadline
+  const int64_t deadline_ms = options.deadline_ms > 0 ? NowMs() + options.deadline_ms : 0;
   Status refused = CheckSize(request);
   {
     std::lock_guard lock(mutex_);
-    id = calls_.Insert(std::move(call), options.done_on);
+    id = calls_.Insert(std::move(call), options.done_on, deadline_ms);
     if (stopped_) refused = Status(Code::kCancelled, "the engine was stopped");
     if (refused.ok()) {
       frame = std::make_unique<OutFrame>(FrameKind::kRequest, 0, id, std::move(request));
@@ -49,6 +51,11 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
         waiting_.emplace(id, std::move(frame));
         connect = !connecting_;
         connecting_ = true;
+      }
+      if (deadline_ms > 0) {
+        deadlines_.emplace(deadline_ms, id);
+        sooner = deadline_ms < next_look_ms_;
+        if (sooner) next_look_ms_ = deadline_ms;
       }
     }
   }
@@ -66,19 +73,41 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   } else if (connect) {
     ConnectSoon();
   }
-  if (options.deadline_ms > 0) {
-    reactor_->Post([weak = weak_from_this(), id, at = NowMs() + options.deadline_ms] {
-      auto self = weak.lock();
-      if (self == nullptr) return;
-      self->reactor_->AtFromReactor(at, [weak, id] {
-        if (auto self = weak.lock()) {
-          const Status why = self->Describe(Code::kDeadlineExceeded, "the deadline passed");
-          if (!self->EndCall(id, why)) self->EndArrivingCallFromReactor(id, why);
-        }
-      });
+  if (sooner) {
+    reactor_->Post([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->ArmDeadlinesFromReactor();
     });
   }
   return id;
+}
+
+void ChannelImpl::ArmDeadlinesFromReactor() {
+  reactor_->CancelFromReactor(deadline_timer_);
+  std::lock_guard lock(mutex_);
+  next_look_ms_ = deadlines_.empty() ? kNever : deadlines_.begin()->first;
+  if (next_look_ms_ == kNever) return;
+  deadline_timer_ = reactor_->AtFromReactor(next_look_ms_, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->EndOverdueFromReactor();
+  });
+}
+
+void ChannelImpl::EndOverdueFromReactor() {
+  std::vector<uint64_t> overdue;
+  {
+    std::lock_guard lock(mutex_);
+    const auto end = deadlines_.upper_bound({NowMs(), std::numeric_limits<uint64_t>::max()});
+    for (auto at = deadlines_.begin(); at != end; ++at) overdue.push_back(at->second);
+    deadlines_.erase(deadlines_.begin(), end);
+  }
+  const Status why = Describe(Code::kDeadlineExceeded, "the deadline passed");
+  for (const uint64_t id : overdue) EndFromReactor(id, why);
+  ArmDeadlinesFromReactor();
+}
+
+void ChannelImpl::ForgetDeadline(int64_t deadline_ms, uint64_t call_id) {
+  if (deadline_ms == 0) return;
+  std::lock_guard lock(mutex_);
+  deadlines_.erase({deadline_ms, call_id});
 }
 
 void ChannelImpl::RunAfter(int delay_ms, std::function<void()> closure) {
@@ -108,20 +137,24 @@ void ChannelImpl::Notify(Message request, bool lazy) {
 
 void ChannelImpl::Cancel(uint64_t call_id) {
   const Status why(Code::kCancelled, "the call was cancelled");
-  if (EndCall(call_id, why)) return;
+  if (CallTable::Entry entry = Withdraw(call_id); entry.call != nullptr) {
+    Finish(std::move(entry), why);
+    return;
+  }
   reactor_->Post([weak = weak_from_this(), call_id, why] {
-    if (auto self = weak.lock()) self->EndArrivingCallFromReactor(call_id, why);
+    if (auto self = weak.lock()) self->EndFromReactor(call_id, why);
   });
 }
 
-bool ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
+CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
   CallTable::Entry entry;
   std::unique_ptr<OutFrame> unsent;
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
     entry = calls_.Take(call_id);
-    if (entry.call == nullptr) return false;  // it has ended, or its reply is arriving
+    if (entry.call == nullptr) return entry;  // it has ended, or its reply is arriving
+    if (entry.deadline_ms > 0) deadlines_.erase({entry.deadline_ms, call_id});
     if (const auto at = waiting_.find(call_id); at != waiting_.end()) {
       unsent = std::move(at->second);
       waiting_.erase(at);
@@ -131,21 +164,22 @@ bool ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
   if (connection != nullptr) {
     connection->Signal(FrameKind::kCancel, call_id);
   }
-  Finish(std::move(entry), why);
-  return true;
+  return entry;
 }
 
-void ChannelImpl::EndArrivingCallFromReactor(uint64_t call_id, const Status& why) {
-  std::shared_ptr<Connection> connection;
-  {
-    std::lock_guard lock(mutex_);
-    connection = ready_;
+void ChannelImpl::EndFromReactor(uint64_t call_id, const Status& why) {
+  CallTable::Entry entry = Withdraw(call_id);
+  if (entry.call == nullptr) {
+    std::shared_ptr<Connection> connection;
+    {
+      std::lock_guard lock(mutex_);
+      connection = ready_;
+    }
+    if (connection != nullptr) entry = connection->TakeArrivingCallFromReactor(call_id);
+    ForgetDeadline(entry.deadline_ms, call_id);
   }
-  if (connection == nullptr) return;
-  RunOn done_on = RunOn::kExecutor;
-  if (auto call = connection->TakeArrivingCallFromReactor(call_id, &done_on)) {
-    reactor_->CompleteFromReactor(std::move(call), why, done_on);
-  }
+  if (entry.call == nullptr) return;
+  reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
 }
 
 Status ChannelImpl::CheckSize(const Message& request) const {
@@ -186,6 +220,7 @@ void ChannelImpl::End() {
     stopped_ = true;
     unsent.swap(waiting_);
     connection.swap(ready_);
+    deadlines_.clear();
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
@@ -283,6 +318,7 @@ void ChannelImpl::FailAllFromReactor(const Status& why) {
     connecting_ = false;
     connection.swap(ready_);
     unsent.swap(waiting_);
+    deadlines_.clear();
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
@@ -324,6 +360,7 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
       }
       if (entry.call == nullptr) return Status();  // cancelled or late: its payload is dropped
       frame->done_on = entry.done_on;
+      frame->deadline_ms = entry.deadline_ms;
       frame->call = std::move(entry.call);
       if (frame->header.kind == FrameKind::kError) {
         const bool known = frame->header.method > 0 && frame->header.method <= kLastCode;
@@ -486,6 +523,7 @@ void ChannelImpl::CollectFromReactor(InFrame frame) {
 }
 
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
+  if (frame.call != nullptr) ForgetDeadline(frame.deadline_ms, frame.header.request_id);
   if (frame.loan.number != 0) {
     CollectFromReactor(std::move(frame));
     return Status();

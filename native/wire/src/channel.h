@@ -1,9 +1,12 @@
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "call_table.h"
@@ -40,6 +43,8 @@ class ChannelImpl : public Channel,
   void Stop();
 
  private:
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
   void End();
 
   // FrameReceiver.
@@ -51,7 +56,13 @@ class ChannelImpl : public Channel,
   void ResolveFromReactor();
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void TryNextOrFailFromReactor(const Status& why);
-  bool EndCall(uint64_t call_id, const Status& why);  // false: there is none that still waits
+  // Takes a call that waits for its reply, and tells the peer.
+  CallTable::Entry Withdraw(uint64_t call_id);
+  // Ends a call wherever it is, if it has not ended.
+  void EndFromReactor(uint64_t call_id, const Status& why);
+  void ArmDeadlinesFromReactor();
+  void EndOverdueFromReactor();
+  void ForgetDeadline(int64_t deadline_ms, uint64_t call_id);
   // Answers the server's challenge; checks its proof.
   Status ProveFromReactor(std::string_view metadata);
   Status CheckServerFromReactor(std::string_view metadata) const;
@@ -61,7 +72,6 @@ class ChannelImpl : public Channel,
   void CollectFromReactor(InFrame frame);
   void FetchFromReactor(InFrame frame, std::function<void()> give_back);
   void PrepareFromReactor(std::string_view metadata, InFrame* frame);
-  void EndArrivingCallFromReactor(uint64_t call_id, const Status& why);
   void FailAllFromReactor(const Status& why);
   Status CheckSize(const Message& request) const;
   void Finish(CallTable::Entry entry, const Status& status);
@@ -79,6 +89,8 @@ class ChannelImpl : public Channel,
   CallTable calls_;
   std::shared_ptr<Connection> ready_;                      // after the handshake only
   std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // for ready_
+  std::set<std::pair<int64_t, uint64_t>> deadlines_;       // of calls that have not ended
+  int64_t next_look_ms_ = kNever;                          // at deadlines_
   bool connecting_ = false;
   bool stopped_ = false;
 
@@ -90,6 +102,7 @@ class ChannelImpl : public Channel,
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;
   int64_t failed_ms_ = 0;  // when the last attempt did
+  Reactor::Timer deadline_timer_;
 };
 
 }  // namespace tensorwire::wire

@@ -451,14 +451,13 @@ void Connection::TickFromReactor() {
   });
 }
 
-std::unique_ptr<Call> Connection::TakeArrivingCallFromReactor(uint64_t request_id, RunOn* done_on) {
+CallTable::Entry Connection::TakeArrivingCallFromReactor(uint64_t request_id) {
   if (!in_payload_ || frame_.call == nullptr || frame_.header.kind == FrameKind::kPush ||
       frame_.header.request_id != request_id) {
     return {};
   }
   frame_.payload = InFrame::Payload::kDiscard;
-  *done_on = frame_.done_on;
-  return std::move(frame_.call);
+  return {std::move(frame_.call), frame_.done_on, frame_.deadline_ms};
 }
 
 // --- events ------------------------------------------------------------------------------------

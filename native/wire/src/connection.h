@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "call_table.h"
 #include "checked.h"
 #include "context.h"
 #include "fd.h"
@@ -60,6 +61,7 @@ struct InFrame {
   Loan loan;
   std::unique_ptr<Call> call;
   RunOn done_on = RunOn::kExecutor;
+  int64_t deadline_ms = 0;
   Status status;
 
   // Whether a checksum comes behind the payload, and that of what has arrived. One that does not
@@ -136,7 +138,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // it, they could wait for each other.
   void PauseReadingWhenBlockedFromReactor() { pauses_reading_ = true; }
   // The call whose reply's payload is arriving, if it is this request's: the rest is dropped.
-  std::unique_ptr<Call> TakeArrivingCallFromReactor(uint64_t request_id, RunOn* done_on);
+  CallTable::Entry TakeArrivingCallFromReactor(uint64_t request_id);
   // Tells the peer why, and closes once it has been told or a moment has passed.
   void SayGoodbyeFromReactor(const std::string& why);
   void CloseFromReactor(const Status& reason);
