@@ -178,8 +178,11 @@ void ChannelImpl::EndFromReactor(uint64_t call_id, const Status& why) {
     if (connection != nullptr) entry = connection->TakeArrivingCallFromReactor(call_id);
     ForgetDeadline(entry.deadline_ms, call_id);
   }
-  if (entry.call == nullptr) return;
-  reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
+  if (entry.call != nullptr) {
+    reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
+  } else {
+    CancelCollectionsFromReactor(call_id, why);
+  }
 }
 
 Status ChannelImpl::CheckSize(const Message& request) const {
@@ -324,6 +327,7 @@ void ChannelImpl::FailAllFromReactor(const Status& why) {
   for (auto& entry : calls) {
     reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
   }
+  CancelCollectionsFromReactor(std::nullopt, why);
   if (push_receiver_ != nullptr) push_receiver_->OnLost(why);
 }
 
@@ -468,67 +472,117 @@ void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) 
   }
 }
 
-void ChannelImpl::FetchFromReactor(InFrame frame, std::function<void()> give_back) {
-  std::shared_ptr<Call> call(std::move(frame.call));
+void ChannelImpl::CollectFromReactor(InFrame frame) {
+  Collection collection;
+  collection.entry = {std::move(frame.call), frame.done_on, frame.deadline_ms};
+  if (frame.header.kind != FrameKind::kPush) collection.call_id = frame.header.request_id;
+  collection.loan = frame.loan.number;
+  Collections::iterator at;
+  {
+    std::lock_guard lock(mutex_);
+    collection.lender = ready_;
+    at = collections_.insert(collections_.end(), std::move(collection));
+  }
+  Status status = std::move(frame.status);
+  if (at->entry.call != nullptr && status.ok()) {
+    if (frame.loan.pieces.empty()) {
+      FetchFromReactor(std::move(frame), at);
+      return;
+    }
+    if (at->lender != nullptr) Count(at->lender->counters().read_bytes, frame.loan.bytes);
+    if (!IsCopiedAtOnce(frame.loan)) {
+      CopyFromReactor(std::move(frame), at);
+      return;
+    }
+    if (!CopyLoan(*memory_, frame.loan, frame.into)) status = LostInMidPayload();
+  }
+  Collection ended = TakeCollection(at);
+  if (ended.entry.call == nullptr) return;
+  reactor_->CompleteFromReactor(std::move(ended.entry.call), std::move(status),
+                                ended.entry.done_on);
+}
+
+void ChannelImpl::FetchFromReactor(InFrame frame, Collections::iterator collection) {
   auto fetch = std::make_shared<Fetch>(
       frame.loan.bytes, lanes_.size() + 1, std::move(frame.into),
-      [give_back = std::move(give_back), call, context = context_](const Status& status) {
-        give_back();
-        context->options.executor([call, status] { call->Done(status); });
+      [self = shared_from_this(), collection](const Status& status) {
+        // By the reactor of whichever lane was last.
+        Collection ended = self->TakeCollection(collection);
+        self->Finish(std::move(ended.entry), ended.why.ok() ? status : ended.why);
       });
+  Fetch::Cancels cancels;
   CallOptions options;
   options.done_on = RunOn::kReactor;
   for (size_t i = 0; i < fetch->ranges(); ++i) {
-    ChannelImpl* const lane = i == 0 ? this : lanes_[i - 1].get();
-    lane->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
+    auto lane = i == 0 ? shared_from_this() : lanes_[i - 1];
+    const uint64_t id = lane->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
+    cancels.push_back([lane, id](const Status& why) {
+      lane->reactor_->Post([lane, id, why] { lane->EndFromReactor(id, why); });
+    });
   }
-}
-
-void ChannelImpl::CollectFromReactor(InFrame frame) {
-  std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
-    connection = ready_;
+    collection->cancel = [fetch](const Status& why) { fetch->Cancel(why); };
   }
-  const uint64_t number = frame.loan.number;
-  auto give_back = [connection, number] {
-    if (connection == nullptr) return;
-    connection->Signal(FrameKind::kReturn, number);
-  };
-  if (frame.call == nullptr || !frame.status.ok()) {
-    give_back();
-    if (frame.call != nullptr) {
-      reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
+  fetch->Started(std::move(cancels));
+}
+
+void ChannelImpl::CopyFromReactor(InFrame frame, Collections::iterator collection) {
+  auto copy = std::make_shared<ParallelCopy>(
+      memory_, std::move(frame.loan), frame.into,
+      [self = shared_from_this(), collection](bool whole) {
+        Collection ended = self->TakeCollection(collection);
+        Status status = ended.why;
+        if (status.ok() && !whole) status = self->LostInMidPayload();
+        if (self->reactor_->IsCurrentThread()) {  // it was cancelled
+          self->reactor_->CompleteFromReactor(std::move(ended.entry.call), std::move(status),
+                                              ended.entry.done_on);
+        } else {
+          ended.entry.call->Done(status);
+        }
+      });
+  {
+    std::lock_guard lock(mutex_);
+    collection->cancel = [copy](const Status&) { copy->Cancel(); };
+  }
+  copy->Start(context_->options.executor);
+}
+
+void ChannelImpl::CancelCollectionsFromReactor(std::optional<uint64_t> call_id, const Status& why) {
+  std::vector<std::function<void(const Status&)>> cancels;
+  {
+    std::lock_guard lock(mutex_);
+    for (Collection& collection : collections_) {
+      if (collection.cancel == nullptr || (call_id && collection.call_id != *call_id)) continue;
+      collection.why = why;
+      cancels.push_back(std::exchange(collection.cancel, nullptr));
     }
-    return;
   }
-  if (frame.loan.pieces.empty()) {
-    FetchFromReactor(std::move(frame), std::move(give_back));
-    return;
+  for (const auto& cancel : cancels) cancel(why);
+}
+
+ChannelImpl::Collection ChannelImpl::TakeCollection(Collections::iterator at) {
+  Collections ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.splice(ended.begin(), collections_, at);
   }
-  if (connection != nullptr) Count(connection->counters().read_bytes, frame.loan.bytes);
-  const Status lost = Describe(Code::kUnavailable, "the connection was lost in mid-payload");
-  if (IsCopiedAtOnce(frame.loan)) {
-    const bool whole = CopyLoan(*memory_, frame.loan, frame.into);
-    give_back();
-    reactor_->CompleteFromReactor(std::move(frame.call), whole ? Status() : lost, frame.done_on);
-    return;
-  }
-  std::shared_ptr<Call> call(std::move(frame.call));
-  CopyLoanInParallel(memory_, std::move(frame.loan), frame.into, context_->options.executor,
-                     [give_back, call, lost](bool whole) {
-                       give_back();
-                       call->Done(whole ? Status() : lost);
-                     });
+  if (at->call_id) ForgetDeadline(at->entry.deadline_ms, *at->call_id);
+  if (at->lender != nullptr) at->lender->Signal(FrameKind::kReturn, at->loan);
+  return std::move(*at);
+}
+
+Status ChannelImpl::LostInMidPayload() const {
+  return Describe(Code::kUnavailable, "the connection was lost in mid-payload");
 }
 
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
-  if (frame.call != nullptr) ForgetDeadline(frame.deadline_ms, frame.header.request_id);
   if (frame.loan.number != 0) {
     CollectFromReactor(std::move(frame));
     return Status();
   }
   if (frame.call != nullptr) {
+    ForgetDeadline(frame.deadline_ms, frame.header.request_id);
     reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
   }
   return Status();

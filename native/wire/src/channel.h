@@ -1,9 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <limits>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -69,8 +72,25 @@ class ChannelImpl : public Channel,
   // Whether and how payloads of this peer are read in its memory.
   Status MapFromReactor(const Hello& hello, Connection* connection);
   Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
+  // A call or push whose payload is fetched or copied.
+  struct Collection {
+    CallTable::Entry entry;
+    std::optional<uint64_t> call_id;  // none: a push
+    std::shared_ptr<Connection> lender;
+    uint64_t loan = 0;
+    // Makes it end soon, and why. Empty once it has been called.
+    std::function<void(const Status&)> cancel;
+    Status why;
+  };
+  using Collections = std::list<Collection>;
   void CollectFromReactor(InFrame frame);
-  void FetchFromReactor(InFrame frame, std::function<void()> give_back);
+  void FetchFromReactor(InFrame frame, Collections::iterator collection);
+  void CopyFromReactor(InFrame frame, Collections::iterator collection);
+  // All of them, or that of one call.
+  void CancelCollectionsFromReactor(std::optional<uint64_t> call_id, const Status& why);
+  // It has ended: gives the payload back. Any thread.
+  Collection TakeCollection(Collections::iterator at);
+  Status LostInMidPayload() const;
   void PrepareFromReactor(std::string_view metadata, InFrame* frame);
   void FailAllFromReactor(const Status& why);
   Status CheckSize(const Message& request) const;
@@ -91,6 +111,7 @@ class ChannelImpl : public Channel,
   std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // for ready_
   std::set<std::pair<int64_t, uint64_t>> deadlines_;       // of calls that have not ended
   int64_t next_look_ms_ = kNever;                          // at deadlines_
+  Collections collections_;
   bool connecting_ = false;
   bool stopped_ = false;
 
