@@ -433,6 +433,10 @@ void Connection::TickFromReactor() {
   if (closed_.load(std::memory_order_acquire)) return;
   const auto& options = context_->options;
   const int64_t now = NowMs();
+  // While this process stood still (SIGSTOP, a debugger) nobody looked for a sign of life: what
+  // came meanwhile may not have been read yet. That time is no silence.
+  if (tick_timer_.time_ms > 0) last_sign_ms_ += std::max<int64_t>(0, now - tick_timer_.time_ms);
+  last_sign_ms_ = std::min(last_sign_ms_, now);
   const int64_t silent_ms = now - last_sign_ms_;
   if (silent_ms >= options.silent_timeout_ms) {
     CloseFromReactor(Status(Code::kUnavailable, peer_ + " has been silent for " +

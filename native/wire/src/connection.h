@@ -236,7 +236,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   bool receives_checked_ = false;
   size_t into_index_ = 0;
   size_t into_offset_ = 0;
-  int64_t last_sign_ms_ = 0;  // of life, from the peer
+  int64_t last_sign_ms_ = 0;  // of life, from the peer; without the time in which nobody looked
   int64_t pinged_ms_ = 0;
 };
 
