@@ -17,14 +17,15 @@ constexpr uint16_t kLastCode = 16;        // of the canonical codes
 
 }  // namespace
 
-ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, std::string address,
+ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
                          std::string peer_name, int streams)
     : context_(std::move(context)),
-      reactor_(context_->NextReactor()),
+      reactor_(context_->ReactorFor(number)),
       address_(std::move(address)),
       peer_name_(std::move(peer_name)) {
   for (int i = 1; i < streams; ++i) {
-    lanes_.push_back(std::make_shared<ChannelImpl>(context_, address_, peer_name_, 1));
+    lanes_.push_back(std::make_shared<ChannelImpl>(context_, number + static_cast<size_t>(i),
+                                                   address_, peer_name_, /*streams=*/1));
   }
 }
 

@@ -29,9 +29,10 @@ class ChannelImpl : public Channel,
                     public FrameReceiver,
                     public std::enable_shared_from_this<ChannelImpl> {
  public:
-  // `streams`: over how many connections a large payload comes in; at least 1.
-  ChannelImpl(std::shared_ptr<Context> context, std::string address, std::string peer_name,
-              int streams);
+  // `number`: of its reactor. `streams`: over how many connections a large payload comes in; at
+  // least 1. They have the reactors that follow.
+  ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
+              std::string peer_name, int streams);
   ~ChannelImpl() override;
 
   uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;

@@ -1,9 +1,13 @@
 // Large payloads that come in over several connections.
 
 #include <cstring>
+#include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -102,6 +106,37 @@ TEST(without_a_number_there_is_a_connection_for_each_reactor) {
   Pair pair(0);  // two reactors
   CheckBytes(pair, 9 * kMb);
   CHECK_EQ(pair.OfPs().connects, 2u);
+}
+
+// Says in which thread it ended.
+class ThreadCall : public Call {
+ public:
+  explicit ThreadCall(std::promise<std::thread::id> thread) : thread_(std::move(thread)) {}
+  Status PrepareFromReactor(std::string_view, uint64_t, std::vector<MutableBuffer>*) override {
+    return Status();
+  }
+  void Done(const Status&) override { thread_.set_value(std::this_thread::get_id()); }
+
+ private:
+  std::promise<std::thread::id> thread_;
+};
+
+TEST(channels_with_several_streams_are_spread_over_all_reactors) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  Task worker("worker:0", 2, [](EngineOptions* options) { options->streams = 2; });
+  std::map<std::thread::id, int> channels_of;
+  for (int i = 0; i < 4; ++i) {
+    std::promise<std::thread::id> thread;
+    auto future = thread.get_future();
+    CallOptions options;
+    options.done_on = RunOn::kReactor;
+    worker.engine->Connect(address, "ps:0")
+        ->Start(Message(kEcho), std::make_unique<ThreadCall>(std::move(thread)), options);
+    ++channels_of[future.get()];
+  }
+  CHECK_EQ(channels_of.size(), 2u);
+  for (const auto& [thread, channels] : channels_of) CHECK_EQ(channels, 2);
 }
 
 TEST(a_payload_whose_holder_goes_is_a_lost_connection) {

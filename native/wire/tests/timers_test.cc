@@ -85,7 +85,7 @@ struct Loop {
     world.reactor()->Post(
         [this, listener = std::make_shared<Listener>(world.context, world.reactor(), std::move(fd),
                                                      handler)] { listener->StartFromReactor(); });
-    channel = std::make_shared<ChannelImpl>(world.context, "127.0.0.1:" + std::to_string(port),
+    channel = std::make_shared<ChannelImpl>(world.context, 0, "127.0.0.1:" + std::to_string(port),
                                             "ps:0", /*streams=*/1);
   }
   Outcome End(std::future<Outcome> call) {
