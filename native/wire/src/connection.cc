@@ -26,6 +26,8 @@ constexpr uint64_t kSmallBytes = 64u << 10;
 constexpr int64_t kBurstUs = 40;
 // How much one connection may read or write before others have their turn.
 constexpr uint64_t kTurnBytes = 8u << 20;
+// So often a writer looks for a frame that has been counted and is not there yet.
+constexpr int kMostLooks = 64;
 constexpr int kMaxIov = 512;
 constexpr uint64_t kGatherBytes = 4u << 20;  // enough for one system call
 constexpr int kTickMs = 1000;
@@ -195,7 +197,7 @@ void Connection::ResumeOnReactor() {
 void Connection::Write() {
   const bool on_reactor = reactor_->IsCurrentThread();
   uint64_t turn_bytes = 0;
-  for (;;) {
+  for (int looks = 0;;) {
     if (closed_.load(std::memory_order_acquire)) return;  // the destructor frees what is left
     TakeQueuedAsWriter();
     size_t finished = 0;
@@ -203,6 +205,15 @@ void Connection::Write() {
     switch (WriteOnceAsWriter(&finished)) {
       case Written::kSome:
         break;
+      case Written::kNothing:
+        // Whoever counted a frame in has not finished pushing it. That takes some instructions,
+        // unless its thread lost its core: then other connections have their turn.
+        if (++looks == kMostLooks) {
+          ResumeOnReactor();
+          return;
+        }
+        std::this_thread::yield();
+        continue;
       case Written::kFull:
         if (finished > 0) queued_.fetch_sub(finished, std::memory_order_acq_rel);
         // Not down to zero: what did not fit is still counted, so the role is still ours to pass.
@@ -284,11 +295,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
       ++frames;
     }
   }
-  if (parts == 0 && unflushed_frames_ == 0) {
-    // Whoever counted a frame in has not finished pushing it: that takes some instructions.
-    std::this_thread::yield();
-    return Written::kSome;
-  }
+  if (parts == 0 && unflushed_frames_ == 0) return Written::kNothing;
 
   const ssize_t sent = SendAsWriter(iov.data(), parts);
   if (sent < 0) {
@@ -467,8 +474,12 @@ CallTable::Entry Connection::TakeArrivingCallFromReactor(uint64_t request_id) {
 // --- events ------------------------------------------------------------------------------------
 
 void Connection::UpdateEventsFromReactor() {
-  reactor_->ModifyFromReactor(
+  if (closed_.load(std::memory_order_acquire)) return;
+  const Status status = reactor_->ModifyFromReactor(
       fd_.get(), (reading_paused_ ? 0u : EPOLLIN) | (wants_write_ ? EPOLLOUT : 0u), this);
+  if (status.ok()) return;
+  // It might never hear of its socket again. Not at once: who called this goes on.
+  reactor_->Post([self = shared_from_this(), status] { self->CloseFromReactor(status); });
 }
 
 void Connection::OnEventsFromReactor(uint32_t epoll_events) {
@@ -674,6 +685,7 @@ void Connection::ReadFromReactor() {
       return;  // the socket is empty, or nearly
     }
   }
+  if (closed_.load(std::memory_order_acquire)) return;
   if (tls_ != nullptr && tls_->HasMore()) {  // of which epoll knows nothing
     reactor_->Post([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->ReadFromReactor();

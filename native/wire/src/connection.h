@@ -152,7 +152,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // Writing; by the writer only.
   void Write();
   void TakeQueuedAsWriter();
-  enum class Written { kSome, kFull, kBroken };
+  enum class Written { kSome, kNothing, kFull, kBroken };
   Written WriteOnceAsWriter(size_t* finished);
   void ResumeOnReactor();
 

@@ -62,10 +62,12 @@ Status Reactor::Open() {
   }
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = 0;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
-  event.data.u64 = 1;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, lazy_timer_.get(), &event);
+  for (const Fd* fd : {&wake_, &lazy_timer_}) {
+    event.data.u64 = fd == &wake_ ? 0 : 1;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd->get(), &event) != 0) {
+      return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
+    }
+  }
   return Status();
 }
 
@@ -134,11 +136,12 @@ Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
   return Status();
 }
 
-void Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target) {
+Status Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target) {
   epoll_event event{};
   event.events = epoll_events;
   event.data.ptr = target;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return Status();
+  return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
 }
 
 void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {

@@ -51,7 +51,7 @@ class Reactor {
 
   // --- on the reactor ---
   Status WatchFromReactor(int fd, uint32_t epoll_events, std::shared_ptr<EventTarget> target);
-  void ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
+  Status ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
   void UnwatchFromReactor(int fd, EventTarget* target);
   // A task for later. It runs once, or never when it is cancelled before; a timer that has run, or
   // never was, may be cancelled too.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "by_hand.h"
 #include "check.h"
 #include "harness.h"
 #include "reactor.h"
@@ -109,6 +110,22 @@ class NoThreads {
  private:
   pthread_attr_t before_;
 };
+
+TEST(a_connection_whose_socket_cannot_be_watched_is_closed) {
+  Served served;
+  served.Say(HelloFrame("worker:0", "ps:0") + Frame(FrameKind::kRequest, 1, kNever));
+  served.world.RunUntil([&] { return served.handler->kept.size() == 1; });
+  const auto connection = served.connection.lock();
+  served.world.reactor()->Post([&] {
+    served.world.reactor()->UnwatchFromReactor(served.fd, connection.get());
+    CHECK(!served.world.reactor()->ModifyFromReactor(served.fd, 0, connection.get()).ok());
+  });
+  Message reply;
+  reply.SetOwnedPayload(std::string(8u << 20, 'r'));  // more than its socket takes
+  served.handler->kept[0].Reply(std::move(reply));
+  served.handler->kept.clear();
+  served.world.RunUntil([&] { return connection->closed(); });
+}
 
 TEST(an_engine_that_gets_no_thread_says_so) {
   std::unique_ptr<Engine> engine;

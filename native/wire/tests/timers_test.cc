@@ -1,56 +1,20 @@
 // What waits for a time is let go of with its reason. The engine's inside runs in this thread, so
 // that its timers can be counted.
 
-#include <sys/socket.h>
-
 #include <future>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "../fuzz/world.h"
+#include "by_hand.h"
 #include "channel.h"
 #include "check.h"
-#include "connection.h"
 #include "harness.h"
 #include "server.h"
 
 namespace tensorwire::wire {
 namespace {
-
-// Answers on the reactor, as nobody else is there.
-class AtOnceHandler : public TestHandler {
- public:
-  RunOn HandleOn(const Request&) const override { return RunOn::kReactor; }
-};
-
-// A server's connection; the test is its client.
-struct Served {
-  Served() {
-    int ends[2];
-    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    client = std::make_unique<RawStream>(Fd(ends[1]));
-    auto opened =
-        std::make_shared<Connection>(world.context, world.reactor(), Fd(ends[0]), "127.0.0.1:1");
-    connection = opened;
-    world.reactor()->Post([this, opened] {
-      Session::OpenFromReactor(opened, std::make_shared<Session>(world.context, opened, handler));
-    });
-  }
-  // Says it, while the server takes it.
-  void Say(std::string_view bytes) {
-    world.RunUntil([&] {
-      bytes.remove_prefix(client->SendWithin(bytes, 0));
-      return bytes.empty();
-    });
-  }
-
-  World world;
-  std::shared_ptr<TestHandler> handler = std::make_shared<AtOnceHandler>();
-  std::unique_ptr<RawStream> client;
-  std::weak_ptr<Connection> connection;
-};
 
 TEST(a_connection_that_pauses_again_and_again_has_one_timer_for_it_and_none_once_closed) {
   Served served;
