@@ -1,4 +1,6 @@
 // Raw RPC over tensorwire's engine: what `bench rpc` calls grpc++.
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <queue>
@@ -7,6 +9,7 @@
 
 #include "load.h"
 #include "tensorwire/wire/buffer_pool.h"
+#include "tensorwire/wire/clock.h"
 #include "tensorwire/wire/engine.h"
 
 namespace tensorwire::raw {
@@ -14,6 +17,7 @@ namespace {
 
 constexpr char kServerName[] = "raw server";
 constexpr uint16_t kSend = 1;
+constexpr int kPauseMs = 50;  // between two looks at whether the server listens
 // Smaller ones come with others in one piece, and are cheapest where they are.
 constexpr uint64_t kPlacedBytes = 64u << 10;
 
@@ -113,13 +117,9 @@ class EngineClient : public Client {
     for (int i = 0; i < channels; ++i) {
       channels_.push_back(engine_->Connect(address, kServerName));
     }
+    const int64_t give_up_ms = wire::NowMs() + static_cast<int64_t>(timeout_s * 1e3);
     for (const auto& channel : channels_) {
-      auto call = std::make_unique<Reached>();
-      auto reached = call->reached();
-      wire::CallOptions options;
-      options.deadline_ms = static_cast<int64_t>(timeout_s * 1e3);
-      channel->Start(wire::Message(kSend), std::move(call), options);
-      if (const wire::Status s = reached.get(); !s.ok()) return s.message();
+      if (const wire::Status s = Reach(channel.get(), give_up_ms); !s.ok()) return s.message();
     }
     return "";
   }
@@ -138,6 +138,20 @@ class EngineClient : public Client {
   int channels() const override { return static_cast<int>(channels_.size()); }
 
  private:
+  // The server may begin to listen later than this.
+  static wire::Status Reach(wire::Channel* channel, int64_t give_up_ms) {
+    for (;;) {
+      auto call = std::make_unique<Reached>();
+      auto reached = call->reached();
+      wire::CallOptions options;
+      options.deadline_ms = std::max<int64_t>(1, give_up_ms - wire::NowMs());
+      channel->Start(wire::Message(kSend), std::move(call), options);
+      wire::Status status = reached.get();
+      if (status.code() != wire::Code::kUnavailable || wire::NowMs() >= give_up_ms) return status;
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPauseMs));
+    }
+  }
+
   // Where a response goes.
   class Receiver : public wire::Call {
    public:

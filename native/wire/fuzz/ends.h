@@ -69,8 +69,8 @@ inline void SayToChannel(World* world,
     setsockopt(accepted.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     return accepted;
   };
-  auto channel = std::make_shared<ChannelImpl>(world->context, "127.0.0.1:" + std::to_string(port),
-                                               "ps:0", /*streams=*/2);
+  auto channel = std::make_shared<ChannelImpl>(
+      world->context, 0, "127.0.0.1:" + std::to_string(port), "ps:0", /*streams=*/2);
   channel->SetPushReceiver(std::move(receiver));
   for (int i = 0; i < 3; ++i) {
     Message request(1);

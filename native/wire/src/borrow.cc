@@ -1,7 +1,6 @@
 #include "borrow.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -16,16 +15,10 @@ constexpr uint64_t kAtOnceBytes = 512u << 10;
 constexpr uint64_t kBytesPerThread = 4u << 20;
 constexpr uint64_t kMostThreads = 4;
 
-struct Part {
-  char* to;
-  const char* from;
-  size_t size;
-};
-
 // The loan, cut where either side begins another buffer, and at part_bytes.
-std::vector<Part> Cut(const Loan& loan, const std::vector<MutableBuffer>& into,
-                      uint64_t part_bytes) {
-  std::vector<Part> parts;
+std::vector<CopyPart> Cut(const Loan& loan, const std::vector<MutableBuffer>& into,
+                          uint64_t part_bytes) {
+  std::vector<CopyPart> parts;
   size_t target = 0;
   uint64_t target_offset = 0;
   for (const Loan::Piece& piece : loan.pieces) {
@@ -46,32 +39,16 @@ std::vector<Part> Cut(const Loan& loan, const std::vector<MutableBuffer>& into,
   return parts;
 }
 
-void CopyPart(const Part& part) { std::memcpy(part.to, part.from, part.size); }
+void Copy(const CopyPart& part) { std::memcpy(part.to, part.from, part.size); }
 
 bool IsStillLent(const ForeignMemory& memory, const Loan& loan) {
   return memory.StillLent(loan.number, loan.slot);
 }
 
-// One copy, in parts that whoever comes first takes: a thread that comes late finds none left.
-struct SharedCopy {
-  const std::shared_ptr<const ForeignMemory> memory;
-  const Loan loan;
-  const std::function<void(bool)> done;
-  const std::vector<Part> parts;
-  std::atomic<size_t> next{0};
-  std::atomic<size_t> copied{0};
-
-  void Run() {
-    for (;;) {
-      const size_t index = next.fetch_add(1, std::memory_order_relaxed);
-      if (index >= parts.size()) return;
-      CopyPart(parts[index]);
-      if (copied.fetch_add(1, std::memory_order_acq_rel) + 1 == parts.size()) {
-        done(IsStillLent(*memory, loan));
-      }
-    }
-  }
-};
+uint64_t ThreadsFor(const Loan& loan) {
+  static const auto cores = static_cast<uint64_t>(UsableCores());
+  return std::clamp<uint64_t>(loan.bytes / kBytesPerThread, 1, std::min(cores, kMostThreads));
+}
 
 }  // namespace
 
@@ -79,21 +56,41 @@ bool IsCopiedAtOnce(const Loan& loan) { return loan.bytes <= kAtOnceBytes; }
 
 bool CopyLoan(const ForeignMemory& memory, const Loan& loan,
               const std::vector<MutableBuffer>& into) {
-  for (const Part& part : Cut(loan, into, loan.bytes)) CopyPart(part);
+  for (const CopyPart& part : Cut(loan, into, loan.bytes)) Copy(part);
   return IsStillLent(memory, loan);
 }
 
-void CopyLoanInParallel(std::shared_ptr<const ForeignMemory> memory, Loan loan,
-                        const std::vector<MutableBuffer>& into,
-                        const std::function<void(std::function<void()>)>& executor,
-                        std::function<void(bool)> done) {
-  static const auto cores = static_cast<uint64_t>(UsableCores());
-  const uint64_t threads =
-      std::clamp<uint64_t>(loan.bytes / kBytesPerThread, 1, std::min(cores, kMostThreads));
-  auto parts = Cut(loan, into, (loan.bytes + threads - 1) / threads);
-  const std::shared_ptr<SharedCopy> copy(
-      new SharedCopy{std::move(memory), std::move(loan), std::move(done), std::move(parts)});
-  for (uint64_t i = 0; i < threads; ++i) executor([copy] { copy->Run(); });
+ParallelCopy::ParallelCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
+                           const std::vector<MutableBuffer>& into, std::function<void(bool)> done)
+    : memory_(std::move(memory)),
+      loan_(std::move(loan)),
+      done_(std::move(done)),
+      threads_(ThreadsFor(loan_)),
+      parts_(Cut(loan_, into, (loan_.bytes + threads_ - 1) / threads_)) {}
+
+void ParallelCopy::Start(const std::function<void(std::function<void()>)>& executor) {
+  for (uint64_t i = 0; i < threads_; ++i) executor([self = shared_from_this()] { self->Run(); });
+}
+
+void ParallelCopy::Run() {
+  for (;;) {
+    const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= parts_.size()) return;
+    Copy(parts_[index]);
+    EndParts(1);
+  }
+}
+
+void ParallelCopy::Cancel() {
+  const size_t begun = next_.exchange(parts_.size(), std::memory_order_relaxed);
+  if (begun >= parts_.size()) return;
+  cut_short_.store(true, std::memory_order_relaxed);
+  EndParts(parts_.size() - begun);
+}
+
+void ParallelCopy::EndParts(size_t count) {
+  if (ended_.fetch_add(count, std::memory_order_acq_rel) + count < parts_.size()) return;
+  done_(!cut_short_.load(std::memory_order_relaxed) && IsStillLent(*memory_, loan_));
 }
 
 }  // namespace tensorwire::wire

@@ -16,9 +16,10 @@ class CallTable {
   struct Entry {
     std::unique_ptr<Call> call;
     RunOn done_on = RunOn::kExecutor;
+    int64_t deadline_ms = 0;  // 0: none
   };
 
-  uint64_t Insert(std::unique_ptr<Call> call, RunOn done_on) {
+  uint64_t Insert(std::unique_ptr<Call> call, RunOn done_on, int64_t deadline_ms = 0) {
     uint32_t index = 0;
     if (free_.empty()) {
       index = static_cast<uint32_t>(slots_.size());
@@ -28,7 +29,7 @@ class CallTable {
       free_.pop_back();
     }
     Slot& slot = slots_[index];
-    slot.entry = {std::move(call), done_on};
+    slot.entry = {std::move(call), done_on, deadline_ms};
     ++size_;
     return static_cast<uint64_t>(slot.generation) << 32 | index;
   }

@@ -9,20 +9,23 @@
 namespace tensorwire::wire {
 namespace {
 
-constexpr int64_t kFirstPauseMs = 20;
-constexpr int64_t kLongestPauseMs = 1000;
-constexpr uint16_t kLastCode = 16;  // of the canonical codes
+// After an attempt that failed the next one waits so long. Calls to a dead peer in a tight loop
+// then cost 50 attempts a second, and one to a peer that has come back is hardly delayed.
+constexpr int64_t kPauseMs = 20;
+constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
+constexpr uint16_t kLastCode = 16;        // of the canonical codes
 
 }  // namespace
 
-ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, std::string address,
+ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
                          std::string peer_name, int streams)
     : context_(std::move(context)),
-      reactor_(context_->NextReactor()),
+      reactor_(context_->ReactorFor(number)),
       address_(std::move(address)),
       peer_name_(std::move(peer_name)) {
   for (int i = 1; i < streams; ++i) {
-    lanes_.push_back(std::make_shared<ChannelImpl>(context_, address_, peer_name_, 1));
+    lanes_.push_back(std::make_shared<ChannelImpl>(context_, number + static_cast<size_t>(i),
+                                                   address_, peer_name_, /*streams=*/1));
   }
 }
 
@@ -34,10 +37,12 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   std::unique_ptr<OutFrame> frame;
   uint64_t id = 0;
   bool connect = false;
+  bool sooner = false;  // than any other deadline
+  const int64_t deadline_ms = options.deadline_ms > 0 ? NowMs() + options.deadline_ms : 0;
   Status refused = CheckSize(request);
   {
     std::lock_guard lock(mutex_);
-    id = calls_.Insert(std::move(call), options.done_on);
+    id = calls_.Insert(std::move(call), options.done_on, deadline_ms);
     if (stopped_) refused = Status(Code::kCancelled, "the engine was stopped");
     if (refused.ok()) {
       frame = std::make_unique<OutFrame>(FrameKind::kRequest, 0, id, std::move(request));
@@ -47,6 +52,11 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
         waiting_.emplace(id, std::move(frame));
         connect = !connecting_;
         connecting_ = true;
+      }
+      if (deadline_ms > 0) {
+        deadlines_.emplace(deadline_ms, id);
+        sooner = deadline_ms < next_look_ms_;
+        if (sooner) next_look_ms_ = deadline_ms;
       }
     }
   }
@@ -64,19 +74,41 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   } else if (connect) {
     ConnectSoon();
   }
-  if (options.deadline_ms > 0) {
-    reactor_->Post([weak = weak_from_this(), id, at = NowMs() + options.deadline_ms] {
-      auto self = weak.lock();
-      if (self == nullptr) return;
-      self->reactor_->AtFromReactor(at, [weak, id] {
-        if (auto self = weak.lock()) {
-          const Status why = self->Describe(Code::kDeadlineExceeded, "the deadline passed");
-          if (!self->EndCall(id, why)) self->EndArrivingCallFromReactor(id, why);
-        }
-      });
+  if (sooner) {
+    reactor_->Post([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->ArmDeadlinesFromReactor();
     });
   }
   return id;
+}
+
+void ChannelImpl::ArmDeadlinesFromReactor() {
+  reactor_->CancelFromReactor(deadline_timer_);
+  std::lock_guard lock(mutex_);
+  next_look_ms_ = deadlines_.empty() ? kNever : deadlines_.begin()->first;
+  if (next_look_ms_ == kNever) return;
+  deadline_timer_ = reactor_->AtFromReactor(next_look_ms_, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->EndOverdueFromReactor();
+  });
+}
+
+void ChannelImpl::EndOverdueFromReactor() {
+  std::vector<uint64_t> overdue;
+  {
+    std::lock_guard lock(mutex_);
+    const auto end = deadlines_.upper_bound({NowMs(), std::numeric_limits<uint64_t>::max()});
+    for (auto at = deadlines_.begin(); at != end; ++at) overdue.push_back(at->second);
+    deadlines_.erase(deadlines_.begin(), end);
+  }
+  const Status why = Describe(Code::kDeadlineExceeded, "the deadline passed");
+  for (const uint64_t id : overdue) EndFromReactor(id, why);
+  ArmDeadlinesFromReactor();
+}
+
+void ChannelImpl::ForgetDeadline(int64_t deadline_ms, uint64_t call_id) {
+  if (deadline_ms == 0) return;
+  std::lock_guard lock(mutex_);
+  deadlines_.erase({deadline_ms, call_id});
 }
 
 void ChannelImpl::RunAfter(int delay_ms, std::function<void()> closure) {
@@ -106,20 +138,24 @@ void ChannelImpl::Notify(Message request, bool lazy) {
 
 void ChannelImpl::Cancel(uint64_t call_id) {
   const Status why(Code::kCancelled, "the call was cancelled");
-  if (EndCall(call_id, why)) return;
+  if (CallTable::Entry entry = Withdraw(call_id); entry.call != nullptr) {
+    Finish(std::move(entry), why);
+    return;
+  }
   reactor_->Post([weak = weak_from_this(), call_id, why] {
-    if (auto self = weak.lock()) self->EndArrivingCallFromReactor(call_id, why);
+    if (auto self = weak.lock()) self->EndFromReactor(call_id, why);
   });
 }
 
-bool ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
+CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
   CallTable::Entry entry;
   std::unique_ptr<OutFrame> unsent;
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
     entry = calls_.Take(call_id);
-    if (entry.call == nullptr) return false;  // it has ended, or its reply is arriving
+    if (entry.call == nullptr) return entry;  // it has ended, or its reply is arriving
+    if (entry.deadline_ms > 0) deadlines_.erase({entry.deadline_ms, call_id});
     if (const auto at = waiting_.find(call_id); at != waiting_.end()) {
       unsent = std::move(at->second);
       waiting_.erase(at);
@@ -129,20 +165,24 @@ bool ChannelImpl::EndCall(uint64_t call_id, const Status& why) {
   if (connection != nullptr) {
     connection->Signal(FrameKind::kCancel, call_id);
   }
-  Finish(std::move(entry), why);
-  return true;
+  return entry;
 }
 
-void ChannelImpl::EndArrivingCallFromReactor(uint64_t call_id, const Status& why) {
-  std::shared_ptr<Connection> connection;
-  {
-    std::lock_guard lock(mutex_);
-    connection = ready_;
+void ChannelImpl::EndFromReactor(uint64_t call_id, const Status& why) {
+  CallTable::Entry entry = Withdraw(call_id);
+  if (entry.call == nullptr) {
+    std::shared_ptr<Connection> connection;
+    {
+      std::lock_guard lock(mutex_);
+      connection = ready_;
+    }
+    if (connection != nullptr) entry = connection->TakeArrivingCallFromReactor(call_id);
+    ForgetDeadline(entry.deadline_ms, call_id);
   }
-  if (connection == nullptr) return;
-  RunOn done_on = RunOn::kExecutor;
-  if (auto call = connection->TakeArrivingCallFromReactor(call_id, &done_on)) {
-    reactor_->CompleteFromReactor(std::move(call), why, done_on);
+  if (entry.call != nullptr) {
+    reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
+  } else {
+    CancelCollectionsFromReactor(call_id, why);
   }
 }
 
@@ -184,6 +224,7 @@ void ChannelImpl::End() {
     stopped_ = true;
     unsent.swap(waiting_);
     connection.swap(ready_);
+    deadlines_.clear();
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
@@ -199,13 +240,17 @@ void ChannelImpl::End() {
 
 void ChannelImpl::ConnectSoon() {
   reactor_->Post([self = shared_from_this()] {
-    self->give_up_ms_ = NowMs() + self->context_->options.connect_timeout_ms;
-    self->pause_ms_ = kFirstPauseMs;
-    self->ResolveFromReactor();
+    const int64_t at_ms = self->failed_ms_ + kPauseMs;
+    if (NowMs() >= at_ms) {
+      self->ResolveFromReactor();
+    } else {
+      self->reactor_->AtFromReactor(at_ms, [self] { self->ResolveFromReactor(); });
+    }
   });
 }
 
 void ChannelImpl::ResolveFromReactor() {
+  give_up_ms_ = NowMs() + context_->options.connect_timeout_ms;
   std::string host;
   int port = 0;
   if (!SplitAddress(address_, &host, &port)) {
@@ -220,7 +265,7 @@ void ChannelImpl::ResolveFromReactor() {
       if (status.ok()) {
         self->AttemptFromReactor(addresses);
       } else {
-        self->RetryOrFailFromReactor(status);
+        self->TryNextOrFailFromReactor(status);
       }
     });
   });
@@ -250,42 +295,22 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
-    const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kFirstPauseMs),
+    const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kLeastPatienceMs),
                                                   context_->options.handshake_timeout_ms);
-    reactor_->AtFromReactor(
-        NowMs() + patience_ms, [weak = weak_from_this(), attempt = std::weak_ptr(opening_)] {
-          auto self = weak.lock();
-          auto connection = attempt.lock();
-          if (self != nullptr && connection != nullptr && self->opening_ == connection) {
-            connection->CloseFromReactor(Status(Code::kUnavailable, "no answer"));
-          }
-        });
+    opening_->CloseAtFromReactor(NowMs() + patience_ms, Status(Code::kUnavailable, "no answer"));
     return;
   }
-  RetryOrFailFromReactor(status);
+  opening_.reset();
+  TryNextOrFailFromReactor(status);
 }
 
-void ChannelImpl::RetryOrFailFromReactor(const Status& why) {
+void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
   if (!addresses_left_.empty()) {
     AttemptFromReactor(std::move(addresses_left_));
     return;
   }
-  const int64_t now = NowMs();
-  {
-    std::lock_guard lock(mutex_);
-    if (calls_.size() == 0) {  // nobody waits any more
-      connecting_ = false;
-      return;
-    }
-  }
-  if (now + pause_ms_ >= give_up_ms_) {
-    FailAllFromReactor(Describe(Code::kUnavailable, "cannot connect: " + why.message()));
-    return;
-  }
-  // Calls wait: this must not go before they have ended.
-  reactor_->AtFromReactor(now + pause_ms_,
-                          [self = shared_from_this()] { self->ResolveFromReactor(); });
-  pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);
+  failed_ms_ = NowMs();
+  FailAllFromReactor(Describe(Code::kUnavailable, "cannot connect: " + why.message()));
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {
@@ -297,11 +322,13 @@ void ChannelImpl::FailAllFromReactor(const Status& why) {
     connecting_ = false;
     connection.swap(ready_);
     unsent.swap(waiting_);
+    deadlines_.clear();
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
     reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
   }
+  CancelCollectionsFromReactor(std::nullopt, why);
   if (push_receiver_ != nullptr) push_receiver_->OnLost(why);
 }
 
@@ -338,6 +365,7 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
       }
       if (entry.call == nullptr) return Status();  // cancelled or late: its payload is dropped
       frame->done_on = entry.done_on;
+      frame->deadline_ms = entry.deadline_ms;
       frame->call = std::move(entry.call);
       if (frame->header.kind == FrameKind::kError) {
         const bool known = frame->header.method > 0 && frame->header.method <= kLastCode;
@@ -445,58 +473,108 @@ void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) 
   }
 }
 
-void ChannelImpl::FetchFromReactor(InFrame frame, std::function<void()> give_back) {
-  std::shared_ptr<Call> call(std::move(frame.call));
+void ChannelImpl::CollectFromReactor(InFrame frame) {
+  Collection collection;
+  collection.entry = {std::move(frame.call), frame.done_on, frame.deadline_ms};
+  if (frame.header.kind != FrameKind::kPush) collection.call_id = frame.header.request_id;
+  collection.loan = frame.loan.number;
+  Collections::iterator at;
+  {
+    std::lock_guard lock(mutex_);
+    collection.lender = ready_;
+    at = collections_.insert(collections_.end(), std::move(collection));
+  }
+  Status status = std::move(frame.status);
+  if (at->entry.call != nullptr && status.ok()) {
+    if (frame.loan.pieces.empty()) {
+      FetchFromReactor(std::move(frame), at);
+      return;
+    }
+    if (at->lender != nullptr) Count(at->lender->counters().read_bytes, frame.loan.bytes);
+    if (!IsCopiedAtOnce(frame.loan)) {
+      CopyFromReactor(std::move(frame), at);
+      return;
+    }
+    if (!CopyLoan(*memory_, frame.loan, frame.into)) status = LostInMidPayload();
+  }
+  Collection ended = TakeCollection(at);
+  if (ended.entry.call == nullptr) return;
+  reactor_->CompleteFromReactor(std::move(ended.entry.call), std::move(status),
+                                ended.entry.done_on);
+}
+
+void ChannelImpl::FetchFromReactor(InFrame frame, Collections::iterator collection) {
   auto fetch = std::make_shared<Fetch>(
       frame.loan.bytes, lanes_.size() + 1, std::move(frame.into),
-      [give_back = std::move(give_back), call, context = context_](const Status& status) {
-        give_back();
-        context->options.executor([call, status] { call->Done(status); });
+      [self = shared_from_this(), collection](const Status& status) {
+        // By the reactor of whichever lane was last.
+        Collection ended = self->TakeCollection(collection);
+        self->Finish(std::move(ended.entry), ended.why.ok() ? status : ended.why);
       });
+  Fetch::Cancels cancels;
   CallOptions options;
   options.done_on = RunOn::kReactor;
   for (size_t i = 0; i < fetch->ranges(); ++i) {
-    ChannelImpl* const lane = i == 0 ? this : lanes_[i - 1].get();
-    lane->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
+    auto lane = i == 0 ? shared_from_this() : lanes_[i - 1];
+    const uint64_t id = lane->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
+    cancels.push_back([lane, id](const Status& why) {
+      lane->reactor_->Post([lane, id, why] { lane->EndFromReactor(id, why); });
+    });
   }
-}
-
-void ChannelImpl::CollectFromReactor(InFrame frame) {
-  std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
-    connection = ready_;
+    collection->cancel = [fetch](const Status& why) { fetch->Cancel(why); };
   }
-  const uint64_t number = frame.loan.number;
-  auto give_back = [connection, number] {
-    if (connection == nullptr) return;
-    connection->Signal(FrameKind::kReturn, number);
-  };
-  if (frame.call == nullptr || !frame.status.ok()) {
-    give_back();
-    if (frame.call != nullptr) {
-      reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
+  fetch->Started(std::move(cancels));
+}
+
+void ChannelImpl::CopyFromReactor(InFrame frame, Collections::iterator collection) {
+  auto copy = std::make_shared<ParallelCopy>(
+      memory_, std::move(frame.loan), frame.into,
+      [self = shared_from_this(), collection](bool whole) {
+        Collection ended = self->TakeCollection(collection);
+        Status status = ended.why;
+        if (status.ok() && !whole) status = self->LostInMidPayload();
+        if (self->reactor_->IsCurrentThread()) {  // it was cancelled
+          self->reactor_->CompleteFromReactor(std::move(ended.entry.call), std::move(status),
+                                              ended.entry.done_on);
+        } else {
+          ended.entry.call->Done(status);
+        }
+      });
+  {
+    std::lock_guard lock(mutex_);
+    collection->cancel = [copy](const Status&) { copy->Cancel(); };
+  }
+  copy->Start(context_->options.executor);
+}
+
+void ChannelImpl::CancelCollectionsFromReactor(std::optional<uint64_t> call_id, const Status& why) {
+  std::vector<std::function<void(const Status&)>> cancels;
+  {
+    std::lock_guard lock(mutex_);
+    for (Collection& collection : collections_) {
+      if (collection.cancel == nullptr || (call_id && collection.call_id != *call_id)) continue;
+      collection.why = why;
+      cancels.push_back(std::exchange(collection.cancel, nullptr));
     }
-    return;
   }
-  if (frame.loan.pieces.empty()) {
-    FetchFromReactor(std::move(frame), std::move(give_back));
-    return;
+  for (const auto& cancel : cancels) cancel(why);
+}
+
+ChannelImpl::Collection ChannelImpl::TakeCollection(Collections::iterator at) {
+  Collections ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.splice(ended.begin(), collections_, at);
   }
-  if (connection != nullptr) Count(connection->counters().read_bytes, frame.loan.bytes);
-  const Status lost = Describe(Code::kUnavailable, "the connection was lost in mid-payload");
-  if (IsCopiedAtOnce(frame.loan)) {
-    const bool whole = CopyLoan(*memory_, frame.loan, frame.into);
-    give_back();
-    reactor_->CompleteFromReactor(std::move(frame.call), whole ? Status() : lost, frame.done_on);
-    return;
-  }
-  std::shared_ptr<Call> call(std::move(frame.call));
-  CopyLoanInParallel(memory_, std::move(frame.loan), frame.into, context_->options.executor,
-                     [give_back, call, lost](bool whole) {
-                       give_back();
-                       call->Done(whole ? Status() : lost);
-                     });
+  if (at->call_id) ForgetDeadline(at->entry.deadline_ms, *at->call_id);
+  if (at->lender != nullptr) at->lender->Signal(FrameKind::kReturn, at->loan);
+  return std::move(*at);
+}
+
+Status ChannelImpl::LostInMidPayload() const {
+  return Describe(Code::kUnavailable, "the connection was lost in mid-payload");
 }
 
 Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
@@ -505,14 +583,14 @@ Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
     return Status();
   }
   if (frame.call != nullptr) {
+    ForgetDeadline(frame.deadline_ms, frame.header.request_id);
     reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
   }
   return Status();
 }
 
 void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
-  // Who refuses us at the greeting will refuse us again; a connection that worked can be made
-  // again.
+  // Who refuses us at the greeting is the peer; another of its addresses would refuse us as well.
   const bool was_opening = opening_ != nullptr;
   const bool refused = was_opening && why.code() == Code::kFailedPrecondition;
   const bool stopped = why.code() == Code::kCancelled;
@@ -522,7 +600,7 @@ void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
   }
   opening_.reset();
   if (was_opening && !refused && !stopped) {
-    RetryOrFailFromReactor(why);
+    TryNextOrFailFromReactor(why);
   } else {
     FailAllFromReactor(lost);
   }

@@ -26,6 +26,8 @@ constexpr uint64_t kSmallBytes = 64u << 10;
 constexpr int64_t kBurstUs = 40;
 // How much one connection may read or write before others have their turn.
 constexpr uint64_t kTurnBytes = 8u << 20;
+// So often a writer looks for a frame that has been counted and is not there yet.
+constexpr int kMostLooks = 64;
 constexpr int kMaxIov = 512;
 constexpr uint64_t kGatherBytes = 4u << 20;  // enough for one system call
 constexpr int kTickMs = 1000;
@@ -195,7 +197,7 @@ void Connection::ResumeOnReactor() {
 void Connection::Write() {
   const bool on_reactor = reactor_->IsCurrentThread();
   uint64_t turn_bytes = 0;
-  for (;;) {
+  for (int looks = 0;;) {
     if (closed_.load(std::memory_order_acquire)) return;  // the destructor frees what is left
     TakeQueuedAsWriter();
     size_t finished = 0;
@@ -203,6 +205,15 @@ void Connection::Write() {
     switch (WriteOnceAsWriter(&finished)) {
       case Written::kSome:
         break;
+      case Written::kNothing:
+        // Whoever counted a frame in has not finished pushing it. That takes some instructions,
+        // unless its thread lost its core: then other connections have their turn.
+        if (++looks == kMostLooks) {
+          ResumeOnReactor();
+          return;
+        }
+        std::this_thread::yield();
+        continue;
       case Written::kFull:
         if (finished > 0) queued_.fetch_sub(finished, std::memory_order_acq_rel);
         // Not down to zero: what did not fit is still counted, so the role is still ours to pass.
@@ -284,11 +295,7 @@ Connection::Written Connection::WriteOnceAsWriter(size_t* finished) {
       ++frames;
     }
   }
-  if (parts == 0 && unflushed_frames_ == 0) {
-    // Whoever counted a frame in has not finished pushing it: that takes some instructions.
-    std::this_thread::yield();
-    return Written::kSome;
-  }
+  if (parts == 0 && unflushed_frames_ == 0) return Written::kNothing;
 
   const ssize_t sent = SendAsWriter(iov.data(), parts);
   if (sent < 0) {
@@ -389,9 +396,19 @@ void Connection::SayGoodbyeFromReactor(const std::string& why) {
   Message message;
   message.AppendMetadata(std::string_view(why).substr(0, 1000));
   Send(std::make_unique<OutFrame>(FrameKind::kGoodbye, 0, 0, std::move(message)));
-  reactor_->AtFromReactor(NowMs() + kGoodbyeMs, [weak = weak_from_this(), why] {
-    if (auto self = weak.lock()) self->CloseFromReactor(Status(Code::kUnavailable, why));
+  CloseAtFromReactor(NowMs() + kGoodbyeMs, Status(Code::kUnavailable, why));
+}
+
+void Connection::CloseAtFromReactor(int64_t time_ms, const Status& why) {
+  reactor_->CancelFromReactor(close_timer_);
+  close_timer_ = reactor_->AtFromReactor(time_ms, [weak = weak_from_this(), why] {
+    if (auto self = weak.lock()) self->CloseFromReactor(why);
   });
+}
+
+void Connection::TrustFromReactor() {
+  trusted_ = true;
+  reactor_->CancelFromReactor(close_timer_);
 }
 
 void Connection::CloseFromReactor(const Status& reason) {
@@ -404,6 +421,10 @@ void Connection::CloseFromReactor(const Status& reason) {
   // object, so that nobody writes into a stranger's.
   ::shutdown(fd_.get(), SHUT_RDWR);
   reactor_->UnwatchFromReactor(fd_.get(), this);
+  for (const auto& timer : {tick_timer_, pause_timer_, close_timer_}) {
+    reactor_->CancelFromReactor(timer);
+  }
+  reading_paused_ = false;
   loans_.ReturnAll();
   if (auto receiver = std::move(receiver_)) {
     receiver->OnClosedFromReactor(why, in_payload_ ? &frame_ : nullptr);
@@ -419,6 +440,10 @@ void Connection::TickFromReactor() {
   if (closed_.load(std::memory_order_acquire)) return;
   const auto& options = context_->options;
   const int64_t now = NowMs();
+  // While this process stood still (SIGSTOP, a debugger) nobody looked for a sign of life: what
+  // came meanwhile may not have been read yet. That time is no silence.
+  if (tick_timer_.time_ms > 0) last_sign_ms_ += std::max<int64_t>(0, now - tick_timer_.time_ms);
+  last_sign_ms_ = std::min(last_sign_ms_, now);
   const int64_t silent_ms = now - last_sign_ms_;
   if (silent_ms >= options.silent_timeout_ms) {
     CloseFromReactor(Status(Code::kUnavailable, peer_ + " has been silent for " +
@@ -432,26 +457,29 @@ void Connection::TickFromReactor() {
   }
   const int next_ms = std::max(
       kShortestTickMs, std::min({kTickMs, options.ping_after_ms, options.silent_timeout_ms}));
-  reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
+  tick_timer_ = reactor_->AtFromReactor(now + next_ms, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->TickFromReactor();
   });
 }
 
-std::unique_ptr<Call> Connection::TakeArrivingCallFromReactor(uint64_t request_id, RunOn* done_on) {
+CallTable::Entry Connection::TakeArrivingCallFromReactor(uint64_t request_id) {
   if (!in_payload_ || frame_.call == nullptr || frame_.header.kind == FrameKind::kPush ||
       frame_.header.request_id != request_id) {
     return {};
   }
   frame_.payload = InFrame::Payload::kDiscard;
-  *done_on = frame_.done_on;
-  return std::move(frame_.call);
+  return {std::move(frame_.call), frame_.done_on, frame_.deadline_ms};
 }
 
 // --- events ------------------------------------------------------------------------------------
 
 void Connection::UpdateEventsFromReactor() {
-  reactor_->ModifyFromReactor(
+  if (closed_.load(std::memory_order_acquire)) return;
+  const Status status = reactor_->ModifyFromReactor(
       fd_.get(), (reading_paused_ ? 0u : EPOLLIN) | (wants_write_ ? EPOLLOUT : 0u), this);
+  if (status.ok()) return;
+  // It might never hear of its socket again. Not at once: who called this goes on.
+  reactor_->Post([self = shared_from_this(), status] { self->CloseFromReactor(status); });
 }
 
 void Connection::OnEventsFromReactor(uint32_t epoll_events) {
@@ -543,6 +571,7 @@ void Connection::RefusePlainFromReactor() {
 
 bool Connection::PauseReadingFromReactor() {
   if (!pauses_reading_ || !HasBacklog()) return false;
+  if (reading_paused_) return true;
   reading_paused_ = true;
   UpdateEventsFromReactor();
   WatchPauseFromReactor();
@@ -551,7 +580,8 @@ bool Connection::PauseReadingFromReactor() {
 
 void Connection::WatchPauseFromReactor() {
   // What is queued may leave without this connection ever being told that its socket has room.
-  reactor_->AtFromReactor(NowMs() + kPauseMs, [weak = weak_from_this()] {
+  reactor_->CancelFromReactor(pause_timer_);  // of an earlier pause, or of this one
+  pause_timer_ = reactor_->AtFromReactor(NowMs() + kPauseMs, [weak = weak_from_this()] {
     auto self = weak.lock();
     if (self == nullptr || !self->reading_paused_) return;
     if (self->HasBacklog()) {
@@ -655,6 +685,7 @@ void Connection::ReadFromReactor() {
       return;  // the socket is empty, or nearly
     }
   }
+  if (closed_.load(std::memory_order_acquire)) return;
   if (tls_ != nullptr && tls_->HasMore()) {  // of which epoll knows nothing
     reactor_->Post([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->ReadFromReactor();

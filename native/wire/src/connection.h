@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "call_table.h"
 #include "checked.h"
 #include "context.h"
 #include "fd.h"
@@ -60,6 +61,7 @@ struct InFrame {
   Loan loan;
   std::unique_ptr<Call> call;
   RunOn done_on = RunOn::kExecutor;
+  int64_t deadline_ms = 0;
   Status status;
 
   // Whether a checksum comes behind the payload, and that of what has arrived. One that does not
@@ -120,8 +122,10 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // Begins to read. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
+  // The greeting must be over by then, or the connection is closed.
+  void CloseAtFromReactor(int64_t time_ms, const Status& why);
   // The greeting is over: from now on frames may be large.
-  void TrustFromReactor() { trusted_ = true; }
+  void TrustFromReactor();
   // From now on what is sent has checksums.
   void SendCheckedFromReactor() { sends_checked_.store(true, std::memory_order_release); }
   bool sends_checked() const { return sends_checked_.load(std::memory_order_acquire); }
@@ -134,7 +138,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // it, they could wait for each other.
   void PauseReadingWhenBlockedFromReactor() { pauses_reading_ = true; }
   // The call whose reply's payload is arriving, if it is this request's: the rest is dropped.
-  std::unique_ptr<Call> TakeArrivingCallFromReactor(uint64_t request_id, RunOn* done_on);
+  CallTable::Entry TakeArrivingCallFromReactor(uint64_t request_id);
   // Tells the peer why, and closes once it has been told or a moment has passed.
   void SayGoodbyeFromReactor(const std::string& why);
   void CloseFromReactor(const Status& reason);
@@ -148,7 +152,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // Writing; by the writer only.
   void Write();
   void TakeQueuedAsWriter();
-  enum class Written { kSome, kFull, kBroken };
+  enum class Written { kSome, kNothing, kFull, kBroken };
   Written WriteOnceAsWriter(size_t* finished);
   void ResumeOnReactor();
 
@@ -218,9 +222,12 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   bool wants_write_ = false;
   bool pauses_reading_ = false;
   bool reading_paused_ = false;
-  bool draining_ = false;  // said goodbye; what still comes in is ignored
-  std::string goodbye_;    // why
-  std::string stash_;      // the beginning of a frame whose head is not complete
+  Reactor::Timer tick_timer_;
+  Reactor::Timer pause_timer_;
+  Reactor::Timer close_timer_;  // of the greeting, or after a goodbye
+  bool draining_ = false;       // said goodbye; what still comes in is ignored
+  std::string goodbye_;         // why
+  std::string stash_;           // the beginning of a frame whose head is not complete
   bool in_payload_ = false;
   InFrame frame_;
   uint64_t payload_got_ = 0;
@@ -229,7 +236,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   bool receives_checked_ = false;
   size_t into_index_ = 0;
   size_t into_offset_ = 0;
-  int64_t last_sign_ms_ = 0;  // of life, from the peer
+  int64_t last_sign_ms_ = 0;  // of life, from the peer; without the time in which nobody looked
   int64_t pinged_ms_ = 0;
 };
 

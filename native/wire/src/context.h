@@ -45,10 +45,11 @@ class Context {
   std::vector<std::unique_ptr<Reactor>> reactors;
   HeldPayloads held;
 
-  // The reactor for the next connection: they take turns.
-  Reactor* NextReactor() {
-    return reactors[next_reactor_.fetch_add(1, std::memory_order_relaxed) % reactors.size()].get();
-  }
+  // Channels take turns at the reactors by their number, and what peers connect to by another one:
+  // a channel's further streams must not count, or all channels would begin at the same reactor.
+  size_t NextChannel() { return next_channel_.fetch_add(1, std::memory_order_relaxed); }
+  size_t NextAccepted() { return next_accepted_.fetch_add(1, std::memory_order_relaxed); }
+  Reactor* ReactorFor(size_t number) const { return reactors[number % reactors.size()].get(); }
 
   std::shared_ptr<PeerCounters> CountersFor(const std::string& peer);
   EngineStats Stats() const;
@@ -61,7 +62,8 @@ class Context {
   void WarnAboutPeer(const std::string& peer, const std::string& line);
 
  private:
-  std::atomic<size_t> next_reactor_{0};
+  std::atomic<size_t> next_channel_{0};
+  std::atomic<size_t> next_accepted_{0};
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<PeerCounters>> counters_;
   std::map<std::string, int64_t> warned_at_ms_;

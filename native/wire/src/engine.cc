@@ -58,7 +58,7 @@ class EngineImpl final : public Engine {
     }
     Fd fd;
     if (Status s = ListenOn(host, port, &fd, bound_port); !s.ok()) return s;
-    Reactor* reactor = context_->NextReactor();
+    Reactor* reactor = context_->ReactorFor(context_->NextAccepted());
     auto listener =
         std::make_shared<Listener>(context_, reactor, std::move(fd), std::move(handler));
     reactor->Post([listener] { listener->StartFromReactor(); });
@@ -67,7 +67,8 @@ class EngineImpl final : public Engine {
 
   std::shared_ptr<Channel> Connect(const std::string& address,
                                    const std::string& peer_name) override {
-    auto channel = std::make_shared<ChannelImpl>(context_, address, peer_name, Streams());
+    auto channel = std::make_shared<ChannelImpl>(context_, context_->NextChannel(), address,
+                                                 peer_name, Streams());
     std::lock_guard lock(mutex_);
     if (stopped_) {
       channel->Stop();

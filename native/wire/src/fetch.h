@@ -14,7 +14,7 @@ namespace tensorwire::wire {
 
 // A payload that its owner holds, on its way in: in ranges, each by a call of its own on a
 // connection of its own. `done` is called when all have ended, with the first failure if there is
-// one. Kept alive by its calls.
+// one; a failure ends the other ranges. Kept alive by its calls.
 class Fetch : public std::enable_shared_from_this<Fetch> {
  public:
   // `into` adds up to `bytes`.
@@ -24,7 +24,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
         ranges_(ranges),
         into_(std::move(into)),
         done_(std::move(done)),
-        left_(ranges) {}
+        left_(ranges + 1) {}
 
   size_t ranges() const { return ranges_; }
   Message Request(uint64_t number, size_t range) const {
@@ -36,6 +36,29 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   }
   std::unique_ptr<Call> Range(size_t range) {
     return std::make_unique<RangeCall>(shared_from_this(), range);
+  }
+
+  using Cancels = std::vector<std::function<void(const Status&)>>;
+  // The call of each range has been started; `cancels` end those that have not ended, and may be
+  // called from any thread. Once; before it nothing is done.
+  void Started(Cancels cancels) {
+    Status failure;
+    {
+      std::lock_guard lock(mutex_);
+      cancels_ = std::move(cancels);
+      failure = failure_;
+    }
+    End(failure);
+  }
+  // Ends all ranges, and with the last of them the fetch. Any thread.
+  void Cancel(const Status& why) {
+    Cancels cancels;
+    {
+      std::lock_guard lock(mutex_);
+      if (failure_.ok()) failure_ = why;
+      cancels.swap(cancels_);
+    }
+    for (const auto& cancel : cancels) cancel(why);
   }
 
  private:
@@ -77,20 +100,22 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     }
   }
   void End(const Status& status) {
-    if (!status.ok()) {
-      std::lock_guard lock(mutex_);
-      if (failure_.ok()) failure_ = status;
-    }
-    if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_(failure_);
+    if (!status.ok()) Cancel(status);
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    std::unique_lock lock(mutex_);
+    const Status outcome = failure_;
+    lock.unlock();
+    done_(outcome);
   }
 
   const uint64_t bytes_;
   const size_t ranges_;
   const std::vector<MutableBuffer> into_;
   const std::function<void(const Status&)> done_;
-  std::atomic<size_t> left_;
+  std::atomic<size_t> left_;  // ranges, and one until all have been started
   std::mutex mutex_;
   Status failure_;
+  Cancels cancels_;
 };
 
 }  // namespace tensorwire::wire

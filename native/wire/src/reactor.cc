@@ -34,6 +34,8 @@ void PinToCore(int index) {
 
 }  // namespace
 
+thread_local const Reactor* Reactor::current_ = nullptr;
+
 Reactor::Reactor(int index, const EngineOptions& options)
     : index_(index), options_(options), scratch_(new char[kScratchBytes]) {}
 
@@ -60,10 +62,12 @@ Status Reactor::Open() {
   }
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = 0;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
-  event.data.u64 = 1;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, lazy_timer_.get(), &event);
+  for (const Fd* fd : {&wake_, &lazy_timer_}) {
+    event.data.u64 = fd == &wake_ ? 0 : 1;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd->get(), &event) != 0) {
+      return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
+    }
+  }
   return Status();
 }
 
@@ -132,11 +136,12 @@ Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
   return Status();
 }
 
-void Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target) {
+Status Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target) {
   epoll_event event{};
   event.events = epoll_events;
   event.data.ptr = target;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0) return Status();
+  return Status(Code::kResourceExhausted, "epoll: " + ErrorText(errno));
 }
 
 void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
@@ -147,8 +152,8 @@ void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
   targets_.erase(at);
 }
 
-void Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
-  timers_.emplace(time_ms, std::move(task));
+Reactor::Timer Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
+  return timers_.emplace(Timer{time_ms, ++last_timer_}, std::move(task)).first->first;
 }
 
 void Reactor::CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on) {
@@ -179,7 +184,7 @@ bool Reactor::DrainFromReactor(MpscQueue* queue) {
 
 bool Reactor::RunTimersFromReactor(int64_t now_us) {
   bool any = false;
-  while (!timers_.empty() && timers_.begin()->first <= now_us / 1000) {
+  while (!timers_.empty() && timers_.begin()->first.time_ms <= now_us / 1000) {
     auto task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
     task();
@@ -234,7 +239,7 @@ void Reactor::RunArrivedFromReactor() {
 
 int Reactor::SleepMsFromReactor(int64_t now_us) const {
   if (timers_.empty()) return -1;
-  const int64_t wait = timers_.begin()->first - now_us / 1000;
+  const int64_t wait = timers_.begin()->first.time_ms - now_us / 1000;
   return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
 }
 
@@ -246,6 +251,7 @@ void Reactor::AddBusyFromReactor(int64_t us) {
 void Reactor::TurnFromReactor() {
   constexpr int kMaxEvents = 128;
   epoll_event events[kMaxEvents];
+  current_ = this;
 
   const int64_t begun_us = NowUs();
   if (worked_) AddBusyFromReactor(begun_us - woke_us_);

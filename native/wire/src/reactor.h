@@ -47,13 +47,22 @@ class Reactor {
   void Post(std::function<void()> task);
   void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
-  bool IsCurrentThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  bool IsCurrentThread() const { return current_ == this; }
 
   // --- on the reactor ---
   Status WatchFromReactor(int fd, uint32_t epoll_events, std::shared_ptr<EventTarget> target);
-  void ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
+  Status ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
   void UnwatchFromReactor(int fd, EventTarget* target);
-  void AtFromReactor(int64_t time_ms, std::function<void()> task);
+  // A task for later. It runs once, or never when it is cancelled before; a timer that has run, or
+  // never was, may be cancelled too.
+  struct Timer {
+    int64_t time_ms = 0;
+    uint64_t number = 0;
+    auto operator<=>(const Timer&) const = default;
+  };
+  Timer AtFromReactor(int64_t time_ms, std::function<void()> task);
+  void CancelFromReactor(const Timer& timer) { timers_.erase(timer); }
+  size_t timers() const { return timers_.size(); }  // that wait
   void CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on);
   void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request);
 
@@ -80,6 +89,8 @@ class Reactor {
     Request request;
     RunOn run_on = RunOn::kExecutor;
   };
+
+  static thread_local const Reactor* current_;  // whose thread this is
 
   void Loop();
   void DropPosted();
@@ -112,7 +123,8 @@ class Reactor {
   bool worked_ = false;
   std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
   std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be at hand
-  std::multimap<int64_t, std::function<void()>> timers_;
+  std::map<Timer, std::function<void()>> timers_;  // those of one time in the order they were set
+  uint64_t last_timer_ = 0;
   std::vector<Completion> completions_;
   std::vector<Arrival> arrivals_;
   std::unique_ptr<char[]> scratch_;

@@ -51,7 +51,7 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
       return;
     }
     const std::string address = PeerAddress(fd.get());
-    Reactor* reactor = context_->NextReactor();
+    Reactor* reactor = context_->ReactorFor(context_->NextAccepted());
     auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
     auto session = std::make_shared<Session>(context_, connection, handler_);
     AdmitFromReactor(connection, session);
@@ -83,14 +83,8 @@ void Session::OpenFromReactor(const std::shared_ptr<Connection>& connection,
                               const std::shared_ptr<Session>& session) {
   connection->PauseReadingWhenBlockedFromReactor();
   if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
-  connection->reactor()->AtFromReactor(
-      NowMs() + session->context_->options.handshake_timeout_ms,
-      [weak = std::weak_ptr(connection), session = std::weak_ptr(session)] {
-        auto connection = weak.lock();
-        auto greeting = session.lock();
-        if (connection == nullptr || greeting == nullptr || greeting->greeted()) return;
-        connection->CloseFromReactor(Status(Code::kUnavailable, "it never said who it is"));
-      });
+  connection->CloseAtFromReactor(NowMs() + session->context_->options.handshake_timeout_ms,
+                                 Status(Code::kUnavailable, "it never said who it is"));
 }
 
 Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {

@@ -176,7 +176,7 @@ TEST(a_server_that_speaks_out_of_turn_is_left_with_a_reason) {
 }
 
 TEST(a_server_that_pushes_before_the_greeting_is_left_with_a_reason) {
-  Task worker("worker:0", 1, [](EngineOptions* options) { options->connect_timeout_ms = 100; });
+  Task worker("worker:0");
   RawServer server;
   const auto channel = worker.engine->Connect(server.address(), "ps:0");
   auto outcome = Begin(*channel, kEcho, "");

@@ -2,12 +2,11 @@
 
 #include <pthread.h>
 
-#include <future>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "by_hand.h"
 #include "check.h"
 #include "harness.h"
 #include "reactor.h"
@@ -58,7 +57,7 @@ TEST(a_port_cannot_be_opened_without_descriptors_and_can_be_afterwards) {
 
 TEST(a_call_without_descriptors_fails_with_the_way_out_and_the_next_is_served) {
   Task ps("ps:0");
-  Task worker("worker:0", 1, [](EngineOptions* options) { options->connect_timeout_ms = 100; });
+  Task worker("worker:0");
   const auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
   {
     const FewDescriptors few(0);
@@ -68,17 +67,6 @@ TEST(a_call_without_descriptors_fails_with_the_way_out_and_the_next_is_served) {
     CHECK(Contains(status.message(), kWayOut));
   }
   CHECK_EQ(Get(Begin(*channel, kEcho, "again")).metadata, "again");
-}
-
-TEST(a_call_waits_for_a_descriptor_as_long_as_for_a_peer) {
-  Task ps("ps:0");
-  Task worker("worker:0", 1, [](EngineOptions* options) { options->connect_timeout_ms = 30'000; });
-  const auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
-  auto few = std::make_optional<FewDescriptors>(0);
-  auto outcome = Begin(*channel, kEcho, "later");
-  SleepMs(50);
-  few.reset();
-  CHECK_EQ(Get(std::move(outcome)).metadata, "later");
 }
 
 TEST(a_name_that_cannot_be_looked_up_without_descriptors_does_not_look_like_a_wrong_one) {
@@ -122,6 +110,22 @@ class NoThreads {
  private:
   pthread_attr_t before_;
 };
+
+TEST(a_connection_whose_socket_cannot_be_watched_is_closed) {
+  Served served;
+  served.Say(HelloFrame("worker:0", "ps:0") + Frame(FrameKind::kRequest, 1, kNever));
+  served.world.RunUntil([&] { return served.handler->kept.size() == 1; });
+  const auto connection = served.connection.lock();
+  served.world.reactor()->Post([&] {
+    served.world.reactor()->UnwatchFromReactor(served.fd, connection.get());
+    CHECK(!served.world.reactor()->ModifyFromReactor(served.fd, 0, connection.get()).ok());
+  });
+  Message reply;
+  reply.SetOwnedPayload(std::string(8u << 20, 'r'));  // more than its socket takes
+  served.handler->kept[0].Reply(std::move(reply));
+  served.handler->kept.clear();
+  served.world.RunUntil([&] { return connection->closed(); });
+}
 
 TEST(an_engine_that_gets_no_thread_says_so) {
   std::unique_ptr<Engine> engine;

@@ -1,12 +1,18 @@
 // A peer that is lost or frozen is noticed without traffic; one that is merely busy is not lost.
 
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "../fuzz/world.h"
 #include "check.h"
+#include "connection.h"
 #include "harness.h"
+#include "server.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -173,6 +179,38 @@ TEST(a_deadline_holds_for_a_reply_that_does_not_come_to_its_end) {
   } while (request.metadata != "next");
   CHECK(stream.Send(Frame(FrameKind::kReply, request.header.request_id, 0, "", "whole")));
   CHECK_EQ(Get(std::move(next)).payload, std::string("whole"));
+}
+
+// The engine's inside stands still whenever this thread does not turn it.
+TEST(peers_that_spoke_while_this_process_was_frozen_are_alive) {
+  World world(Impatient);
+  auto handler = std::make_shared<TestHandler>();
+  constexpr size_t kPeers = 300;  // more than one look at the sockets shows
+  std::vector<RawStream> peers;
+  std::vector<std::weak_ptr<Connection>> connections;
+  for (size_t i = 0; i < kPeers; ++i) {
+    int ends[2];
+    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    peers.emplace_back(Fd(ends[1]));
+    auto connection =
+        std::make_shared<Connection>(world.context, world.reactor(), Fd(ends[0]), "127.0.0.1:1");
+    connections.push_back(connection);
+    world.reactor()->Post([&world, handler, connection] {
+      Session::OpenFromReactor(connection,
+                               std::make_shared<Session>(world.context, connection, handler));
+    });
+    CHECK(peers.back().Send(HelloFrame("worker:0", "ps:0")));
+  }
+  for (int turns = 0; turns < 10; ++turns) world.RunUntil([] { return true; });
+  for (RawStream& peer : peers) CHECK(peer.Send(Frame(FrameKind::kPing, 0)));
+  SleepMs(kSilentMs + 200);
+  for (int turns = 0; turns < 10; ++turns) world.RunUntil([] { return true; });
+  for (const auto& connection : connections) CHECK(!connection.expired());
+  // Those that really fall silent are let go.
+  world.RunUntil([&] {
+    return std::all_of(connections.begin(), connections.end(),
+                       [](const auto& connection) { return connection.expired(); });
+  });
 }
 
 TEST(timeouts_of_zero_do_not_stop_the_reactor) {

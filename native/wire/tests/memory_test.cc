@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -62,7 +64,8 @@ struct Pair {
            }),
         worker("worker:0", 1, [&](EngineOptions* options) { options->transport = of_worker; }) {
     ps.handler = std::make_shared<PoolHandler>(&pool);
-    channel = worker.engine->Connect(ps.Listen(), "ps:0");
+    address = ps.Listen();
+    channel = worker.engine->Connect(address, "ps:0");
   }
   PeerStats OfPs() {
     const EngineStats stats = ps.engine->stats();
@@ -72,6 +75,7 @@ struct Pair {
   BufferPool pool;
   Task ps;
   Task worker;
+  std::string address;
   std::shared_ptr<Channel> channel;
 };
 
@@ -111,6 +115,63 @@ TEST(what_is_read_in_the_peers_memory_goes_into_as_many_buffers_as_its_asker_has
     CHECK(future.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
     CHECK(future.get() == std::string(bytes - 1, 'm') + 'e');
     CHECK(pair.OfPs().lent_bytes >= bytes);
+  }
+}
+
+// An executor whose threads are all busy elsewhere until Resume.
+class StuckExecutor {
+ public:
+  void Run(std::function<void()> closure) {
+    std::lock_guard lock(mutex_);
+    if (stuck_) {
+      held_.push_back(std::move(closure));
+    } else {
+      pool_.Run(std::move(closure));
+    }
+  }
+  void Stick() {
+    std::lock_guard lock(mutex_);
+    stuck_ = true;
+  }
+  void Resume() {
+    std::lock_guard lock(mutex_);
+    stuck_ = false;
+    for (auto& closure : held_) pool_.Run(std::move(closure));
+    held_.clear();
+  }
+  size_t held() {
+    std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+
+ private:
+  Pool pool_;
+  std::mutex mutex_;
+  bool stuck_ = false;
+  std::vector<std::function<void()>> held_;
+};
+
+TEST(a_copy_that_no_thread_begins_ends_by_deadline_cancellation_and_loss) {
+  for (const Code how : {Code::kDeadlineExceeded, Code::kCancelled, Code::kUnavailable}) {
+    StuckExecutor executor;
+    Pair pair;
+    Task worker("worker:0", 1, [&](EngineOptions* options) {
+      options->executor = [&](std::function<void()> closure) { executor.Run(std::move(closure)); };
+    });
+    const auto channel = worker.engine->Connect(pair.address, "ps:0");
+    CHECK(Get(Begin(*channel, kEcho, "up")).status.ok());
+    executor.Stick();
+    CallOptions options;
+    options.done_on = RunOn::kReactor;
+    if (how == Code::kDeadlineExceeded) options.deadline_ms = 500;
+    uint64_t id = 0;
+    auto call = Begin(*channel, kBytes, std::to_string(13 * kMb), "", options, &id);
+    if (options.deadline_ms == 0) Eventually([&] { return executor.held() > 0; });
+    if (how == Code::kCancelled) channel->Cancel(id);
+    if (how == Code::kUnavailable) pair.ps.engine->Stop();
+    CHECK(Get(std::move(call)).status.code() == how);
+    executor.Resume();  // and nothing is written to the buffer, which is gone
+    worker.engine->Stop();
   }
 }
 

@@ -1,8 +1,13 @@
 // Large payloads that come in over several connections.
 
 #include <cstring>
+#include <future>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -103,14 +108,42 @@ TEST(without_a_number_there_is_a_connection_for_each_reactor) {
   CHECK_EQ(pair.OfPs().connects, 2u);
 }
 
+// Says in which thread it ended.
+class ThreadCall : public Call {
+ public:
+  explicit ThreadCall(std::promise<std::thread::id> thread) : thread_(std::move(thread)) {}
+  Status PrepareFromReactor(std::string_view, uint64_t, std::vector<MutableBuffer>*) override {
+    return Status();
+  }
+  void Done(const Status&) override { thread_.set_value(std::this_thread::get_id()); }
+
+ private:
+  std::promise<std::thread::id> thread_;
+};
+
+TEST(channels_with_several_streams_are_spread_over_all_reactors) {
+  Task ps("ps:0");
+  const std::string address = ps.Listen();
+  Task worker("worker:0", 2, [](EngineOptions* options) { options->streams = 2; });
+  std::map<std::thread::id, int> channels_of;
+  for (int i = 0; i < 4; ++i) {
+    std::promise<std::thread::id> thread;
+    auto future = thread.get_future();
+    CallOptions options;
+    options.done_on = RunOn::kReactor;
+    worker.engine->Connect(address, "ps:0")
+        ->Start(Message(kEcho), std::make_unique<ThreadCall>(std::move(thread)), options);
+    ++channels_of[future.get()];
+  }
+  CHECK_EQ(channels_of.size(), 2u);
+  for (const auto& [thread, channels] : channels_of) CHECK_EQ(channels, 2);
+}
+
 TEST(a_payload_whose_holder_goes_is_a_lost_connection) {
   auto ps = std::make_unique<Task>("ps:0");
   auto handler = std::make_shared<PatternHandler>();
   ps->handler = handler;
-  Task worker("worker:0", 2, [](EngineOptions* o) {
-    o->streams = 2;
-    o->connect_timeout_ms = 200;
-  });
+  Task worker("worker:0", 2, [](EngineOptions* options) { options->streams = 2; });
   const auto channel = worker.engine->Connect(ps->Listen(), "ps:0");
   CHECK(Get(Begin(*channel, kBytes, std::to_string(9 * kMb))).status.ok());
   std::vector<std::future<Outcome>> outcomes;
@@ -182,11 +215,18 @@ TEST(a_payload_held_for_who_did_not_ask_for_that_ends_the_connection) {
   CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
 }
 
+// Two streams, whose peer may say nothing for longer than Get waits.
+void Patient(EngineOptions* options) {
+  options->streams = 2;
+  options->silent_timeout_ms = 300'000;
+}
+
 // A holder that lends a payload of 9 MB to who asks, and is asked for its two halves.
 class RawHolder {
  public:
-  RawHolder() : channel_(worker_.engine->Connect(server_.address(), "ps:0")) {
-    outcome_ = Begin(*channel_, kEcho, "");
+  explicit RawHolder(const CallOptions& options = {})
+      : channel_(worker_.engine->Connect(server_.address(), "ps:0")) {
+    outcome_ = Begin(*channel_, kEcho, "", "", options, &call_);
     streams_.push_back(server_.AcceptAndGreet());
     const uint64_t id = Next(0, FrameKind::kRequest).request_id;
     Message loan;
@@ -202,12 +242,20 @@ class RawHolder {
     CHECK(streams_[stream].Send(
         Frame(kind, fetches_[stream], code, error ? "not here" : "", payload)));
   }
+  // Sends half of a range: it never comes to its end.
+  void AnswerHalf(size_t stream) {
+    const std::string range(9 * kMb / 2, 'x');
+    const std::string frame = Frame(FrameKind::kReply, fetches_[stream], 0, "", range);
+    CHECK(streams_[stream].Send(frame.substr(0, frame.size() / 2)));
+  }
+  void Cancel() { channel_->Cancel(call_); }
   void Hang(size_t stream) { shutdown(streams_[stream].fd(), SHUT_RDWR); }
   // How the call ended, and that the payload was given back.
   Status End() {
     CHECK_EQ(Next(0, FrameKind::kReturn).request_id, kNumber);
-    return Get(std::move(outcome_)).status;
+    return EndUnreturned();
   }
+  Status EndUnreturned() { return Get(std::move(outcome_)).status; }
 
  private:
   static constexpr uint64_t kNumber = 77;
@@ -220,11 +268,9 @@ class RawHolder {
   }
 
   RawServer server_;
-  Task worker_{"worker:0", 1, [](EngineOptions* options) {
-                 options->streams = 2;
-                 options->connect_timeout_ms = 200;
-               }};
+  Task worker_{"worker:0", 1, Patient};
   std::shared_ptr<Channel> channel_;
+  uint64_t call_ = 0;
   std::future<Outcome> outcome_;
   std::vector<RawStream> streams_;
   std::vector<uint64_t> fetches_;
@@ -253,6 +299,71 @@ TEST(a_range_whose_connection_is_lost_fails_the_call_and_gives_the_payload_back)
   holder.Hang(1);
   holder.Answer(0, FrameKind::kReply, 0, std::string(9 * kMb / 2, 'x'));
   CHECK(holder.End().code() == Code::kUnavailable);
+}
+
+TEST(a_call_whose_ranges_do_not_come_ends_by_its_deadline) {
+  CallOptions options;
+  options.deadline_ms = kSanitized ? 3000 : 1000;  // after what the holder says at first
+  RawHolder holder(options);
+  holder.AnswerHalf(1);
+  CHECK(holder.End().code() == Code::kDeadlineExceeded);
+}
+
+TEST(a_call_whose_ranges_do_not_come_can_be_cancelled) {
+  for (const bool arriving : {false, true}) {
+    RawHolder holder;
+    if (arriving) holder.AnswerHalf(0);
+    if (arriving) holder.AnswerHalf(1);
+    holder.Cancel();
+    CHECK(holder.End().code() == Code::kCancelled);
+  }
+}
+
+TEST(a_call_whose_ranges_do_not_come_ends_with_its_connection) {
+  RawHolder holder;
+  holder.AnswerHalf(1);
+  holder.Hang(0);
+  CHECK(holder.EndUnreturned().code() == Code::kUnavailable);
+}
+
+TEST(a_range_that_fails_ends_those_that_do_not_come) {
+  RawHolder holder;
+  holder.Hang(1);
+  CHECK(holder.End().code() == Code::kUnavailable);
+}
+
+// Takes a push, and says how it ended.
+class OnePush : public PushReceiver {
+ public:
+  std::unique_ptr<Call> BeginFromReactor(uint64_t) override {
+    return std::make_unique<TestCall>(std::move(promise_));
+  }
+  void OnLost(const Status&) override {}
+  std::future<Outcome> outcome() { return promise_.get_future(); }
+
+ private:
+  std::promise<Outcome> promise_;
+};
+
+TEST(a_push_whose_ranges_do_not_come_ends_with_its_connection) {
+  RawServer server;
+  Task worker("worker:0", 1, Patient);
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  const auto receiver = std::make_shared<OnePush>();
+  auto pushed = receiver->outcome();
+  channel->SetPushReceiver(receiver);
+  auto call = Begin(*channel, kEcho, "");
+  auto stream = std::make_optional(server.AcceptAndGreet());
+  Message loan;
+  loan.Put<uint64_t>(7);
+  loan.Put<uint64_t>(9 * kMb);
+  CHECK(stream->Send(OutFrame(FrameKind::kPush, kHeld, 1, std::move(loan)).head));
+  RawStream lane = server.AcceptAndGreet();
+  ReadFrame frame;
+  CHECK(lane.Read(&frame) && frame.header.kind == FrameKind::kRequest);
+  stream.reset();
+  CHECK(Get(std::move(pushed)).status.code() == Code::kUnavailable);
+  CHECK(Get(std::move(call)).status.code() == Code::kUnavailable);
 }
 
 TEST(a_held_payload_beyond_the_limit_is_refused_before_room_is_made_for_it) {

@@ -77,8 +77,9 @@ class TENSORWIRE_API Channel {
   // Runs a short closure on this channel's reactor, `delay_ms` from now.
   virtual void RunAfter(int delay_ms, std::function<void()> closure) = 0;
 
-  // Sends a request. Connects first where that is needed. Returns the id by which the call can be
-  // cancelled.
+  // Sends a request. Connects first where that is needed; a call to a peer that refuses ends at
+  // once with kUnavailable, so whoever wants to wait for a peer calls again. Returns the id by which
+  // the call can be cancelled.
   virtual uint64_t Start(Message request, std::unique_ptr<Call> call,
                          const CallOptions& options) = 0;
 
@@ -174,8 +175,8 @@ class TENSORWIRE_API Engine {
                         int* bound_port) = 0;
 
   // A way to the task `peer_name` at `address` ("host:port"); it connects when first used, and
-  // again, with backoff, whenever the connection is lost. The connection lives as long as the
-  // engine, so keep the channel.
+  // again at the next call after the connection was lost or could not be made. The connection lives
+  // as long as the engine, so keep the channel.
   virtual std::shared_ptr<Channel> Connect(const std::string& address,
                                            const std::string& peer_name) = 0;
 

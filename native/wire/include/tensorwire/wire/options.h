@@ -46,7 +46,7 @@ struct EngineOptions {
   bool tls = false;  // what goes over the network is encrypted; needs a token
 
   FrameLimits limits;
-  int connect_timeout_ms = 5000;     // how long a call waits for its connection to come up
+  int connect_timeout_ms = 5000;     // how long a peer that does not answer is waited for
   int handshake_timeout_ms = 10000;  // how long a new connection may take to say who it is
   int ping_after_ms = 10000;         // silence after which a peer is asked for a sign of life
   int silent_timeout_ms = 30000;     // silence after which it counts as lost
