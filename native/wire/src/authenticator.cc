@@ -1,12 +1,11 @@
 #include "authenticator.h"
 
-#include <sys/random.h>
-
 #include <array>
 #include <cstdint>
 #include <cstring>
 
 #include "hex.h"
+#include "random.h"
 #include "tensorwire/wire/frame.h"
 
 namespace tensorwire::wire {
@@ -44,7 +43,7 @@ Status Authenticator::Create(const std::string& token, std::unique_ptr<const Aut
 
 std::string Authenticator::Challenge() {
   std::array<char, kChallengeBytes> bytes;
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
+  if (!RandomBytes(bytes.data(), bytes.size())) return "";
   return Hex({bytes.data(), bytes.size()});
 }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <string_view>
 
 #include "hex.h"
+#include "random.h"
 #include "socket.h"
 
 namespace tensorwire::wire {
@@ -70,9 +70,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Create() {
   shared->size_ = std::min(kLargestFile, memory * kRangeToMemory) / kHugePage * kHugePage;
   if (shared->size_ <= kBlocksAt) return nullptr;
   std::array<char, kSecretBytes> secret;
-  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    return nullptr;
-  }
+  if (!RandomBytes(secret.data(), secret.size())) return nullptr;
   shared->fd_ = Fd(memfd_create("tensorwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!shared->fd_.valid()) return nullptr;
   // Sealed, or a peer would crash on reading what the file has lost.
