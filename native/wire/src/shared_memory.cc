@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,13 +20,12 @@
 namespace tensorwire::wire {
 namespace {
 
-// The file: a page with random bytes by which it is recognised, the loans' slots, the blocks.
-constexpr size_t kPage = 4096;
-constexpr size_t kHugePage = size_t{2} << 20;
+// The file: random bytes by which it is recognised, the loans' slots, the blocks. Where these begin
+// is the same for all page sizes: the blocks begin on a page, and on a huge one where it is small.
 constexpr size_t kSecretBytes = 16;
-constexpr size_t kSlotsAt = kPage;
+constexpr size_t kSlotsAt = 4096;
 constexpr uint32_t kSlots = 1u << 16;
-constexpr size_t kBlocksAt = kHugePage;
+constexpr size_t kBlocksAt = size_t{2} << 20;
 static_assert(kSlotsAt + kSlots * sizeof(uint64_t) <= kBlocksAt);
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "slots are shared between processes");
 
@@ -62,12 +62,12 @@ bool TakeNumber(std::string_view* text, T* number) {
 
 }  // namespace
 
-std::unique_ptr<SharedMemory> SharedMemory::Create() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  if (pages <= 0) return nullptr;
-  const size_t memory = static_cast<size_t>(pages) * kPage;
-  std::unique_ptr<SharedMemory> shared(new SharedMemory);
-  shared->size_ = std::min(kLargestFile, memory * kRangeToMemory) / kHugePage * kHugePage;
+std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
+  struct sysinfo about;
+  if (sysinfo(&about) != 0) return nullptr;
+  const size_t memory_bytes = size_t{about.totalram} * about.mem_unit;
+  std::unique_ptr<SharedMemory> shared(new SharedMemory(page_bytes));
+  shared->size_ = std::min(kLargestFile, memory_bytes * kRangeToMemory) / kBlocksAt * kBlocksAt;
   if (shared->size_ <= kBlocksAt) return nullptr;
   std::array<char, kSecretBytes> secret;
   if (!RandomBytes(secret.data(), secret.size())) return nullptr;
@@ -103,8 +103,8 @@ void* SharedMemory::Map(size_t bytes) {
     ranges.pop_back();
     return block;
   }
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kPage;
-  const size_t begin = (used_ + alignment - 1) / alignment * alignment;
+  const size_t large_unit = LargeUnitBytes(page_bytes_);
+  const size_t begin = RoundUp(used_, bytes >= large_unit ? large_unit : page_bytes_);
   if (begin > size_ || bytes > size_ - begin) return nullptr;
   used_ = begin + bytes;
   return base_ + begin;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fd.h"
+#include "pages.h"
 #include "tensorwire/wire/status.h"
 
 namespace tensorwire::wire {
@@ -27,8 +28,9 @@ namespace tensorwire::wire {
 
 class SharedMemory {
  public:
-  // Null where the system grants no such file or not the address range for it.
-  static std::unique_ptr<SharedMemory> Create();
+  // Null where the system grants no such file or not the address range for it. `page_bytes`: for
+  // tests, a multiple of the machine's.
+  static std::unique_ptr<SharedMemory> Create(size_t page_bytes = PageBytes());
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -49,8 +51,9 @@ class SharedMemory {
   void CloseLoan(uint32_t slot);
 
  private:
-  SharedMemory() = default;
+  explicit SharedMemory(size_t page_bytes) : page_bytes_(page_bytes) {}
 
+  const size_t page_bytes_;
   char* base_ = nullptr;
   size_t size_ = 0;
   Fd fd_;

@@ -29,6 +29,9 @@ class TENSORWIRE_API BufferPool {
     // Blocks are where other tasks on this host may read them (EngineOptions::pool), where the
     // system grants that.
     bool shared = false;
+    // Blocks begin on a page and are made of pages. 0: the machine's; another for tests, a multiple
+    // of the machine's.
+    size_t page_bytes = 0;
   };
   struct Stats {
     size_t used_bytes = 0;  // in blocks that are out
@@ -62,7 +65,7 @@ class TENSORWIRE_API BufferPool {
     void* block;
     int64_t since_ms;
   };
-  static size_t BlockBytes(size_t bytes);
+  size_t BlockBytes(size_t bytes) const;
   void* Map(size_t block_bytes);
   void Unmap(void* block, size_t block_bytes);
   void UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks);
@@ -70,6 +73,8 @@ class TENSORWIRE_API BufferPool {
   std::vector<std::pair<void*, size_t>> CollectExcess(int64_t now_ms);
 
   const Options options_;
+  const size_t page_bytes_;
+  const size_t large_unit_;  // pages.h
   const std::unique_ptr<SharedMemory> shared_memory_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, size_t> used_;    // block to its size
