@@ -6,6 +6,7 @@
 #include <cassert>
 #include <utility>
 
+#include "fork.h"
 #include "pages.h"
 #include "shared_memory.h"
 #include "tensorwire/wire/clock.h"
@@ -21,7 +22,8 @@ BufferPool::BufferPool(const Options& options)
     : options_(options),
       page_bytes_(options.page_bytes > 0 ? options.page_bytes : PageBytes()),
       large_unit_(LargeUnitBytes(page_bytes_)),
-      shared_memory_(options.shared ? SharedMemory::Create(page_bytes_) : nullptr) {}
+      shared_memory_(options.shared ? SharedMemory::Create(page_bytes_) : nullptr),
+      fork_guard_(std::make_unique<ForkGuard>(&mutex_)) {}
 
 BufferPool::~BufferPool() {
   for (const auto& [bytes, blocks] : kept_) {
@@ -71,8 +73,12 @@ void BufferPool::UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks) {
   for (const auto& [block, bytes] : blocks) Unmap(block, bytes);
 }
 
+bool BufferPool::Inherited() const {
+  return shared_memory_ != nullptr && shared_memory_->inherited();
+}
+
 void* BufferPool::Acquire(size_t bytes) {
-  if (bytes > kAddressable) return nullptr;
+  if (bytes > kAddressable || Inherited()) return nullptr;
   const size_t block_bytes = BlockBytes(std::max<size_t>(bytes, 1));
   {
     std::lock_guard lock(mutex_);
@@ -97,6 +103,7 @@ void* BufferPool::Acquire(size_t bytes) {
 }
 
 void BufferPool::Release(void* block) {
+  if (Inherited()) return;
   const int64_t now_ms = NowMs();
   std::vector<std::pair<void*, size_t>> excess;
   {
@@ -156,6 +163,10 @@ std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) 
     drop_oldest(oldest->first, &oldest->second);
   }
   return excess;
+}
+
+SharedMemory* BufferPool::shared_memory() const {
+  return Inherited() ? nullptr : shared_memory_.get();
 }
 
 BufferPool::Stats BufferPool::stats() const {

@@ -89,14 +89,28 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
                     std::to_string(shared->size_) + ":" + NetworkNamespace() + ":" +
                     Hex({secret.data(), secret.size()});
   for (uint32_t slot = kSlots; slot-- > 0;) shared->free_slots_.push_back(slot);
+  shared->fork_guard_ = std::make_unique<ForkGuard>(
+      &shared->mutex_, [memory = shared.get()] { memory->TurnPrivate(); });
   return shared;
 }
 
 SharedMemory::~SharedMemory() {
+  fork_guard_.reset();
   if (base_ != nullptr) munmap(base_, size_);
 }
 
+void SharedMemory::TurnPrivate() {
+  if (inherited_) return;  // or its own children would lose what it has written
+  inherited_ = true;
+  if (mmap(base_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(),
+           0) == MAP_FAILED) {
+    // By a limit, or where the system promises no more memory than it has.
+    mprotect(base_, size_, PROT_READ);
+  }
+}
+
 void* SharedMemory::Map(size_t bytes) {
+  if (inherited_) return nullptr;
   std::lock_guard lock(mutex_);
   if (auto& ranges = unmapped_[bytes]; !ranges.empty()) {
     char* const block = ranges.back();
@@ -111,6 +125,7 @@ void* SharedMemory::Map(size_t bytes) {
 }
 
 void SharedMemory::Unmap(void* block, size_t bytes) {
+  if (inherited_) return;
   madvise(block, bytes, MADV_REMOVE);
   std::lock_guard lock(mutex_);
   unmapped_[bytes].push_back(static_cast<char*>(block));
@@ -125,6 +140,7 @@ bool SharedMemory::Find(const void* data, size_t bytes, uint64_t* offset) const 
 }
 
 bool SharedMemory::OpenLoan(uint64_t* number, uint32_t* slot) {
+  if (inherited_) return false;
   {
     std::lock_guard lock(mutex_);
     if (free_slots_.empty()) return false;
@@ -137,6 +153,7 @@ bool SharedMemory::OpenLoan(uint64_t* number, uint32_t* slot) {
 }
 
 void SharedMemory::CloseLoan(uint32_t slot) {
+  if (inherited_) return;
   SlotAt(base_, slot)->store(0, std::memory_order_seq_cst);
   // What the caller writes into the lent memory from now on comes after the erasure.
   Fence();
