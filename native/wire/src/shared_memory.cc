@@ -164,6 +164,7 @@ void SharedMemory::CloseLoan(uint32_t slot) {
 Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out) {
   static std::mutex* const mutex = new std::mutex;
   static auto* const open = new std::map<std::string, std::weak_ptr<const ForeignMemory>>;
+  static const ForkGuard fork_guard(mutex);
   std::lock_guard lock(*mutex);
   std::erase_if(*open, [](const auto& entry) { return entry.second.expired(); });
   if (const auto at = open->find(ticket); at != open->end()) {

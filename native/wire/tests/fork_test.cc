@@ -208,6 +208,12 @@ TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
       }
     });
   }
+  const std::string ticket = shared.shared_memory()->ticket();
+  std::shared_ptr<const ForeignMemory> reader;
+  threads.emplace_back([&] {
+    std::shared_ptr<const ForeignMemory> other;
+    while (!over) CHECK(ForeignMemory::Open(ticket, &other).ok());
+  });
   void* const block = unshared.Acquire(100);
   for (int i = 0; i < 300; ++i) {
     const pid_t child = Fork([&] {
@@ -216,6 +222,7 @@ TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
       shared.Release(shared.Acquire(100));
       unshared.Release(unshared.Acquire(100));
       CHECK(unshared.Owns(block));
+      CHECK(ForeignMemory::Open(ticket, &reader).ok());
     });
     CHECK_EQ(Wait(child), 0);
   }
