@@ -7,7 +7,7 @@
 namespace tensorwire::plugin {
 namespace {
 
-constexpr size_t kBlockAlignment = 4096;
+constexpr size_t kBlockAlignment = 4096;  // no machine has smaller pages
 
 }  // namespace
 

@@ -1,12 +1,11 @@
 #include "authenticator.h"
 
-#include <sys/random.h>
-
 #include <array>
 #include <cstdint>
 #include <cstring>
 
 #include "hex.h"
+#include "random.h"
 #include "tensorwire/wire/frame.h"
 
 namespace tensorwire::wire {
@@ -22,11 +21,13 @@ void Append(std::string_view part, std::string* text) {
   text->append(part);
 }
 
-std::string Transcript(Authenticator::Role role, Authenticator::Said said) {
+std::string Transcript(Authenticator::Role role, Authenticator::Said said,
+                       std::string_view binding) {
   std::string text = "tensorwire ";
   text += static_cast<char>(kWireVersion);
   text += role == Authenticator::Role::kClient ? 'c' : 's';
   for (const std::string_view part : said) Append(part, &text);
+  if (!binding.empty()) Append(binding, &text);
   return text;
 }
 
@@ -44,16 +45,17 @@ Status Authenticator::Create(const std::string& token, std::unique_ptr<const Aut
 
 std::string Authenticator::Challenge() {
   std::array<char, kChallengeBytes> bytes;
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
+  if (!RandomBytes(bytes.data(), bytes.size())) return "";
   return Hex({bytes.data(), bytes.size()});
 }
 
-std::string Authenticator::Prove(Role role, Said said) const {
-  return Hex(crypto_->Hmac(key_, Transcript(role, said)));
+std::string Authenticator::Prove(Role role, Said said, std::string_view binding) const {
+  return Hex(crypto_->Hmac(key_, Transcript(role, said, binding)));
 }
 
-bool Authenticator::Check(Role role, Said said, std::string_view proof) const {
-  const std::string right = Prove(role, said);
+bool Authenticator::Check(Role role, Said said, std::string_view proof,
+                          std::string_view binding) const {
+  const std::string right = Prove(role, said, binding);
   return right.size() == 2 * LibCrypto::kHmacBytes && proof.size() == right.size() &&
          crypto_->CRYPTO_memcmp(right.data(), proof.data(), right.size()) == 0;
 }

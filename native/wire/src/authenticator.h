@@ -27,6 +27,9 @@ inline constexpr const char* kSameToken =
 // 32 random bytes each, made for this connection. The client proves first, so that a stranger gets
 // nothing that is made with the token.
 //
+// With TLS a proof is also over TlsStream::binding, so that it holds in one TLS session: who stands
+// between two sessions cannot use it in the other.
+//
 // It says who opened a connection, and nothing of what is sent on it afterwards: that is TLS's.
 class Authenticator {
  public:
@@ -37,9 +40,10 @@ class Authenticator {
 
   enum class Role { kClient, kServer };
   using Said = std::initializer_list<std::string_view>;  // the metadata of the frames so far
-  std::string Prove(Role role, Said said) const;
+  // `binding` is the TLS session's; "" without TLS.
+  std::string Prove(Role role, Said said, std::string_view binding = {}) const;
   // In a time that does not depend on `proof`.
-  bool Check(Role role, Said said, std::string_view proof) const;
+  bool Check(Role role, Said said, std::string_view proof, std::string_view binding = {}) const;
 
  private:
   explicit Authenticator(const LibCrypto* crypto) : crypto_(crypto) {}

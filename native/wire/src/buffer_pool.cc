@@ -6,22 +6,24 @@
 #include <cassert>
 #include <utility>
 
+#include "fork.h"
+#include "pages.h"
 #include "shared_memory.h"
 #include "tensorwire/wire/clock.h"
 
 namespace tensorwire::wire {
 namespace {
 
-constexpr size_t kPage = 4096;
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAddressable = size_t{1} << 47;  // rounding more than that up would overflow
-
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
 BufferPool::BufferPool(const Options& options)
-    : options_(options), shared_memory_(options.shared ? SharedMemory::Create() : nullptr) {}
+    : options_(options),
+      page_bytes_(options.page_bytes > 0 ? options.page_bytes : PageBytes()),
+      large_unit_(LargeUnitBytes(page_bytes_)),
+      shared_memory_(options.shared ? SharedMemory::Create(page_bytes_) : nullptr),
+      fork_guard_(std::make_unique<ForkGuard>(&mutex_)) {}
 
 BufferPool::~BufferPool() {
   for (const auto& [bytes, blocks] : kept_) {
@@ -32,24 +34,25 @@ BufferPool::~BufferPool() {
 // Sizes that differ by little share a class, so that a tensor whose first dimension varies from
 // step to step finds the last step's block: eight classes to a doubling waste 12 % at most, but for
 // the first few huge pages, where a whole one may be begun for a byte.
-size_t BufferPool::BlockBytes(size_t bytes) {
-  size_t unit = kPage;
+size_t BufferPool::BlockBytes(size_t bytes) const {
+  size_t unit = page_bytes_;
   while (bytes > 16 * unit) unit *= 2;
   bytes = RoundUp(bytes, unit);
-  return bytes >= kHugePage ? RoundUp(bytes, kHugePage) : bytes;
+  return bytes >= large_unit_ ? RoundUp(bytes, large_unit_) : bytes;
 }
 
 void* BufferPool::Map(size_t block_bytes) {
   if (shared_memory_ != nullptr) return shared_memory_->Map(block_bytes);
-  const bool huge = block_bytes >= kHugePage;
-  // A huge page begins at a multiple of its size; map more and give back both ends.
-  const size_t mapped = huge ? block_bytes + kHugePage : block_bytes;
+  const size_t alignment = block_bytes >= large_unit_ ? large_unit_ : page_bytes_;
+  const bool aligned_by_system = alignment == PageBytes();
+  // Map more and give back both ends.
+  const size_t mapped = aligned_by_system ? block_bytes : block_bytes + alignment;
   void* const start =
       mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return nullptr;
-  if (!huge) return start;
+  if (aligned_by_system) return start;
   const auto first = reinterpret_cast<uintptr_t>(start);
-  const uintptr_t aligned = RoundUp(first, kHugePage);
+  const uintptr_t aligned = RoundUp(first, alignment);
   if (aligned > first) munmap(start, aligned - first);
   const size_t behind = first + mapped - (aligned + block_bytes);
   if (behind > 0) munmap(reinterpret_cast<void*>(aligned + block_bytes), behind);
@@ -70,8 +73,12 @@ void BufferPool::UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks) {
   for (const auto& [block, bytes] : blocks) Unmap(block, bytes);
 }
 
+bool BufferPool::Inherited() const {
+  return shared_memory_ != nullptr && shared_memory_->inherited();
+}
+
 void* BufferPool::Acquire(size_t bytes) {
-  if (bytes > kAddressable) return nullptr;
+  if (bytes > kAddressable || Inherited()) return nullptr;
   const size_t block_bytes = BlockBytes(std::max<size_t>(bytes, 1));
   {
     std::lock_guard lock(mutex_);
@@ -96,6 +103,7 @@ void* BufferPool::Acquire(size_t bytes) {
 }
 
 void BufferPool::Release(void* block) {
+  if (Inherited()) return;
   const int64_t now_ms = NowMs();
   std::vector<std::pair<void*, size_t>> excess;
   {
@@ -155,6 +163,10 @@ std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) 
     drop_oldest(oldest->first, &oldest->second);
   }
   return excess;
+}
+
+SharedMemory* BufferPool::shared_memory() const {
+  return Inherited() ? nullptr : shared_memory_.get();
 }
 
 BufferPool::Stats BufferPool::stats() const {

@@ -396,7 +396,8 @@ Status ChannelImpl::ProveFromReactor(std::string_view metadata) {
   }
   challenge_ = metadata;
   Hello answer;
-  answer.proof = authenticator->Prove(Authenticator::Role::kClient, {hello_, challenge_});
+  answer.proof = authenticator->Prove(Authenticator::Role::kClient, {hello_, challenge_},
+                                      opening_->TlsBindingFromReactor());
   opening_->Greet(FrameKind::kProof, answer.Encode());
   return Status();
 }
@@ -410,7 +411,7 @@ Status ChannelImpl::CheckServerFromReactor(std::string_view metadata) const {
   }
   if (authenticator->Check(Authenticator::Role::kServer,
                            {hello_, challenge_, Hello::BeforeProof(metadata)},
-                           Hello::Decode(metadata).proof)) {
+                           Hello::Decode(metadata).proof, opening_->TlsBindingFromReactor())) {
     return Status();
   }
   return Status(Code::kFailedPrecondition,

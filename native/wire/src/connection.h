@@ -126,6 +126,10 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void CloseAtFromReactor(int64_t time_ms, const Status& why);
   // The greeting is over: from now on frames may be large.
   void TrustFromReactor();
+  // What binds a proof to the TLS session; "" without TLS.
+  std::string_view TlsBindingFromReactor() const {
+    return tls_ != nullptr ? std::string_view(tls_->binding()) : std::string_view();
+  }
   // From now on what is sent has checksums.
   void SendCheckedFromReactor() { sends_checked_.store(true, std::memory_order_release); }
   bool sends_checked() const { return sends_checked_.load(std::memory_order_acquire); }

@@ -1,7 +1,6 @@
 #include "loans.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 namespace tensorwire::wire {
@@ -52,12 +51,10 @@ bool Loan::ReadHeld(std::string_view* metadata, Loan* out) {
 }
 
 uint64_t HeldPayloads::Add(const std::shared_ptr<const Payload>& payload) {
-  // Of all connections of the process, and not to be guessed by another client.
-  static thread_local std::mt19937_64 random{std::random_device{}()};
   std::lock_guard lock(mutex_);
   for (;;) {
-    const uint64_t number = random();
-    if (number != 0 && held_.emplace(number, payload).second) return number;
+    const uint64_t number = random_.Next();
+    if (number == 0 || held_.emplace(number, payload).second) return number;
   }
 }
 
@@ -97,11 +94,14 @@ bool Loans::Hold(Message* message) {
   {
     std::lock_guard lock(mutex_);
     if (bytes_ > kMostBytes) return false;
-    payload->buffers = std::move(message->payload_);
-    payload->owner = std::move(message->owner_);
-    message->payload_.clear();
-    message->owner_.reset();
+    payload->buffers.swap(message->payload_);
+    payload->owner.swap(message->owner_);
     const uint64_t number = held_->Add(payload);
+    if (number == 0) {
+      payload->buffers.swap(message->payload_);
+      payload->owner.swap(message->owner_);
+      return false;
+    }
     message->Put<uint64_t>(number);
     message->Put<uint64_t>(bytes);
     bytes_ += bytes;

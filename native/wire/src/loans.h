@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "random.h"
 #include "shared_memory.h"
 #include "tensorwire/wire/message.h"
 
@@ -51,6 +52,10 @@ class HeldPayloads {
     std::shared_ptr<const void> owner;
     uint64_t bytes = 0;
   };
+  explicit HeldPayloads(RandomNumbers::Source source = RandomBytes) : random_(source) {}
+
+  // The payload's number, which other clients cannot guess. 0 when the system has no random bytes:
+  // then the payload is not held.
   uint64_t Add(const std::shared_ptr<const Payload>& payload);
   void Remove(uint64_t number);
   // Null when it has been returned.
@@ -58,6 +63,7 @@ class HeldPayloads {
 
  private:
   std::mutex mutex_;
+  RandomNumbers random_;
   std::unordered_map<uint64_t, std::weak_ptr<const Payload>> held_;
 };
 

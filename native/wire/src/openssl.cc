@@ -98,7 +98,10 @@ Status LibSsl::Load(const LibSsl** out) {
     ssl.Find("SSL_set_connect_state", &functions.SSL_set_connect_state);
     ssl.Find("SSL_set_ex_data", &functions.SSL_set_ex_data);
     ssl.Find("SSL_get_ex_data", &functions.SSL_get_ex_data);
+    ssl.Find("SSL_set_verify", &functions.SSL_set_verify);
     ssl.Find("SSL_do_handshake", &functions.SSL_do_handshake);
+    ssl.Find("SSL_session_reused", &functions.SSL_session_reused);
+    ssl.Find("SSL_export_keying_material", &functions.SSL_export_keying_material);
     ssl.Find("SSL_read_ex", &functions.SSL_read_ex);
     ssl.Find("SSL_write_ex", &functions.SSL_write_ex);
     ssl.Find("SSL_get_error", &functions.SSL_get_error);

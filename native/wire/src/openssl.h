@@ -38,6 +38,7 @@ struct LibSsl {
   using UseSession = int (*)(Stream*, const void* digest, const unsigned char** id,
                              size_t* id_bytes, Session** out);
   using FindSession = int (*)(Stream*, const unsigned char* id, size_t id_bytes, Session** out);
+  using Verify = int (*)(int is_good, void* certificates);
 
   int (*OPENSSL_init_ssl)(uint64_t options, const void* settings);
   const void* (*TLS_method)();
@@ -56,7 +57,12 @@ struct LibSsl {
   void (*SSL_set_connect_state)(Stream*);
   int (*SSL_set_ex_data)(Stream*, int index, void* data);
   void* (*SSL_get_ex_data)(const Stream*, int index);
+  void (*SSL_set_verify)(Stream*, int mode, Verify);
   int (*SSL_do_handshake)(Stream*);
+  int (*SSL_session_reused)(const Stream*);
+  int (*SSL_export_keying_material)(Stream*, unsigned char* out, size_t bytes, const char* label,
+                                    size_t label_bytes, const unsigned char* context,
+                                    size_t context_bytes, int use_context);
   int (*SSL_read_ex)(Stream*, void* to, size_t bytes, size_t* got);
   int (*SSL_write_ex)(Stream*, const void* from, size_t bytes, size_t* written);
   int (*SSL_get_error)(const Stream*, int returned);

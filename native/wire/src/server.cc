@@ -149,7 +149,8 @@ Status Session::OnGreetingFromReactor(const FrameHeader& header, std::string_vie
                                   : "the client has no job token, and the server has one") +
                       kSameToken);
   }
-  if (!authenticator->Check(Authenticator::Role::kClient, {hello_, challenge_}, said.proof)) {
+  if (!authenticator->Check(Authenticator::Role::kClient, {hello_, challenge_}, said.proof,
+                            connection->TlsBindingFromReactor())) {
     return Status(Code::kFailedPrecondition,
                   std::string("the client's job token is not the server's") + kSameToken);
   }
@@ -178,7 +179,8 @@ Status Session::AcceptFromReactor(Connection* connection) {
   }
   if (const auto& authenticator = context_->authenticator; authenticator != nullptr) {
     answer.proof =
-        authenticator->Prove(Authenticator::Role::kServer, {hello_, challenge_, answer.Encode()});
+        authenticator->Prove(Authenticator::Role::kServer, {hello_, challenge_, answer.Encode()},
+                             connection->TlsBindingFromReactor());
   }
   connection->Greet(FrameKind::kHelloAck, answer.Encode());
   return Status();

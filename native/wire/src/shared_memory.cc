@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,18 +14,18 @@
 #include <string_view>
 
 #include "hex.h"
+#include "random.h"
 #include "socket.h"
 
 namespace tensorwire::wire {
 namespace {
 
-// The file: a page with random bytes by which it is recognised, the loans' slots, the blocks.
-constexpr size_t kPage = 4096;
-constexpr size_t kHugePage = size_t{2} << 20;
+// The file: random bytes by which it is recognised, the loans' slots, the blocks. Where these begin
+// is the same for all page sizes: the blocks begin on a page, and on a huge one where it is small.
 constexpr size_t kSecretBytes = 16;
-constexpr size_t kSlotsAt = kPage;
+constexpr size_t kSlotsAt = 4096;
 constexpr uint32_t kSlots = 1u << 16;
-constexpr size_t kBlocksAt = kHugePage;
+constexpr size_t kBlocksAt = size_t{2} << 20;
 static_assert(kSlotsAt + kSlots * sizeof(uint64_t) <= kBlocksAt);
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "slots are shared between processes");
 
@@ -62,17 +62,15 @@ bool TakeNumber(std::string_view* text, T* number) {
 
 }  // namespace
 
-std::unique_ptr<SharedMemory> SharedMemory::Create() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  if (pages <= 0) return nullptr;
-  const size_t memory = static_cast<size_t>(pages) * kPage;
-  std::unique_ptr<SharedMemory> shared(new SharedMemory);
-  shared->size_ = std::min(kLargestFile, memory * kRangeToMemory) / kHugePage * kHugePage;
+std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
+  struct sysinfo about;
+  if (sysinfo(&about) != 0) return nullptr;
+  const size_t memory_bytes = size_t{about.totalram} * about.mem_unit;
+  std::unique_ptr<SharedMemory> shared(new SharedMemory(page_bytes));
+  shared->size_ = std::min(kLargestFile, memory_bytes * kRangeToMemory) / kBlocksAt * kBlocksAt;
   if (shared->size_ <= kBlocksAt) return nullptr;
   std::array<char, kSecretBytes> secret;
-  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    return nullptr;
-  }
+  if (!RandomBytes(secret.data(), secret.size())) return nullptr;
   shared->fd_ = Fd(memfd_create("tensorwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!shared->fd_.valid()) return nullptr;
   // Sealed, or a peer would crash on reading what the file has lost.
@@ -91,28 +89,43 @@ std::unique_ptr<SharedMemory> SharedMemory::Create() {
                     std::to_string(shared->size_) + ":" + NetworkNamespace() + ":" +
                     Hex({secret.data(), secret.size()});
   for (uint32_t slot = kSlots; slot-- > 0;) shared->free_slots_.push_back(slot);
+  shared->fork_guard_ = std::make_unique<ForkGuard>(
+      &shared->mutex_, [memory = shared.get()] { memory->TurnPrivate(); });
   return shared;
 }
 
 SharedMemory::~SharedMemory() {
+  fork_guard_.reset();
   if (base_ != nullptr) munmap(base_, size_);
 }
 
+void SharedMemory::TurnPrivate() {
+  if (inherited_) return;  // or its own children would lose what it has written
+  inherited_ = true;
+  if (mmap(base_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(),
+           0) == MAP_FAILED) {
+    // By a limit, or where the system promises no more memory than it has.
+    mprotect(base_, size_, PROT_READ);
+  }
+}
+
 void* SharedMemory::Map(size_t bytes) {
+  if (inherited_) return nullptr;
   std::lock_guard lock(mutex_);
   if (auto& ranges = unmapped_[bytes]; !ranges.empty()) {
     char* const block = ranges.back();
     ranges.pop_back();
     return block;
   }
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kPage;
-  const size_t begin = (used_ + alignment - 1) / alignment * alignment;
+  const size_t large_unit = LargeUnitBytes(page_bytes_);
+  const size_t begin = RoundUp(used_, bytes >= large_unit ? large_unit : page_bytes_);
   if (begin > size_ || bytes > size_ - begin) return nullptr;
   used_ = begin + bytes;
   return base_ + begin;
 }
 
 void SharedMemory::Unmap(void* block, size_t bytes) {
+  if (inherited_) return;
   madvise(block, bytes, MADV_REMOVE);
   std::lock_guard lock(mutex_);
   unmapped_[bytes].push_back(static_cast<char*>(block));
@@ -127,6 +140,7 @@ bool SharedMemory::Find(const void* data, size_t bytes, uint64_t* offset) const 
 }
 
 bool SharedMemory::OpenLoan(uint64_t* number, uint32_t* slot) {
+  if (inherited_) return false;
   {
     std::lock_guard lock(mutex_);
     if (free_slots_.empty()) return false;
@@ -139,6 +153,7 @@ bool SharedMemory::OpenLoan(uint64_t* number, uint32_t* slot) {
 }
 
 void SharedMemory::CloseLoan(uint32_t slot) {
+  if (inherited_) return;
   SlotAt(base_, slot)->store(0, std::memory_order_seq_cst);
   // What the caller writes into the lent memory from now on comes after the erasure.
   Fence();
@@ -149,6 +164,7 @@ void SharedMemory::CloseLoan(uint32_t slot) {
 Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out) {
   static std::mutex* const mutex = new std::mutex;
   static auto* const open = new std::map<std::string, std::weak_ptr<const ForeignMemory>>;
+  static const ForkGuard fork_guard(mutex);
   std::lock_guard lock(*mutex);
   std::erase_if(*open, [](const auto& entry) { return entry.second.expired(); });
   if (const auto at = open->find(ticket); at != open->end()) {

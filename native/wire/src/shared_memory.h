@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "fd.h"
+#include "fork.h"
+#include "pages.h"
 #include "tensorwire/wire/status.h"
 
 namespace tensorwire::wire {
@@ -25,10 +27,16 @@ namespace tensorwire::wire {
 // stands there, what it copied was the buffer. So a reader that is stopped in mid-copy, or whose
 // connection is lost, never takes other bytes for the tensor's.
 
+//
+// A process that the owner forks is no owner. Its mapping is replaced by a private one: it reads
+// what the owner has there until it writes itself, and nobody else sees what it writes. In it no
+// block is given out or back, and no loan is opened or closed.
+
 class SharedMemory {
  public:
-  // Null where the system grants no such file or not the address range for it.
-  static std::unique_ptr<SharedMemory> Create();
+  // Null where the system grants no such file or not the address range for it. `page_bytes`: for
+  // tests, a multiple of the machine's.
+  static std::unique_ptr<SharedMemory> Create(size_t page_bytes = PageBytes());
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -48,9 +56,15 @@ class SharedMemory {
   bool OpenLoan(uint64_t* number, uint32_t* slot);
   void CloseLoan(uint32_t slot);
 
- private:
-  SharedMemory() = default;
+  // Whether this process was forked by the owner.
+  bool inherited() const { return inherited_; }
 
+ private:
+  explicit SharedMemory(size_t page_bytes) : page_bytes_(page_bytes) {}
+
+  void TurnPrivate();
+
+  const size_t page_bytes_;
   char* base_ = nullptr;
   size_t size_ = 0;
   Fd fd_;
@@ -61,6 +75,8 @@ class SharedMemory {
   std::map<size_t, std::vector<char*>> unmapped_;  // ranges to be used again, by size
   std::vector<uint32_t> free_slots_;
   std::atomic<uint64_t> last_number_{0};
+  bool inherited_ = false;  // changes in a fork's only thread
+  std::unique_ptr<ForkGuard> fork_guard_;
 };
 
 class ForeignMemory {

@@ -19,6 +19,7 @@ constexpr int kCtrlSetReadAhead = 41;
 constexpr int kCtrlSetMinProtoVersion = 123;
 constexpr long kModeAcceptMovingBuffer = 2;
 constexpr int kTls13 = 0x0304;
+constexpr int kVerifyPeer = 1;
 constexpr int kErrorWantRead = 2;
 constexpr int kErrorWantWrite = 3;
 constexpr int kErrorSyscall = 5;
@@ -30,6 +31,8 @@ constexpr int kBioCtrlFlush = 11;
 constexpr std::array<unsigned char, 2> kAes128Gcm = {0x13, 0x01};  // IANA's number
 constexpr const char* kCipherSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 constexpr std::string_view kIdentity = "tensorwire job token";
+constexpr std::string_view kBindingLabel = "EXPORTER-tensorwire-token";
+constexpr size_t kBindingBytes = 32;
 
 constexpr size_t kRecordBytes = 16u << 10;  // the largest that TLS has
 // So much is encrypted and then sent at once: it is still in the cache.
@@ -100,6 +103,9 @@ int FindSession(LibSsl::Stream* stream, const unsigned char* id, size_t id_bytes
   *out = SharedKey(stream);
   return *out != nullptr ? 1 : 0;
 }
+
+// A server may pass over the key that it was offered, and show a certificate. None is good enough.
+int RefuseCertificate(int /*is_good*/, void* /*certificates*/) { return 0; }
 
 std::string LastError() {
   const char* reason = Ssl().ERR_reason_error_string(Ssl().ERR_peek_last_error());
@@ -189,6 +195,7 @@ TlsStream::TlsStream(const TlsContext* context, int fd, bool client, uint64_t by
   Ssl().SSL_set_bio(stream_, bio, bio);  // which takes it
   Ssl().SSL_set_ex_data(stream_, 0, const_cast<std::string*>(&context->key_));
   if (client) {
+    Ssl().SSL_set_verify(stream_, kVerifyPeer, RefuseCertificate);
     Ssl().SSL_set_connect_state(stream_);
   } else {
     Ssl().SSL_set_accept_state(stream_);
@@ -210,10 +217,27 @@ TlsStream::Handshake TlsStream::Shake(std::string* why) {
   if (done != 1) *why = LastError();
   // Also what it says when it fails.
   if (!FlushLocked() && errno != EAGAIN && errno != EWOULDBLOCK) return Handshake::kLost;
-  if (done == 1) return Handshake::kDone;
+  if (done == 1) return CheckLocked(why);
   if (error == kErrorWantRead || error == kErrorWantWrite) return Handshake::kGoesOn;
   return error == kErrorSyscall || error == kErrorZeroReturn ? Handshake::kLost
                                                              : Handshake::kFailed;
+}
+
+TlsStream::Handshake TlsStream::CheckLocked(std::string* why) {
+  // OpenSSL counts a session by our key as one that was resumed, and no other session is resumed.
+  if (Ssl().SSL_session_reused(stream_) != 1) {
+    *why = "the peer does not use the key that is made from the job token";
+    return Handshake::kFailed;
+  }
+  std::array<unsigned char, kBindingBytes> binding;
+  if (Ssl().SSL_export_keying_material(stream_, binding.data(), binding.size(),
+                                       kBindingLabel.data(), kBindingLabel.size(), nullptr, 0,
+                                       0) != 1) {
+    *why = LastError();
+    return Handshake::kFailed;
+  }
+  binding_.assign(reinterpret_cast<const char*>(binding.data()), binding.size());
+  return Handshake::kDone;
 }
 
 bool TlsStream::FlushLocked() {

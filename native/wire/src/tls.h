@@ -51,8 +51,11 @@ class TlsStream {
 
   enum class Handshake { kDone, kGoesOn, kFailed, kLost };
   // To be called whenever the socket is readable, or writable after Flushed was false.
-  // kFailed: `why` says what OpenSSL says. kLost: the peer is gone.
+  // kDone: the peer has the key that is made from the job token. kFailed: `why` says what OpenSSL
+  // says. kLost: the peer is gone.
   Handshake Shake(std::string* why);
+  // Once that is done: 32 bytes that only the two ends of this TLS session know (RFC 8446, 7.5).
+  const std::string& binding() const { return binding_; }
 
   // How many bytes it took, or -1 and errno: EAGAIN when what it took before has not left.
   ssize_t Send(const iovec* pieces, int count);
@@ -67,6 +70,8 @@ class TlsStream {
  private:
   friend struct TlsBio;
 
+  // Whether it is the session that we want, and what binds proofs to it.
+  Handshake CheckLocked(std::string* why);
   bool FlushLocked();  // false: the socket is full, or broken (errno)
   bool WriteLocked(const void* from, size_t bytes);
   bool AtEndLocked() const;
@@ -75,6 +80,7 @@ class TlsStream {
   const uint64_t bytes_per_key_;
   std::mutex mutex_;
   LibSsl::Stream* stream_ = nullptr;
+  std::string binding_;
   std::vector<char> record_;  // small pieces on their way into one record
   std::vector<char> out_;     // encrypted
   size_t out_at_ = 0;         // what is before it has left

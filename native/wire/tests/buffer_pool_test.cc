@@ -1,7 +1,9 @@
 #include "tensorwire/wire/buffer_pool.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "check.h"
+#include "shared_memory.h"
 
 namespace tensorwire::wire {
 namespace {
@@ -42,6 +45,7 @@ TEST(a_size_that_differs_by_little_finds_the_same_block) {
 }
 
 TEST(blocks_are_whole_aligned_and_apart) {
+  const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   BufferPool pool({});
   std::mt19937 random(7);
   std::vector<std::pair<unsigned char*, size_t>> blocks;
@@ -49,8 +53,9 @@ TEST(blocks_are_whole_aligned_and_apart) {
     const size_t bytes = 1 + random() % (i % 3 == 0 ? 5 * kMb : 20'000);
     auto* block = static_cast<unsigned char*>(pool.Acquire(bytes));
     CHECK(block != nullptr);
-    CHECK_EQ(reinterpret_cast<uintptr_t>(block) % 4096, 0u);
-    if (bytes >= 2 * kMb) CHECK_EQ(reinterpret_cast<uintptr_t>(block) % (2 * kMb), 0u);
+    CHECK_EQ(reinterpret_cast<uintptr_t>(block) % page_bytes, 0u);
+    if (bytes >= 2 * kMb && page_bytes == 4096)
+      CHECK_EQ(reinterpret_cast<uintptr_t>(block) % (2 * kMb), 0u);
     std::memset(block, i, bytes);
     blocks.emplace_back(block, bytes);
   }
@@ -62,6 +67,56 @@ TEST(blocks_are_whole_aligned_and_apart) {
     pool.Release(block);
   }
   CHECK_EQ(pool.stats().used_bytes, 0u);
+}
+
+TEST(blocks_are_made_of_whole_pages_whatever_a_page_has) {
+  for (const size_t page_bytes : {size_t{4096}, size_t{16} << 10, size_t{64} << 10}) {
+    for (const bool shared : {false, true}) {
+      BufferPool::Options options;
+      options.page_bytes = page_bytes;
+      options.shared = shared;
+      options.kept_bytes_cap = 0;  // what is released goes back to the system at once
+      BufferPool pool(options);
+      // A shared block's place is what counts: the file begins on a page of any size.
+      auto place = [&](const void* block) {
+        uint64_t offset = reinterpret_cast<uintptr_t>(block);
+        if (shared) CHECK(pool.shared_memory()->Find(block, 1, &offset));
+        return offset;
+      };
+      struct Block {
+        unsigned char* data;
+        size_t bytes;
+        size_t block_bytes;
+      };
+      std::vector<Block> blocks;
+      std::mt19937 random(7);
+      for (size_t i = 0; i < 60; ++i) {
+        const size_t bytes = 1 + random() % (i % 3 == 0 ? 5 * kMb : 200'000);
+        const size_t before = pool.stats().used_bytes;
+        auto* const data = static_cast<unsigned char*>(pool.Acquire(bytes));
+        CHECK(data != nullptr);
+        std::memset(data, static_cast<int>(i), bytes);
+        blocks.push_back({data, bytes, pool.stats().used_bytes - before});
+        CHECK(blocks[i].block_bytes >= bytes);
+        // No more than a page, a huge page or an eighth goes to waste.
+        CHECK(blocks[i].block_bytes - bytes <= std::max({page_bytes, 2 * kMb, bytes / 8}));
+        CHECK_EQ(place(data) % page_bytes, 0u);
+        CHECK_EQ(blocks[i].block_bytes % page_bytes, 0u);  // all that the kernel takes back
+        for (size_t j = 0; j < i; ++j) {
+          CHECK(blocks[j].data + blocks[j].block_bytes <= data ||
+                data + blocks[i].block_bytes <= blocks[j].data);
+        }
+      }
+      for (size_t i = 0; i < blocks.size(); i += 2) pool.Release(blocks[i].data);
+      for (size_t i = 1; i < blocks.size(); i += 2) {
+        const auto& [data, bytes, block_bytes] = blocks[i];
+        CHECK_EQ(data[0], i);
+        CHECK_EQ(data[bytes - 1], i);
+        CHECK(std::memcmp(data, data + 1, bytes - 1) == 0);
+        pool.Release(data);
+      }
+    }
+  }
 }
 
 bool Mapped(void* block) {

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -363,6 +365,43 @@ TEST(a_loan_stands_until_it_is_returned_and_its_slot_serves_again) {
   CHECK(!foreign->StillLent(first, slot));
   CHECK(foreign->StillLent(second, slot));
   CHECK(!foreign->StillLent(second, ~0u));
+}
+
+TEST(the_range_has_room_for_four_times_the_machine_s_memory) {
+  long total_kib = 0;
+  FILE* const file = std::fopen("/proc/meminfo", "r");
+  CHECK(file != nullptr && std::fscanf(file, "MemTotal: %ld", &total_kib) == 1);
+  std::fclose(file);
+  const size_t wanted = std::min(size_t{1} << 40, 4 * static_cast<size_t>(total_kib) * 1024);
+  const auto memory = SharedMemory::Create();
+  CHECK(memory != nullptr);
+  size_t most = 0;
+  for (size_t bytes = wanted; most == 0; bytes -= wanted / 100 / kMb * kMb) {
+    if (memory->Map(bytes) != nullptr) most = bytes;
+  }
+  CHECK(most >= wanted / 100 * 98);
+}
+
+TEST(a_peer_finds_loans_and_blocks_whatever_a_page_has) {
+  for (const size_t page_bytes : {size_t{4096}, size_t{16} << 10, size_t{64} << 10}) {
+    const auto memory = SharedMemory::Create(page_bytes);
+    CHECK(memory != nullptr);
+    std::shared_ptr<const ForeignMemory> foreign;
+    CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+    uint64_t number = 0;
+    uint32_t slot = 0;
+    uint64_t first = 0;
+    uint64_t second = 0;
+    auto* const block = static_cast<char*>(memory->Map(page_bytes));
+    CHECK(memory->Find(block, page_bytes, &first));
+    CHECK(memory->Find(memory->Map(5 * page_bytes), 5 * page_bytes, &second));
+    CHECK_EQ(first % page_bytes, 0u);
+    CHECK_EQ(second, first + page_bytes);
+    std::memset(block, 'b', page_bytes);
+    CHECK(memory->OpenLoan(&number, &slot));
+    CHECK_EQ(std::string(foreign->At(first, page_bytes), page_bytes), std::string(page_bytes, 'b'));
+    CHECK(foreign->StillLent(number, slot));
+  }
 }
 
 TEST(blocks_given_back_cost_no_memory_and_come_back_zeroed) {

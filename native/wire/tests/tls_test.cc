@@ -3,6 +3,8 @@
 
 #include "tls.h"
 
+#include <dlfcn.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -12,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "authenticator.h"
 #include "check.h"
 #include "harness.h"
 #include "tensorwire/wire/buffer_pool.h"
@@ -222,26 +225,202 @@ TEST(what_was_altered_ends_the_connection_instead_of_reaching_anybody) {
   ps.engine->Stop();
 }
 
+// --- somebody in the middle ----------------------------------------------------------------------
+
+// A function of OpenSSL that the engine does not use.
+template <typename Function>
+Function* OpenSsl(const char* name) {
+  static void* const library = [] {
+    void* const newest = dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
+    return newest != nullptr ? newest : dlopen("libssl.so.1.1", RTLD_NOW | RTLD_LOCAL);
+  }();
+  CHECK(library != nullptr);
+  auto* const function = reinterpret_cast<Function*>(dlsym(library, name));
+  if (function == nullptr) check::Fail(__FILE__, __LINE__, name);
+  return function;
+}
+
+// A TLS server with a certificate that it made itself, and without the job's token.
+class CertificateServer {
+ public:
+  CertificateServer() {
+    CHECK(LibSsl::Load(&ssl_).ok());
+    context_ = ssl_->SSL_CTX_new(ssl_->TLS_method());
+    CHECK(context_ != nullptr);
+    constexpr int kEd25519 = 1087;
+    void* const maker = OpenSsl<void*(int, void*)>("EVP_PKEY_CTX_new_id")(kEd25519, nullptr);
+    void* key = nullptr;
+    CHECK_EQ(OpenSsl<int(void*)>("EVP_PKEY_keygen_init")(maker), 1);
+    CHECK_EQ(OpenSsl<int(void*, void**)>("EVP_PKEY_keygen")(maker, &key), 1);
+    OpenSsl<void(void*)>("EVP_PKEY_CTX_free")(maker);
+    void* const certificate = OpenSsl<void*()>("X509_new")();
+    auto* const since = OpenSsl<void*(void*)>("X509_getm_notBefore")(certificate);
+    auto* const until = OpenSsl<void*(void*)>("X509_getm_notAfter")(certificate);
+    auto* const set_time = OpenSsl<void*(void*, long)>("X509_gmtime_adj");
+    CHECK(set_time(since, -3600) != nullptr && set_time(until, 3600) != nullptr);
+    CHECK_EQ(OpenSsl<int(void*, void*)>("X509_set_pubkey")(certificate, key), 1);
+    CHECK(OpenSsl<int(void*, void*, void*)>("X509_sign")(certificate, key, nullptr) > 0);
+    auto use = [&](const char* name, void* what) {
+      CHECK_EQ(OpenSsl<int(LibSsl::Context*, void*)>(name)(context_, what), 1);
+    };
+    use("SSL_CTX_use_certificate", certificate);
+    use("SSL_CTX_use_PrivateKey", key);
+    OpenSsl<void(void*)>("X509_free")(certificate);
+    OpenSsl<void(void*)>("EVP_PKEY_free")(key);
+  }
+  ~CertificateServer() { ssl_->SSL_CTX_free(context_); }
+  const std::string& address() const { return server_.address(); }
+
+  // The first that the next client says in TLS; "" when it refuses the handshake.
+  std::string Hear() {
+    const RawStream stream = server_.Accept();
+    LibSsl::Stream* const tls = ssl_->SSL_new(context_);
+    CHECK_EQ(OpenSsl<int(LibSsl::Stream*, int)>("SSL_set_fd")(tls, stream.fd()), 1);
+    ssl_->SSL_set_accept_state(tls);
+    std::string said(1000, '\0');
+    size_t got = 0;
+    int done = 0;
+    constexpr int kWantRead = 2;
+    while ((done = ssl_->SSL_read_ex(tls, said.data(), said.size(), &got)) != 1 &&
+           ssl_->SSL_get_error(tls, done) == kWantRead) {
+      pollfd wait{stream.fd(), POLLIN, 0};
+      CHECK(::poll(&wait, 1, 10'000) > 0);
+    }
+    said.resize(done == 1 ? got : 0);
+    ssl_->SSL_free(tls);
+    return said;
+  }
+
+ private:
+  const LibSsl* ssl_ = nullptr;
+  LibSsl::Context* context_ = nullptr;
+  RawServer server_;
+};
+
+TEST(a_server_that_shows_a_certificate_instead_of_the_key_hears_nothing) {
+  CertificateServer server;
+  Task worker("worker:0", 1, WithTls);
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "x");
+  CHECK_EQ(server.Hear(), "");
+  const Status status = Get(std::move(outcome)).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "the TLS handshake failed (certificate verify failed)"));
+}
+
+// Ends the TLS of both sides, with the right key, and passes on what they say: what nobody can do
+// without the token, unless TLS itself were broken.
+class TlsRelay {
+ public:
+  explicit TlsRelay(const std::string& to) : thread_([this, to] { Run(to); }) {}
+  ~TlsRelay() { thread_.join(); }
+  const std::string& address() const { return server_.address(); }
+
+ private:
+  void Run(const std::string& to) {
+    std::unique_ptr<const TlsContext> context;
+    CHECK(TlsContext::Create(kToken, &context).ok());
+    const RawStream client = server_.Accept();
+    const RawStream target = RawStream::To(to);
+    TlsStream near(context.get(), client.fd(), /*client=*/false);
+    TlsStream far(context.get(), target.fd(), /*client=*/true);
+    if (!Shake(near, client.fd()) || !Shake(far, target.fd())) return;
+    while (Pass(near, far) && Pass(far, near)) {
+      pollfd wait[] = {{client.fd(), POLLIN, 0}, {target.fd(), POLLIN, 0}};
+      ::poll(wait, 2, 10'000);
+    }
+  }
+  static bool Shake(TlsStream& stream, int fd) {
+    std::string why;
+    for (;;) {
+      const auto shaken = stream.Shake(&why);
+      if (shaken != TlsStream::Handshake::kGoesOn) return shaken == TlsStream::Handshake::kDone;
+      pollfd wait{fd, POLLIN, 0};
+      ::poll(&wait, 1, 10'000);
+    }
+  }
+  // Small frames only, which leave at once. False at the stream's end.
+  static bool Pass(TlsStream& from, TlsStream& to) {
+    std::string bytes(10'000, '\0');
+    for (;;) {
+      const iovec into{bytes.data(), bytes.size()};
+      const ssize_t got = from.Receive(&into, 1);
+      if (got < 0 && errno == EAGAIN) return true;
+      if (got <= 0) return false;
+      const iovec piece{bytes.data(), static_cast<size_t>(got)};
+      if (to.Send(&piece, 1) != got) return false;
+    }
+  }
+
+  RawServer server_;
+  std::thread thread_;
+};
+
+TEST(a_proof_that_is_relayed_from_one_tls_session_to_another_is_refused) {
+  Task ps("ps:0", 1, WithTls);
+  TlsRelay relay(ps.Listen());
+  Task worker("worker:0", 1, WithTls);
+  const auto channel = worker.engine->Connect(relay.address(), "ps:0");
+  const Status status = Get(Begin(*channel, kEcho, "x")).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "the client's job token is not the server's"));
+  worker.engine->Stop();
+  ps.engine->Stop();
+}
+
 // --- the stream ----------------------------------------------------------------------------------
+
+// Two ends of a connection that have shaken hands.
+struct Ends {
+  explicit Ends(const TlsContext* context, uint64_t bytes_per_key = TlsStream::kBytesPerKey) {
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+    a = Fd(fds[0]);
+    b = Fd(fds[1]);
+    client = std::make_unique<TlsStream>(context, a.get(), true, bytes_per_key);
+    server = std::make_unique<TlsStream>(context, b.get(), false, bytes_per_key);
+    std::string why;
+    for (int i = 0; i < 10; ++i) {
+      const auto shaken = client->Shake(&why);
+      const auto other = server->Shake(&why);
+      if (shaken == TlsStream::Handshake::kDone && other == shaken) return;
+    }
+    check::Fail(__FILE__, __LINE__, why);
+  }
+  Fd a;
+  Fd b;
+  std::unique_ptr<TlsStream> client;
+  std::unique_ptr<TlsStream> server;
+};
+
+TEST(a_proof_holds_in_the_tls_session_that_it_was_made_for_and_in_no_other) {
+  std::unique_ptr<const TlsContext> context;
+  CHECK(TlsContext::Create(kToken, &context).ok());
+  std::unique_ptr<const Authenticator> authenticator;
+  CHECK(Authenticator::Create(kToken, &authenticator).ok());
+  const Ends first(context.get());
+  const Ends second(context.get());
+  CHECK_EQ(first.client->binding().size(), 32u);
+  CHECK_EQ(first.client->binding(), first.server->binding());
+  CHECK_EQ(second.client->binding(), second.server->binding());
+  CHECK(first.client->binding() != second.client->binding());
+  const Authenticator::Said said = {"task=w\n", "challenge=00\n"};
+  for (const auto role : {Authenticator::Role::kClient, Authenticator::Role::kServer}) {
+    const std::string proof = authenticator->Prove(role, said, first.client->binding());
+    CHECK(authenticator->Check(role, said, proof, first.server->binding()));
+    CHECK(!authenticator->Check(role, said, proof, second.server->binding()));
+    CHECK(!authenticator->Check(role, said, proof));
+    CHECK(!authenticator->Check(role, said, authenticator->Prove(role, said),
+                                first.server->binding()));
+  }
+}
 
 TEST(keys_change_and_a_full_socket_loses_nothing) {
   std::unique_ptr<const TlsContext> context;
   CHECK(TlsContext::Create(kToken, &context).ok());
-  int fds[2];
-  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
-  const Fd a(fds[0]);
-  const Fd b(fds[1]);
-  TlsStream from(context.get(), a.get(), true, /*bytes_per_key=*/100'000);
-  TlsStream to(context.get(), b.get(), false, 100'000);
-  std::string why;
-  auto shaken = TlsStream::Handshake::kGoesOn;
-  for (int i = 0; i < 10; ++i) {
-    shaken = from.Shake(&why);
-    const auto other = to.Shake(&why);
-    if (shaken == TlsStream::Handshake::kDone && other == shaken) break;
-  }
-  CHECK(shaken == TlsStream::Handshake::kDone);
-
+  const Ends ends(context.get(), /*bytes_per_key=*/100'000);
+  TlsStream& from = *ends.client;
+  TlsStream& to = *ends.server;
   const std::string sent = Pattern(5'000'000);
   std::string received;
   size_t at = 0;

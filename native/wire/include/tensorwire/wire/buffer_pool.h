@@ -12,6 +12,7 @@
 
 namespace tensorwire::wire {
 
+class ForkGuard;
 class SharedMemory;
 
 // Memory for large payloads that is kept when it is given back, so that the next step's tensors of
@@ -21,6 +22,10 @@ class SharedMemory;
 // At most `kept_bytes_cap` is kept unused; what has not been used for `kept_ms` goes back to the
 // system when the pool is next touched or trimmed, which an engine does from time to time to the
 // pool it is given. Thread-safe.
+//
+// In a process that was forked by the one that made it, a pool with shared blocks gives out none
+// and takes none back; blocks that the parent has there are the child's to read and to write, and
+// what it writes it sees alone.
 class TENSORWIRE_API BufferPool {
  public:
   struct Options {
@@ -29,6 +34,9 @@ class TENSORWIRE_API BufferPool {
     // Blocks are where other tasks on this host may read them (EngineOptions::pool), where the
     // system grants that.
     bool shared = false;
+    // Blocks begin on a page and are made of pages. 0: the machine's; another for tests, a multiple
+    // of the machine's.
+    size_t page_bytes = 0;
   };
   struct Stats {
     size_t used_bytes = 0;  // in blocks that are out
@@ -42,8 +50,8 @@ class TENSORWIRE_API BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // At least `bytes`, aligned to a page at least; not zeroed. Null when the system has none, or
-  // when the range for shared blocks is used up.
+  // At least `bytes`, aligned to a page at least; not zeroed. Null when the system has none, when
+  // the range for shared blocks is used up, and where shared blocks are the parent process's.
   void* Acquire(size_t bytes);
   void Release(void* block);
   // Whether Acquire gave this block out. Takes no lock where blocks are shared.
@@ -54,15 +62,16 @@ class TENSORWIRE_API BufferPool {
   int64_t kept_ms() const { return options_.kept_ms; }
 
   Stats stats() const;
-  // Null where blocks are not shared.
-  SharedMemory* shared_memory() const { return shared_memory_.get(); }
+  // Null where blocks are not shared, or are the parent process's.
+  SharedMemory* shared_memory() const;
 
  private:
   struct Kept {
     void* block;
     int64_t since_ms;
   };
-  static size_t BlockBytes(size_t bytes);
+  bool Inherited() const;  // the shared blocks are the parent process's
+  size_t BlockBytes(size_t bytes) const;
   void* Map(size_t block_bytes);
   void Unmap(void* block, size_t block_bytes);
   void UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks);
@@ -70,11 +79,14 @@ class TENSORWIRE_API BufferPool {
   std::vector<std::pair<void*, size_t>> CollectExcess(int64_t now_ms);
 
   const Options options_;
+  const size_t page_bytes_;
+  const size_t large_unit_;  // pages.h
   const std::unique_ptr<SharedMemory> shared_memory_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, size_t> used_;    // block to its size
   std::map<size_t, std::vector<Kept>> kept_;  // by size; each oldest first
   Stats stats_;
+  const std::unique_ptr<ForkGuard> fork_guard_;  // last: the first to go
 };
 
 }  // namespace tensorwire::wire

@@ -1,0 +1,257 @@
+// Processes that a task forks: what they do with the memory that they inherit stays theirs.
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "connection.h"
+#include "loans.h"
+#include "shared_memory.h"
+#include "tensorwire/wire/buffer_pool.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TENSORWIRE_SANITIZED
+#else
+static bool refuse_private_memory = false;
+
+// In place of the C library's.
+extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
+  if (refuse_private_memory && (flags & (MAP_PRIVATE | MAP_FIXED)) == (MAP_PRIVATE | MAP_FIXED)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, fd, offset));
+}
+#endif
+
+namespace tensorwire::wire {
+namespace {
+
+constexpr size_t kMb = 1u << 20;
+
+// What is released goes back to the system at once.
+BufferPool::Options KeepsNothing(bool shared) {
+  BufferPool::Options options;
+  options.kept_bytes_cap = 0;
+  options.shared = shared;
+  return options;
+}
+
+bool Holds(const void* block, char byte, size_t bytes = kMb) {
+  const auto* const data = static_cast<const char*>(block);
+  return std::all_of(data, data + bytes, [byte](char b) { return b == byte; });
+}
+
+// Forks; a child that hangs is killed. How it ended: wait for it with Wait.
+pid_t Fork(const std::function<void()>& in_child) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(60);
+    in_child();
+    _exit(0);
+  }
+  return child;
+}
+
+int Wait(pid_t child) {
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+class Signal {
+ public:
+  Signal() { CHECK_EQ(pipe(ends_.data()), 0); }
+  ~Signal() {
+    close(ends_[0]);
+    close(ends_[1]);
+  }
+  void Give() const { CHECK_EQ(write(ends_[1], "x", 1), 1); }
+  void Await() const {
+    char byte = 0;
+    CHECK_EQ(read(ends_[0], &byte, 1), 1);
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+};
+
+TEST(what_a_forked_process_does_with_its_parent_s_blocks_does_not_reach_the_parent) {
+  auto pool = std::make_unique<BufferPool>(KeepsNothing(/*shared=*/true));
+  void* const lent = pool->Acquire(kMb);
+  void* const used_again = pool->Acquire(kMb);
+  std::memset(lent, 'l', kMb);
+  std::memset(used_again, 'u', kMb);
+  HeldPayloads held;
+  auto loans = std::make_unique<Loans>(pool->shared_memory(), &held);
+  Message message;
+  message.AddPayload(lent, kMb);
+  message.KeepAlive(std::shared_ptr<void>(lent, [&](void* block) { pool->Release(block); }));
+  const uint16_t pieces = loans->Lend(&message);
+  CHECK_EQ(pieces, 1);
+  std::shared_ptr<const ForeignMemory> reader;
+  CHECK(ForeignMemory::Open(pool->shared_memory()->ticket(), &reader).ok());
+  const OutFrame frame(FrameKind::kReply, kLent, 0, std::move(message));
+  std::string_view metadata = std::string_view(frame.head).substr(kHeaderBytes);
+  Loan loan;
+  CHECK(Loan::Read(*reader, pieces, &metadata, &loan));
+
+  const Signal go;
+  const pid_t child = Fork([&] {
+    go.Await();
+    CHECK(Holds(lent, 'l'));
+    std::memset(lent, 'c', kMb);
+    std::memset(used_again, 'c', kMb);
+    CHECK(Holds(lent, 'c'));
+    pool->Release(used_again);
+    CHECK(pool->Acquire(kMb) == nullptr);
+    CHECK(pool->shared_memory() == nullptr);
+    CHECK(pool->Owns(lent));  // its memory must not be freed by anybody else
+    pool->Trim();
+    loans.reset();  // which releases what was lent
+    pool.reset();
+  });
+  pool->Release(used_again);
+  CHECK(pool->Acquire(kMb) == used_again);
+  std::memset(used_again, 'n', kMb);
+  go.Give();
+  CHECK_EQ(Wait(child), 0);
+
+  CHECK(Holds(lent, 'l'));
+  CHECK(Holds(used_again, 'n'));
+  CHECK(Holds(loan.pieces.at(0).data, 'l'));
+  CHECK(reader->StillLent(loan.number, loan.slot));
+  loans.reset();
+  CHECK(!reader->StillLent(loan.number, loan.slot));
+}
+
+TEST(what_a_forked_process_writes_its_own_children_see) {
+  BufferPool pool(KeepsNothing(/*shared=*/true));
+  void* const block = pool.Acquire(kMb);
+  std::memset(block, 'p', kMb);
+  const pid_t child = Fork([&] {
+    std::memset(block, 'c', kMb);
+    const pid_t grandchild = Fork([&] {
+      CHECK(Holds(block, 'c'));
+      std::memset(block, 'g', kMb);
+    });
+    CHECK_EQ(Wait(grandchild), 0);
+    CHECK(Holds(block, 'c'));
+  });
+  CHECK_EQ(Wait(child), 0);
+  CHECK(Holds(block, 'p'));
+  pool.Release(block);
+}
+
+TEST(a_forked_process_may_share_memory_of_its_own) {
+  BufferPool of_parent(KeepsNothing(/*shared=*/true));
+  const pid_t child = Fork([&] {
+    BufferPool pool(KeepsNothing(/*shared=*/true));
+    CHECK(pool.shared_memory() != nullptr);
+    void* const block = pool.Acquire(kMb);
+    std::memset(block, 'c', kMb);
+    std::shared_ptr<const ForeignMemory> reader;
+    CHECK(ForeignMemory::Open(pool.shared_memory()->ticket(), &reader).ok());
+    uint64_t offset = 0;
+    CHECK(pool.shared_memory()->Find(block, kMb, &offset));
+    CHECK(Holds(reader->At(offset, kMb), 'c'));
+  });
+  CHECK_EQ(Wait(child), 0);
+}
+
+TEST(a_pool_that_shares_nothing_works_in_a_forked_process) {
+  BufferPool pool(KeepsNothing(/*shared=*/false));
+  void* const block = pool.Acquire(kMb);
+  std::memset(block, 'p', kMb);
+  const pid_t child = Fork([&] {
+    void* const other = pool.Acquire(kMb);
+    CHECK(other != nullptr && other != block);
+    std::memset(other, 'c', kMb);
+    std::memset(block, 'c', kMb);
+    pool.Release(other);
+    pool.Release(block);
+    CHECK_EQ(pool.stats().used_bytes, 0u);
+  });
+  CHECK_EQ(Wait(child), 0);
+  CHECK(Holds(block, 'p'));
+  pool.Release(block);
+}
+
+#ifndef TENSORWIRE_SANITIZED  // which do not follow a fork with threads
+TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
+  BufferPool shared(KeepsNothing(/*shared=*/true));
+  BufferPool unshared(KeepsNothing(/*shared=*/false));
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (BufferPool* pool : {&shared, &unshared}) {
+    threads.emplace_back([&over, pool] {
+      while (!over) {
+        pool->Release(pool->Acquire(100));
+        pool->stats();
+      }
+    });
+  }
+  const std::string ticket = shared.shared_memory()->ticket();
+  std::shared_ptr<const ForeignMemory> reader;
+  threads.emplace_back([&] {
+    std::shared_ptr<const ForeignMemory> other;
+    while (!over) CHECK(ForeignMemory::Open(ticket, &other).ok());
+  });
+  void* const block = unshared.Acquire(100);
+  for (int i = 0; i < 300; ++i) {
+    const pid_t child = Fork([&] {
+      alarm(10);
+      shared.stats();
+      shared.Release(shared.Acquire(100));
+      unshared.Release(unshared.Acquire(100));
+      CHECK(unshared.Owns(block));
+      CHECK(ForeignMemory::Open(ticket, &reader).ok());
+    });
+    CHECK_EQ(Wait(child), 0);
+  }
+  over = true;
+  for (auto& thread : threads) thread.join();
+  unshared.Release(block);
+}
+#endif
+
+#ifndef TENSORWIRE_SANITIZED  // which have an mmap of their own
+// As where the system promises no more memory than it has (vm.overcommit_memory=2).
+TEST(a_forked_process_that_gets_no_memory_of_its_own_cannot_write_its_parent_s) {
+  BufferPool pool(KeepsNothing(/*shared=*/true));
+  void* const block = pool.Acquire(kMb);
+  std::memset(block, 'p', kMb);
+  refuse_private_memory = true;
+  const pid_t child = Fork([&] {
+    CHECK(Holds(block, 'p'));
+    std::memset(block, 'c', kMb);
+  });
+  refuse_private_memory = false;
+  const int status = Wait(child);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+  CHECK(Holds(block, 'p'));
+  pool.Release(block);
+}
+#endif
+
+}  // namespace
+}  // namespace tensorwire::wire
+
+RUN_TESTS()
