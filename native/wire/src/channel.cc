@@ -310,7 +310,9 @@ void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
     return;
   }
   failed_ms_ = NowMs();
-  FailAllFromReactor(Describe(Code::kUnavailable, "cannot connect: " + why.message()));
+  // In the words of gRPC, which recovery code and tests look for.
+  FailAllFromReactor(Describe(Code::kUnavailable,
+                              "failed to connect to all addresses; last error: " + why.message()));
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {

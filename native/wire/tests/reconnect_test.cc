@@ -106,7 +106,8 @@ TEST(where_nobody_listens_all_calls_are_refused_at_once) {
     for (auto& call : calls) {
       const Status status = Get(std::move(call)).status;
       CHECK(status.code() == Code::kUnavailable);
-      CHECK(Contains(status.message(), "cannot connect: Connection refused"));
+      CHECK(Contains(status.message(),
+                     "failed to connect to all addresses; last error: Connection refused"));
       CHECK(Contains(status.message(), "ps:0 at " + port.address()));
     }
   }
