@@ -47,7 +47,10 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
 class Unanswered {
  public:
   explicit Unanswered(const wire::Request& request)
-      : connection_(request.connection), id_(request.id), one_way_(request.one_way) {}
+      : connection_(request.connection),
+        claim_(request.claim),
+        id_(request.id),
+        one_way_(request.one_way) {}
 
   // False when nobody waits for an answer any more.
   bool Take(wire::Request* request) const {
@@ -59,6 +62,7 @@ class Unanswered {
 
  private:
   std::weak_ptr<wire::Connection> connection_;
+  wire::Claim claim_;  // goes with this
   uint64_t id_;
   bool one_way_;
 };
