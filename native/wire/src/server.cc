@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -326,7 +327,13 @@ void Request::Fail(const Status& status) const {
   claim.Release();
   if (one_way) return;
   Message message(static_cast<uint16_t>(status.code()));
-  message.AppendMetadata(std::string_view(status.message()).substr(0, 64 << 10));
+  const std::string& text = status.message();
+  if (text.size() <= kMaxErrorMetadataBytes) {
+    message.AppendMetadata(text);
+  } else {
+    const uint64_t most = std::min(kMaxErrorBytes, connection->limits().payload_bytes);
+    message.SetOwnedPayload(text.substr(0, most));
+  }
   connection->Send(std::make_unique<OutFrame>(FrameKind::kError, 0, id, std::move(message)));
 }
 
