@@ -50,6 +50,7 @@ class Unanswered {
   explicit Unanswered(const wire::Request& request)
       : connection_(request.connection),
         connection_id_(request.connection_id()),
+        claim_(request.claim),
         id_(request.id),
         one_way_(request.one_way) {}
 
@@ -66,6 +67,7 @@ class Unanswered {
  private:
   std::weak_ptr<wire::Connection> connection_;
   uint64_t connection_id_;
+  wire::Claim claim_;  // goes with this
   uint64_t id_;
   bool one_way_;
 };

@@ -373,6 +373,9 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
         const bool known = frame->header.method > 0 && frame->header.method <= kLastCode;
         frame->status = Status(known ? static_cast<Code>(frame->header.method) : Code::kUnknown,
                                std::string(metadata));
+        // A longer message comes as payload.
+        const uint64_t bytes = frame->header.payload_bytes;
+        if (bytes > 0 && bytes <= kMaxErrorBytes) frame->payload = InFrame::Payload::kBytes;
         return Status();
       }
       PrepareFromReactor(metadata, frame);
@@ -587,6 +590,10 @@ Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
   }
   if (frame.call != nullptr) {
     ForgetDeadline(frame.deadline_ms, frame.header.request_id);
+    // An error's; what arrived damaged has a message already.
+    if (!frame.bytes.empty() && frame.status.message().empty()) {
+      frame.status = Status(frame.status.code(), std::move(frame.bytes));
+    }
     reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
   }
   return Status();

@@ -56,6 +56,7 @@ struct InFrame {
   std::string bytes;                // kBytes: grows as they arrive, never ahead of them
   std::string metadata;             // kept where the receiver needs it at the end
   std::shared_ptr<char> placed;     // of a request: owns what `into` names
+  Claim claim;                      // of a request
 
   // Of a reply or push: where its payload is if it did not come along, the call it ends and how.
   Loan loan;

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -18,7 +19,8 @@ constexpr int kNoDescriptorsPauseMs = 100;
 // So many connections may be in their greeting; the one that has been for longest makes room for
 // the next. It takes milliseconds, so who is thrown out has something else in mind.
 constexpr size_t kMostStrangers = 1024;
-constexpr int kAcceptsPerTurn = 64;  // then the connections of this reactor have theirs
+constexpr uint64_t kRequestBytes = 1024;  // what a request takes beside what it carries
+constexpr int kAcceptsPerTurn = 64;       // then the connections of this reactor have theirs
 
 }  // namespace
 
@@ -98,6 +100,8 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
                                                   std::to_string(frame->header.payload_bytes) +
                                                   " bytes");
       }
+      frame->status = ClaimFromReactor(frame->header, connection.get(), &frame->claim);
+      if (!frame->status.ok()) return Status();  // its payload is dropped
       frame->payload = InFrame::Payload::kBytes;
       frame->metadata = metadata;
       if (frame->header.payload_bytes > 0) {
@@ -123,6 +127,21 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
     default:
       return Status(Code::kInvalidArgument, "a frame that a client does not send");
   }
+}
+
+Status Session::ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim) {
+  if (header.method == kFetch) return Status();  // it is answered at once
+  const uint64_t limit = context_->options.unanswered_bytes;
+  const uint64_t held = held_bytes_->load(std::memory_order_relaxed);
+  if (held < limit) {
+    *claim = Claim(held_bytes_, kRequestBytes + header.metadata_bytes + header.payload_bytes);
+    return Status();
+  }
+  Status refused(Code::kResourceExhausted,
+                 "requests of " + connection->peer() + " that are not answered hold " +
+                     std::to_string(held) + " bytes; the limit is " + std::to_string(limit));
+  context_->WarnAboutPeer(connection->address(), "refused a request: " + refused.message());
+  return refused;
 }
 
 Status Session::OnGreetingFromReactor(const FrameHeader& header, std::string_view metadata,
@@ -197,6 +216,7 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     request.metadata = std::move(frame.metadata);
     request.payload = std::move(frame.bytes);
     request.placed = std::move(frame.placed);
+    request.claim = std::move(frame.claim);
     Reactor* reactor = connection->reactor();
     request.connection = std::move(connection);
     if (!frame.status.ok()) {
@@ -291,6 +311,7 @@ void OrderedHandler::OnDisconnect(uint64_t connection_id) {
 // --- Request -----------------------------------------------------------------------------------
 
 void Request::Reply(Message reply) const {
+  claim.Release();
   if (one_way) return;
   const FrameLimits& limits = connection->limits();
   if (reply.metadata_bytes() > limits.metadata_bytes ||
@@ -305,9 +326,16 @@ void Request::Reply(Message reply) const {
 }
 
 void Request::Fail(const Status& status) const {
+  claim.Release();
   if (one_way) return;
   Message message(static_cast<uint16_t>(status.code()));
-  message.AppendMetadata(std::string_view(status.message()).substr(0, 64 << 10));
+  const std::string& text = status.message();
+  if (text.size() <= kMaxErrorMetadataBytes) {
+    message.AppendMetadata(text);
+  } else {
+    const uint64_t most = std::min(kMaxErrorBytes, connection->limits().payload_bytes);
+    message.SetOwnedPayload(text.substr(0, most));
+  }
   connection->Send(std::make_unique<OutFrame>(FrameKind::kError, 0, id, std::move(message)));
 }
 

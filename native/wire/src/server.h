@@ -100,6 +100,8 @@ class Session : public FrameReceiver {
   Status OnGreetingFromReactor(const FrameHeader& header, std::string_view metadata,
                                Connection* connection);
   Status AcceptFromReactor(Connection* connection);
+  // Counts a request in; an error when too much is unanswered.
+  Status ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim);
   // A range of a payload that is held for this peer.
   void Fetch(const Request& request) const;
 
@@ -110,6 +112,9 @@ class Session : public FrameReceiver {
   std::string challenge_;  // ours; "" while there is none
   std::atomic<bool> greeted_{false};
   uint64_t connection_id_ = 0;
+  // By requests that are not answered. They may outlive this.
+  const std::shared_ptr<std::atomic<uint64_t>> held_bytes_ =
+      std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace tensorwire::wire

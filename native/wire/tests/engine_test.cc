@@ -174,6 +174,31 @@ TEST(a_lost_peer_ends_its_calls_and_is_found_again) {
   CHECK(Get(Begin(*channel, kEcho, "again")).status.ok());
 }
 
+// Fails with as many letters as the metadata says.
+class WordyHandler : public TestHandler {
+ public:
+  void Handle(Request request) override {
+    request.Fail(Status(Code::kAborted, std::string(std::stoul(request.metadata), 'w')));
+  }
+};
+
+TEST(a_long_error_arrives_whole) {
+  for (const bool checksum : {false, true}) {
+    Task ps("ps:0", 1, [&](EngineOptions* options) { options->checksum = checksum; });
+    ps.handler = std::make_shared<WordyHandler>();
+    Task worker("worker:0");
+    auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+    for (const size_t bytes : {size_t{1}, kMaxErrorMetadataBytes, kMaxErrorMetadataBytes + 1,
+                               size_t{1'000'000}, size_t{kMaxErrorBytes}}) {
+      const Status status = Get(Begin(*channel, kEcho, std::to_string(bytes))).status;
+      CHECK(status.code() == Code::kAborted);
+      CHECK(status.message() == std::string(bytes, 'w'));
+    }
+    const Status cut = Get(Begin(*channel, kEcho, std::to_string(kMaxErrorBytes + 1))).status;
+    CHECK(cut.message() == std::string(kMaxErrorBytes, 'w'));
+  }
+}
+
 TEST(a_server_with_another_name_refuses) {
   Task ps("ps:1");
   Task worker("worker:0");

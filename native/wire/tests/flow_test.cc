@@ -360,6 +360,74 @@ TEST(many_threads_send_small_and_large_on_one_connection_and_nothing_is_lost_or_
   for (auto& thread : threads) thread.join();
 }
 
+constexpr uint64_t kUnansweredBytes = 100'000;
+
+void FewUnanswered(EngineOptions* options) { options->unanswered_bytes = kUnansweredBytes; }
+
+TEST(requests_beyond_what_may_be_unanswered_are_refused_and_not_handled) {
+  Task ps("ps:0", 1, FewUnanswered);
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  auto& handler = *ps.handler;
+  const auto kept = [&handler] {
+    std::lock_guard lock(handler.mutex);
+    return handler.kept.size();
+  };
+  const std::string payload(40'000, 'p');
+  std::vector<std::future<Outcome>> waiting;
+  const auto fill = [&] {
+    while (kept() < 3) {
+      const size_t before = kept();
+      waiting.push_back(Begin(*channel, kNever, "", payload));
+      Eventually([&] { return kept() == before + 1; });
+    }
+    const Status status = Get(Begin(*channel, kNever, "", payload)).status;
+    CHECK(status.code() == Code::kResourceExhausted);
+    CHECK(Contains(status.message(), "the limit is 100000"));
+    CHECK_EQ(kept(), 3u);
+  };
+  // What is answered makes room once, and so does what is dropped.
+  for (int round = 0; round < 5; ++round) {
+    fill();
+    CHECK(Get(Begin(*channel, kEcho, "")).status.code() == Code::kResourceExhausted);
+    std::lock_guard lock(handler.mutex);
+    Request last = std::move(handler.kept.back());
+    handler.kept.pop_back();
+    const Request copy = last;
+    if (round % 2 == 0) last.Reply(Message());
+  }
+  // Those that nobody answers hold nothing once they have been handled.
+  for (int i = 0; i < 20; ++i) {
+    Message notice(kEcho);
+    notice.SetOwnedPayload(payload);
+    channel->Notify(std::move(notice), /*lazy=*/false);
+    Eventually([&] { return Get(Begin(*channel, kEcho, "")).status.ok(); });
+  }
+  fill();
+  CHECK_EQ(ps.Log().size(), 1u);  // one line a minute
+}
+
+TEST(requests_that_nobody_has_begun_to_handle_count_as_unanswered) {
+  StuckExecutor executor;
+  Task ps("ps:0", 1, [&](EngineOptions* options) {
+    FewUnanswered(options);
+    options->executor = [&](std::function<void()> closure) { executor.Run(std::move(closure)); };
+  });
+  Task worker("worker:0");
+  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  CHECK(Get(Begin(*channel, kEcho, "up")).status.ok());
+  executor.Stick();
+  std::vector<std::future<Outcome>> calls;
+  for (int i = 0; i < 10; ++i)
+    calls.push_back(Begin(*channel, kEcho, "", std::string(40'000, 'p')));
+  for (int i = 3; i < 10; ++i) {
+    CHECK(Get(std::move(calls[static_cast<size_t>(i)])).status.code() == Code::kResourceExhausted);
+  }
+  executor.Resume();
+  for (int i = 0; i < 3; ++i) CHECK(Get(std::move(calls[static_cast<size_t>(i)])).status.ok());
+  ps.engine->Stop();
+}
+
 }  // namespace
 }  // namespace tensorwire::wire
 

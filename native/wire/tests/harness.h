@@ -80,6 +80,39 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
+// An executor whose threads are all busy elsewhere until Resume.
+class StuckExecutor {
+ public:
+  void Run(std::function<void()> closure) {
+    std::lock_guard lock(mutex_);
+    if (stuck_) {
+      held_.push_back(std::move(closure));
+    } else {
+      pool_.Run(std::move(closure));
+    }
+  }
+  void Stick() {
+    std::lock_guard lock(mutex_);
+    stuck_ = true;
+  }
+  void Resume() {
+    std::lock_guard lock(mutex_);
+    stuck_ = false;
+    for (auto& closure : held_) pool_.Run(std::move(closure));
+    held_.clear();
+  }
+  size_t held() {
+    std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+
+ private:
+  Pool pool_;
+  std::mutex mutex_;
+  bool stuck_ = false;
+  std::vector<std::function<void()>> held_;
+};
+
 enum Method : uint16_t { kEcho = 1, kNever = 2, kFail = 3, kFromReactor = 4, kBytes = 5 };
 
 // Answers with the request's metadata as metadata and its payload (or, for kBytes, as many bytes as

@@ -150,6 +150,43 @@ TEST(frames_of_the_wrong_direction_are_refused) {
   }
 }
 
+TEST(an_error_that_announces_much_makes_no_room_ahead_of_its_bytes) {
+  RawServer server;
+  Task worker("worker:0");
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  std::vector<std::future<Outcome>> outcomes;
+  for (int i = 0; i < 2; ++i) outcomes.push_back(Begin(*channel, kEcho, ""));
+  RawStream stream = server.AcceptAndGreet();
+  ReadFrame request;
+  CHECK(stream.Read(&request));
+  const uint64_t first = request.header.request_id;
+  CHECK(stream.Read(&request));
+  constexpr uint16_t kCode = static_cast<uint16_t>(Code::kInternal);
+  const auto head = [](uint64_t id, uint64_t payload_bytes) {
+    FrameHeader header;
+    header.kind = FrameKind::kError;
+    header.method = kCode;
+    header.request_id = id;
+    header.payload_bytes = payload_bytes;
+    std::string bytes(kHeaderBytes, '\0');
+    EncodeHeader(header, bytes.data());
+    return bytes;
+  };
+  // One beyond the limit is dropped, and its call ends all the same.
+  constexpr uint64_t kTooMany = kMaxErrorBytes + 1;
+  CHECK(stream.Send(head(first, kTooMany) + std::string(kTooMany, 'e')));
+  const Status dropped = Get(std::move(outcomes[0])).status;
+  CHECK(dropped.code() == Code::kInternal);
+  CHECK(dropped.message().size() < 1000);
+  const int64_t before = ResidentBytes();
+  CHECK(stream.Send(head(request.header.request_id, 1ull << 39) + "and no more"));
+  channel->Notify(Message(kEcho), /*lazy=*/false);
+  CHECK(stream.Read(&request));  // it has gone on
+  CHECK(ResidentBytes() - before < (64 << 20));
+  shutdown(stream.fd(), SHUT_RDWR);
+  CHECK(Get(std::move(outcomes[1])).status.code() == Code::kUnavailable);
+}
+
 TEST(a_server_that_speaks_out_of_turn_is_left_with_a_reason) {
   const struct {
     FrameKind kind;

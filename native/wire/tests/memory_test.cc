@@ -120,39 +120,6 @@ TEST(what_is_read_in_the_peers_memory_goes_into_as_many_buffers_as_its_asker_has
   }
 }
 
-// An executor whose threads are all busy elsewhere until Resume.
-class StuckExecutor {
- public:
-  void Run(std::function<void()> closure) {
-    std::lock_guard lock(mutex_);
-    if (stuck_) {
-      held_.push_back(std::move(closure));
-    } else {
-      pool_.Run(std::move(closure));
-    }
-  }
-  void Stick() {
-    std::lock_guard lock(mutex_);
-    stuck_ = true;
-  }
-  void Resume() {
-    std::lock_guard lock(mutex_);
-    stuck_ = false;
-    for (auto& closure : held_) pool_.Run(std::move(closure));
-    held_.clear();
-  }
-  size_t held() {
-    std::lock_guard lock(mutex_);
-    return held_.size();
-  }
-
- private:
-  Pool pool_;
-  std::mutex mutex_;
-  bool stuck_ = false;
-  std::vector<std::function<void()>> held_;
-};
-
 TEST(a_copy_that_no_thread_begins_ends_by_deadline_cancellation_and_loss) {
   for (const Code how : {Code::kDeadlineExceeded, Code::kCancelled, Code::kUnavailable}) {
     StuckExecutor executor;

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tensorwire/wire/export.h"
@@ -78,8 +80,8 @@ class TENSORWIRE_API Channel {
   virtual void RunAfter(int delay_ms, std::function<void()> closure) = 0;
 
   // Sends a request. Connects first where that is needed; a call to a peer that refuses ends at
-  // once with kUnavailable, so whoever wants to wait for a peer calls again. Returns the id by which
-  // the call can be cancelled.
+  // once with kUnavailable, so whoever wants to wait for a peer calls again. Returns the id by
+  // which the call can be cancelled.
   virtual uint64_t Start(Message request, std::unique_ptr<Call> call,
                          const CallOptions& options) = 0;
 
@@ -108,6 +110,35 @@ class TENSORWIRE_API Pusher {
   std::shared_ptr<Connection> connection_;
 };
 
+// What a request holds of its connection's EngineOptions::unanswered_bytes, until it is answered or
+// goes. A copy holds as much again. For who keeps a request's id and not the request, too.
+class TENSORWIRE_API Claim {
+ public:
+  Claim() = default;
+  Claim(std::shared_ptr<std::atomic<uint64_t>> held_bytes, uint64_t bytes)
+      : held_bytes_(std::move(held_bytes)), bytes_(bytes) {
+    if (held_bytes_ != nullptr) held_bytes_->fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  Claim(const Claim& other) : Claim(other.held_bytes_, other.bytes_) {}
+  Claim(Claim&& other) noexcept = default;
+  Claim& operator=(Claim other) noexcept {
+    std::swap(held_bytes_, other.held_bytes_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Claim() { Release(); }
+
+  void Release() {
+    if (held_bytes_ == nullptr) return;
+    held_bytes_->fetch_sub(bytes_, std::memory_order_relaxed);
+    held_bytes_.reset();
+  }
+
+ private:
+  std::shared_ptr<std::atomic<uint64_t>> held_bytes_;  // by all requests of the connection
+  uint64_t bytes_ = 0;
+};
+
 // A request that came in. Answer it with exactly one of Reply and Fail, from any thread, now or
 // later; an answer to a peer that has gone is dropped.
 class TENSORWIRE_API Request {
@@ -129,6 +160,7 @@ class TENSORWIRE_API Request {
   Pusher pusher() const { return Pusher(connection); }
 
   std::shared_ptr<Connection> connection;
+  mutable Claim claim;  // let go of by the answer
 };
 
 class Handler {

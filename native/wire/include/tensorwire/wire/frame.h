@@ -41,7 +41,7 @@ enum class FrameKind : uint8_t {
   kHelloAck = 2,  // server to client: who I am
   kRequest = 3,
   kReply = 4,   // a request's success
-  kError = 5,   // a request's failure: method is the code, metadata the message
+  kError = 5,   // a request's failure: method is the code, metadata or payload the message
   kCancel = 6,  // the asker no longer wants request_id
   kPing = 7,    // answered by kPong, whatever else goes on
   kPong = 8,
@@ -81,6 +81,10 @@ struct FrameLimits {
 
 // A request carries at most one protobuf, and that is what those can be.
 inline constexpr uint64_t kMaxRequestPayloadBytes = 1ull << 31;
+
+// The message of an error is cut there; up to the first size it is metadata, beyond it payload.
+inline constexpr size_t kMaxErrorMetadataBytes = 64u << 10;
+inline constexpr uint64_t kMaxErrorBytes = 16u << 20;
 
 TENSORWIRE_API void EncodeHeader(const FrameHeader& header, void* out);
 
