@@ -15,6 +15,10 @@ OLD := 2.15.1
 NEW_PYTHONS := 3.11 3.12 3.13 3.10
 OLD_PYTHONS := 3.11 3.10
 
+# What `make versions` runs on: one release of each minor version.
+VERSIONS ?= $(OLD) 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 $(NEW)
+MIDDLE_PYTHONS := 3.11 3.12 3.10
+
 # The plug-in's cache, so that nothing of ours lands in the user's. A path of the user's own wins.
 export TENSORWIRE_CACHE ?= $(CURDIR)/.venv/cache
 # What the user installed for all projects must not make a test pass or fail.
@@ -39,7 +43,7 @@ PLAN := simpy
 K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit
+PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit .ci/versions
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -121,6 +125,14 @@ integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it
 	    | tee build/skipped/$@; \
 	fi
 
+# Not of `make test`: each version takes minutes, and 1.3 GB for its environment.
+.PHONY: versions
+versions: ## a compact suite on each TensorFlow from 2.15 to 2.21 (VERSIONS=2.18.1; RECORD=file.json keeps the results)
+	@$$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/versions $(if $(RECORD),--record $(RECORD)) \
+	  $(foreach version,$(VERSIONS),-- $(version) $(call environment_of,$(version)))
+# Its name and the Pythons that it may have.
+environment_of = $(if $(filter $(OLD),$(1)),old $(OLD_PYTHONS),$(if $(filter $(NEW),$(1)),new $(NEW_PYTHONS),tf-$(1) $(MIDDLE_PYTHONS)))
+
 .PHONY: soak soak-2.15.1
 MINUTES := 10
 SEED := 1
@@ -161,6 +173,14 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/old.ready: Makefile
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
 	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(BUILD_TOOLS) $(TEST_TOOLS)
+	@touch $@
+
+# With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but
+# 2.20.0 accepts every protobuf, and its MonitoredTrainingSession cannot save with 7 or newer.
+.PRECIOUS: .venv/tf-%.ready
+.venv/tf-%.ready: Makefile
+	@.ci/make-venv .venv/tf-$* $$(.ci/find-python $(MIDDLE_PYTHONS)) $(TENSORFLOW)==$* \
+	  $(if $(filter 2.20.%,$*),'protobuf<7') $(RUNTIME) $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 
 # Into the environment's own build tools (no isolation), so that a second build compiles only what

@@ -1,6 +1,7 @@
 #include "pool_allocator.h"
 
 #include <cstdlib>
+#include <string>
 
 #include "tensorflow/core/platform/logging.h"
 
@@ -19,8 +20,9 @@ PoolAllocator* PoolAllocator::Get() {
       char* end = nullptr;
       const unsigned long long megabytes = std::strtoull(text, &end, 10);
       if (*end != '\0') {
+        // As text: TensorFlow 2.18 to 2.20 do not export what puts a number into a log line.
         LOG(WARNING) << "grpc++: TENSORWIRE_POOL_MB=" << text << " is not a number; using "
-                     << (options.kept_bytes_cap >> 20);
+                     << std::to_string(options.kept_bytes_cap >> 20);
       } else {
         options.kept_bytes_cap = static_cast<size_t>(megabytes) << 20;
       }

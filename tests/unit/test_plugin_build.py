@@ -21,6 +21,7 @@ import pytest
 from processes import wait_gone
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import build
+from tensorwire.plugin.compiler import CompileError
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
     TensorFlowInstall,
@@ -254,6 +255,44 @@ def test_an_error_of_the_compiler_gives_its_first_line_and_the_log(
     assert workshop.cached() == [log.name]
     one.write_text(good)
     assert workshop.build().exists()
+
+
+def test_symbols_that_tensorflow_lacks_are_named_when_it_is_linked(workshop: Workshop) -> None:
+    one = workshop.root / "plugin/one.cc"
+    good = one.read_text()
+    one.write_text(
+        "namespace some { template <class T> void nobody_defines(const T&); void nor_this(); }\n"
+        "void one() { some::nobody_defines(1UL); some::nobody_defines(2UL); some::nor_this(); }\n"
+    )
+    with pytest.raises(TensorwireError, match=r"TensorFlow 2\.99\.0, which lacks ") as caught:
+        workshop.build()
+    message = str(caught.value)
+    named = "void some::nobody_defines<unsigned long>(unsigned long const&)"
+    assert message.count(named) == 1
+    assert "some::nor_this()" in message
+    assert f"in {workshop.tensorflow.library_folder}; " in message
+    assert "2.15 to 2.21: install one of them" in message
+    assert "\n" not in message
+    log = next(workshop.cache.glob("*.log"))
+    assert str(log) in message
+    assert workshop.cached() == [log.name]
+    one.write_text(good)
+    assert workshop.build().exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "symbol"),
+    [
+        ("one.cc:(.text+0x5): undefined reference to `f(int const&)'", "f(int const&)"),
+        ("plugin.o:one.cc:function one(): error: undefined reference to 'f(int)'", "f(int)"),
+        ("ld.lld: error: undefined symbol: f(int)", "f(int)"),
+        ("ld.lld: error: undefined hidden symbol: f(int)", "f(int)"),
+        ("mold: error: undefined symbol: f(int)", "f(int)"),
+    ],
+)
+def test_the_linkers_tell_what_they_miss(line: str, symbol: str) -> None:
+    error = CompileError(["g++"], f"/usr/bin/ld: one.o: in function `one()':\n{line}\n{line}\n")
+    assert error.undefined_symbols() == [symbol]
 
 
 def test_an_interrupt_leaves_neither_files_nor_compilers(

@@ -8,7 +8,12 @@ from pathlib import Path
 from tensorwire import __version__
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler, paths
-from tensorwire.plugin.tensorflow_install import LIBRARIES, TensorFlowInstall, find_tensorflow
+from tensorwire.plugin.tensorflow_install import (
+    LIBRARIES,
+    TESTED,
+    TensorFlowInstall,
+    find_tensorflow,
+)
 
 PLUGIN_NAME = "tensorwire_plugin.so"
 TYPICAL_S = 20
@@ -17,8 +22,9 @@ TYPICAL_S = 20
 # layout. Symbols stay visible, as in every library of custom operations: what TensorFlow's inline
 # functions keep in static variables must be one thing for TensorFlow and for the plug-in.
 _FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-pthread", "-w")
-# A default of some systems leaves libraries out, which changes the order of what is left.
-_LINK_FLAGS = ("-shared", "-pthread", "-Wl,--no-as-needed")
+# A default of some systems leaves libraries out, which changes the order of what is left. A symbol
+# that TensorFlow declares and does not export is found here, not when a job loads the plug-in.
+_LINK_FLAGS = ("-shared", "-pthread", "-Wl,--no-as-needed", "-Wl,-z,defs")
 _UNIT = "plugin.cc"
 _OBJECT = "plugin.o"
 
@@ -97,6 +103,10 @@ def ensure_built(
             "tensorflow": tensorflow.version,
             "flags": [*tensorflow.compile_flags, *_FLAGS],
         },
+        undefined_help=(
+            f"this TensorFlow is in {tensorflow.library_folder}; tensorwire is tested with those "
+            f"of PyPI, {TESTED}: install one of them, or report this if it is one"
+        ),
     )
     return cache.ensure_built(recipe, rebuild)
 

@@ -24,6 +24,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.plugin import compiler, paths
 
 WAIT_FOR_OTHER_BUILD_S = 1200.0
+MISSING_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Recipe:
     typical_s: int
     facts: Mapping[str, object]
     """Kept beside the library, for people."""
+    undefined_help: str = ""
+    """What to do where the linker misses symbols, for messages."""
 
 
 def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
@@ -142,10 +145,7 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
     except compiler.CompileError as error:
         _say("failed\n")
         log.write_text(f"{shlex.join(error.command)}\n{error.output}", encoding="utf-8")
-        raise TensorwireError(
-            f"{recipe.what} does not compile for {recipe.against} "
-            f"with {cxx.version}: {error.first_error()} (all of it: {log})"
-        ) from None
+        raise TensorwireError(_explain(recipe, cxx, error, log)) from None
     except BaseException:
         _say("stopped\n")
         raise
@@ -153,6 +153,26 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
     log.unlink(missing_ok=True)
     _say(f"done in {time.monotonic() - began:.0f} s\n")
+
+
+def _explain(
+    recipe: Recipe, cxx: compiler.Compiler, error: compiler.CompileError, log: Path
+) -> str:
+    """One line for the user."""
+    missing = error.undefined_symbols()
+    if not missing:
+        return (
+            f"{recipe.what} does not compile for {recipe.against} "
+            f"with {cxx.version}: {error.first_error()} (all of it: {log})"
+        )
+    named = ", ".join(missing[:MISSING_SHOWN])
+    more = len(missing) - MISSING_SHOWN
+    named += f" and {more} more" if more > 0 else ""
+    advice = f"; {recipe.undefined_help}" if recipe.undefined_help else ""
+    return (
+        f"{recipe.what} does not link with {recipe.against}, "
+        f"which lacks {named} (all of it: {log}){advice}"
+    )
 
 
 def _say(text: str) -> None:

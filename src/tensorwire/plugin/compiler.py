@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -46,8 +47,12 @@ class PackageFlags:
     """For the compiler and the linker."""
 
 
+# As GNU ld and gold report it, and as lld and mold do. All demangle.
+_UNDEFINED = re.compile(r"undefined (?:reference to [`'](.+)'|(?:\w+ )?symbol: (.+))$")
+
+
 class CompileError(Exception):
-    """A compiler said no. ``output`` is all that it said."""
+    """A compiler or its linker said no. ``output`` is all that it said."""
 
     def __init__(self, command: Sequence[str], output: str) -> None:
         super().__init__(f"{command[0]} failed")
@@ -59,6 +64,11 @@ class CompileError(Exception):
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line or "undefined reference" in line]
         return (errors or lines or ["it said nothing"])[0]
+
+    def undefined_symbols(self) -> list[str]:
+        """What the linker found nowhere, demangled, each symbol once."""
+        found = (_UNDEFINED.search(line.strip()) for line in self.output.splitlines())
+        return list(dict.fromkeys(match[1] or match[2] for match in found if match))
 
 
 def find_compiler() -> Compiler:
@@ -123,6 +133,7 @@ def run(command: Sequence[str], folder: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        env={**os.environ, "LC_ALL": "C"},  # CompileError reads what it says
         start_new_session=True,
     )
     try:

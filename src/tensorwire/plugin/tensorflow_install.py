@@ -96,3 +96,6 @@ def check_version(version: str) -> None:
 
 def _text(number: tuple[int, int]) -> str:
     return ".".join(map(str, number))
+
+
+TESTED = f"{_text(OLDEST)} to {_text(NEWEST_TESTED)}"

@@ -44,6 +44,7 @@ def check(training: Training, directory: Path) -> Any:
     return {name: np.array(value) / steps for name, value in values.items()}
 
 
+@pytest.mark.every_version
 def test_train_and_evaluate_ends_with_the_same_model_as_on_grpc(tmp_path: Path) -> None:
     arguments = ["--steps", str(STEPS)]
     results = {}

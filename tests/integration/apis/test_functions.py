@@ -21,6 +21,7 @@ SCRIPT = HERE / "functions_script.py"
 JOBS = {"ps": 1, "worker": 1, "chief": 1}
 
 
+@pytest.mark.every_version
 def test_functions_fail_as_on_grpc_and_the_next_ones_work(tmp_path: Path) -> None:
     expected = train(SCRIPT, JOBS, tmp_path / "grpc", "grpc", ["--mode", "errors"])
     wire = train(SCRIPT, JOBS, tmp_path / "wire", "grpc++", ["--mode", "errors"])
@@ -85,6 +86,7 @@ class Enduring:
         return json.loads((self.directory / "chief-0.json").read_text())["values"]
 
 
+@pytest.mark.every_version
 def test_functions_complete_while_a_worker_is_killed_and_comes_back(tmp_path: Path) -> None:
     with LocalCluster({"ps": 1, "worker": 2, "chief": 1}) as cluster:
         enduring = Enduring(cluster, tmp_path)

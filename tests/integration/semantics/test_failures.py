@@ -59,6 +59,7 @@ class Chief:
         return int(message["step"])
 
 
+@pytest.mark.every_version
 def test_training_recovers_from_the_checkpoint_when_the_ps_is_killed(
     protocol: str, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_training_goes_on_when_a_frozen_ps_thaws(cluster: TensorFlowCluster) -> 
             assert set(session.run(variable).tolist()) == {7.0}
 
 
+@pytest.mark.every_version
 def test_a_step_fails_while_a_worker_is_dead_and_sessions_work_when_it_is_back(
     protocol: str,
 ) -> None:

@@ -389,6 +389,7 @@ def test_devices_of_all_tasks_are_listed(cluster: TensorFlowCluster) -> None:
     }
 
 
+@pytest.mark.every_version
 def test_the_data_plane_carries_the_tensors(wire_cluster: TensorFlowCluster) -> None:
     steps, size = 10, 250_000
     before = {name: wire_cluster.stats(name) for name in ("ps:0", "worker:0", "worker:1")}

@@ -24,6 +24,7 @@ W0 = "/job:worker/task:0"
 W1 = "/job:worker/task:1"
 
 
+@pytest.mark.every_version
 def test_fifty_tensors_travel_in_one_message(fusing_cluster: TensorFlowCluster) -> None:
     with tf.Graph().as_default() as graph:
         with tf.device(PS):
@@ -139,6 +140,7 @@ def test_dead_tensors_travel_with_live_ones(fusing_cluster: TensorFlowCluster) -
             assert total(fusing_cluster, "fused_tensors") - before == 4 * 80
 
 
+@pytest.mark.every_version
 def test_tensors_of_every_kind_arrive_as_they_left(fusing_cluster: TensorFlowCluster) -> None:
     values = [
         np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -290,6 +292,7 @@ def client_address() -> Iterator[str]:
     lease.release()
 
 
+@pytest.mark.every_version
 def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster, client_address: str) -> None:
     arguments = {
         "spec": {**fusing_cluster.spec, "client": [client_address]},

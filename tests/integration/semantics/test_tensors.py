@@ -146,6 +146,7 @@ def test_a_tensor_of_unknown_shape_changes_its_shape_from_step_to_step(
                 assert (tuple(result_shape), rank) == (shape, len(shape))
 
 
+@pytest.mark.every_version
 def test_hundreds_of_tensors_of_mixed_kinds_cross_in_one_step(cluster: TensorFlowCluster) -> None:
     def build() -> Any:
         with tf.device("/job:ps/task:0"):

@@ -1,0 +1,32 @@
+"""README's table of TensorFlow versions is the record's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readme_shows_the_versions_that_were_tested_and_how() -> None:
+    record = json.loads((ROOT / "benchmarks/results/versions.json").read_text())
+    recorded = [
+        [
+            each["tensorflow"],
+            each["python"],
+            f"{each['compile_s']} s",
+            str(each["passed"]),
+            str(each["skipped"]),
+            str(each["failed"]),
+            f"{each['tests_s']} s",
+        ]
+        for each in record["results"]
+    ]
+    shown = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if re.match(r"\| 2\.\d+\.\d+ ", line)
+    ]
+    assert shown == recorded
+    assert {each["state"] for each in record["results"]} == {"passed"}
