@@ -237,11 +237,6 @@ std::string Planes::ToJson() const {
 
 void ShowPlane(const DataPlane* plane, bool shown) { AllPlanes().Show(plane, shown); }
 
-PluginCounters& Counters() {
-  static PluginCounters* counters = new PluginCounters;
-  return *counters;
-}
-
 }  // namespace tensorwire::plugin
 
 extern "C" {

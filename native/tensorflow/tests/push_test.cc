@@ -1,0 +1,315 @@
+// Standing orders over real connections: a producer with its orders, and consumers with inboxes.
+// Compiled with the plug-in's files (tests/plugin_unit.py).
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "push_inbox.h"
+#include "standing_orders.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool.h"
+
+// TensorFlow's logging has macros of these names.
+#undef CHECK
+#undef CHECK_EQ
+#include "../../wire/tests/check.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using Asked = StandingOrders::Asked;
+using Expected = PushInbox::Expected;
+
+const uint64_t kScope = ScopeOf("a session");
+const std::string kKey = "/job:ps/replica:0/task:0/device:CPU:0;1;/job:worker;edge_1_x;0:0";
+
+std::unique_ptr<wire::Engine> StartEngine() {
+  static auto* const pool =
+      new tensorflow::thread::ThreadPool(tensorflow::Env::Default(), "push_test", 4);
+  wire::EngineOptions options;
+  options.executor = [](std::function<void()> closure) { pool->Schedule(std::move(closure)); };
+  std::unique_ptr<wire::Engine> engine;
+  CHECK(wire::Engine::Create(std::move(options), &engine).ok());
+  return engine;
+}
+
+// Answers each request with what the orders say of it.
+class Producer : public wire::Handler {
+ public:
+  Producer() {
+    int port = 0;
+    CHECK(engine->Listen("127.0.0.1", 0, std::shared_ptr<Producer>(this, [](Producer*) {}), &port)
+              .ok());
+    address = "127.0.0.1:" + std::to_string(port);
+  }
+  ~Producer() override { engine->Stop(); }
+
+  wire::RunOn HandleOn(const wire::Request&) const override { return wire::RunOn::kReactor; }
+  void Handle(wire::Request request) override {
+    wire::MetadataReader reader(request.metadata);
+    StandingOrders::Wish wish;
+    reader.Get(&wish.step_id);
+    reader.Get(&wish.order);
+    wish.scope = kScope;
+    wish.key = reader.rest();
+    bool accepted = false;
+    const Asked asked = orders.Ask(wish, request.pusher(), &counters, &accepted);
+    wire::Message reply;
+    reply.Put<uint64_t>(request.connection_id());
+    reply.Put<uint8_t>(static_cast<uint8_t>(asked));
+    reply.Put<uint8_t>(accepted ? 1 : 0);
+    request.Reply(std::move(reply));
+  }
+  void OnCancel(uint64_t, uint64_t) override {}
+  void OnDisconnect(uint64_t connection_id) override { orders.Forget(connection_id); }
+
+  bool Push(int64_t step_id, uint64_t scope = kScope, int64_t elements = 4) {
+    Tensor tensor(tensorflow::DT_FLOAT, {elements});
+    tensor.flat<float>().setConstant(static_cast<float>(step_id));
+    return orders.Push(step_id, scope, kKey, tensor, /*is_dead=*/false);
+  }
+
+  std::string address;
+  StandingOrders orders;
+  TensorCounters counters;
+  std::unique_ptr<wire::Engine> engine = StartEngine();
+};
+
+struct Answer {
+  uint64_t connection_id = 0;
+  uint8_t asked = 0;
+  uint8_t accepted = 0;
+  Asked what() const { return static_cast<Asked>(asked); }
+};
+
+// Something that one thread waits for and another brings about.
+template <typename T>
+class Event {
+ public:
+  void Set(T value) {
+    std::lock_guard lock(mutex_);
+    value_ = std::make_unique<T>(std::move(value));
+    changed_.notify_all();
+  }
+  T Wait() {
+    std::unique_lock lock(mutex_);
+    const bool came =
+        changed_.wait_for(lock, std::chrono::seconds(60), [this] { return value_ != nullptr; });
+    CHECK(came);
+    return came ? *value_ : T();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<T> value_;
+};
+
+class AnswerCall : public wire::Call {
+ public:
+  explicit AnswerCall(std::shared_ptr<Event<Answer>> answered) : answered_(std::move(answered)) {}
+  wire::Status PrepareFromReactor(std::string_view metadata, uint64_t,
+                                  std::vector<wire::MutableBuffer>*) override {
+    wire::MetadataReader reader(metadata);
+    reader.Get(&answer_.connection_id);
+    reader.Get(&answer_.asked);
+    reader.Get(&answer_.accepted);
+    return wire::Status();
+  }
+  void Done(const wire::Status& status) override {
+    CHECK(status.ok());
+    answered_->Set(answer_);
+  }
+
+ private:
+  const std::shared_ptr<Event<Answer>> answered_;
+  Answer answer_;
+};
+
+class TestWaiter : public PushInbox::Waiter {
+ public:
+  void OnPush(Pushed pushed) override { came.Set(std::move(pushed)); }
+  void OnLost(const absl::Status& why) override { lost.Set(why); }
+  void Ask() override { asks.Set(true); }
+
+  Event<Pushed> came;
+  Event<absl::Status> lost;
+  Event<bool> asks;
+};
+
+// A connection of its own, with an inbox.
+class Consumer {
+ public:
+  explicit Consumer(const std::string& address)
+      : channel(engine->Connect(address, "")), inbox(std::make_shared<PushInbox>(channel, ended)) {
+    channel->SetPushReceiver(inbox);
+    inbox->OrderFor(kScope, kKey);  // the second time it gets one
+    order = inbox->OrderFor(kScope, kKey).number;
+  }
+  ~Consumer() { engine->Stop(); }
+
+  Answer Ask(int64_t step_id, uint32_t with_order) {
+    wire::Message request(1);
+    request.Put<int64_t>(step_id);
+    request.Put<uint32_t>(with_order);
+    request.AppendMetadata(kKey);
+    auto answered = std::make_shared<Event<Answer>>();
+    channel->Start(std::move(request), std::make_unique<AnswerCall>(answered), {});
+    return answered->Wait();
+  }
+  Expected Expect(int64_t step_id, Pushed* here) {
+    return inbox->Expect(step_id, order, kKey, waiter, here);
+  }
+  // What came for the step, which may still be on its way.
+  Pushed Take(int64_t step_id) {
+    Pushed here;
+    return Expect(step_id, &here) == Expected::kHere ? here : waiter->came.Wait();
+  }
+
+  std::unique_ptr<wire::Engine> engine = StartEngine();
+  std::shared_ptr<RecentSteps> ended = std::make_shared<RecentSteps>();
+  std::shared_ptr<wire::Channel> channel;
+  std::shared_ptr<PushInbox> inbox;
+  std::shared_ptr<TestWaiter> waiter = std::make_shared<TestWaiter>();
+  uint32_t order = 0;
+};
+
+float ValueOf(const Pushed& pushed) {
+  CHECK(pushed.status.ok());
+  return pushed.tensor.tensor().flat<float>()(3);
+}
+
+// Until a push has arrived whose step nobody waits for: one that is sent behind it has.
+void WaitForPushes(Producer* producer, Consumer* consumer, int64_t free_step) {
+  CHECK(producer->Push(free_step));
+  consumer->Take(free_step);
+}
+
+TEST(a_tensor_is_pushed_in_the_steps_after_the_order) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  CHECK(!producer.Push(1));  // nobody has ordered it
+  const Answer answer = consumer.Ask(2, consumer.order);
+  CHECK(answer.what() == Asked::kInRendezvous);
+  CHECK(answer.accepted != 0);
+  CHECK(!producer.Push(2));  // it was asked for
+  CHECK(producer.Push(3));
+  CHECK_EQ(ValueOf(consumer.Take(3)), 3.0f);
+}
+
+TEST(a_push_goes_to_the_session_that_ordered_it_only) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  CHECK(!producer.Push(2, ScopeOf("another session")));
+  CHECK(producer.Push(3));
+}
+
+TEST(who_asks_for_what_was_pushed_over_another_connection_is_told_at_once) {
+  Producer producer;
+  Consumer first(producer.address);
+  Consumer second(producer.address);
+  first.Ask(1, first.order);
+  CHECK(producer.Push(2));
+  CHECK(second.Ask(2, second.order).what() == Asked::kGone);
+  CHECK(first.Ask(2, 0).what() == Asked::kOnItsWay);
+  // Its order has replaced the first one's.
+  CHECK(producer.Push(3));
+  CHECK_EQ(ValueOf(second.Take(3)), 3.0f);
+}
+
+TEST(of_two_connections_that_ask_the_last_one_gets_the_tensor) {
+  Producer producer;
+  Consumer first(producer.address);
+  Consumer second(producer.address);
+  const uint64_t one = first.Ask(1, 0).connection_id;
+  const uint64_t two = second.Ask(1, 0).connection_id;
+  CHECK(!producer.orders.Claim(1, kKey, one));
+  CHECK(producer.orders.Claim(1, kKey, two));
+  CHECK(first.Ask(1, 0).what() == Asked::kGone);
+}
+
+TEST(what_a_lost_connection_had_brought_stays) {
+  auto producer = std::make_unique<Producer>();
+  Consumer consumer(producer->address);
+  consumer.Ask(1, consumer.order);
+  CHECK(producer->Push(2));
+  WaitForPushes(producer.get(), &consumer, 3);
+  const auto waiting = std::make_shared<TestWaiter>();
+  Pushed here;
+  CHECK(consumer.inbox->Expect(4, consumer.order, kKey, waiting, &here) == Expected::kWait);
+  producer.reset();
+  CHECK(!waiting->lost.Wait().ok());
+  CHECK_EQ(ValueOf(consumer.Take(2)), 2.0f);
+  // The order has ended with its connection.
+  CHECK(consumer.inbox->Expect(5, consumer.order, kKey, waiting, &here) == Expected::kAsk);
+}
+
+TEST(what_is_pushed_for_a_step_that_has_ended_is_dropped) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  for (const int64_t step : {int64_t{20}, int64_t{-20}}) {  // functions have negative ones
+    consumer.ended->Add(step);
+    CHECK(producer.Push(step, kScope, 1 << 20));
+    WaitForPushes(&producer, &consumer, step + 1);
+    Pushed here;
+    CHECK(consumer.Expect(step, &here) == Expected::kWait);
+    consumer.waiter = std::make_shared<TestWaiter>();
+  }
+}
+
+TEST(what_is_not_taken_goes_when_its_step_ends) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  for (const int64_t step : {int64_t{20}, int64_t{-20}}) {
+    CHECK(producer.Push(step));
+    WaitForPushes(&producer, &consumer, step + 1);
+    consumer.ended->Add(step);
+    consumer.inbox->EndStep(step);
+    Pushed here;
+    CHECK(consumer.Expect(step, &here) == Expected::kWait);
+    consumer.waiter = std::make_shared<TestWaiter>();
+  }
+}
+
+TEST(a_push_that_does_not_come_is_asked_for) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  WaitForPushes(&producer, &consumer, 2);
+  Pushed here;
+  CHECK(consumer.Expect(3, &here) == Expected::kWait);
+  CHECK(consumer.waiter->asks.Wait());
+}
+
+TEST(orders_and_notes_end_with_session_and_step) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  CHECK(producer.Push(2));
+  producer.orders.EndStep(2);
+  CHECK(consumer.Ask(2, 0).what() == Asked::kInRendezvous);
+  producer.orders.EndScope(kScope);
+  CHECK(!producer.Push(3));
+  consumer.inbox->EndScope(kScope);
+  CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey).number == consumer.order, false);
+}
+
+TEST(nothing_is_pushed_outside_of_steps) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  CHECK(consumer.Ask(kNoStep, consumer.order).accepted == 0);
+  CHECK(!producer.Push(kNoStep));
+}
+
+}  // namespace
+}  // namespace tensorwire::plugin
+
+RUN_TESTS()
