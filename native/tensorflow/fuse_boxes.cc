@@ -1,97 +1,118 @@
 #include "fuse_boxes.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "tensorflow/core/platform/status.h"
 
 namespace tensorwire::plugin {
+
+using tensorflow::OpKernelContext;
 
 FuseBoxes& FuseBoxes::Get() {
   static auto* const boxes = new FuseBoxes;  // a rendezvous may outlive the library's statics
   return *boxes;
 }
 
-absl::Status FuseBoxes::FindOrBeginLocked(Shard* shard, tensorflow::RendezvousInterface* rendezvous,
-                                          OfRendezvous** out) {
-  const auto known = shard->steps.find(rendezvous);
-  if (known != shard->steps.end()) {
-    *out = &known->second;
-    return absl::OkStatus();
-  }
-  auto* const counted = dynamic_cast<tensorflow::Rendezvous*>(rendezvous);
-  if (counted == nullptr) {
-    return absl::InternalError("tensor_fuse: this step has no rendezvous that other tasks reach");
-  }
-  OfRendezvous& fresh = shard->steps[rendezvous];
-  fresh.end = std::make_unique<tensorflow::core::WeakPtr<tensorflow::Rendezvous>>(
-      counted, [this, rendezvous] { End(rendezvous); });
-  *out = &fresh;
-  return absl::OkStatus();
-}
-
-absl::Status FuseBoxes::FindOrMake(tensorflow::RendezvousInterface* rendezvous, uint64_t id,
-                                   size_t parts, std::shared_ptr<FuseBox>* out) {
-  Shard& shard = ShardOf(rendezvous);
-  std::lock_guard lock(shard.mutex);
-  OfRendezvous* step = nullptr;
-  if (absl::Status s = FindOrBeginLocked(&shard, rendezvous, &step); !s.ok()) return s;
-  for (const auto& [known, box] : step->boxes) {
-    if (known != id) continue;
-    *out = box;
-    return absl::OkStatus();
-  }
-  *out = std::make_shared<FuseBox>(parts);
-  step->boxes.emplace_back(id, *out);
-  return absl::OkStatus();
-}
-
-absl::Status FuseBoxes::Add(tensorflow::RendezvousInterface* rendezvous, uint64_t id,
-                            std::shared_ptr<FuseBox> box) {
-  Shard& shard = ShardOf(rendezvous);
-  std::lock_guard lock(shard.mutex);
-  OfRendezvous* step = nullptr;
-  if (absl::Status s = FindOrBeginLocked(&shard, rendezvous, &step); !s.ok()) return s;
-  step->boxes.emplace_back(id, std::move(box));
-  return absl::OkStatus();
-}
-
-std::shared_ptr<FuseBox> FuseBoxes::Find(tensorflow::RendezvousInterface* rendezvous, uint64_t id) {
-  Shard& shard = ShardOf(rendezvous);
-  std::lock_guard lock(shard.mutex);
-  const auto step = shard.steps.find(rendezvous);
-  if (step == shard.steps.end()) return nullptr;
-  for (const auto& [known, box] : step->second.boxes) {
-    if (known == id) return box;
+FuseBoxes::Entry* FuseBoxes::FindLocked(Shard* shard, Key rendezvous, uint64_t id) {
+  const auto step = shard->steps.find(rendezvous);
+  if (step == shard->steps.end()) return nullptr;
+  for (Entry& entry : step->second.boxes) {
+    if (entry.id == id) return &entry;
   }
   return nullptr;
 }
 
-void FuseBoxes::Remove(tensorflow::RendezvousInterface* rendezvous, uint64_t id) {
-  Shard& shard = ShardOf(rendezvous);
-  std::lock_guard lock(shard.mutex);
-  const auto step = shard.steps.find(rendezvous);
-  if (step == shard.steps.end()) return;
-  auto& boxes = step->second.boxes;
-  boxes.erase(std::remove_if(boxes.begin(), boxes.end(),
-                             [id](const auto& entry) { return entry.first == id; }),
-              boxes.end());
+absl::Status FuseBoxes::AddLocked(Shard* shard, OpKernelContext* ctx, uint64_t id,
+                                  std::shared_ptr<FuseBox> box) {
+  const Key rendezvous = ctx->rendezvous();
+  auto step = shard->steps.find(rendezvous);
+  if (step == shard->steps.end()) {
+    auto* const counted = dynamic_cast<tensorflow::Rendezvous*>(ctx->rendezvous());
+    if (counted == nullptr) {
+      return absl::InternalError("tensor_fuse: this step has no rendezvous that other tasks reach");
+    }
+    step = shard->steps.try_emplace(rendezvous).first;
+    step->second.end = std::make_unique<tensorflow::core::WeakPtr<tensorflow::Rendezvous>>(
+        counted, [this, rendezvous] { EndStep(rendezvous); });
+  }
+  Entry entry{id, std::move(box)};
+  if (auto* const cancellation = ctx->cancellation_manager(); cancellation != nullptr) {
+    entry.token = cancellation->get_cancellation_token();
+    if (!cancellation->RegisterCallback(entry.token,
+                                        [this, rendezvous, id] { Drop(rendezvous, id); })) {
+      return tensorflow::StatusGroup::MakeDerived(
+          absl::CancelledError("tensor_fuse: the step has been cancelled"));
+    }
+  }
+  step->second.boxes.push_back(std::move(entry));
+  return absl::OkStatus();
 }
 
-void FuseBoxes::End(Key rendezvous) {
-  OfRendezvous ended;  // what is in its boxes is freed without the lock
+absl::Status FuseBoxes::FindOrMake(OpKernelContext* ctx, uint64_t id, size_t parts,
+                                   std::shared_ptr<FuseBox>* out) {
+  Shard& shard = ShardOf(ctx->rendezvous());
+  std::lock_guard lock(shard.mutex);
+  if (const Entry* const known = FindLocked(&shard, ctx->rendezvous(), id); known != nullptr) {
+    *out = known->box;
+    return absl::OkStatus();
+  }
+  *out = std::make_shared<FuseBox>(parts);
+  return AddLocked(&shard, ctx, id, *out);
+}
+
+absl::Status FuseBoxes::Add(OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox> box) {
+  Shard& shard = ShardOf(ctx->rendezvous());
+  std::lock_guard lock(shard.mutex);
+  return AddLocked(&shard, ctx, id, std::move(box));
+}
+
+absl::Status FuseBoxes::Find(OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox>* out) {
+  Shard& shard = ShardOf(ctx->rendezvous());
+  std::lock_guard lock(shard.mutex);
+  const Entry* const known = FindLocked(&shard, ctx->rendezvous(), id);
+  if (known == nullptr) {
+    return tensorflow::StatusGroup::MakeDerived(
+        absl::CancelledError("tensor_fuse: the step has been cancelled"));
+  }
+  *out = known->box;
+  return absl::OkStatus();
+}
+
+void FuseBoxes::Remove(OpKernelContext* ctx, uint64_t id) {
+  auto token = tensorflow::CancellationManager::kInvalidToken;
+  {
+    Shard& shard = ShardOf(ctx->rendezvous());
+    std::lock_guard lock(shard.mutex);
+    if (const Entry* const known = FindLocked(&shard, ctx->rendezvous(), id); known != nullptr) {
+      token = known->token;
+    }
+  }
+  if (token != tensorflow::CancellationManager::kInvalidToken) {
+    ctx->cancellation_manager()->TryDeregisterCallback(token);  // or it drops the box just now
+  }
+  Drop(ctx->rendezvous(), id);
+}
+
+void FuseBoxes::Drop(Key rendezvous, uint64_t id) {
+  std::shared_ptr<FuseBox> dropped;  // what is in it is freed without the lock
+  Shard& shard = ShardOf(rendezvous);
+  std::lock_guard lock(shard.mutex);
+  Entry* const known = FindLocked(&shard, rendezvous, id);
+  if (known == nullptr) return;
+  dropped = std::move(known->box);
+  auto& boxes = shard.steps[rendezvous].boxes;
+  boxes.erase(boxes.begin() + (known - boxes.data()));
+}
+
+void FuseBoxes::EndStep(Key rendezvous) {
+  Step ended;  // freed without the lock
   Shard& shard = ShardOf(rendezvous);
   std::lock_guard lock(shard.mutex);
   const auto at = shard.steps.find(rendezvous);
   if (at == shard.steps.end()) return;
   ended = std::move(at->second);
   shard.steps.erase(at);
-}
-
-size_t FuseBoxes::size() const {
-  size_t boxes = 0;
-  for (const Shard& shard : shards_) {
-    std::lock_guard lock(shard.mutex);
-    for (const auto& [rendezvous, step] : shard.steps) boxes += step.boxes.size();
-  }
-  return boxes;
 }
 
 }  // namespace tensorwire::plugin

@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "fused_tensor.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
 
 namespace tensorwire::plugin {
@@ -32,44 +34,49 @@ class FuseBox {
   std::atomic<int> missing_;
 };
 
-// The boxes of all steps and calls of functions that run in this process. Each of them has a
-// rendezvous of its own, and its boxes end with that: what a step that fails leaves goes with it,
-// also where TensorFlow keeps a step's container for longer (it does for functions), and a later
-// step whose rendezvous has the same address finds no box of it. Thread-safe.
+// The boxes of all steps and calls of functions that run in this process, each of which has a
+// rendezvous of its own. A step that fails leaves boxes: they go when it is cancelled, as every
+// step that fails is, or at the latest with its rendezvous, so that no later one at the same
+// address finds them. (TensorFlow's own container of a step is not emptied after a function.)
+// Thread-safe.
 class FuseBoxes {
  public:
   static FuseBoxes& Get();
 
-  // `id`: of the group, and which end of it.
-  // The box, made for `parts` parts when it is asked for first.
-  absl::Status FindOrMake(tensorflow::RendezvousInterface* rendezvous, uint64_t id, size_t parts,
+  // `id`: of the group, and which end of it. All fail where the step is cancelled.
+  // The box of this step, made for `parts` parts when it is asked for first.
+  absl::Status FindOrMake(tensorflow::OpKernelContext* ctx, uint64_t id, size_t parts,
                           std::shared_ptr<FuseBox>* out);
-  absl::Status Add(tensorflow::RendezvousInterface* rendezvous, uint64_t id,
-                   std::shared_ptr<FuseBox> box);
-  // Null where there is none.
-  std::shared_ptr<FuseBox> Find(tensorflow::RendezvousInterface* rendezvous, uint64_t id);
-  void Remove(tensorflow::RendezvousInterface* rendezvous, uint64_t id);
-
-  size_t size() const;  // how many boxes there are
+  absl::Status Add(tensorflow::OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox> box);
+  absl::Status Find(tensorflow::OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox>* out);
+  // All of its nodes are done with it.
+  void Remove(tensorflow::OpKernelContext* ctx, uint64_t id);
 
  private:
   using Key = const tensorflow::RendezvousInterface*;
-  struct OfRendezvous {
+  struct Entry {
+    uint64_t id = 0;
+    std::shared_ptr<FuseBox> box;
+    tensorflow::CancellationToken token = tensorflow::CancellationManager::kInvalidToken;
+  };
+  struct Step {
     std::unique_ptr<tensorflow::core::WeakPtr<tensorflow::Rendezvous>> end;  // tells of its end
-    std::vector<std::pair<uint64_t, std::shared_ptr<FuseBox>>> boxes;
+    std::vector<Entry> boxes;
   };
   struct Shard {
-    mutable std::mutex mutex;
-    std::unordered_map<Key, OfRendezvous> steps;
+    std::mutex mutex;
+    std::unordered_map<Key, Step> steps;
   };
   static constexpr size_t kShards = 16;
 
   Shard& ShardOf(Key rendezvous) {
     return shards_[reinterpret_cast<uintptr_t>(rendezvous) / 64 % kShards];
   }
-  absl::Status FindOrBeginLocked(Shard* shard, tensorflow::RendezvousInterface* rendezvous,
-                                 OfRendezvous** out);
-  void End(Key rendezvous);
+  absl::Status AddLocked(Shard* shard, tensorflow::OpKernelContext* ctx, uint64_t id,
+                         std::shared_ptr<FuseBox> box);
+  static Entry* FindLocked(Shard* shard, Key rendezvous, uint64_t id);
+  void Drop(Key rendezvous, uint64_t id);
+  void EndStep(Key rendezvous);
 
   std::array<Shard, kShards> shards_;
 };

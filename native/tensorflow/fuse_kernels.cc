@@ -93,8 +93,8 @@ class FuseSendOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     std::shared_ptr<FuseBox> box;
-    OP_REQUIRES_OK(ctx, FuseBoxes::Get().FindOrMake(ctx->rendezvous(), group_.sending_id(),
-                                                    group_.parts(), &box));
+    OP_REQUIRES_OK(ctx,
+                   FuseBoxes::Get().FindOrMake(ctx, group_.sending_id(), group_.parts(), &box));
     FusedPart& part = box->part(index_);
     if (!ctx->is_input_dead()) {
       part.tensor = ctx->input(0);
@@ -109,7 +109,7 @@ class FuseSendOp : public tensorflow::OpKernel {
     if (!box->IsLastOne()) return;
     Tensor fused;
     OP_REQUIRES_OK(ctx, Fuse(box->parts(), &fused));
-    FuseBoxes::Get().Remove(ctx->rendezvous(), group_.sending_id());
+    FuseBoxes::Get().Remove(ctx, group_.sending_id());
     Counters().fused_messages.fetch_add(1, std::memory_order_relaxed);
     Counters().fused_tensors.fetch_add(group_.parts(), std::memory_order_relaxed);
     OP_REQUIRES_OK(ctx, Send(ctx, group_.key(), fused));
@@ -216,7 +216,7 @@ class FuseReceiveOp : public tensorflow::AsyncOpKernel {
     }
     OP_REQUIRES_OK_ASYNC(ctx, all, arrival->done);
     OP_REQUIRES_OK_ASYNC(ctx,
-                         FuseBoxes::Get().Add(ctx->rendezvous(), group_.receiving_id(),
+                         FuseBoxes::Get().Add(ctx, group_.receiving_id(),
                                               std::make_shared<FuseBox>(std::move(arrival->parts))),
                          arrival->done);
     ctx->set_output(0, Tensor(tensorflow::DT_UINT8, {0}));  // the parts are had from the box
@@ -235,12 +235,10 @@ class FusePartOp : public tensorflow::OpKernel {
   bool IsExpensive() override { return false; }
 
   void Compute(OpKernelContext* ctx) override {
-    const std::shared_ptr<FuseBox> box =
-        FuseBoxes::Get().Find(ctx->rendezvous(), group_.receiving_id());
-    OP_REQUIRES(ctx, box != nullptr,
-                absl::InternalError("tensor_fuse: a part is wanted of what has not arrived"));
+    std::shared_ptr<FuseBox> box;
+    OP_REQUIRES_OK(ctx, FuseBoxes::Get().Find(ctx, group_.receiving_id(), &box));
     FusedPart part = std::move(box->part(index_));
-    if (box->IsLastOne()) FuseBoxes::Get().Remove(ctx->rendezvous(), group_.receiving_id());
+    if (box->IsLastOne()) FuseBoxes::Get().Remove(ctx, group_.receiving_id());
     if (part.way == FusedPart::Way::kDead) return;
     OP_REQUIRES(ctx, part.tensor.dtype() == ctx->expected_output_dtype(0),
                 absl::InternalError("tensor_fuse: a tensor of another type arrived"));

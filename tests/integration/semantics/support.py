@@ -66,12 +66,13 @@ class TensorFlowCluster:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         spec: Mapping[str, list[str]] | None = None,
+        serves: int | None = None,
     ) -> Task:
-        """Starts a server without waiting for it."""
+        """Starts a server without waiting for it; `serves`: as another index of its job."""
         arguments = {
             "spec": dict(spec or self.spec),
             "job": job,
-            "index": index,
+            "index": index if serves is None else serves,
             "protocol": self.protocol,
             "plugin": self.plugin,
         }

@@ -1,0 +1,91 @@
+"""A chief whose functions fail: what stays of them in the tasks?
+
+usage: failing_functions_script.py '{"protocol", "spec", "pids", "mode", "calls"}'
+Prints, as JSON, the resident MB of each task before and after the calls, and what went wrong of
+the calls that should not fail.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import psutil
+import tensorflow as tf
+
+import tensorwire.tf  # noqa: F401
+
+PS = "/job:ps/replica:0/task:0/device:CPU:0"
+WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
+LARGE = 6_250_000  # floats, 25 MB
+PARTS = 8
+PART = 25_000  # floats: as large as a part of a fused tensor may be
+
+
+def large_tensors() -> Any:
+    """A function that sends a large tensor from the ps, and fails at the worker."""
+    with tf.device(PS):
+        variable = tf.Variable(tf.zeros([LARGE]))
+
+    @tf.function
+    def step(index: tf.Tensor) -> tf.Tensor:
+        with tf.device(WORKER):
+            return tf.reduce_sum(variable.read_value()) + tf.gather(tf.range(4.0), index)
+
+    return lambda index: float(step(index)) == 1.0
+
+
+def fused_tensors() -> Any:
+    """A function whose tensors travel as one, of which the last is not made."""
+
+    @tf.function
+    def step(index: tf.Tensor) -> tf.Tensor:
+        with tf.device(PS):
+            parts = [tf.fill([PART], tf.cast(index + i, tf.float32)) for i in range(PARTS)]
+            # It fails when the others have been made.
+            with tf.control_dependencies(parts):
+                last = tf.gather(tf.range(4.0), index)
+        with tf.device(WORKER):
+            return tf.add_n([tf.reduce_max(part) for part in parts]) + last
+
+    return lambda index: float(step(index)) == PARTS * 1.0 + sum(range(PARTS)) + 1.0
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    tf.config.experimental_connect_to_cluster(
+        tf.train.ClusterSpec(told["spec"]),
+        job_name="chief",
+        task_index=0,
+        protocol=told["protocol"],
+        make_master_device_default=False,
+    )
+    step = large_tensors() if told["mode"] == "large" else fused_tensors()
+
+    def resident_mb() -> dict[str, float]:
+        return {
+            task: psutil.Process(pid).memory_info().rss / 1e6 for task, pid in told["pids"].items()
+        }
+
+    wrong = 0
+
+    def call(times: int, fails: bool) -> None:
+        nonlocal wrong
+        for _ in range(times):
+            if fails:
+                try:
+                    step(tf.constant(9))
+                    wrong += 1
+                except tf.errors.InvalidArgumentError:
+                    pass
+            wrong += not step(tf.constant(1))
+
+    call(10, fails=False)
+    before = resident_mb()
+    call(told["calls"], fails=True)
+    print(json.dumps({"before": before, "after": resident_mb(), "wrong": wrong}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

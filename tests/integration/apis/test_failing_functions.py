@@ -1,0 +1,49 @@
+"""Functions of TF2 that fail leave nothing in the tasks that they ran on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from semantics.support import PROTOCOLS, TensorFlowCluster, task_environment
+
+from .support import HERE
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+
+CALLS = {"large": 60, "fused": 600}
+# If each failed call left what had been sent for it, it would be 1500 and 480 MB.
+MOST_GROWTH_MB = 200
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("mode", CALLS)
+def test_failed_functions_leave_nothing_behind(plugin: None, mode: str, protocol: str) -> None:
+    env = {"TENSORWIRE_TENSOR_FUSE": "1" if mode == "fused" else "0"}
+    jobs = {"ps": 1, "worker": 1, "chief": 1}
+    with TensorFlowCluster(protocol, jobs, plugin=True) as cluster:
+        cluster.ready(*(cluster.begin(job, 0, env) for job in ("ps", "worker")))
+        told = {
+            "protocol": protocol,
+            "spec": cluster.spec,
+            "pids": {name: task.pid for name, task in cluster.tasks.items()},
+            "mode": mode,
+            "calls": CALLS[mode],
+        }
+        done = subprocess.run(
+            [sys.executable, HERE / "failing_functions_script.py", json.dumps(told)],
+            env={**os.environ, **task_environment(env)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout.splitlines()[-1])
+    assert said["wrong"] == 0
+    growth = {task: said["after"][task] - said["before"][task] for task in said["before"]}
+    assert max(growth.values()) < MOST_GROWTH_MB, growth
