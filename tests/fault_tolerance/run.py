@@ -15,9 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 SUITE = Path(__file__).with_name("suite.py")
 CLASSES = ("MultiWorker", "SingleWorker")

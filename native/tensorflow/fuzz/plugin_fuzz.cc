@@ -141,20 +141,21 @@ class PushWaiter : public PushInbox::Waiter {
 
 void Push(std::string_view metadata, std::string_view payload, bool lost, uint8_t order) {
   constexpr int64_t kStep = 7;
-  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>());
+  const auto ended = std::make_shared<RecentSteps>();
+  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), ended);
   const auto waiter = std::make_shared<PushWaiter>(payload.size());
   const std::string key = "/job:a/replica:0/task:0/device:CPU:0;1;/job:b;edge_1_x;0:0";
-  uint32_t number = 0;
   Pushed here;
-  TensorCounters* counters = nullptr;
-  inbox->Expect(kStep - 1, key, waiter, &number, &here, &counters);
-  inbox->Expect(kStep, key, waiter, &number, &here, &counters);  // has order 1
-  if (order % 2 == 0) inbox->Accept(1, 100);
+  inbox->OrderFor(/*scope=*/1, key);
+  const uint32_t number = inbox->OrderFor(/*scope=*/1, key).number;  // the second time it has one
+  inbox->Expect(kStep - 1, /*order=*/0, key, waiter, &here);
+  inbox->Expect(kStep, number, key, waiter, &here);
+  if (order % 2 == 0) inbox->Accept(number, 100);
   Deliver(inbox->BeginFromReactor(order % 4).get(), metadata, payload, lost);
-  if (inbox->Expect(kStep + 1, key, waiter, &number, &here, &counters) ==
-      PushInbox::Expected::kHere) {
+  if (inbox->Expect(kStep + 1, number, key, waiter, &here) == PushInbox::Expected::kHere) {
     waiter->OnPush(std::move(here));
   }
+  ended->Add(kStep);
   inbox->EndStep(kStep);
   inbox->OnLost(wire::Status(wire::Code::kUnavailable, "the end"));
 }

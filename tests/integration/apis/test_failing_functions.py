@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 from semantics.support import PROTOCOLS, TensorFlowCluster, task_environment
 
 from .support import HERE
