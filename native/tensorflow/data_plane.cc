@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "pool_allocator.h"
 #include "status.h"
 #include "tensorflow/core/platform/logging.h"
@@ -68,7 +71,7 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
     const auto own = job.tasks().find(server_def.task_index());
     if (own != job.tasks().end()) plane->own_address_ = own->second;
   }
-  if (absl::Status s = plane->ReadEndpointMap(server_def); !s.ok()) return s;
+  if (absl::Status s = plane->FindEndpointMap(server_def); !s.ok()) return s;
 
   wire::EngineOptions options;
   options.name = plane->name_;
@@ -90,49 +93,74 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
 
 DataPlane::~DataPlane() = default;
 
-absl::Status DataPlane::ReadEndpointMap(const tensorflow::ServerDef& server_def) {
+absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def) {
   const char* named = std::getenv(kMapVariable);
   const bool required = named != nullptr && *named != '\0';
   const std::string path = required ? named : kMapFile;
-  std::ifstream file(path);
-  if (!file) {
-    if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();  // the rule serves
-    return absl::InvalidArgumentError(
-        "grpc++: cannot read the endpoint map " + path +
-        (required ? std::string(", which ") + kMapVariable + " names" : ""));
+  if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();  // the rule serves
+  std::error_code ignored;
+  const std::string absolute = std::filesystem::absolute(path, ignored).string();
+  map_file_ = absolute.empty() ? path : absolute;  // the process may change its working directory
+  if (absl::Status s = ReadEndpointMap(); !s.ok()) {
+    return absl::Status(
+        s.code(), absl::StrCat(s.message(),
+                               required ? std::string(", which ") + kMapVariable + " names" : ""));
   }
-  std::ostringstream text;
-  text << file.rdbuf();
-  wire::EndpointMap map;
-  if (wire::Status s = wire::ParseEndpointMap(text.str(), path, &map); !s.ok()) return FromWire(s);
-
   std::set<std::string> grpc_addresses;
   for (const auto& job : server_def.cluster().job()) {
     for (const auto& [index, address] : job.tasks()) grpc_addresses.insert(address);
   }
-  for (const auto& [grpc, data] : map) {
+  for (const auto& [grpc, data] : data_address_) {
     if (grpc_addresses.count(grpc) == 0) {
-      return absl::InvalidArgumentError("grpc++: " + path + " has a line for " + grpc +
+      return absl::InvalidArgumentError("grpc++: " + map_file_ + " has a line for " + grpc +
                                         ", which is no task of the cluster" + kMapFormat);
     }
-    data_address_[grpc] = data;
   }
-  for (const auto& job : server_def.cluster().job()) {
-    for (const auto& [index, address] : job.tasks()) {
-      if (data_address_.count(address) == 0) {
-        return absl::InvalidArgumentError("grpc++: " + path + " has no line for " + address + " (" +
-                                          TaskName(job.name(), index) + ")" + kMapFormat);
-      }
-    }
+  return CheckCluster(server_def.cluster());
+}
+
+absl::Status DataPlane::ReadEndpointMap() {
+  std::ifstream file(map_file_);
+  if (!file) return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + map_file_);
+  std::ostringstream text;
+  text << file.rdbuf();
+  wire::EndpointMap map;
+  if (wire::Status s = wire::ParseEndpointMap(text.str(), map_file_, &map); !s.ok()) {
+    return FromWire(s);
   }
-  map_file_ = path;
+  std::lock_guard lock(mutex_);
+  for (const auto& [grpc, data] : map) data_address_[grpc] = data;
   return absl::OkStatus();
 }
 
+std::string DataPlane::WithoutLine(const tensorflow::ClusterDef& cluster) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& job : cluster.job()) {
+    for (const auto& [index, address] : job.tasks()) {
+      if (data_address_.count(address) != 0) continue;
+      return address + " (" + TaskName(job.name(), index) + ")";
+    }
+  }
+  return "";
+}
+
+absl::Status DataPlane::CheckCluster(const tensorflow::ClusterDef& cluster) {
+  if (map_file_.empty() || WithoutLine(cluster).empty()) return absl::OkStatus();
+  // A task that has joined may have got its line since.
+  if (absl::Status s = ReadEndpointMap(); !s.ok()) return s;
+  const std::string missing = WithoutLine(cluster);
+  if (missing.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("grpc++: " + map_file_ + " has no line for " + missing +
+                                    kMapFormat);
+}
+
 absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string* out) const {
-  if (const auto mapped = data_address_.find(grpc_address); mapped != data_address_.end()) {
-    *out = mapped->second;
-    return absl::OkStatus();
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto mapped = data_address_.find(grpc_address); mapped != data_address_.end()) {
+      *out = mapped->second;
+      return absl::OkStatus();
+    }
   }
   std::string host;
   int port = 0;
@@ -148,7 +176,7 @@ absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string
 absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler) {
   std::string grpc_address = own_address_;
   const auto colon = grpc_address.rfind(':');
-  if (data_address_.count(grpc_address) == 0 && colon != std::string::npos) {
+  if (map_file_.empty() && colon != std::string::npos) {
     grpc_address = grpc_address.substr(0, colon + 1) + std::to_string(grpc_port);
     if (colon == 0) grpc_address = "localhost" + grpc_address;
   }

@@ -41,6 +41,10 @@ class DataPlane {
   // Ends the engine: nothing is sent, and nobody is called back.
   void Stop() { engine_->Stop(); }
 
+  // Whether all tasks have a data address: where there is an endpoint map, each needs a line in it,
+  // and the map is read again for one that has none. Names what is missing.
+  absl::Status CheckCluster(const tensorflow::ClusterDef& cluster);
+
   // The way to a task, and what it sends unasked.
   struct Link {
     std::shared_ptr<wire::Channel> channel;
@@ -68,21 +72,24 @@ class DataPlane {
 
  private:
   DataPlane() = default;
-  absl::Status ReadEndpointMap(const tensorflow::ServerDef& server_def);
+  absl::Status FindEndpointMap(const tensorflow::ServerDef& server_def);
+  absl::Status ReadEndpointMap();
+  // A task that the map has no line for; "" where there is none.
+  std::string WithoutLine(const tensorflow::ClusterDef& cluster) const;
   absl::Status DataAddress(const std::string& grpc_address, std::string* out) const;
 
   std::string name_;
   std::string cluster_;
   std::string own_address_;  // of gRPC, as the cluster spec has it
   std::string map_file_;     // "" where there is none
-  std::map<std::string, std::string> data_address_;
   StandingOrders orders_;
   RecentSteps failed_steps_;
   const std::shared_ptr<RecentSteps> ended_steps_ = std::make_shared<RecentSteps>();
   std::unique_ptr<wire::Engine> engine_;
 
-  std::mutex mutex_;
-  std::map<std::string, Link> links_;  // by task and data address
+  mutable std::mutex mutex_;
+  std::map<std::string, std::string> data_address_;  // by gRPC address, as the map has them
+  std::map<std::string, Link> links_;                // by task and data address
 };
 
 }  // namespace tensorwire::plugin

@@ -132,6 +132,8 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
  protected:
   absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
                                   tensorflow::WorkerCacheInterface** out) override {
+    // Tasks may have joined: update_server_def.
+    if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
     tensorflow::WorkerCacheInterface* grpc = nullptr;
     if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;
     std::map<std::string, std::string> addresses;

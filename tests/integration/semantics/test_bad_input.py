@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +22,7 @@ from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
 
-from .support import START_TIMEOUT_S, TensorFlowCluster, tf1
+from .support import START_TIMEOUT_S, TensorFlowCluster, task_environment, tf1
 from .test_sessions import Background
 
 pytestmark = [
@@ -31,17 +34,25 @@ pytestmark = [
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"
 MAP_NAME = ".endpoint_map"
+JOINING_CHIEF = Path(__file__).with_name("joining_chief.py")
 
 
-@pytest.fixture
-def pair() -> Iterator[TensorFlowCluster]:
-    """A ps and a worker of which none has been started, and for each a data address to map to."""
-    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+@contextlib.contextmanager
+def mapped_cluster(jobs: Mapping[str, int]) -> Iterator[TensorFlowCluster]:
+    """Tasks of which none has been started, and for each a data address to map to."""
+    with TensorFlowCluster("grpc++", jobs) as cluster:
         lease = PortLease()
         for address in addresses(cluster):
             cluster.mapped[address] = f"127.0.0.1:{lease.take()}"
         yield cluster
         lease.release()
+
+
+@pytest.fixture
+def pair() -> Iterator[TensorFlowCluster]:
+    """A ps and a worker."""
+    with mapped_cluster({"ps": 1, "worker": 1}) as cluster:
+        yield cluster
 
 
 def addresses(cluster: TensorFlowCluster) -> list[str]:
@@ -145,6 +156,30 @@ def test_a_map_named_by_the_variable_must_exist(pair: TensorFlowCluster, tmp_pat
     said = refusal(pair, env={"TENSORWIRE_ENDPOINT_MAP": missing})
     assert missing in said
     assert "TENSORWIRE_ENDPOINT_MAP" in said
+
+
+def test_a_task_that_joins_is_found_where_its_line_says(tmp_path: Path) -> None:
+    with mapped_cluster({"chief": 1, "ps": 1, "worker": 1}) as cluster:
+        lines = good_map(cluster)
+        file = tmp_path / MAP_NAME
+        file.write_text("\n".join(lines[:2]) + "\n")
+        without_worker = {job: hosts for job, hosts in cluster.spec.items() if job != "worker"}
+        cluster.ready(cluster.begin("ps", 0, cwd=tmp_path, spec=without_worker))
+        (worker_at := tmp_path / "worker").mkdir()
+        (worker_at / MAP_NAME).write_text("\n".join(lines))
+        cluster.ready(cluster.begin("worker", 0, cwd=worker_at))
+        told = {"spec": cluster.spec, "line": lines[2], "map": str(file)}
+        done = subprocess.run(
+            [sys.executable, JOINING_CHIEF, json.dumps(told)],
+            cwd=tmp_path,
+            env={**os.environ, **task_environment()},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert "result: 42.0" in done.stdout, done.stderr
+        assert f"has no line for {cluster.spec['worker'][0]}" in done.stdout
 
 
 # --- ports and variables -------------------------------------------------------------------------
