@@ -26,6 +26,8 @@ export PYTHONNOUSERSITE := 1
 
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
+# What TensorFlow's own tests of several processes import.
+TENSORFLOW_TESTS := portpicker dill tblib
 # Exact, because what is well formatted changes from version to version.
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 types-psutil
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
@@ -59,7 +61,8 @@ demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on g
 .PHONY: test
 test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, clang-tidy, both TensorFlows
 	@$$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages \
-	  lint native native-address native-thread integration-2.15.1 -- unit tidy integration-2.21.0
+	  lint native native-address native-thread integration-2.15.1 -- unit tidy integration-2.21.0 \
+	  -- fault-tolerance-2.15.1 fault-tolerance-2.21.0
 
 .PHONY: lint
 lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
@@ -116,14 +119,26 @@ integration-2.21.0: .venv/new.installed ## real clusters on TensorFlow 2.21.0
 
 .PHONY: integration-2.15.1
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
-	@mkdir -p build/skipped
-	@if python=$$(.ci/find-python $(OLD_PYTHONS)); then \
-	  $(MAKE) --no-print-directory .venv/old.installed && \
-	  TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(PYTEST) tests/integration; \
-	else \
-	  echo "TensorFlow $(OLD) needs Python $(OLD_PYTHONS), and none is here; install one to run this" \
-	    | tee build/skipped/$@; \
-	fi
+	@$(call on_old,TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(PYTEST) tests/integration)
+
+FAULT_TOLERANCE := tests/fault_tolerance/run.py --together
+.PHONY: fault-tolerance-2.21.0
+fault-tolerance-2.21.0: .venv/new.installed ## TensorFlow's own tests of ClusterCoordinator's fault tolerance, on grpc++
+	@.venv/new/bin/tensorwire build >/dev/null && .venv/new/bin/python $(FAULT_TOLERANCE)
+
+.PHONY: fault-tolerance-2.15.1
+fault-tolerance-2.15.1: ## the same on TensorFlow 2.15.1
+	@$(call on_old,.venv/old/bin/tensorwire build >/dev/null && .venv/old/bin/python $(FAULT_TOLERANCE))
+
+# Where no Python for the old TensorFlow is found, the stage is skipped.
+define on_old
+mkdir -p build/skipped; if python=$$(.ci/find-python $(OLD_PYTHONS)); then \
+  $(MAKE) --no-print-directory .venv/old.installed && $(1); \
+else \
+  echo "TensorFlow $(OLD) needs Python $(OLD_PYTHONS), and none is here; install one to run this" \
+    | tee build/skipped/$@; \
+fi
+endef
 
 # Not of `make test`: each version takes minutes, and 1.3 GB for its environment.
 .PHONY: versions
@@ -164,7 +179,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
 	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(PLAN) \
-	  $(BROWSER) $(K8S) $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(BROWSER) $(K8S) $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.
 	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tf-keras==$(NEW)
@@ -172,7 +187,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 .venv/old.ready: Makefile
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
-	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
 	@touch $@
 
 # With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but

@@ -9,6 +9,7 @@ With several it prints the seconds of each test on each of them, too; they take 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -42,42 +43,43 @@ class Result:
         return self.outcome == "skipped" or (self.outcome == "failed") == fails
 
 
-def run_suite(protocol: str, tests: list[str], folder: Path) -> list[Result]:
-    """The tests named, `Class` or `Class.test`, in one process and those that it starts."""
-    program, report = folder / "suite", folder / "report.xml"
-    program.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
-    program.chmod(0o755)
-    report.unlink(missing_ok=True)
-    log = folder / "suite.log"
-    environment = {**os.environ, "PROTOCOL": protocol, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [program, f"--xml_output_file={report}", f"--test_tmpdir={folder}", *tests],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=folder,
-            start_new_session=True,
-        )
-        try:
-            process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            print(f"{protocol}: not done after {TIMEOUT_S:.0f} s", file=sys.stderr)
-        finally:
-            kill_group(process)
-    if not report.exists():
-        tail = log.read_text(errors="replace").splitlines()[-40:]
-        raise SystemExit("\n".join([*tail, f"{protocol}: the suite ended without a report"]))
-    return [as_result(case, protocol) for case in ElementTree.parse(report).iter("testcase")]
+class Suite:
+    """The tests named (`Class` or `Class.test`), in one process and those that it starts."""
 
+    def __init__(self, protocol: str, test: str, folder: Path) -> None:
+        print(f"{test} on {protocol} …", flush=True)
+        self.protocol = protocol
+        folder.mkdir()
+        program = folder / "suite"
+        program.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
+        program.chmod(0o755)
+        self._report, self._log = folder / "report.xml", folder / "suite.log"
+        environment = {**os.environ, "PROTOCOL": protocol, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [program, f"--xml_output_file={self._report}", f"--test_tmpdir={folder}", test],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The suite's tasks are in its group; some outlive a test that failed."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
+    def wait(self) -> list[Result]:
+        """What came of the tests; exits with the end of the log where there is no report."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(TIMEOUT_S)
+        if not self._report.exists():
+            tail = self._log.read_text(errors="replace").splitlines()[-40:]
+            raise SystemExit("\n".join([*tail, f"{self.protocol}: the suite left no report"]))
+        cases = ElementTree.parse(self._report).iter("testcase")
+        return [as_result(case, self.protocol) for case in cases]
+
+    def kill(self) -> None:
+        """Its tasks are in its group; some outlive a test that failed."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def as_result(case: ElementTree.Element, protocol: str) -> Result:
@@ -115,15 +117,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--protocols", default="grpc++", help="grpc, grpc++ or both")
     parser.add_argument("--tests", default=",".join(CLASSES), help="Class or Class.test, …")
+    parser.add_argument("--together", action="store_true", help="all classes at the same time")
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     protocols = options.protocols.split(",")
+    runs = [(test, protocol) for test in options.tests.split(",") for protocol in protocols]
+    at_once = len(runs) if options.together else 1
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="fault_tolerance.") as folder:
-        for test in options.tests.split(","):
-            for protocol in protocols:
-                print(f"{test} on {protocol} …", flush=True)
-                results += run_suite(protocol, [test], Path(folder))
+        for first in range(0, len(runs), at_once):
+            with contextlib.ExitStack() as running:
+                suites = []
+                for index, (test, protocol) in enumerate(runs[first : first + at_once], first):
+                    suites.append(Suite(protocol, test, Path(folder, str(index))))
+                    running.callback(suites[-1].kill)
+                for suite in suites:
+                    results += suite.wait()
     print(table(results, protocols))
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
@@ -134,4 +143,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
