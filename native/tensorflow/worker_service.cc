@@ -38,8 +38,8 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const Rendezvous::ParsedKey&
   const uint64_t incarnation = (*device)->attributes().incarnation();
   if (incarnation == parsed.src_incarnation) return absl::OkStatus();
   return absl::AbortedError(
-      "RecvTensor expects another incarnation of " + std::string(parsed.src_device) + ": " +
-      std::to_string(parsed.src_incarnation) + " instead of " + std::to_string(incarnation) +
+      "RecvTensor expects a different device incarnation of " + std::string(parsed.src_device) +
+      ": " + std::to_string(parsed.src_incarnation) + " instead of " + std::to_string(incarnation) +
       ". The task was probably restarted; its log may say why.");
 }
 

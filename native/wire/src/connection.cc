@@ -534,7 +534,7 @@ void Connection::ShakeHandsFromReactor() {
       UpdateEventsFromReactor();
       return;
     case TlsStream::Handshake::kLost:
-      CloseFromReactor(Status(Code::kUnavailable, peer_ + " closed the connection"));
+      CloseFromReactor(Status(Code::kUnavailable, peer_ + " closed the connection: Socket closed"));
       return;
     case TlsStream::Handshake::kFailed: {
       const Status failed(Code::kFailedPrecondition,
@@ -647,9 +647,9 @@ void Connection::ReadFromReactor() {
     if (got == 0) {
       const std::string foreign = DescribeForeign(stash_);
       if (!foreign.empty()) context_->WarnAboutPeer(address_, peer_ + ": " + foreign);
-      CloseFromReactor(foreign.empty()
-                           ? Status(Code::kUnavailable, peer_ + " closed the connection")
-                           : Status(Code::kFailedPrecondition, foreign));
+      CloseFromReactor(foreign.empty() ? Status(Code::kUnavailable,
+                                                peer_ + " closed the connection: Socket closed")
+                                       : Status(Code::kFailedPrecondition, foreign));
       return;
     }
     arrived_us = NowUs();
