@@ -215,8 +215,7 @@ void WorkerService::RecvTensor(wire::Request request) {
           if (is_wanted) request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
           return;
         }
-        const bool is_last = plane->orders()->Claim(step_id, key, unanswered.connection_id());
-        if (!is_wanted || !is_last) {
+        if (!is_wanted || !plane->orders()->Claim(step_id, key, unanswered.connection_id())) {
           PutBack(env, *plane, step_id, key, send_args, value, is_dead);
           if (!is_wanted) return;
           request.Fail(ToWire(

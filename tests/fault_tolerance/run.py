@@ -12,11 +12,13 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -137,7 +139,13 @@ def main() -> int:
                     results += suite.wait()
     print(table(results, protocols))
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+        record = {
+            "command": f"tests/fault_tolerance/run.py --protocols {options.protocols}",
+            "tensorflow": version("tensorflow-cpu"),
+            "host": {"cores": len(os.sched_getaffinity(0)), "kernel": platform.release()},
+            "results": [asdict(result) for result in results],
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
     failed = [result for result in results if result.outcome == "failed"]
     for result in failed:
         print(f"{result.test} failed on {result.protocol}", file=sys.stderr)

@@ -295,8 +295,7 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
-    const int64_t patience_ms = std::min<int64_t>(std::max<int64_t>(share_ms, kLeastPatienceMs),
-                                                  context_->options.handshake_timeout_ms);
+    const int64_t patience_ms = std::max<int64_t>(share_ms, kLeastPatienceMs);
     opening_->CloseAtFromReactor(NowMs() + patience_ms, Status(Code::kUnavailable, "no answer"));
     return;
   }

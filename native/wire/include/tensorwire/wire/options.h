@@ -49,7 +49,7 @@ struct EngineOptions {
   // What a connection's requests may hold (metadata, payload and a kilobyte each) that have arrived
   // and are not answered. One that comes when it is used up fails with kResourceExhausted.
   uint64_t unanswered_bytes = 1ull << 30;
-  int connect_timeout_ms = 5000;     // how long a peer that does not answer is waited for
+  int connect_timeout_ms = 20000;    // how long a peer that does not answer is waited for, as gRPC
   int handshake_timeout_ms = 10000;  // how long a new connection may take to say who it is
   int ping_after_ms = 10000;         // silence after which a peer is asked for a sign of life
   int silent_timeout_ms = 30000;     // silence after which it counts as lost
