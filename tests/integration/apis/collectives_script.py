@@ -20,6 +20,7 @@ from reporting import keep_reporting, report
 
 tf1 = tf.compat.v1
 LARGE = 1_000_000  # elements; a ring sends them in parts
+LIMIT = 1000.0
 
 
 def main() -> None:
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--directory", required=True)
     parser.add_argument("--mode", choices=["mirrored", "session"], required=True)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--fails", action="store_true", help="a step fails, and others follow it")
     options = parser.parse_args()
     if options.protocol == "grpc++":
         import tensorwire.tf  # noqa: F401
@@ -47,6 +49,14 @@ def run_steps(options: argparse.Namespace, step: Callable[[int], Any]) -> list[A
             os._exit(0)  # TensorFlow's destructors would wait for the other task
         Path(options.directory, "begun").touch()
     return values
+
+
+def outcome(step: Callable[[int], Any], value: int) -> Any:
+    """What the step returned, or the class of its error."""
+    try:
+        return step(value)
+    except tf.errors.OpError as error:
+        return type(error).__name__
 
 
 def mirror(options: argparse.Namespace) -> None:
@@ -118,6 +128,12 @@ def run_session(options: argparse.Namespace) -> None:
             else:
                 value = tf.raw_ops.CollectiveBcastRecv(T=tf.float32, **told)
             received.append(value)
+    # Tensors that cross without a collective operation; on the worker a large number is an error.
+    with tf.device("/job:worker/task:0/device:CPU:0"):
+        with tf.control_dependencies([tf1.debugging.assert_less(number, LIMIT)]):
+            checked = number * 2.0
+    with tf.device("/job:chief/task:0/device:CPU:0"):
+        received.append(checked + tf.zeros([2]))
     with tf1.Session(server.target, config=session_config) as session:
 
         def step(value: int) -> Any:
@@ -125,6 +141,8 @@ def run_session(options: argparse.Namespace) -> None:
             return [[part.tolist() for part in parts] for parts in found]
 
         values = run_steps(options, step)
+        if options.fails:
+            values += [outcome(step, value) for value in (int(LIMIT), 1, 2)]
         report(options.directory, "chief-0", values=values)
         os._exit(0)  # TensorFlow's destructors would wait for the worker
 

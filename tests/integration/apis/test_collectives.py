@@ -48,7 +48,17 @@ def test_collective_operations_of_a_session_give_the_same_as_on_grpc(tmp_path: P
     wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments)
     for number, (sums, received) in enumerate(wire.values("chief-0")):
         assert sums == [[3.0 * number] * 2] * 4
-        assert received == [[number + 0.5] * 4] * 2
+        assert received == [*([[number + 0.5] * 4] * 2), [2.0 * number] * 2]
+    assert wire.values("chief-0") == expected.values("chief-0")
+
+
+def test_steps_after_one_that_failed_go_on_as_on_grpc(tmp_path: Path) -> None:
+    # TensorFlow gives steps with collective operations ids that may come again.
+    jobs = {"chief": 1, "worker": 1}
+    arguments = ["--mode", "session", "--steps", "3", "--fails"]
+    expected = train(SCRIPT, jobs, tmp_path / "grpc", "grpc", arguments)
+    wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments)
+    assert wire.values("chief-0")[3] == "InvalidArgumentError"
     assert wire.values("chief-0") == expected.values("chief-0")
 
 
