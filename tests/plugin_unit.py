@@ -16,6 +16,16 @@ from tensorwire.plugin.build import include_folders, packaged_source
 from tensorwire.plugin.tensorflow_install import LIBRARIES, find_tensorflow
 
 NATIVE = Path(__file__).parents[1] / "native"
+PUSH_TEST = NATIVE / "tensorflow/tests/push_test.cc"
+PUSH_FILES = (
+    "counters.cc",
+    "pool_allocator.cc",
+    "push_inbox.cc",
+    "standing_orders.cc",
+    "status.cc",
+    "tensor_codec.cc",
+    "tensor_figures.cc",
+)
 FUZZ = NATIVE / "tensorflow/fuzz/plugin_fuzz.cc"
 LIBFUZZER = (
     *("-O1", "-g", "-fsanitize=fuzzer,address,undefined"),

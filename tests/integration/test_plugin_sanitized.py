@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from plugin_unit import ADDRESS, FUZZ, NATIVE, THREAD, build_engine, build_unit, check
+from plugin_unit import (
+    ADDRESS,
+    FUZZ,
+    NATIVE,
+    PUSH_FILES,
+    PUSH_TEST,
+    THREAD,
+    build_engine,
+    build_unit,
+    check,
+)
 from tensorwire.lab.ports import PortLease
 
 pytestmark = [
@@ -67,6 +77,22 @@ def test_what_was_found_by_fuzzing_does_no_harm(gcc: list[str], tmp_path: Path) 
     for target in ("tensor", "fused", "requests"):
         inputs = [str(corpus / target), str(corpus / f"{target}.learned")]
         check([*before, program, *inputs], FUZZ_TARGET=target, ASAN_OPTIONS=NO_LEAKS)
+
+
+def test_pushes_touch_no_memory_that_is_not_their_own(gcc: list[str], tmp_path: Path) -> None:
+    before = runner(gcc, ADDRESS)
+    program = tmp_path / "push_test"
+    build_unit(program, PUSH_FILES, [PUSH_TEST], gcc, ADDRESS)
+    check([*before, program], ASAN_OPTIONS=NO_LEAKS)
+
+
+def test_pushes_have_no_data_race(gcc: list[str], tmp_path: Path) -> None:
+    before = runner(gcc, THREAD)
+    program, engine = tmp_path / "push_test", tmp_path / "libtensorwire.so"
+    build_engine(engine, gcc, THREAD)
+    files = [TESTS / "locks_for_tsan.cc", PUSH_TEST]
+    build_unit(program, PUSH_FILES, files, gcc, THREAD, engine)
+    check([*before, program])
 
 
 def test_the_plugin_at_work_has_no_data_race(gcc: list[str], tmp_path: Path) -> None:

@@ -6,22 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from plugin_unit import NATIVE, build_unit, check
+from plugin_unit import PUSH_FILES, PUSH_TEST, build_unit, check
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread", func_only=True)]
 
-TEST = NATIVE / "tensorflow/tests/push_test.cc"
 
 
 def test_a_push_never_costs_anybody_a_tensor(tmp_path: Path) -> None:
-    files = [
-        "counters.cc",
-        "pool_allocator.cc",
-        "push_inbox.cc",
-        "standing_orders.cc",
-        "status.cc",
-        "tensor_codec.cc",
-        "tensor_figures.cc",
-    ]
-    build_unit(tmp_path / "push_test", files, [TEST])
+    build_unit(tmp_path / "push_test", PUSH_FILES, [PUSH_TEST])
     check([tmp_path / "push_test"])
