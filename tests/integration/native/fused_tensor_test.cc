@@ -17,6 +17,7 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorwire::plugin::Fuse;
 using tensorwire::plugin::FusedPart;
+using tensorwire::plugin::IsLongToSplit;
 using tensorwire::plugin::Split;
 using tensorwire::plugin::WayOf;
 
@@ -110,10 +111,28 @@ void BadBytesAreRefusedOrReadAsTensors(Device* device) {
   std::printf("%llu\n", static_cast<unsigned long long>(sum));
 }
 
+// What takes long is not split on a communication thread.
+void WhatTakesLongToSplitIsKnown() {
+  auto is_long = [](int count, const Tensor& tensor) {
+    Tensor fused;
+    Check(Fuse(std::vector<FusedPart>(count, Live(tensor)), &fused).ok(), "parts are fused");
+    return IsLongToSplit(fused);
+  };
+  const Tensor floats(tensorflow::DT_FLOAT, TensorShape({1000}));
+  const Tensor strings(tensorflow::DT_STRING, TensorShape({1000}));
+  Check(!is_long(1, floats) && !is_long(200, floats), "parts that share memory are quick");
+  Check(is_long(2000, floats), "very many are not");
+  Check(!is_long(2, strings), "few strings are quick");
+  Check(is_long(200, strings), "many are not");
+  Check(!IsLongToSplit(floats), "what was not fused is refused at once");
+  Check(IsLongToSplit(Tensor(tensorflow::DT_UINT8, TensorShape({0}))) == false, "nothing as well");
+}
+
 }  // namespace
 
 int main() {
   Device device;
+  WhatTakesLongToSplitIsKnown();
   WhatWasFusedComesApartAgain(&device);
   BadBytesAreRefusedOrReadAsTensors(&device);
   return failures == 0 ? 0 : 1;
