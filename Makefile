@@ -121,7 +121,7 @@ integration-2.21.0: .venv/new.installed ## real clusters on TensorFlow 2.21.0
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
 	@$(call on_old,TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(PYTEST) tests/integration)
 
-FAULT_TOLERANCE := tests/fault_tolerance/run.py --together
+FAULT_TOLERANCE := tests/fault_tolerance/run.py --at-once 3
 .PHONY: fault-tolerance-2.21.0
 fault-tolerance-2.21.0: .venv/new.installed ## TensorFlow's own tests of ClusterCoordinator's fault tolerance, on grpc++
 	@.venv/new/bin/tensorwire build >/dev/null && .venv/new/bin/python $(FAULT_TOLERANCE)

@@ -2,8 +2,9 @@
 
 usage: python tests/fault_tolerance/run.py [--protocols grpc,grpc++] [--tests NAME,…] [--json FILE]
 
-Prints the seconds of each test on each protocol, the tests first that differ most; the protocols
-take turns. Fails where a test does.
+Each test has a process of its own: TensorFlow keeps a coordinator's threads, and those of an
+earlier test would go on recovering its cluster. Prints the seconds of each test on each protocol,
+the tests first that differ most; the protocols take turns. Fails where a test does.
 """
 
 from __future__ import annotations
@@ -17,18 +18,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
 SUITE = Path(__file__).with_name("suite.py")
-# These want no thread of an earlier test's coordinator in their process.
-ALONE = ("testClusterCoordinatorDestroyed", "testPSPreemptionErrorType")
 CLASSES = ("MultiWorker", "SingleWorker")
-ALL = (*CLASSES, *(f"{of}.{test}" for test in ALONE for of in CLASSES))
-AT_ONCE = 2
-TIMEOUT_S = 1500.0
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -42,57 +40,63 @@ class Result:
     seconds: float
 
 
-class Suite:
-    """The tests named (`Class` or `Class.test`), in one process and those that it starts."""
-
-    def __init__(self, protocol: str, test: str, folder: Path) -> None:
-        print(f"{test} on {protocol} …", flush=True)
-        self.protocol = protocol
-        folder.mkdir()
-        program = folder / "suite"
-        program.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
-        program.chmod(0o755)
-        self._report, self._log = folder / "report.xml", folder / "suite.log"
-        environment = {
-            **os.environ,
-            "PROTOCOL": protocol,
-            "LEAVE_OUT": ",".join(ALONE) if test in CLASSES else "",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-        }
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [program, f"--xml_output_file={self._report}", f"--test_tmpdir={folder}", test],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
-
-    def wait(self) -> list[Result]:
-        """What came of the tests; exits with the end of the log where there is no report."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(TIMEOUT_S)
-        if not self._report.exists():
-            tail = self._log.read_text(errors="replace").splitlines()[-40:]
-            raise SystemExit("\n".join([*tail, f"{self.protocol}: the suite left no report"]))
-        cases = ElementTree.parse(self._report).iter("testcase")
-        return [as_result(case, self.protocol) for case in cases]
-
-    def kill(self) -> None:
-        """Its tasks are in its group; some outlive a test that failed."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
-def as_result(case: ElementTree.Element, protocol: str) -> Result:
-    """What absl's report says of a test."""
-    failed = case.find("failure") is not None or case.find("error") is not None
-    skipped = case.find("skipped") is not None or case.get("status") == "skipped"
-    name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """A test and its tasks, which are in its group; some outlive a test that fails."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_test(test: str, protocol: str, folder: Path) -> Result:
+    """One test, in a process of its own and those that it starts."""
+    folder.mkdir()
+    program = folder / "suite"
+    program.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
+    program.chmod(0o755)
+    report, log = folder / "report.xml", folder / "suite.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, f"--xml_output_file={report}", f"--test_tmpdir={folder}", test],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PROTOCOL": protocol, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            cwd=folder,
+            start_new_session=True,
+        )
+    RUNNING.add(process)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(TIMEOUT_S)
+    kill(process)
+    RUNNING.discard(process)
+    result = read_report(report, test, protocol)
+    print(f"{test} on {protocol}: {result.outcome}, {result.seconds:.1f} s", flush=True)
+    if result.outcome == "failed":
+        print("\n".join(log.read_text(errors="replace").splitlines()[-60:]), flush=True)
+    return result
+
+
+def read_report(report: Path, test: str, protocol: str) -> Result:
+    """What absl says of the test; it says nothing of one that did not end."""
+    cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    if len(cases) != 1:
+        return Result(test, protocol, "failed", TIMEOUT_S)
+    failed = cases[0].find("failure") is not None or cases[0].find("error") is not None
+    skipped = cases[0].find("skipped") is not None or cases[0].get("status") == "skipped"
     outcome = "failed" if failed else "skipped" if skipped else "passed"
-    return Result(name, protocol, outcome, float(case.get("time", "0")))
+    return Result(test, protocol, outcome, float(cases[0].get("time", "0")))
+
+
+def all_tests() -> list[str]:
+    """Of both classes."""
+    code = (
+        "from tensorflow.python.distribute.coordinator import fault_tolerance_test_base as base; "
+        "print(*(n for n in dir(base.BaseFaultToleranceTest) if n.startswith('test')))"
+    )
+    names = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    return [f"{of}.{name}" for name in names for of in CLASSES]
 
 
 def table(results: list[Result], protocols: list[str]) -> str:
@@ -120,23 +124,28 @@ def table(results: list[Result], protocols: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--protocols", default="grpc++", help="grpc, grpc++ or both")
-    parser.add_argument("--tests", default=",".join(ALL), help="Class or Class.test, …")
-    parser.add_argument("--together", action="store_true", help=f"{AT_ONCE} suites at a time")
+    parser.add_argument("--tests", help="Class.test, …; all of them if not given")
+    parser.add_argument("--at-once", type=int, default=1, help="tests that run side by side")
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     protocols = options.protocols.split(",")
-    runs = [(test, protocol) for test in options.tests.split(",") for protocol in protocols]
-    at_once = AT_ONCE if options.together else 1
-    results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="fault_tolerance.") as folder:
-        for first in range(0, len(runs), at_once):
-            with contextlib.ExitStack() as running:
-                suites = []
-                for index, (test, protocol) in enumerate(runs[first : first + at_once], first):
-                    suites.append(Suite(protocol, test, Path(folder, str(index))))
-                    running.callback(suites[-1].kill)
-                for suite in suites:
-                    results += suite.wait()
+    tests = options.tests.split(",") if options.tests else all_tests()
+    runs = [(test, protocol) for test in tests for protocol in protocols]
+    with (
+        tempfile.TemporaryDirectory(prefix="fault_tolerance.") as folder,
+        ThreadPoolExecutor(options.at_once) as pool,
+    ):
+        running = [
+            pool.submit(run_test, test, protocol, Path(folder, str(index)))
+            for index, (test, protocol) in enumerate(runs)
+        ]
+        try:
+            results = [one.result() for one in running]
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(RUNNING):
+                kill(process)
+            raise
     print(table(results, protocols))
     if options.json is not None:
         record = {

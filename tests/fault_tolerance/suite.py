@@ -1,8 +1,7 @@
 """TensorFlow's own fault-tolerance tests of ClusterCoordinator, which ship in its wheel.
 
 Run by `run.py` under a name that does not end in .py, because TensorFlow's test runner starts its
-tasks by running the test program again. PROTOCOL names the protocol of the cluster, LEAVE_OUT tests
-that do not run.
+tasks by running the test program again. PROTOCOL names the protocol of the cluster.
 """
 
 from __future__ import annotations
@@ -49,10 +48,6 @@ class SingleWorker(fault_tolerance_test_base.BaseFaultToleranceTest, tf.test.Tes
     def setUp(self) -> None:
         super().setUp(1, 1)
 
-
-for name in filter(None, os.environ.get("LEAVE_OUT", "").split(",")):
-    setattr(MultiWorker, name, None)
-    setattr(SingleWorker, name, None)
 
 if __name__ == "__main__":
     multi_process_runner.test_main()

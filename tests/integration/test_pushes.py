@@ -11,7 +11,6 @@ from plugin_unit import PUSH_FILES, PUSH_TEST, build_unit, check
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread", func_only=True)]
 
 
-
 def test_a_push_never_costs_anybody_a_tensor(tmp_path: Path) -> None:
     build_unit(tmp_path / "push_test", PUSH_FILES, [PUSH_TEST])
     check([tmp_path / "push_test"])

@@ -130,8 +130,9 @@ def run_session(options: argparse.Namespace) -> None:
             received.append(value)
     # Tensors that cross without a collective operation; on the worker a large number is an error.
     with tf.device("/job:worker/task:0/device:CPU:0"):
-        with tf.control_dependencies([tf1.debugging.assert_less(number, LIMIT)]):
-            checked = number * 2.0
+        is_small = tf1.debugging.assert_less(number, LIMIT)
+    with tf.device("/job:worker/task:0/device:CPU:0"), tf.control_dependencies([is_small]):
+        checked = number * 2.0
     with tf.device("/job:chief/task:0/device:CPU:0"):
         received.append(checked + tf.zeros([2]))
     with tf1.Session(server.target, config=session_config) as session:
