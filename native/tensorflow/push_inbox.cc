@@ -175,6 +175,7 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
       parked_[{step_id, order}] = {std::move(pushed), wire::NowMs()};
       any_parked_.store(true, std::memory_order_release);
       ArmLocked();
+      return;
     }
   }
   if (waiter == nullptr) return;

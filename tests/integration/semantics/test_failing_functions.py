@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from semantics.support import PROTOCOLS, TensorFlowCluster, task_environment
 
-from .support import HERE
+from .support import PROTOCOLS, TensorFlowCluster, task_environment
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
 
+SCRIPT = Path(__file__).with_name("failing_functions_script.py")
 CALLS = {"large": 60, "fused": 600}
 # If each failed call left what had been sent for it, it would be 1500 and 480 MB.
 MOST_GROWTH_MB = 200
@@ -34,7 +35,7 @@ def test_failed_functions_leave_nothing_behind(plugin: None, mode: str, protocol
             "calls": CALLS[mode],
         }
         done = subprocess.run(
-            [sys.executable, HERE / "failing_functions_script.py", json.dumps(told)],
+            [sys.executable, SCRIPT, json.dumps(told)],
             env={**os.environ, **task_environment(env)},
             capture_output=True,
             text=True,
