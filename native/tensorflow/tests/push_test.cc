@@ -189,6 +189,13 @@ void WaitForPushes(Producer* producer, Consumer* consumer, int64_t free_step) {
   consumer->Take(free_step);
 }
 
+// What was pushed for the step is not here any more.
+void CheckNothingIsKept(Consumer* consumer, int64_t step) {
+  Pushed here;
+  CHECK(consumer->Expect(step, &here) == Expected::kWait);
+  consumer->waiter = std::make_shared<TestWaiter>();  // the former one waits for this step
+}
+
 TEST(a_tensor_is_pushed_in_the_steps_after_the_order) {
   Producer producer;
   Consumer consumer(producer.address);
@@ -257,9 +264,7 @@ TEST(what_is_pushed_for_a_step_that_has_ended_is_dropped) {
     consumer.ended->Add(step);
     CHECK(producer.Push(step, kScope, 1 << 20));
     WaitForPushes(&producer, &consumer, step + 1);
-    Pushed here;
-    CHECK(consumer.Expect(step, &here) == Expected::kWait);
-    consumer.waiter = std::make_shared<TestWaiter>();
+    CheckNothingIsKept(&consumer, step);
   }
 }
 
@@ -272,9 +277,7 @@ TEST(what_is_not_taken_goes_when_its_step_ends) {
     WaitForPushes(&producer, &consumer, step + 1);
     consumer.ended->Add(step);
     consumer.inbox->EndStep(step);
-    Pushed here;
-    CHECK(consumer.Expect(step, &here) == Expected::kWait);
-    consumer.waiter = std::make_shared<TestWaiter>();
+    CheckNothingIsKept(&consumer, step);
   }
 }
 
