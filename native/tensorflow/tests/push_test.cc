@@ -38,16 +38,8 @@ std::unique_ptr<wire::Engine> StartEngine() {
 }
 
 // Answers each request with what the orders say of it.
-class Producer : public wire::Handler {
+class Answers : public wire::Handler {
  public:
-  Producer() {
-    int port = 0;
-    CHECK(engine->Listen("127.0.0.1", 0, std::shared_ptr<Producer>(this, [](Producer*) {}), &port)
-              .ok());
-    address = "127.0.0.1:" + std::to_string(port);
-  }
-  ~Producer() override { engine->Stop(); }
-
   wire::RunOn HandleOn(const wire::Request&) const override { return wire::RunOn::kReactor; }
   void Handle(wire::Request request) override {
     wire::MetadataReader reader(request.metadata);
@@ -57,7 +49,7 @@ class Producer : public wire::Handler {
     wish.scope = kScope;
     wish.key = reader.rest();
     bool accepted = false;
-    const Asked asked = orders.Ask(wish, request.pusher(), &counters, &accepted);
+    const Asked asked = orders.Ask(wish, request.pusher(), &counters_, &accepted);
     wire::Message reply;
     reply.Put<uint64_t>(request.connection_id());
     reply.Put<uint8_t>(static_cast<uint8_t>(asked));
@@ -67,15 +59,30 @@ class Producer : public wire::Handler {
   void OnCancel(uint64_t, uint64_t) override {}
   void OnDisconnect(uint64_t connection_id) override { orders.Forget(connection_id); }
 
+  StandingOrders orders;
+
+ private:
+  TensorCounters counters_;
+};
+
+// The engine's executor may tell `answers` of a lost connection when the producer has gone.
+struct Producer {
+  Producer() {
+    int port = 0;
+    CHECK(engine->Listen("127.0.0.1", 0, answers, &port).ok());
+    address = "127.0.0.1:" + std::to_string(port);
+  }
+  ~Producer() { engine->Stop(); }
+
+  StandingOrders& orders() { return answers->orders; }
   bool Push(int64_t step_id, uint64_t scope = kScope, int64_t elements = 4) {
     Tensor tensor(tensorflow::DT_FLOAT, {elements});
     tensor.flat<float>().setConstant(static_cast<float>(step_id));
-    return orders.Push(step_id, scope, kKey, tensor, /*is_dead=*/false);
+    return orders().Push(step_id, scope, kKey, tensor, /*is_dead=*/false);
   }
 
   std::string address;
-  StandingOrders orders;
-  TensorCounters counters;
+  std::shared_ptr<Answers> answers = std::make_shared<Answers>();
   std::unique_ptr<wire::Engine> engine = StartEngine();
 };
 
@@ -235,8 +242,8 @@ TEST(of_two_connections_that_ask_the_last_one_gets_the_tensor) {
   Consumer second(producer.address);
   const uint64_t one = first.Ask(1, 0).connection_id;
   const uint64_t two = second.Ask(1, 0).connection_id;
-  CHECK(!producer.orders.Claim(1, kKey, one));
-  CHECK(producer.orders.Claim(1, kKey, two));
+  CHECK(!producer.orders().Claim(1, kKey, one));
+  CHECK(producer.orders().Claim(1, kKey, two));
   CHECK(first.Ask(1, 0).what() == Asked::kGone);
 }
 
@@ -296,9 +303,9 @@ TEST(orders_and_notes_end_with_session_and_step) {
   Consumer consumer(producer.address);
   consumer.Ask(1, consumer.order);
   CHECK(producer.Push(2));
-  producer.orders.EndStep(2);
+  producer.orders().EndStep(2);
   CHECK(consumer.Ask(2, 0).what() == Asked::kInRendezvous);
-  producer.orders.EndScope(kScope);
+  producer.orders().EndScope(kScope);
   CHECK(!producer.Push(3));
   consumer.inbox->EndScope(kScope);
   CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey).number == consumer.order, false);

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import sys
 import threading
 import time
@@ -70,12 +71,15 @@ class _Recoveries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if text.startswith("An error was raised"):
-            self._channel.send({"recovering": _words(text.rpartition("Error: ")[2])})
+            self._channel.send({"recovering": cause_of(text.rpartition("Error: ")[2])})
 
 
-def _words(text: str) -> str:
+def cause_of(text: str) -> str:
     """The line of an error that says what happened: before the name of the node that it met."""
-    lines = [line.strip() for line in text.splitlines()]
+    # A step of several tasks fails with an error of each, and some were cancelled for another's.
+    roots = re.split(r"^ *\(\d+\) ", text, flags=re.MULTILINE)[1:] or [text]
+    causes = [root for root in roots if not root.upper().startswith("CANCELLED")]
+    lines = [line.strip() for line in (causes or roots)[0].splitlines()]
     node = next((at for at, line in enumerate(lines) if line.startswith("[[{{node")), len(lines))
     headings = ("Additional GRPC error", "Graph execution error:", "From /job:", "=====")
     said = [line for line in lines[:node] if line and not line.startswith(headings)]
@@ -168,7 +172,7 @@ def main(channel: TaskEnd) -> None:
             with tf.Graph().as_default():
                 digests = _train(tf, setup, server.target, channel, stop)
         except tf.errors.OpError as error:
-            channel.send({"failed": type(error).__name__, "says": _words(error.message)})
+            channel.send({"failed": type(error).__name__, "says": cause_of(error.message)})
         else:
             channel.send({"stopped": True, "digests": digests})
         threading.Event().wait()
