@@ -23,6 +23,8 @@ MIDDLE_PYTHONS := 3.11 3.12 3.10
 export TENSORWIRE_CACHE ?= $(CURDIR)/.venv/cache
 # What the user installed for all projects must not make a test pass or fail.
 export PYTHONNOUSERSITE := 1
+# A task of a test that crashes prints where its threads were.
+export PYTHONFAULTHANDLER := 1
 
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
