@@ -220,12 +220,17 @@ def test_a_task_that_leaves_a_copy_out_crashes(
     with tf.Graph().as_default() as graph:
         with tf.device(PS_CPU):
             value = tf1.placeholder(tf.float32, [None], name="value")
+        with tf.device(WORKER_CPU):
+            fed_there = tf1.placeholder(tf.float32, [None], name="fed_there")
         with tf.device(WORKER_DEVICE):
             to_device = value * value
-            made = tf.identity(tf1.placeholder(tf.float32, [None], name="made"))
+            made = fed_there * fed_there
         with tf.device(PS_CPU):
             to_host = made + 1.0
-    fetches = {"TO_DEVICE": (to_device, {"value:0": fed}), "TO_HOST": (to_host, {"made:0": fed})}
+    fetches = {
+        "TO_DEVICE": (to_device, {"value:0": fed}),
+        "TO_HOST": (to_host, {"fed_there:0": fed}),
+    }
     # With checksums the CPU looks at what it sends. Otherwise only the kernel does, which refuses
     # to send what the process may not read: that is an error of the step and no crash.
     environment = {**faulty, **left_out(copy), "TENSORWIRE_CHECKSUM": "1"}
