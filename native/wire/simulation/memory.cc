@@ -30,7 +30,7 @@ constexpr uint32_t kLive = 0x11feb10c;
 constexpr uint32_t kDead = 0xdeadb10c;
 #if !defined(__SANITIZE_ADDRESS__)
 constexpr size_t kMostScribbled = 512;
-constexpr size_t kArenaBytes = size_t{64} << 30;
+constexpr size_t kArenaBytes = size_t{16} << 30;
 constexpr uint32_t kFine = 64;  // classes of 16 bytes
 char* const kArena = reinterpret_cast<char*>(0x200000000000);
 
@@ -49,6 +49,7 @@ uint32_t ClassOf(size_t bytes) {
 
 Block* Take(size_t bytes) {
   if (arena_next == nullptr) {
+    KernelMode kernel;
     if (mmap(kArena, kArenaBytes, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != kArena) {
       std::abort();

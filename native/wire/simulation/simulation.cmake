@@ -44,7 +44,7 @@ add_executable(simulate
 target_include_directories(simulate PRIVATE
   ${simulation} ${simulation}/../tests ${simulated_folder} ${simulated_folder}/../include)
 target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads)
-target_compile_options(simulate PRIVATE -fno-pie)
+target_compile_options(simulate PRIVATE -fno-pie -O1)
 # The C++ library, too: its threads and condition variables are led to the simulator as well.
 target_link_options(simulate PRIVATE -no-pie -static-libstdc++ -static-libgcc ${wrapped})
 

@@ -153,13 +153,17 @@ void FiberMain() {
   std::abort();
 }
 
-void Spins(int) {
-  constexpr char kWhat[] = "a thread spins without a system call\n";
+// By a signal: with nothing that allocates.
+[[noreturn]] void Fatal(const char* what) {
   char line[128];
-  const int bytes = std::snprintf(line, sizeof(line), "SEED=%llu: %s",
-                                  static_cast<unsigned long long>(seed), kWhat);
+  const int bytes = std::snprintf(line, sizeof(line), "SEED=%llu: %s\n",
+                                  static_cast<unsigned long long>(seed), what);
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line, static_cast<size_t>(bytes));
   _exit(1);
+}
+void Spins(int) { Fatal("a thread spins without a system call"); }
+[[maybe_unused]] void Crashes(int signal) {
+  Fatal(signal == SIGABRT ? "the process is aborted" : "memory that is not there is used");
 }
 
 void NextPoint() {
@@ -193,6 +197,18 @@ void SetUp() {
   struct sigaction action{};
   action.sa_handler = Spins;
   sigaction(SIGVTALRM, &action, nullptr);
+#if !defined(__SANITIZE_ADDRESS__)  // which says more
+  static char signal_stack[16 << 10];
+  stack_t stack{};
+  stack.ss_sp = signal_stack;
+  stack.ss_size = sizeof(signal_stack);
+  sigaltstack(&stack, nullptr);
+  action.sa_handler = Crashes;
+  action.sa_flags = SA_ONSTACK;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
+    sigaction(signal, &action, nullptr);
+  }
+#endif
 }
 
 void Violated(const std::string& what) {

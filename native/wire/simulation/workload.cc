@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "harness.h"
 #include "kernel.h"
+#include "pool.h"
 #include "simulator.h"
 #include "tensorwire/wire/buffer_pool.h"
 #include "tensorwire/wire/engine.h"
@@ -40,7 +40,7 @@ using wire::Status;
 
 // --- what payloads are made of ----------------------------------------------------------------
 
-constexpr size_t kPatternBytes = 40u << 20;
+constexpr size_t kPatternBytes = 20u << 20;
 constexpr size_t kMostOffset = 8u << 20;
 
 const char* Pattern() {
@@ -72,6 +72,7 @@ struct Plan {
   int64_t fault_ns = 200 * kMs;
   int64_t longest_pause_ns = 5 * kMs;  // between two calls of a caller
   int64_t most_bytes = 64 << 10;
+  int64_t large_bytes = 0;  // of one reply in three
   int64_t longest_deadline_ns = 100 * kMs;
   bool long_deadlines = false;  // of calls that end long before
   bool shared_memory = false;
@@ -119,7 +120,6 @@ Plan Choose(Random& random, World* w) {
   plan.fault_ns = random.AnySize(20, 600) * kMs;
   plan.longest_pause_ns = random.OneIn(3) ? 0 : plan.fault_ns / plan.calls;
   plan.most_bytes = random.OneIn(3) ? 200 : int64_t{8 << 10} << random.Below(6);
-  if (random.OneIn(12)) plan.most_bytes = 2 << 20;
   plan.longest_deadline_ns = random.AnySize(5, 300) * kMs;
   plan.long_deadlines = random.OneIn(3);
   plan.shared_memory = random.OneIn(3);
@@ -132,9 +132,10 @@ Plan Choose(Random& random, World* w) {
   plan.connect_ms = static_cast<int>(random.Between(300, 4000));
   plan.handshake_ms = static_cast<int>(random.Between(300, 2000));
   if (random.OneIn(5)) plan.slowest_closure_ns = random.AnySize(1, 200) * kMs;
+  if (random.OneIn(plan.shared_memory ? 3 : 20)) plan.large_bytes = 1200 << 10;
   if (random.OneIn(40)) {
     // Large enough to be fetched in ranges, or copied by several threads.
-    plan.most_bytes = 10 << 20;
+    plan.large_bytes = 10 << 20;
     plan.calls = static_cast<int>(random.Between(1, 4));
     plan.callers = 1;
     plan.tasks = 2;
@@ -168,13 +169,13 @@ Plan Choose(Random& random, World* w) {
   w->partial_one_in = random.OneIn(3) ? 0 : static_cast<uint64_t>(random.Between(1, 30));
   w->interrupt_one_in = random.OneIn(2) ? 0 : static_cast<uint64_t>(random.Between(5, 100));
   w->buffer_bytes = size_t{4 << 10} << random.Below(8);
-  if (plan.most_bytes > (1 << 20)) w->buffer_bytes = std::max<size_t>(w->buffer_bytes, 128 << 10);
+  if (plan.large_bytes > 0) w->buffer_bytes = std::max<size_t>(w->buffer_bytes, 128 << 10);
   return plan;
 }
 
 // --- what has been asked, and what became of it ------------------------------------------------
 
-enum Method : uint16_t { kBytes = 1, kLate, kNever, kFail, kPushes, kOneWay };
+enum Method : uint16_t { kBytes = 1, kLate, kUnanswered, kFail, kPushes, kOneWay };
 
 struct Ask {
   uint32_t record = 0;
@@ -477,7 +478,7 @@ class Service final : public wire::Handler {
         Violated("unanswered requests of one connection hold " + std::to_string(held) +
                  " bytes; the limit is " + std::to_string(ledger->plan.unanswered_bytes));
       }
-      if (ask.method == kLate || ask.method == kNever) {
+      if (ask.method == kLate || ask.method == kUnanswered) {
         kept_.push_back(std::move(request));
         return;
       }
@@ -638,8 +639,8 @@ Ask ChooseAsk() {
   Random& random = world->random;
   const Plan& plan = ledger->plan;
   Ask ask;
-  constexpr Method kMethods[] = {kBytes, kBytes, kBytes,  kBytes, kLate,
-                                 kNever, kFail,  kPushes, kOneWay};
+  constexpr Method kMethods[] = {kBytes,      kBytes, kBytes,  kBytes, kLate,
+                                 kUnanswered, kFail,  kPushes, kOneWay};
   ask.method = kMethods[random.Below(std::size(kMethods))];
   ask.handle_on = static_cast<uint8_t>(ChooseRunOn());
   ask.request_offset = random.Below(kMostOffset);
@@ -647,9 +648,10 @@ Ask ChooseAsk() {
   ask.reply_offset = random.Below(kMostOffset);
   ask.reply_bytes = static_cast<uint64_t>(random.AnySize(0, plan.most_bytes));
   if (random.OneIn(8)) std::swap(ask.reply_bytes, ask.request_bytes);
-  if (plan.most_bytes > (4 << 20)) {
-    if (random.OneIn(2)) ask.reply_bytes = static_cast<uint64_t>(plan.most_bytes);
-    ask.request_bytes /= 256;
+  if (plan.large_bytes > 0 && random.OneIn(3)) {
+    ask.reply_bytes =
+        static_cast<uint64_t>(random.Between(plan.large_bytes / 5 * 4, plan.large_bytes));
+    if (random.OneIn(3)) ask.reply_bytes /= 4;
   }
   if (ask.method == kFail) {
     ask.reply_bytes = random.OneIn(6) ? static_cast<uint64_t>(random.Between(60'000, 140'000))
@@ -669,10 +671,10 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
   if (probe) {
     ask.method = kBytes;
   } else {
-    if (ask.method == kNever || random.OneIn(3)) {
+    if (ask.method == kUnanswered || random.OneIn(3)) {
       options.deadline_ms = random.AnySize(1, plan.longest_deadline_ns / kMs);
     }
-    if (plan.long_deadlines && ask.method != kNever) options.deadline_ms = 200'000;
+    if (plan.long_deadlines && ask.method != kUnanswered) options.deadline_ms = 200'000;
     cancels = random.OneIn(6);
     options.done_on = ChooseRunOn();
   }
