@@ -32,6 +32,7 @@ foreach(mark simulation_begin simulation_end)
 endforeach()
 
 # What the engine asks of the system; system_calls.cc has a __wrap_ for each.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${simulation}/system_calls.txt)
 file(STRINGS ${simulation}/system_calls.txt wrapped REGEX "^[^#]")
 list(TRANSFORM wrapped PREPEND "-Wl,--wrap=")
 

@@ -63,15 +63,14 @@ int FindThreadLocals(dl_phdr_info* info, size_t, void*) {
   return 1;  // the program itself comes first; its libraries keep what they have
 }
 
-// As memcpy, which AddressSanitizer would not let touch what lies between variables.
+#if defined(__SANITIZE_ADDRESS__)
+// As memcpy, which would not be let touch what lies between variables.
 __attribute__((no_sanitize("address"))) void CopyWords(char* to, const char* from, size_t bytes) {
-  size_t i = 0;
-  for (; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
-    *reinterpret_cast<volatile uint64_t*>(to + i) =
-        *reinterpret_cast<const volatile uint64_t*>(from + i);
-  }
-  for (; i < bytes; ++i) *reinterpret_cast<volatile char*>(to + i) = from[i];
+  for (size_t i = 0; i < bytes; ++i) *reinterpret_cast<volatile char*>(to + i) = from[i];
 }
+#else
+void CopyWords(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
+#endif
 
 size_t DataBytes() { return static_cast<size_t>(statics_end - statics_begin); }
 size_t ZeroedBytes() { return static_cast<size_t>(zeroed_statics_end - zeroed_statics_begin); }

@@ -617,6 +617,12 @@ REAL(void, __cxa_guard_abort, int64_t* guard) {
   if (InProcess()) --current->undisturbed;
 }
 
+// What a simulated process has to do at its end goes with it.
+REAL(int, __cxa_atexit, void (*function)(void*), void* argument, void* library) {
+  return InProcess() ? 0 : __real___cxa_atexit(function, argument, library);
+}
+REAL(int, atexit, void (*function)()) { return InProcess() ? 0 : __real_atexit(function); }
+
 // --- time and the rest -------------------------------------------------------------------------
 
 REAL(int, clock_gettime, clockid_t clock, timespec* now) {
