@@ -60,7 +60,7 @@ const char* Pattern() {
 
 // How far an engine may be behind what it promised: its threads lose their cores.
 constexpr int64_t kSlackNs = 60 * kMs;
-constexpr int64_t kPromptNs = 400 * kMs;
+constexpr int64_t kPromptNs = 250 * kMs;
 constexpr int64_t kAuditNs = 20 * kMs;
 
 // What a seed chose.
@@ -156,6 +156,8 @@ Plan Choose(Random& random, World* w) {
     plan.descriptor_failures = random.OneIn(12);
     plan.flips = plan.checksum && random.OneIn(2);
   }
+  // Long enough for a call to a task that is not there to be seen to wait.
+  if (plan.kills || plan.restarts) plan.fault_ns = std::max(plan.fault_ns, 700 * kMs);
   // Who waits for less than what happens to it must lose what it waits for.
   if (plan.clogs || plan.freezes || plan.power) {
     plan.connect_ms = std::max(plan.connect_ms, 6000);
@@ -962,7 +964,7 @@ class Scene {
   void StartLater(Task* task) {
     if (task->starts) return;
     task->starts = true;
-    world_->After(world_->random.AnySize(1 * kMs, 100 * kMs), [this, task] {
+    world_->After(world_->random.AnySize(1 * kMs, 2000 * kMs), [this, task] {
       if (task->starts && task->process == nullptr && !ledger_.ending) StartTask(task);
     });
   }
