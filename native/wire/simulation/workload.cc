@@ -232,6 +232,12 @@ struct Task {
   int64_t frozen_since_ns = 0;         // 0: it is not
   std::multiset<int64_t> handed_over;  // when each closure was that waits or runs
   int payloads = 0;                    // that somebody holds
+  struct Held {
+    uint64_t bytes = 0;
+    uint64_t largest = 0;
+  };
+  std::map<uint64_t, Held> held;  // by connection: what is not answered
+  std::set<uint64_t> gone;        // connections that have had their OnDisconnect
   size_t pool_bytes = 0;
   int pushes_under_way = 0;
 };
@@ -467,21 +473,22 @@ class Service final : public wire::Handler {
       if (!intact) Violated(Describe(record) + ": other bytes arrived than were sent");
     }
     {
-      std::lock_guard lock(mutex_);
-      if (gone_.count(request.connection_id()) > 0) {
-        KernelMode kernel;
+      KernelMode kernel;
+      if (task_->gone.count(request.connection_id()) > 0) {
         Violated(Describe(ledger->records[ask.record]) +
                  " is handled after its connection's OnDisconnect");
       }
-      Held& held = held_[request.connection_id()];
+      Task::Held& held = task_->held[request.connection_id()];
       held.bytes += request.metadata.size() + bytes;
       held.largest = std::max(held.largest, request.metadata.size() + bytes);
       // The one that used it up is admitted; they are not handled in the order in which they came.
       if (held.bytes > ledger->plan.unanswered_bytes + held.largest) {
-        KernelMode kernel;
         Violated("unanswered requests of one connection hold " + std::to_string(held.bytes) +
                  " bytes; the limit is " + std::to_string(ledger->plan.unanswered_bytes));
       }
+    }
+    {
+      std::lock_guard lock(mutex_);
       if (ask.method == kLate || ask.method == kUnanswered) {
         kept_.push_back(std::move(request));
         return;
@@ -496,9 +503,8 @@ class Service final : public wire::Handler {
   }
   void OnDisconnect(uint64_t connection_id) override {
     {
-      std::lock_guard lock(mutex_);
-      if (!gone_.insert(connection_id).second) {
-        KernelMode kernel;
+      KernelMode kernel;
+      if (!task_->gone.insert(connection_id).second) {
         Violated("OnDisconnect twice for one connection");
       }
     }
@@ -556,10 +562,10 @@ class Service final : public wire::Handler {
       }
     }
   }
-  // Under the lock.
   void Release(const Request& request) {
     const Ask ask = Read(request);
-    held_[request.connection_id()].bytes -= request.metadata.size() + ask.request_bytes;
+    KernelMode kernel;
+    task_->held[request.connection_id()].bytes -= request.metadata.size() + ask.request_bytes;
   }
 
   // `bytes` of the pattern at `offset`, in memory of which it is known when it is let go of.
@@ -598,10 +604,7 @@ class Service final : public wire::Handler {
 
   void Answer(Request request) {
     const Ask ask = Read(request);
-    {
-      std::lock_guard lock(mutex_);
-      Release(request);
-    }
+    Release(request);
     if (ask.method == kFail) {
       request.Fail(Status(Code::kOutOfRange, ErrorText(ask)));
       return;
@@ -623,12 +626,6 @@ class Service final : public wire::Handler {
   BufferPool* const pool_;
   std::mutex mutex_;
   std::vector<Request> kept_;
-  std::set<uint64_t> gone_;
-  struct Held {
-    uint64_t bytes = 0;
-    uint64_t largest = 0;
-  };
-  std::map<uint64_t, Held> held_;  // by connection: what is not answered
 };
 
 Message ToMessage(const Ask& ask) {
@@ -927,6 +924,8 @@ class Scene {
     task->probed = false;
     task->handed_over.clear();
     task->payloads = 0;
+    task->held.clear();
+    task->gone.clear();
     task->pushes_under_way = 0;
     task->process = world_->Start(task->name, task->machine, [task] { RunTask(task); });
     task->process->at_end = [this, task] { OnEnd(task); };
@@ -1197,7 +1196,7 @@ class Scene {
         Violated(task->name + " has " + std::to_string(descriptors) + " descriptors open at rest");
       }
       const size_t blocks = task->process->block_count;
-      const size_t most = 60 + 12 * reactors + 34 * connections;
+      const size_t most = 60 + 10 * reactors + 12 * connections;
       Trace("at rest", static_cast<int64_t>(blocks), static_cast<int64_t>(most));
       if (blocks > most) {
         Violated(task->name + " has " + std::to_string(blocks) +
