@@ -36,7 +36,8 @@ using namespace tensorwire::simulation;  // NOLINT
 namespace {
 
 constexpr size_t kMemoryBytes = 48u << 20;  // of a machine; the pool's range has four times that
-constexpr int kMostYields = 100;
+// A writer looks 64 times for a frame before it lets others have their turn.
+constexpr int kMostYields = 640;
 
 // What every system call begins with: it takes time, and others may have their turn.
 void Enter() {

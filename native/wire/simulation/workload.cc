@@ -156,6 +156,7 @@ Plan Choose(Random& random, World* w) {
     plan.descriptor_failures = random.OneIn(12);
     plan.flips = plan.checksum && random.OneIn(2);
   }
+  if (plan.freezes && !plan.long_freezes) plan.silent_ms = std::max(plan.silent_ms, 1200);
   // Long enough for a call to a task that is not there to be seen to wait.
   if (plan.kills || plan.restarts) plan.fault_ns = std::max(plan.fault_ns, 700 * kMs);
   // Who waits for less than what happens to it must lose what it waits for.
@@ -203,6 +204,7 @@ struct Record {
   bool cancelled = false;
   bool ended = false;
   bool must_succeed = false;
+  bool on_reactor = false;  // its end waits for no executor
   int handled = 0;
   Code code = Code::kOk;
 };
@@ -384,7 +386,7 @@ class SimulatedCall final : public Call {
                status.message().substr(0, 200));
     }
     const int64_t decided_ns =
-        current->handed_over_ns > 0 ? current->handed_over_ns : world->now_ns;
+        current->handed_over_ns > 0 && !record.on_reactor ? current->handed_over_ns : world->now_ns;
     if (record.end_by_ns != kNever && decided_ns > record.end_by_ns + SlackNs(record)) {
       Violated(Describe(record) + " ended " +
                std::to_string((decided_ns - record.end_by_ns) / kMs) +
@@ -695,6 +697,9 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
     record.frozen_before_ns = FrozenNs(*task);
     record.must_succeed = probe;
     record.has_deadline = options.deadline_ms > 0;
+    // What is fetched in ranges ends on the executor all the same.
+    record.on_reactor = options.done_on == RunOn::kReactor && !cancels && record.has_deadline &&
+                        ask.reply_bytes < (8 << 20);
     record.ended = ask.method == kOneWay;
     if (record.has_deadline) {
       // The engine has milliseconds, and takes the whole ones of now.
@@ -843,7 +848,9 @@ class Scene {
       for (int to = 0; to < plan.machines; ++to) {
         Link& link = w->LinkBetween(from, to);
         link.latency_ns = from == to ? 5 * kUs : random.AnySize(10 * kUs, 2 * kMs);
-        link.bytes_per_s = random.Between(100'000'000, 2'000'000'000);
+        link.bytes_per_s = plan.large_bytes > (8 << 20)
+                               ? random.Between(10'000'000, 200'000'000)
+                               : random.Between(100'000'000, 2'000'000'000);
         // A buffer's bytes in each round trip, in reads and writes of which many are small.
         const int64_t least =
             static_cast<int64_t>(w->buffer_bytes) * kSecond / (40 * (link.latency_ns + 100 * kUs));
@@ -1040,8 +1047,9 @@ class Scene {
       possible.emplace_back([this, &plan, &random] {
         Task* const frozen = plan.long_freezes ? AnyTask() : ledger_.tasks[0].get();
         if (frozen->process == nullptr || frozen->frozen_since_ns > 0) return;
-        const int64_t most_ns = plan.long_freezes ? 3000 * kMs : plan.silent_ms * kMs / 3;
-        const int64_t for_ns = random.AnySize(1 * kMs, most_ns);
+        const int64_t for_ns = plan.long_freezes
+                                   ? random.AnySize(1 * kMs, 3000 * kMs)
+                                   : random.Between(1 * kMs, plan.silent_ms * kMs / 3);
         world_->Freeze(frozen->process);
         frozen->frozen_since_ns = world_->now_ns;
         thawed_ns_ = world_->now_ns + (plan.long_freezes ? 1 : 3) * for_ns;
@@ -1087,7 +1095,7 @@ class Scene {
       const int64_t late_ns =
           record.end_by_ns == kNever ? kNever : record.end_by_ns + SlackNs(record);
       if (late_ns < now - kSlackNs &&
-          (task.handed_over.empty() || *task.handed_over.begin() > late_ns)) {
+          (record.on_reactor || task.handed_over.empty() || *task.handed_over.begin() > late_ns)) {
         Violated(Describe(record) + " has not ended, " +
                  std::to_string((now - record.end_by_ns) / kMs) +
                  " ms after its deadline or cancellation");
