@@ -263,12 +263,16 @@ void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/
 // --- OrderedHandler ----------------------------------------------------------------------------
 
 void OrderedHandler::ExpectFromReactor(const Request& request) {
-  if (request.one_way || handler_->HandleOn(request) == RunOn::kReactor) return;
+  if (HandleOn(request) == RunOn::kReactor) return;
   std::lock_guard lock(mutex_);
   ++in_handle_[request.id].count;
 }
 
 void OrderedHandler::Handle(Request request) {
+  if (HandleOn(request) == RunOn::kReactor) {  // it is not expected: nothing overtakes it
+    handler_->Handle(std::move(request));
+    return;
+  }
   const uint64_t connection_id = request.connection_id();
   const uint64_t id = request.id;
   handler_->Handle(std::move(request));

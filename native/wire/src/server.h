@@ -66,7 +66,7 @@ class OrderedHandler : public Handler {
 
  private:
   struct InHandle {
-    int count = 0;  // more than one only where a peer gives an id twice
+    int count = 0;  // more than one of one-way requests, or where a peer gives an id twice
     bool cancelled = false;
   };
   const std::shared_ptr<Handler> handler_;
