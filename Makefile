@@ -109,6 +109,14 @@ SECONDS ?= 60
 fuzz: .venv/tools.ready .venv/new.installed ## libFuzzer on what peers send to engine and plug-in (SECONDS=600)
 	@.ci/fuzz $(SECONDS); code=$$?; ((code == 77)) || exit $$code
 
+.PHONY: differential
+differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats)
+	@$(call differential_on,new)
+differential-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
+	@$(call differential_on,old)
+differential_on = .venv/$(1)/bin/tensorwire build >/dev/null && cd tests && \
+  ../.venv/$(1)/bin/python -m differential --seconds $(SECONDS) $(if $(filter command% environment%,$(origin SEED)),--seed $(SEED))
+
 .PHONY: unit
 unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
 	@.venv/new/bin/python $(PYTEST) tests/unit

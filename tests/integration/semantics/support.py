@@ -41,9 +41,13 @@ class TensorFlowCluster:
     Tasks on grpc load the plug-in only where that is asked for.
     """
 
-    def __init__(self, protocol: str, jobs: Mapping[str, int], plugin: bool = False) -> None:
+    def __init__(
+        self, protocol: str, jobs: Mapping[str, int], plugin: bool = False, cpus: int = 1
+    ) -> None:
+        """`cpus`: devices of each server."""
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
+        self.cpus = cpus
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, Task] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
@@ -75,6 +79,7 @@ class TensorFlowCluster:
             "index": index if serves is None else serves,
             "protocol": self.protocol,
             "plugin": self.plugin,
+            "cpus": self.cpus,
         }
         task = self.local.start(
             job,
