@@ -11,10 +11,8 @@ import click
 from tensorwire.errors import TensorwireError
 
 from . import differential
-from .differential import ALONE, Differential, Finding, Plan, Tally, environment_of
+from .differential import ALONE, Differential, Plan, environment_of
 from .pair import Pair
-
-PROGRESS_S = 30.0
 
 
 @click.command(help=differential.__doc__)
@@ -24,45 +22,29 @@ PROGRESS_S = 30.0
 )
 def main(seconds: float, seed: str) -> None:
     began = time.monotonic()
-    deadline = began + seconds
-    told = began
-    findings: list[Finding] = []
-    programs = faults = 0
 
     def say(line: str) -> None:
         click.echo(f"{time.monotonic() - began:7.1f} s  {line}")
 
-    def progress(tally: Tally) -> None:
-        nonlocal told
-        if time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
-            rate = (programs + tally.programs) / (told - began)
-            say(
-                f"{programs + tally.programs} programs, {rate:.2f} a second, "
-                f"{faults + tally.faults} faults, {len(findings)} findings before this epoch"
-            )
-
+    run = Differential(say)
     epoch, _, event = seed.partition(".")
-    while time.monotonic() < deadline:
+    while time.monotonic() < began + seconds:
         name = epoch or str(random.SystemRandom().randrange(10**9))
         environment = environment_of(name)
         say(f"epoch {name}: " + ", ".join(f"{key}={value}" for key, value in environment.items()))
         with Pair(environment) as pair:
-            run = Differential(pair, say, progress)
             if event:
                 for _ in range(ALONE):
-                    run.run("fault" if event.startswith("f") else "program", seed)
+                    run.run(pair, "fault" if event.startswith("f") else "program", seed)
             else:
-                run.epoch(name, Plan(), deadline)
-        programs, faults = programs + run.tally.programs, faults + run.tally.faults
-        findings += run.findings
-        say(f"{run.tally}")
+                run.epoch(pair, name, Plan(), began + seconds)
         if epoch:
             break
-    if findings:
-        seeds = ", ".join(finding.seed for finding in findings)
-        raise TensorwireError(f"{len(findings)} findings, seeds {seeds}")
-    say(f"{programs} programs and {faults} faults, no finding")
+    say(str(run.tally))
+    if run.findings:
+        seeds = ", ".join(finding.seed for finding in run.findings)
+        raise TensorwireError(f"{len(run.findings)} findings, seeds {seeds}")
+    say("no finding")
 
 
 if __name__ == "__main__":

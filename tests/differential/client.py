@@ -23,9 +23,11 @@ import contextlib
 import faulthandler
 import gc
 import hashlib
+import re
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +52,12 @@ RETRY_S = 0.05
 RIGHT_AGAIN = 5
 ENDURED_STEPS = 4
 
+# Of which several stand in one error; which of them comes first is chance.
+_ROOT = re.compile(r"^\(\d+\) ")
+_COUNTS = re.compile(r"\d+ (root error\(s\) found|(successful|derived) .*)\.|\[\[[^{]*\]\]")
+_NO_WORDS = ("File ", "Detected at node", "Node: ")
+_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+")
+
 
 def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
     try:
@@ -61,10 +69,13 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
 
 
 def _words(message: str) -> str:
-    """What an operation says, without where in the client's source it was made."""
-    traces = ("File ", "Detected at node", "Node: ")
-    lines = essence(message).splitlines()
-    return "\n".join(line for line in lines if not line.strip().startswith(traces))
+    """What operations say, without where they were made and what depends on the run."""
+    lines = set()
+    for line in essence(message).splitlines():
+        text = _RUNS_OWN.sub("#", line.strip())
+        if text and not text.startswith(_NO_WORDS) and not _COUNTS.fullmatch(text):
+            lines.add(_ROOT.sub("", text))
+    return "\n".join(sorted(lines))
 
 
 def _digest(value: Any) -> str:
@@ -248,6 +259,13 @@ class Chief:
         return Functions(program, tag, self.connect)
 
     def answer(self, message: Message) -> Message:
+        try:
+            return self._answer(message)
+        except Exception as error:
+            traceback.print_exc()
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _answer(self, message: Message) -> Message:
         if "run" in message:
             return {"outcomes": self._run(Program.from_json(message["run"]), message["tag"])}
         if "endure" in message:

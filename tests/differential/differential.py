@@ -27,6 +27,7 @@ FAULTS = 12
 """Of an epoch, each with programs between it and the next."""
 BETWEEN = 3
 SHRINKING_S = 90.0
+PROGRESS_S = 30.0
 ALONE = 20
 """How often a program of its own is run."""
 TOKEN = "a token of this test, which is no secret"
@@ -97,76 +98,78 @@ def events(epoch: str, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 class Differential:
-    """Runs epochs on a pair of clusters, and collects findings."""
+    """Runs epochs on pairs of clusters, and collects findings."""
 
-    def __init__(
-        self,
-        pair: Pair,
-        say: Callable[[str], None],
-        progress: Callable[[Tally], None] = lambda tally: None,
-    ) -> None:
-        """`progress` is called after each program and each fault."""
-        self._pair = pair
+    def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._progress = progress
         self.tally = Tally()
         self.findings: list[Finding] = []
+        self._began = self._told = time.monotonic()
 
-    def epoch(self, epoch: str, plan: Plan, deadline: float = math.inf) -> None:
+    def epoch(self, pair: Pair, epoch: str, plan: Plan, deadline: float = math.inf) -> None:
         """`deadline`: by the steady clock; nothing is begun after it."""
         before = None
         for number, (kind, seed) in enumerate(events(epoch, plan)):
             if number == plan.warm_up:
-                before = self._pair.held()
+                before = pair.held()
             if number == plan.warm_up + plan.calm and before is not None:
-                self._leaks(epoch, before)
+                self._leaks(pair, epoch, before)
             if time.monotonic() > deadline:
                 break
-            self.run(kind, seed)
-        if self._pair.reference_failures:
-            self._say(f"gRPC itself failed: {self._pair.reference_failures}")
+            self.run(pair, kind, seed)
+        if pair.reference_failures:
+            self._say(f"gRPC itself failed: {pair.reference_failures}")
 
-    def run(self, kind: str, seed: str) -> None:
+    def run(self, pair: Pair, kind: str, seed: str) -> None:
         """A program or a fault."""
         if kind == "program":
-            self._compare(programs.drawn(seed))
+            self._compare(pair, programs.drawn(seed))
         else:
-            self._disturb(seed)
-        self._progress(self.tally)
+            self._disturb(pair, seed)
+        self._progress()
 
-    def _compare(self, program: Program) -> None:
+    def _progress(self) -> None:
+        if (now := time.monotonic()) - self._told > PROGRESS_S:
+            self._told = now
+            rate = self.tally.programs / (now - self._began)
+            self._say(
+                f"{self.tally.programs} programs, {rate:.2f} a second, {self.tally.faults} faults, "
+                f"{len(self.findings)} findings"
+            )
+
+    def _compare(self, pair: Pair, program: Program) -> None:
         self.tally.programs += 1
         self.tally.acts.update(act.kind for act in program.acts)
-        what = self._pair.differences(program)
-        self.tally.outcomes.update(outcome[0] for outcome in self._pair.last_outcomes)
+        what = pair.differences(program)
+        self.tally.outcomes.update(outcome[0] for outcome in pair.last_outcomes)
         if what:
-            self._find(program.seed, what, self._shrunk(program))
+            self._find(program.seed, what, self._shrunk(pair, program))
 
-    def _disturb(self, seed: str) -> None:
+    def _disturb(self, pair: Pair, seed: str) -> None:
         self.tally.faults += 1
-        fault = Fault.drawn(random.Random(f"fault of {seed}"), self._pair.peer_timeout_s)
+        fault = Fault.drawn(random.Random(f"fault of {seed}"), pair.peer_timeout_s)
         program = programs.drawn(seed, endured=True)
-        what = self._pair.endure(program, fault)
-        errors = self._pair.last_errors
+        what = pair.endure(program, fault)
+        errors = pair.last_errors
         self.tally.errors.update(errors.get("grpc++", []))
         self._say(f"{seed}: {fault}, {program.mode}: {errors}")
         if what:
             self._find(seed, [f"{fault}:", *what], None)
 
-    def _leaks(self, epoch: str, before: Held) -> None:
-        if what := self._pair.leaks(before):
+    def _leaks(self, pair: Pair, epoch: str, before: Held) -> None:
+        if what := pair.leaks(before):
             self._find(epoch, what, None)
 
     def _find(self, seed: str, what: list[str], program: Program | None) -> None:
         self.findings.append(Finding(seed, tuple(what), program))
         self._say(f"FINDING {self.findings[-1]}")
 
-    def _shrunk(self, program: Program) -> Program:
+    def _shrunk(self, pair: Pair, program: Program) -> Program:
         """The smallest program that still differs, of those that there was time for."""
         deadline = time.monotonic() + SHRINKING_S
         return shrunk(
             program,
-            lambda each: bool(self._pair.differences(each)),
+            lambda each: bool(pair.differences(each)),
             lambda: time.monotonic() < deadline,
         )
 

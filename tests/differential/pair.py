@@ -141,13 +141,12 @@ class Pair(Scope):
             if attempt == 0:
                 found = self.last_outcomes = outcomes["grpc++"]
             seen = [
-                f"act {number} ({act.kind}): {words[0]}"
+                f"act {number} ({act.kind}): {words}"
                 for number, act in enumerate(program.acts)
-                if all(
-                    words := [
-                        verdict.difference(act, reference[number], found[number])
-                        for reference in references
-                    ]
+                if (
+                    words := verdict.difference(
+                        act, [each[number] for each in references], found[number]
+                    )
                 )
             ]
             if not seen:

@@ -38,22 +38,32 @@ MORE_MB = 80.0
 MORE_POOL_BYTES = 16e6
 
 
-def difference(act: Act, reference: Outcome, found: Outcome) -> str:
-    """What tells the outcomes of an act apart, or nothing."""
+def difference(act: Act, references: Sequence[Outcome], found: Outcome) -> str:
+    """What tells the outcome of an act from all that it came to on gRPC, or nothing."""
+    if found[0] == "all":
+        pairs = zip(*(each[1:] for each in references if each[0] == "all"), strict=True)
+        parts = [_plain(seen, one) for seen, one in zip(pairs, found[1:], strict=False)]
+        return next(filter(None, parts), "") if parts else _plain(references, found)
     kind = act.kind.removeprefix("stuck ")
     if act.kind != kind and found[0] == "error":
-        allowed = ENDED[kind] | {reference[1]}
+        allowed = ENDED[kind] | {each[1] for each in references if each[0] == "error"}
         return "" if found[1] in allowed else f"{found[1]}, not {_any_of(allowed)}"
-    if kind in ENDED and found[0] == "chance" == reference[0]:
+    if found[0] == "chance":
         _, calm, ended, later = found
-        if calm != reference[1]:
-            return f"{_short(calm)}, not {_short(reference[1])}"
+        if words := _plain([each[1] for each in references if each[0] == "chance"], calm):
+            return words
         if later != calm and not (later[0] == calm[0] == "error"):
             return f"after it {_short(later)}, before it {_short(calm)}"
         if ended == ["as calm"] or (ended[0] == "error" and ended[1] in ENDED[kind]):
             return ""
         return f"{_short(ended)}, neither as without it nor {_any_of(ENDED[kind])}"
-    return "" if found == reference else f"{_short(found)}, not {_short(reference)}"
+    return _plain(references, found)
+
+
+def _plain(references: Sequence[Outcome], found: Outcome) -> str:
+    if any(found == each for each in references):
+        return ""
+    return f"{_short(found)}, not {' or '.join(sorted({_short(each) for each in references}))}"
 
 
 def after_fault(kind: str, told: Mapping[str, Any]) -> list[str]:

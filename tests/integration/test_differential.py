@@ -61,8 +61,8 @@ def test_another_result_is_found_and_its_program_made_small(
 
 
 def test_programs_and_faults_are_the_same_on_both_protocols(pair: Pair) -> None:
-    run = Differential(pair, print)
-    run.epoch(EPOCH, PLAN)
+    run = Differential(print)
+    run.epoch(pair, EPOCH, PLAN)
     assert not run.findings, "\n".join(map(str, run.findings))
     assert run.tally.programs == PLAN.warm_up + PLAN.calm + PLAN.faults * PLAN.between
     assert run.tally.faults == PLAN.faults

@@ -76,7 +76,7 @@ def test_steps_that_are_repeated_at_will_remember_nothing_and_do_not_fail() -> N
     ],
 )
 def test_what_grpc_does_not_do_is_a_difference(kind: str, reference: Any, found: Any) -> None:
-    assert verdict.difference(Act(kind, (1,)), reference, found)
+    assert verdict.difference(Act(kind, (1,)), [reference], found)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,20 @@ def test_what_grpc_does_not_do_is_a_difference(kind: str, reference: Any, found:
     ],
 )
 def test_what_chance_decides_is_none(kind: str, reference: Any, found: Any) -> None:
-    assert verdict.difference(Act(kind, (1,)), reference, found) == ""
+    assert verdict.difference(Act(kind, (1,)), [reference], found) == ""
+
+
+def test_what_grpc_does_once_in_several_runs_is_none() -> None:
+    errors = [["error", name, ""] for name in ("NotFoundError", "InvalidArgumentError")]
+    together = Act("together", (1, 2))
+    assert verdict.difference(Act("run", (1,)), errors, errors[1]) == ""
+    assert (
+        verdict.difference(
+            together, [["all", *errors], ["all", *errors[::-1]]], ["all", errors[0], errors[0]]
+        )
+        == ""
+    )
+    assert verdict.difference(together, [["all", *errors]], ["all", VALUE, errors[1]])
 
 
 def test_after_a_fault_steps_must_be_right_again() -> None:
