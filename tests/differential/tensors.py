@@ -90,7 +90,7 @@ class Tensors:
 
     def _error(self, node: Node, value: Any, name: str) -> Any:
         """One that two of three steps do not meet, or none does not."""
-        fires = (self._step + node.salt + tf.size(value) * 0) % 3 == 0
+        fires = tf.equal((self._step + node.salt + tf.size(value) * 0) % 3, 0)
         if node.error == "closed queue":
             queue = self._queue(name, tf.int32)
             with tf.control_dependencies([_raw.QueueCloseV2(handle=queue)]):
@@ -129,7 +129,7 @@ class Tensors:
                     return tf.constant(0)
 
             with control(tf1.cond(is_new, begin, lambda: tf.constant(0))):
-                write = _raw.AssignAddVariableOp(resource=handle, value=grown)
+                write = _raw.AssignAddVariableOp(resource=handle, value=tf.fill([node.size], grown))
             with control(write):
                 read = _raw.ReadVariableOp(resource=handle, dtype=tf.int64)
         with tf.device(node.devices[2]):
@@ -259,7 +259,7 @@ def _split(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _chosen(node: Node, step: Any) -> Any:
-    return (step + node.salt) % 2 == 0
+    return tf.equal((step + node.salt) % 2, 0)
 
 
 def _branch(node: Node, values: list[Any], step: Any) -> Any:
