@@ -56,7 +56,7 @@ ENDURED_STEPS = 4
 _ROOT = re.compile(r"^\(\d+\) ")
 _COUNTS = re.compile(r"\d+ (root error\(s\) found|(successful|derived) .*)\.|\[\[[^{]*\]\]")
 _NO_WORDS = ("File ", "Detected at node", "Node: ")
-_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+")
+_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_\d+\b")
 
 
 def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
@@ -247,6 +247,7 @@ class Chief:
             protocol=self._protocol,
             make_master_device_default=False,
         )
+        self._use_all()  # until TensorFlow's context is used, the chief does not serve
 
     def connect(self) -> None:
         """To servers that were replaced, as a ClusterCoordinator does."""
@@ -294,12 +295,15 @@ class Chief:
     def _recover(self, limit_s: float) -> str:
         """What the last attempt said, or nothing."""
         deadline = time.monotonic() + limit_s
-        while (found := outcome(self._use_all))[0] == "error" and time.monotonic() < deadline:
+        while (found := outcome(self._use_again))[0] == "error" and time.monotonic() < deadline:
             time.sleep(RETRY_S)
         return ": ".join(found[1:]) if found[0] == "error" else ""
 
-    def _use_all(self) -> list[Any]:
+    def _use_again(self) -> list[Any]:
         self.connect()
+        return self._use_all()
+
+    def _use_all(self) -> list[Any]:
         sums = []
         for device in DEVICES:
             with tf.device(device):

@@ -147,8 +147,9 @@ class Differential:
 
     def _disturb(self, pair: Pair, seed: str) -> None:
         self.tally.faults += 1
-        fault = Fault.drawn(random.Random(f"fault of {seed}"), pair.peer_timeout_s)
         program = programs.drawn(seed, endured=True)
+        draw = random.Random(f"fault of {seed}")
+        fault = Fault.drawn(draw, program.servers, pair.peer_timeout_s)
         what = pair.endure(program, fault)
         errors = pair.last_errors
         self.tally.errors.update(errors.get("grpc++", []))

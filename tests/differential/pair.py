@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from tensorwire.bench.survival import Holdings
 from tensorwire.scope import Scope
 
 from . import verdict
-from .program import SERVERS, Program
+from .program import Program
 from .side import RECOVERY_S, Hang, Side
 
 FROZEN_S = 1.5
@@ -38,9 +38,9 @@ class Fault:
     lasts_s: float
 
     @staticmethod
-    def drawn(draw: random.Random, peer_timeout_s: float | None) -> Fault:
-        """`peer_timeout_s`: after which silence a task counts as lost; None: no task is that long
-        silent."""
+    def drawn(draw: random.Random, tasks: Sequence[str], peer_timeout_s: float | None) -> Fault:
+        """Of one of the tasks. `peer_timeout_s`: after which silence one counts as lost; None: no
+        task is that long silent."""
         kinds = ["killed", "replaced", "replaced", "frozen"]
         kind = draw.choice([*kinds, *(["silent"] * 2 if peer_timeout_s else [])])
         lasts_s = {
@@ -49,7 +49,7 @@ class Fault:
             "frozen": draw.uniform(0, FROZEN_S),
             "silent": draw.uniform(1.2, 2) * (peer_timeout_s or 0),
         }[kind]
-        return Fault(kind, draw.choice(SERVERS), draw.uniform(0, 1.5), lasts_s)
+        return Fault(kind, draw.choice(tasks), draw.uniform(0, 1.5), lasts_s)
 
     def __str__(self) -> str:
         return f"{self.task} {self.kind} for {self.lasts_s:.1f} s"

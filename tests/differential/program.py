@@ -96,6 +96,14 @@ class Program:
     control_flow_v2: bool = False
     optimized: bool = False
 
+    @property
+    def servers(self) -> list[str]:
+        """Those that its steps need."""
+        used = {device.split("/device:")[0] for node in self.nodes for device in node.devices}
+        names = {name.removeprefix("/job:").replace("/task", "") for name in used}
+        masters = {self.master} if self.mode == "session" else set()
+        return [name for name in SERVERS if name in names | masters]
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
@@ -144,6 +152,7 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
     kinds = {kind: weight for kind, weight in kinds.items() if kind not in _NOT_IN[mode]}
     if not errors:
         kinds["error"] = 0
+    # Two at least, so that one of them is of a server.
     devices = draw.sample(DEVICES, k=draw.choice((2, 2, 3, 4, len(DEVICES))))
     sources = draw.randint(1, 5)
     nodes: list[Node] = []

@@ -52,6 +52,7 @@ def test_steps_that_are_repeated_at_will_remember_nothing_and_do_not_fail() -> N
     for seed in SEEDS:
         program = programs.drawn(seed, endured=True)
         assert program.mode != "eager"
+        assert program.servers
         assert not {node.kind for node in program.nodes} & {"counter", "queue", "variable", "error"}
 
 
