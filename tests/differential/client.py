@@ -7,7 +7,8 @@ Started with a channel (tensorwire.lab), as `python -m differential.client`. The
 {"endure": program, "tag": text}: answered by {"under_way": seconds that a step takes} when a step
     of many has begun. They go on, and begin anew where they fail, until
 {"enough": seconds}: answered, once steps are right again or the time is up, by {"right": steps,
-    "wrong": [outcomes], "errors": {class: words of the first}, "recovered": whether}.
+    "wrong": [outcomes], "errors": {"a step" or "beginning anew": {class: words of the first}},
+    "recovered": whether}.
 {"recover": seconds}: connects anew to servers that were replaced; {"recovered": what went wrong}.
 {"stats": true}: the plug-in's figures of this process.
 
@@ -361,7 +362,7 @@ class Endured:
         self._right = 0
         self._right_in_a_row = 0
         self._wrong: list[Outcome] = []
-        self._errors: dict[str, str] = {}
+        self._errors: dict[str, dict[str, str]] = {"a step": {}, "beginning anew": {}}
         self._changed = threading.Condition()
         self._enough = False
         if self._calm_again != self._calm:
@@ -372,7 +373,7 @@ class Endured:
     def under_way(self) -> float:
         """Waits until a step has begun that is neither the first nor the second."""
         with self._changed:
-            self._changed.wait_for(lambda: self._right + len(self._errors) > 2)
+            self._changed.wait_for(lambda: self._right + len(self._errors["a step"]) > 2)
         return self._step_s
 
     def _go_on(self) -> None:
@@ -380,15 +381,17 @@ class Endured:
         is_new = False
         while not self._enough:
             number = (number + 1) % ENDURED_STEPS
+            where = "beginning anew"
             if is_new:
                 found = outcome(self._begin_anew)
                 is_new = found[0] != "value"
             if not is_new:
+                where = "a step"
                 found = outcome(self._runner.step(number, 0))
             with self._changed:
                 if found[0] == "error":
                     self._right_in_a_row = 0
-                    self._errors.setdefault(found[1], found[2])
+                    self._errors[where].setdefault(found[1], found[2])
                 elif found != self._calm[number]:
                     self._wrong.append(found)
                 else:

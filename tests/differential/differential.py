@@ -53,7 +53,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     """Of acts on grpc++, by their kinds."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Classes of errors that faults made on grpc++."""
+    """Classes of errors that steps on grpc++ had because of faults."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,12 @@ class Differential:
         draw = random.Random(f"fault of {seed}")
         fault = Fault.drawn(draw, program.servers, pair.peer_timeout_s)
         what = pair.endure(program, fault)
-        errors = pair.last_errors
-        self.tally.errors.update(errors.get("grpc++", []))
-        self._say(f"{seed}: {fault}, {program.mode}: {errors}")
+        self.tally.errors.update(pair.last_errors.get("grpc++", {}).get("a step", {}))
+        classes = {
+            protocol: {where: list(each) for where, each in errors.items() if each}
+            for protocol, errors in pair.last_errors.items()
+        }
+        self._say(f"{seed}: {fault}, {program.mode}: {classes}")
         if what:
             self._find(seed, [f"{fault}:", *what], None)
 

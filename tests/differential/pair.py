@@ -75,8 +75,8 @@ class Pair(Scope):
         """How often gRPC itself did not answer or recover, which is not compared."""
         self.last_outcomes: list[Any] = []
         """What the acts of the last program came to on grpc++."""
-        self.last_errors: dict[str, list[str]] = {}
-        """By protocol, the classes of errors that the last fault made."""
+        self.last_errors: dict[str, dict[str, dict[str, str]]] = {}
+        """By protocol, the errors that the last fault made: {"a step": {class: words}, ...}."""
 
     @property
     def peer_timeout_s(self) -> float | None:
@@ -178,9 +178,7 @@ class Pair(Scope):
             return [] if isinstance(outcomes["grpc"], Hang) else [str(outcomes["grpc++"])]
         told, again = outcomes["grpc++"]
         self.last_errors = {
-            name: sorted(each[0]["errors"])
-            for name, each in outcomes.items()
-            if not isinstance(each, Hang)
+            name: each[0]["errors"] for name, each in outcomes.items() if not isinstance(each, Hang)
         }
         wrong = verdict.after_fault(fault.kind, told)
         if again:

@@ -19,8 +19,9 @@ ENDED: Mapping[str, frozenset[str]] = {
     "deadline": frozenset({"DeadlineExceededError"}),
     "cancel": frozenset({"CancelledError", "AbortedError", "RuntimeError"}),
 }
-# What a step may fail with, and a session or a connection that begins anew, while a fault lasts.
-_LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
+# What steps may fail with while a fault lasts. A step that its deadline ends waited for a task that
+# never will answer.
+_LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError"})
 # What a server says that has taken the place of one that knew the session, or the context.
 _UNKNOWN = frozenset({"InvalidArgumentError", "NotFoundError", "FailedPreconditionError"})
 AFTER_FAULT: Mapping[str, frozenset[str]] = {
@@ -29,6 +30,8 @@ AFTER_FAULT: Mapping[str, frozenset[str]] = {
     "frozen": frozenset(),
     "silent": _LOST,
 }
+# A session begins when all servers are there; a master tells nobody that it still waits for one.
+BEGINNING = frozenset({"DeadlineExceededError"})
 
 # What a task may hold more than before, beside what it holds more on gRPC: connections that are
 # made when they are first needed, threads of pools, and what the allocator keeps.
@@ -69,9 +72,13 @@ def _plain(references: Sequence[Outcome], found: Outcome) -> str:
 def after_fault(kind: str, told: Mapping[str, Any]) -> list[str]:
     """What is wrong with steps that went on while a task had a fault of this kind."""
     wrong = [f"a step was {_short(each)}" for each in told["wrong"][:3]]
-    for code, words in told["errors"].items():
-        if code not in AFTER_FAULT[kind]:
-            wrong.append(f"{code}: {words[-400:]}")
+    for where, errors in told["errors"].items():
+        waits = BEGINNING if where != "a step" and AFTER_FAULT[kind] else frozenset()
+        wrong += [
+            f"{where} fails with {code}: {words[-400:]}"
+            for code, words in errors.items()
+            if code not in AFTER_FAULT[kind] | waits
+        ]
     if not told["recovered"]:
         wrong.append(f"steps are not right again: {told['right']} were; {told['errors']}")
     return wrong

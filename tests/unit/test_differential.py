@@ -115,11 +115,14 @@ def test_what_grpc_does_once_in_several_runs_is_none() -> None:
 
 def test_after_a_fault_steps_must_be_right_again() -> None:
     good = {"right": 9, "wrong": [], "errors": {}, "recovered": True}
-    unavailable = {"UnavailableError": "lost"}
+    late = {"DeadlineExceededError": "late"}
+    unavailable = {"a step": {"UnavailableError": "lost"}}
     assert not verdict.after_fault("frozen", good)
     assert not verdict.after_fault("killed", {**good, "errors": unavailable})
+    assert not verdict.after_fault("killed", {**good, "errors": {"beginning anew": late}})
+    assert verdict.after_fault("killed", {**good, "errors": {"a step": late}})
     assert verdict.after_fault("frozen", {**good, "errors": unavailable})
-    assert verdict.after_fault("killed", {**good, "errors": {"DataLossError": "what"}})
+    assert verdict.after_fault("killed", {**good, "errors": {"a step": {"DataLossError": "what"}}})
     assert verdict.after_fault("killed", {**good, "wrong": [OTHER]})
     assert verdict.after_fault("killed", {**good, "recovered": False})
 
