@@ -64,17 +64,19 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
     try:
         return ["value", [_digest(value) for value in act()]]
     except tf.errors.OpError as error:
-        return ["error", type(error).__name__, _words(error.message)]
+        return ["error", type(error).__name__, _words(error)]
     except RuntimeError as error:  # what a session says that was closed meanwhile
         return ["error", type(error).__name__, str(error)]
 
 
-def _words(message: str) -> str:
+def _words(error: tf.errors.OpError) -> str:
     """What operations say, without where they were made and what depends on the run."""
+    # Of several tasks that were cancelled any may be the one that the master names.
+    no_words = (*_NO_WORDS, *(["From "] if isinstance(error, tf.errors.CancelledError) else []))
     lines = set()
-    for line in essence(message).splitlines():
+    for line in essence(error.message).splitlines():
         text = _RUNS_OWN.sub("#", line.strip())
-        if text and not text.startswith(_NO_WORDS) and not _COUNTS.fullmatch(text):
+        if text and not text.startswith(no_words) and not _COUNTS.fullmatch(text):
             lines.add(_ROOT.sub("", text))
     return "\n".join(sorted(lines))
 
