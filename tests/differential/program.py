@@ -34,7 +34,7 @@ ERRORS = ("gather", "assert", "reshape", "number", "file", "numerics", "closed q
 
 _STATELESS = {
     "source": 0, "mix": 6, "move": 6, "fan": 1, "split": 2, "branch": 3, "dead": 1, "cond": 1,
-    "loop": 2, "list": 1, "call": 1, "after": 1, "error": 0.6,
+    "loop": 2, "list": 1, "call": 1, "after": 1, "error": 1.2,
 }  # fmt: skip
 _STATEFUL = {"variable": 3, "counter": 3, "queue": 3}
 # Switch and Merge, variables that are references, and loops of a graph are for sessions; what is
@@ -156,7 +156,7 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
     devices = draw.sample(DEVICES, k=draw.choice((2, 2, 3, 4, len(DEVICES))))
     sources = draw.randint(1, 5)
     nodes: list[Node] = []
-    for index in range(sources + draw.choice((2, 5, 10, 20, 40))):
+    for index in range(sources + draw.choice((1, 2, 3, 5, 8, 12, 20, 35))):
         earlier = range(max(0, index - 12), index)
         is_source = index < sources
         dtype = draw.choice(DTYPES)
