@@ -156,7 +156,9 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
     devices = draw.sample(DEVICES, k=draw.choice((2, 2, 3, 4, len(DEVICES))))
     sources = draw.randint(1, 5)
     nodes: list[Node] = []
-    for index in range(sources + draw.choice((1, 2, 3, 5, 8, 12, 20, 35))):
+    # Operation by operation each is waited for.
+    most = 8 if mode == "eager" else 35
+    for index in range(sources + min(most, draw.choice((1, 2, 3, 5, 8, 12, 20, 35)))):
         earlier = range(max(0, index - 12), index)
         is_source = index < sources
         dtype = draw.choice(DTYPES)
