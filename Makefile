@@ -117,6 +117,14 @@ simulate: .venv/tools.ready ## the engine in a simulated world that breaks, seed
 simulate-defects: .venv/tools.ready ## puts known defects into the engine, and counts the seeds that find them
 	@.venv/tools/bin/python .ci/simulate-defects
 
+.PHONY: differential
+differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats)
+	@$(call differential_on,new)
+differential-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
+	@$(call differential_on,old)
+differential_on = .venv/$(1)/bin/tensorwire build >/dev/null && cd tests && \
+  ../.venv/$(1)/bin/python -m differential --seconds $(SECONDS) $(if $(filter command% environment%,$(origin SEED)),--seed $(SEED))
+
 .PHONY: unit
 unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
 	@.venv/new/bin/python $(PYTEST) tests/unit

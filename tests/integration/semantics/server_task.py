@@ -1,8 +1,8 @@
 """A task that serves one address of a cluster and answers questions about itself.
 
 Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "index",
-"protocol", "plugin", "device"}; "device" is a library with a pluggable device, or null. It says
-{"ready": true} when it serves, and ends when the channel is closed.
+"protocol", "plugin", "device", "cpus"}; "device" is a library with a pluggable device, or null. It
+says {"ready": true} when it serves, and ends when the channel is closed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> None:
         job_name=arguments["job"],
         task_index=arguments["index"],
         protocol=protocol,
+        config=tf.compat.v1.ConfigProto(device_count={"CPU": arguments["cpus"]}),
     )
     end.send({"ready": True, "target": server.target})
     while (question := end.receive()) is not None:

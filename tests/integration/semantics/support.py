@@ -48,10 +48,13 @@ class TensorFlowCluster:
         jobs: Mapping[str, int],
         plugin: bool = False,
         devices: Mapping[str, Path] | None = None,
+        cpus: int = 1,
     ) -> None:
+        """`devices`: libraries with a pluggable device, by task. `cpus`: CPU devices of each task."""
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
         self.devices = {task: str(library) for task, library in (devices or {}).items()}
+        self.cpus = cpus
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, Task] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
@@ -84,6 +87,7 @@ class TensorFlowCluster:
             "protocol": self.protocol,
             "plugin": self.plugin,
             "device": self.devices.get(f"{job}:{index}"),
+            "cpus": self.cpus,
         }
         task = self.local.start(
             job,
