@@ -50,7 +50,7 @@ class TensorFlowCluster:
         devices: Mapping[str, Path] | None = None,
         cpus: int = 1,
     ) -> None:
-        """`devices`: libraries with a pluggable device, by task. `cpus`: CPU devices of each task."""
+        """`devices`: pluggable devices' libraries, by task. `cpus`: CPU devices of each task."""
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
         self.devices = {task: str(library) for task, library in (devices or {}).items()}
