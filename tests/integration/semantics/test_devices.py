@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,15 +222,16 @@ def test_a_task_that_leaves_a_copy_out_crashes(
         with tf.device(PS_CPU):
             value = tf1.placeholder(tf.float32, [None], name="value")
         with tf.device(WORKER_CPU):
-            fed_there = tf1.placeholder(tf.float32, [None], name="fed_there")
+            made_there = tf.random.uniform([1000])
         with tf.device(WORKER_DEVICE):
             to_device = value * value
-            made = fed_there * fed_there
+            made = made_there * made_there
         with tf.device(PS_CPU):
             to_host = made + 1.0
     fetches = {
-        "TO_DEVICE": (to_device, {"value:0": fed}),
-        "TO_HOST": (to_host, {"fed_there:0": fed}),
+        # Not its value, which would be copied to the host.
+        "TO_DEVICE": (to_device.op, {"value:0": fed}),
+        "TO_HOST": (to_host, {}),
     }
     # With checksums the CPU looks at what it sends. Otherwise only the kernel does, which refuses
     # to send what the process may not read: that is an error of the step and no crash.
@@ -243,7 +245,8 @@ def test_a_task_that_leaves_a_copy_out_crashes(
             (other,) = set(COPIES) - {copy}
             session.run(*fetches[other])  # what is not left out goes on as it was
             assert worker.poll() is None
-            with pytest.raises(tf.errors.OpError):
+            # The device's stream may crash after the step that gave it work has ended.
+            with contextlib.suppress(tf.errors.OpError):
                 session.run(*fetches[copy])
         assert worker.process.wait(30) == -signal.SIGSEGV
         worker.stop()  # its end is no failure, whose log would be kept
