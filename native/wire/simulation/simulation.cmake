@@ -38,6 +38,9 @@ list(TRANSFORM wrapped PREPEND "-Wl,--wrap=")
 
 file(GLOB simulator_sources CONFIGURE_DEPENDS ${simulation}/*.cc)
 list(FILTER simulator_sources EXCLUDE REGEX "statics_(begin|end).cc$")
+if(TENSORWIRE_SANITIZE)  # where nothing calls it, and the compiler has declarations of its own
+  list(FILTER simulator_sources EXCLUDE REGEX "atomics.cc$")
+endif()
 # The order of the objects is that of the sections: the engine's static variables between two marks.
 add_executable(simulate
   $<TARGET_OBJECTS:simulation_begin> $<TARGET_OBJECTS:simulated_objects>

@@ -132,9 +132,9 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
 Status Session::ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim) {
   if (header.method == kFetch) return Status();  // it is answered at once
   const uint64_t limit = context_->options.unanswered_bytes;
-  const uint64_t held = held_bytes_->load(std::memory_order_relaxed);
+  const uint64_t held = held_bytes_->bytes();
   if (held < limit) {
-    *claim = Claim(held_bytes_, kRequestBytes + header.metadata_bytes + header.payload_bytes);
+    *claim = Claim(held_bytes_.get(), kRequestBytes + header.metadata_bytes + header.payload_bytes);
     return Status();
   }
   Status refused(Code::kResourceExhausted,

@@ -113,8 +113,7 @@ class Session : public FrameReceiver {
   std::atomic<bool> greeted_{false};
   uint64_t connection_id_ = 0;
   // By requests that are not answered. They may outlive this.
-  const std::shared_ptr<std::atomic<uint64_t>> held_bytes_ =
-      std::make_shared<std::atomic<uint64_t>>(0);
+  const HeldBytes::Owner held_bytes_ = HeldBytes::Create();
 };
 
 }  // namespace tensorwire::wire
