@@ -189,6 +189,31 @@ TEST(a_handler_hears_of_a_request_before_its_cancellation_and_before_the_end) {
   handler->kept.clear();
 }
 
+TEST(a_handler_hears_of_one_way_requests_before_the_end) {
+  Task ps("ps:0");
+  auto handler = std::make_shared<OrderHandler>();
+  ps.handler = handler;
+  constexpr size_t kRequests = 20;
+  {
+    RawStream stream = RawStream::To(ps.Listen());
+    stream.Greet("worker:0", "ps:0");
+    std::string bytes;
+    for (const uint16_t method : {kNever, kFromReactor}) {
+      for (size_t i = 0; i < kRequests / 2; ++i) {
+        bytes += Frame(FrameKind::kRequest, 0, method, "", "", kOneWay);
+      }
+    }
+    CHECK(stream.Send(bytes));
+  }
+  Eventually([&] {
+    std::lock_guard lock(handler->mutex);
+    return handler->disconnected_after > 0;
+  });
+  std::lock_guard lock(handler->mutex);
+  CHECK_EQ(handler->disconnected_after, kRequests);
+  handler->kept.clear();
+}
+
 // Handles everything where it arrives, and notes what it heard.
 class HereHandler : public TestHandler {
  public:

@@ -38,12 +38,23 @@ class TensorFlowCluster:
     """A LocalCluster whose tasks are TensorFlow servers of one protocol.
 
     The test is the client: it opens sessions on a worker's gRPC address, as a notebook would.
-    Tasks on grpc load the plug-in only where that is asked for.
+    Tasks on grpc load the plug-in only where that is asked for. `devices`: libraries with a
+    pluggable device, by the names of the tasks that load them.
     """
 
-    def __init__(self, protocol: str, jobs: Mapping[str, int], plugin: bool = False) -> None:
+    def __init__(
+        self,
+        protocol: str,
+        jobs: Mapping[str, int],
+        plugin: bool = False,
+        devices: Mapping[str, Path] | None = None,
+        cpus: int = 1,
+    ) -> None:
+        """`devices`: pluggable devices' libraries, by task. `cpus`: CPU devices of each task."""
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
+        self.devices = {task: str(library) for task, library in (devices or {}).items()}
+        self.cpus = cpus
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, Task] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
@@ -75,6 +86,8 @@ class TensorFlowCluster:
             "index": index if serves is None else serves,
             "protocol": self.protocol,
             "plugin": self.plugin,
+            "device": self.devices.get(f"{job}:{index}"),
+            "cpus": self.cpus,
         }
         task = self.local.start(
             job,
