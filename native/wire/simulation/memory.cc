@@ -28,7 +28,6 @@ namespace {
 
 constexpr uint32_t kLive = 0x11feb10c;
 constexpr uint32_t kDead = 0xdeadb10c;
-#if !defined(__SANITIZE_ADDRESS__)
 constexpr size_t kMostScribbled = 512;
 constexpr size_t kArenaBytes = size_t{16} << 30;
 constexpr uint32_t kFine = 64;  // classes of 16 bytes
@@ -74,10 +73,6 @@ void GiveBack(Block* block) {
   block->next = free_blocks[block->class_index];
   free_blocks[block->class_index] = block;
 }
-#else
-Block* Take(size_t bytes) { return static_cast<Block*>(std::malloc(sizeof(Block) + bytes)); }
-void GiveBack(Block* block) { std::free(block); }
-#endif
 
 void* Allocate(size_t bytes) {
   if (!InProcess()) {
@@ -127,11 +122,9 @@ void FreeAll(Process* process) {
 }
 
 void ForgetMemory() {
-#if !defined(__SANITIZE_ADDRESS__)
   if (arena_next == nullptr) return;
   arena_next = kArena;
   std::memset(free_blocks, 0, sizeof(free_blocks));
-#endif
 }
 
 void ForEachBlock(const Process* process, const std::function<void(char*, size_t)>& visit) {

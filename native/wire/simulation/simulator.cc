@@ -17,11 +17,6 @@
 #include "statics.h"
 #include "switch.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 namespace tensorwire::simulation {
 
 World* world = nullptr;
@@ -39,11 +34,6 @@ constexpr int kSpinCpuS = 20;  // without a system call, or nearly
 constexpr uint64_t kMostSwitches = 30'000'000;
 
 void* scheduler_stack = nullptr;
-#if defined(__SANITIZE_ADDRESS__)
-void* scheduler_fake_stack = nullptr;
-const void* scheduler_bottom = nullptr;
-size_t scheduler_bytes = 0;
-#endif
 std::vector<char*> free_stacks;
 
 // This program's thread-local variables, the engine's among them.
@@ -63,25 +53,16 @@ int FindThreadLocals(dl_phdr_info* info, size_t, void*) {
   return 1;  // the program itself comes first; its libraries keep what they have
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-// As memcpy, which would not be let touch what lies between variables.
-__attribute__((no_sanitize("address"))) void CopyWords(char* to, const char* from, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i) *reinterpret_cast<volatile char*>(to + i) = from[i];
-}
-#else
-void CopyWords(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
-#endif
-
 size_t DataBytes() { return static_cast<size_t>(statics_end - statics_begin); }
 size_t ZeroedBytes() { return static_cast<size_t>(zeroed_statics_end - zeroed_statics_begin); }
 void SaveStatics(std::vector<char>* to) {
   to->resize(DataBytes() + ZeroedBytes());
-  CopyWords(to->data(), statics_begin, DataBytes());
-  CopyWords(to->data() + DataBytes(), zeroed_statics_begin, ZeroedBytes());
+  std::memcpy(to->data(), statics_begin, DataBytes());
+  std::memcpy(to->data() + DataBytes(), zeroed_statics_begin, ZeroedBytes());
 }
 void LoadStatics(const std::vector<char>& from) {
-  CopyWords(statics_begin, from.data(), DataBytes());
-  CopyWords(zeroed_statics_begin, from.data() + DataBytes(), ZeroedBytes());
+  std::memcpy(statics_begin, from.data(), DataBytes());
+  std::memcpy(zeroed_statics_begin, from.data() + DataBytes(), ZeroedBytes());
 }
 
 void UseProcess(Process* process) {
@@ -94,9 +75,9 @@ void UseProcess(Process* process) {
 void UseFiber(Fiber* fiber) {
   if (locals_of == fiber) return;
   if (locals_of != nullptr) {
-    CopyWords(locals_of->thread_locals.data(), thread_locals, thread_local_bytes);
+    std::memcpy(locals_of->thread_locals.data(), thread_locals, thread_local_bytes);
   }
-  if (fiber != nullptr) CopyWords(thread_locals, fiber->thread_locals.data(), thread_local_bytes);
+  if (fiber != nullptr) std::memcpy(thread_locals, fiber->thread_locals.data(), thread_local_bytes);
   locals_of = fiber;
 }
 
@@ -114,34 +95,18 @@ char* TakeStack() {
   return static_cast<char*>(mapped) + kGuardBytes;
 }
 
-void GiveBackStack(char* stack) {
-#if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(stack, kStackBytes);
-#endif
-  free_stacks.push_back(stack);
-}
+void GiveBackStack(char* stack) { free_stacks.push_back(stack); }
 
 void ToScheduler() {
   Fiber* const fiber = current;
   fiber->error = errno;
   fiber->inside = KernelMode::depth;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(
-      fiber->state == Fiber::State::kEnded ? nullptr : &fiber->fake_stack, scheduler_bottom,
-      scheduler_bytes);
-#endif
   tensorwire_switch_stack(&fiber->stack_pointer, scheduler_stack);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fiber->fake_stack, &scheduler_bottom, &scheduler_bytes);
-#endif
   KernelMode::depth = fiber->inside;
   errno = fiber->error;
 }
 
 void FiberMain() {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &scheduler_bottom, &scheduler_bytes);
-#endif
   KernelMode::depth = 0;
   current->body();
   ++KernelMode::depth;
@@ -196,7 +161,6 @@ void SetUp() {
   struct sigaction action{};
   action.sa_handler = Spins;
   sigaction(SIGVTALRM, &action, nullptr);
-#if !defined(__SANITIZE_ADDRESS__)  // which says more
   static char signal_stack[16 << 10];
   stack_t stack{};
   stack.ss_sp = signal_stack;
@@ -207,7 +171,6 @@ void SetUp() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
     sigaction(signal, &action, nullptr);
   }
-#endif
 }
 
 void Violated(const std::string& what) {
@@ -296,13 +259,7 @@ void World::RunFiber(Fiber* fiber) {
   UseFiber(fiber);
   current = fiber;
   now_ns += call_ns / 4;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&scheduler_fake_stack, fiber->stack, kStackBytes);
-#endif
   tensorwire_switch_stack(&scheduler_stack, fiber->stack_pointer);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
-#endif
   current = nullptr;
   KernelMode::depth = 1;
   if (fiber->state != Fiber::State::kEnded) return;

@@ -60,7 +60,6 @@ struct Fiber {
   // Saved while others run.
   void* stack_pointer = nullptr;
   char* stack = nullptr;
-  void* fake_stack = nullptr;  // AddressSanitizer's
   std::vector<char> thread_locals;
   int error = 0;               // errno
   int inside = 0;              // KernelMode
