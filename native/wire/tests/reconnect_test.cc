@@ -181,25 +181,21 @@ TEST(a_peer_that_accepts_and_never_answers_costs_the_connect_timeout_only) {
 
 TEST(the_time_in_which_nobody_has_answered_yet_is_no_silence_of_a_peer) {
   // A listener whose queue is full answers no further connection.
-  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in own{};
-  own.sin_family = AF_INET;
-  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(own);
-  CHECK_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&own), length), 0);
-  CHECK_EQ(::listen(listener.get(), 0), 0);
-  CHECK_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&own), &length), 0);
-  std::vector<Fd> queued;
-  for (int i = 0; i < 4; ++i) {
-    queued.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    ::connect(queued.back().get(), reinterpret_cast<sockaddr*>(&own), length);
-  }
+  const RawServer listener;
+  CHECK_EQ(::listen(listener.fd(), /*backlog=*/0), 0);
+  SocketAddress address;
+  address.length = sizeof(sockaddr_in);
+  CHECK_EQ(
+      getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address.storage), &address.length),
+      0);
+  std::vector<Fd> queued(4);
+  for (Fd& fd : queued) CHECK(BeginConnect(address, &fd).ok());
   Task worker("worker:0", 1, [](EngineOptions* options) {
     options->connect_timeout_ms = 500;
     options->silent_timeout_ms = 50;
     options->ping_after_ms = 20;
   });
-  auto channel = worker.engine->Connect("127.0.0.1:" + std::to_string(ntohs(own.sin_port)), "ps:0");
+  auto channel = worker.engine->Connect(listener.address(), "ps:0");
   const Status status = Get(Begin(*channel, kEcho, "")).status;
   CHECK(status.code() == Code::kUnavailable);
   CHECK(Contains(status.message(), "no answer"));
