@@ -41,6 +41,7 @@ struct Totals {
     ok += outcome.calls_ok;
     switches += outcome.switches;
     simulated_s += static_cast<double>(outcome.simulated_ns) / kSecond;
+    if (seeds % 20'000 == 0) Show("\n");
     return outcome;
   }
   void Show(const char* end) const {
@@ -102,10 +103,7 @@ int main(int argc, char** argv) {
       const char* const dots = std::strstr(value, "..");
       if (dots == nullptr) Usage();
       const uint64_t end = Number(dots + 2);
-      for (uint64_t at = Number(argv[++i]); at < end; ++at) {
-        totals.Run(at);
-        if (totals.seeds % 20'000 == 0) totals.Show("\n");
-      }
+      for (uint64_t at = Number(argv[++i]); at < end; ++at) totals.Run(at);
     } else if (flag == "--kept" && value != nullptr) {
       std::ifstream kept(argv[++i]);
       if (!kept) Usage();
@@ -134,10 +132,7 @@ int main(int argc, char** argv) {
       std::printf("from seed %" PRIu64 " on\n", from);
     }
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    for (uint64_t at = from; std::chrono::steady_clock::now() < end; ++at) {
-      totals.Run(at);
-      if (totals.seeds % 20'000 == 0) totals.Show("\n");
-    }
+    for (uint64_t at = from; std::chrono::steady_clock::now() < end; ++at) totals.Run(at);
   }
   if (totals.seeds == 0) Usage();
   totals.Show("\n");
