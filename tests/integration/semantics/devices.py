@@ -32,6 +32,7 @@ COPIES = {
     "TO_HOST": ("worker_service.cc", "if (on_device && "),
     "TO_DEVICE": ("rendezvous.cc", "if (on_accelerator_ && !incoming"),
 }
+_LEAVE_OUT = "LEAVE_OUT_"  # the beginning of a variable's name
 
 
 def build_device(folder: Path) -> Path:
@@ -61,7 +62,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
         path = package / "_native" / "plugin" / file
         source = path.read_text()
         assert source.count(condition) == 1, f"{file} copies under another condition"
-        asked = f'if (std::getenv("{next(iter(left_out(copy)))}") == nullptr && '
+        asked = f'if (std::getenv("{_LEAVE_OUT}{copy}") == nullptr && '
         path.write_text(source.replace(condition, condition.replace("if (", asked)))
     environment = {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
@@ -78,7 +79,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
 
 def left_out(copy: str) -> dict[str, str]:
     """What a task's environment has in addition where that copy is left out."""
-    return {f"LEAVE_OUT_{copy}": "1"}
+    return {f"{_LEAVE_OUT}{copy}": "1"}
 
 
 def variable(device: str, name: str) -> Any:

@@ -38,8 +38,7 @@ class TensorFlowCluster:
     """A LocalCluster whose tasks are TensorFlow servers of one protocol.
 
     The test is the client: it opens sessions on a worker's gRPC address, as a notebook would.
-    Tasks on grpc load the plug-in only where that is asked for. `devices`: libraries with a
-    pluggable device, by the names of the tasks that load them.
+    Tasks on grpc load the plug-in only where that is asked for.
     """
 
     def __init__(
@@ -50,7 +49,12 @@ class TensorFlowCluster:
         devices: Mapping[str, Path] | None = None,
         cpus: int = 1,
     ) -> None:
-        """`devices`: pluggable devices' libraries, by task. `cpus`: CPU devices of each task."""
+        """Starts nothing yet.
+
+        Args:
+            devices: libraries with a pluggable device, by the names of the tasks that load them.
+            cpus: CPU devices of each task.
+        """
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
         self.devices = {task: str(library) for task, library in (devices or {}).items()}
