@@ -47,7 +47,7 @@ PLAN := simpy
 K8S := jinja2 kubernetes pyyaml kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit .ci/versions .ci/simulate-defects
+PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit .ci/versions .ci/simulate-defects .ci/includes
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -67,8 +67,9 @@ test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, c
 	  -- fault-tolerance-2.15.1 fault-tolerance-2.21.0
 
 .PHONY: lint
-lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
-	@bad=0; for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" mypy \
+lint: .venv/tools.ready ## ruff, mypy --strict, clang-format and who includes what, changing nothing
+	@bad=0; echo "lint: includes"; .venv/tools/bin/python .ci/includes || bad=1; \
+	for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" mypy \
 	  "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
 	  echo "lint: $${check%% native*}"; .venv/tools/bin/$$check || bad=1; \
 	done; exit $$bad

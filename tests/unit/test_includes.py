@@ -1,0 +1,55 @@
+"""`make lint` refuses an `#include` of native/ that crosses a border."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def check(root: Path) -> tuple[int, str]:
+    command = [sys.executable, ROOT / ".ci/includes", root]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return ran.returncode, ran.stdout
+
+
+def write(root: Path, name: str, text: str) -> None:
+    file = root / "native" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_the_sources_as_they_are_pass() -> None:
+    assert check(ROOT) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("file", "header"),
+    [
+        ("wire/src/frame.cc", '"tensorflow/core/framework/tensor.h"'),
+        ("wire/src/frame.cc", "<tensorflow/c/c_api.h>"),
+        ("wire/src/frame.cc", '"absl/status/status.h"'),
+        ("wire/src/frame.cc", '"status_of_tensorflow.h"'),
+        ("wire/src/frame.cc", '"../../tensorflow/status_of_tensorflow.h"'),
+        ("wire/include/tensorwire/wire/engine.h", '"reactor.h"'),
+        ("tensorflow/rendezvous.cc", '"reactor.h"'),
+        ("tensorflow/rendezvous.cc", '"../wire/src/reactor.h"'),
+        ("tensorflow/rendezvous.cc", '"not/there.h"'),
+        ("somewhere/else.cc", "<vector>"),
+    ],
+)
+def test_an_include_across_a_border_is_named(tmp_path: Path, file: str, header: str) -> None:
+    write(tmp_path, "wire/src/reactor.h", "#include <sys/epoll.h>\n#include <vector>\n")
+    write(tmp_path, "tensorflow/status_of_tensorflow.h", '#include "absl/status/status.h"\n')
+    assert check(tmp_path) == (0, "")
+    write(tmp_path, file, f"\n#  include {header}  // why\n")
+    name = header.strip('"<>')
+    assert check(tmp_path) == (1, f"native/{file}:2: may not include {name}\n")
+
+
+def test_a_folder_without_sources_is_no_success(tmp_path: Path) -> None:
+    assert check(tmp_path)[0] == 1
