@@ -22,6 +22,8 @@ target_include_directories(simulated_objects PUBLIC
 set_target_properties(simulated_objects PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 target_compile_options(simulated_objects PRIVATE -fno-pie)
 target_compile_options(simulated_objects PRIVATE -fsanitize=thread -O1)
+# With assertions, in every build.
+target_compile_options(simulated_objects PRIVATE -UNDEBUG)
 
 add_library(simulation_begin OBJECT ${simulation}/statics_begin.cc)
 add_library(simulation_end OBJECT ${simulation}/statics_end.cc)
@@ -43,7 +45,7 @@ add_executable(simulate
 target_include_directories(simulate PRIVATE
   ${simulation} ${simulation}/../tests ${simulated_folder} ${simulated_folder}/../include)
 target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads)
-target_compile_options(simulate PRIVATE -fno-pie -O1)
+target_compile_options(simulate PRIVATE -fno-pie -O1 -UNDEBUG)
 # The C++ library, too: its threads and condition variables are led to the simulator as well.
 target_link_options(simulate PRIVATE -no-pie -static-libstdc++ -static-libgcc ${wrapped})
 

@@ -1,6 +1,7 @@
 #include "channel.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "borrow.h"
 #include "fetch.h"
@@ -24,8 +25,8 @@ ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::s
       address_(std::move(address)),
       peer_name_(std::move(peer_name)) {
   for (int i = 1; i < streams; ++i) {
-    lanes_.push_back(std::make_shared<ChannelImpl>(context_, number + static_cast<size_t>(i),
-                                                   address_, peer_name_, /*streams=*/1));
+    more_streams_.push_back(std::make_shared<ChannelImpl>(context_, number + static_cast<size_t>(i),
+                                                          address_, peer_name_, /*streams=*/1));
   }
 }
 
@@ -37,27 +38,23 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   std::unique_ptr<OutFrame> frame;
   uint64_t id = 0;
   bool connect = false;
-  bool sooner = false;  // than any other deadline
+  bool look = false;  // earlier than planned at the deadlines
   const int64_t deadline_ms = options.deadline_ms > 0 ? NowMs() + options.deadline_ms : 0;
   Status refused = CheckSize(request);
   {
     std::lock_guard lock(mutex_);
     id = calls_.Insert(std::move(call), options.done_on, deadline_ms);
-    if (stopped_) refused = Status(Code::kCancelled, "the engine was stopped");
+    if (state_ == State::kStopped) refused = Status(Code::kCancelled, "the engine was stopped");
     if (refused.ok()) {
       frame = std::make_unique<OutFrame>(FrameKind::kRequest, 0, id, std::move(request));
-      if (ready_ != nullptr) {
+      if (state_ == State::kReady) {
         connection = ready_;
       } else {
         waiting_.emplace(id, std::move(frame));
-        connect = !connecting_;
-        connecting_ = true;
+        connect = state_ == State::kIdle;
+        if (connect) MoveLocked(State::kConnecting);
       }
-      if (deadline_ms > 0) {
-        deadlines_.emplace(deadline_ms, id);
-        sooner = deadline_ms < next_look_ms_;
-        if (sooner) next_look_ms_ = deadline_ms;
-      }
+      if (deadline_ms > 0) look = deadlines_.Add(deadline_ms, id);
     }
   }
   if (!refused.ok()) {
@@ -74,20 +71,23 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   } else if (connect) {
     ConnectSoon();
   }
-  if (sooner) {
+  if (look) {
     reactor_->Post([weak = weak_from_this()] {
-      if (auto self = weak.lock()) self->ArmDeadlinesFromReactor();
+      if (auto self = weak.lock()) self->LookAtDeadlinesFromReactor();
     });
   }
   return id;
 }
 
-void ChannelImpl::ArmDeadlinesFromReactor() {
+void ChannelImpl::LookAtDeadlinesFromReactor() {
   reactor_->CancelFromReactor(deadline_timer_);
-  std::lock_guard lock(mutex_);
-  next_look_ms_ = deadlines_.empty() ? kNever : deadlines_.begin()->first;
-  if (next_look_ms_ == kNever) return;
-  deadline_timer_ = reactor_->AtFromReactor(next_look_ms_, [weak = weak_from_this()] {
+  std::optional<int64_t> look_ms;
+  {
+    std::lock_guard lock(mutex_);
+    look_ms = deadlines_.PlanLook();
+  }
+  if (!look_ms) return;
+  deadline_timer_ = reactor_->AtFromReactor(*look_ms, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->EndOverdueFromReactor();
   });
 }
@@ -96,19 +96,17 @@ void ChannelImpl::EndOverdueFromReactor() {
   std::vector<uint64_t> overdue;
   {
     std::lock_guard lock(mutex_);
-    const auto end = deadlines_.upper_bound({NowMs(), std::numeric_limits<uint64_t>::max()});
-    for (auto at = deadlines_.begin(); at != end; ++at) overdue.push_back(at->second);
-    deadlines_.erase(deadlines_.begin(), end);
+    overdue = deadlines_.TakeOverdue(NowMs());
   }
   const Status why = Describe(Code::kDeadlineExceeded, "the deadline passed");
   for (const uint64_t id : overdue) EndFromReactor(id, why);
-  ArmDeadlinesFromReactor();
+  LookAtDeadlinesFromReactor();
 }
 
 void ChannelImpl::ForgetDeadline(int64_t deadline_ms, uint64_t call_id) {
   if (deadline_ms == 0) return;
   std::lock_guard lock(mutex_);
-  deadlines_.erase({deadline_ms, call_id});
+  deadlines_.Remove(deadline_ms, call_id);
 }
 
 void ChannelImpl::RunAfter(int delay_ms, std::function<void()> closure) {
@@ -155,7 +153,7 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
     std::lock_guard lock(mutex_);
     entry = calls_.Take(call_id);
     if (entry.call == nullptr) return entry;  // it has ended, or its reply is arriving
-    if (entry.deadline_ms > 0) deadlines_.erase({entry.deadline_ms, call_id});
+    deadlines_.Remove(entry.deadline_ms, call_id);
     if (const auto at = waiting_.find(call_id); at != waiting_.end()) {
       unsent = std::move(at->second);
       waiting_.erase(at);
@@ -169,20 +167,16 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
 }
 
 void ChannelImpl::EndFromReactor(uint64_t call_id, const Status& why) {
+  reactor_->AssertIsCurrent();
   CallTable::Entry entry = Withdraw(call_id);
-  if (entry.call == nullptr) {
-    std::shared_ptr<Connection> connection;
-    {
-      std::lock_guard lock(mutex_);
-      connection = ready_;
-    }
-    if (connection != nullptr) entry = connection->TakeArrivingCallFromReactor(call_id);
+  if (entry.call == nullptr && ready_ != nullptr) {
+    entry = ready_->TakeArrivingCallFromReactor(call_id);
     ForgetDeadline(entry.deadline_ms, call_id);
   }
   if (entry.call != nullptr) {
-    reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
+    reactor_->CompleteFromReactor(std::move(entry), why);
   } else {
-    CancelCollectionsFromReactor(call_id, why);
+    collections_.Cancel(call_id, why);
   }
 }
 
@@ -211,7 +205,7 @@ Status ChannelImpl::Describe(Code code, const std::string& what) const {
 }
 
 void ChannelImpl::Stop() {
-  for (const auto& lane : lanes_) lane->End();
+  for (const auto& stream : more_streams_) stream->End();
   End();
 }
 
@@ -221,10 +215,10 @@ void ChannelImpl::End() {
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
-    stopped_ = true;
+    MoveLocked(State::kStopped);
     unsent.swap(waiting_);
     connection.swap(ready_);
-    deadlines_.clear();
+    deadlines_.Clear();
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
@@ -234,6 +228,24 @@ void ChannelImpl::End() {
     push_receiver_->OnLost(Status(Code::kCancelled, "the engine was stopped"));
   }
   opening_.reset();  // the reactors have ended, or hold no reference to this
+}
+
+void ChannelImpl::MoveLocked(State next) {
+  [[maybe_unused]] const auto may_follow = [](State from, State to) {
+    switch (to) {
+      case State::kIdle:
+        return from == State::kConnecting || from == State::kReady;
+      case State::kConnecting:
+        return from == State::kIdle;
+      case State::kReady:
+        return from == State::kConnecting;
+      case State::kStopped:
+        return true;
+    }
+    return false;
+  };
+  assert(may_follow(state_, next));
+  state_ = next;
 }
 
 // --- connecting --------------------------------------------------------------------------------
@@ -250,7 +262,9 @@ void ChannelImpl::ConnectSoon() {
 }
 
 void ChannelImpl::ResolveFromReactor() {
+  reactor_->AssertIsCurrent();
   give_up_ms_ = NowMs() + context_->options.connect_timeout_ms;
+  addresses_left_.clear();  // of an attempt that ended before it had tried all
   std::string host;
   int port = 0;
   if (!SplitAddress(address_, &host, &port)) {
@@ -280,26 +294,20 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     Fd fd;
     status = BeginConnect(address, &fd);
     if (!status.ok()) continue;
-    opening_ = std::make_shared<Connection>(context_, reactor_, std::move(fd), ToString(address));
-    opening_->SetPeerFromReactor(peer_name_);
-    status = opening_->OpenFromReactor(shared_from_this(), /*connecting=*/true);
+    auto connection =
+        std::make_shared<Connection>(context_, reactor_, std::move(fd), ToString(address));
+    connection->SetPeerFromReactor(peer_name_);
+    status = connection->OpenFromReactor(shared_from_this(), /*connecting=*/true);
     if (!status.ok()) continue;
-    Hello hello;
-    hello.task = context_->options.name;
-    hello.peer = peer_name_;
-    hello.checksum = context_->options.checksum;
-    if (context_->authenticator != nullptr) hello.challenge = Authenticator::Challenge();
-    hello_ = hello.Encode();
-    challenge_.clear();
-    opening_->Greet(FrameKind::kHello, hello_);
+    opening_.emplace(Opening{connection, ClientGreeting(context_.get(), connection.get())});
+    opening_->greeting.BeginFromReactor(peer_name_);
     // One that never answers leaves time for the other addresses of this host.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
     const int64_t patience_ms = std::max<int64_t>(share_ms, kLeastPatienceMs);
-    opening_->CloseAtFromReactor(NowMs() + patience_ms, Status(Code::kUnavailable, "no answer"));
+    connection->CloseAtFromReactor(NowMs() + patience_ms, Status(Code::kUnavailable, "no answer"));
     return;
   }
-  opening_.reset();
   TryNextOrFailFromReactor(status);
 }
 
@@ -315,21 +323,22 @@ void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {
+  reactor_->AssertIsCurrent();
   std::vector<CallTable::Entry> calls;
   decltype(waiting_) unsent;
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
-    connecting_ = false;
+    if (state_ != State::kStopped) MoveLocked(State::kIdle);
     connection.swap(ready_);
     unsent.swap(waiting_);
-    deadlines_.clear();
+    deadlines_.Clear();
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
-    reactor_->CompleteFromReactor(std::move(entry.call), why, entry.done_on);
+    reactor_->CompleteFromReactor(std::move(entry), why);
   }
-  CancelCollectionsFromReactor(std::nullopt, why);
+  collections_.Cancel(std::nullopt, why);
   if (push_receiver_ != nullptr) push_receiver_->OnLost(why);
 }
 
@@ -338,96 +347,72 @@ void ChannelImpl::FailAllFromReactor(const Status& why) {
 Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
   switch (frame->header.kind) {
     case FrameKind::kChallenge:
-      return ProveFromReactor(metadata);
-    case FrameKind::kHelloAck: {
-      if (opening_ == nullptr) return Status(Code::kInvalidArgument, "a second greeting");
-      if (Status s = CheckServerFromReactor(metadata); !s.ok()) return s;
-      opening_->TrustFromReactor();
-      if (Status s = MapFromReactor(Hello::Decode(metadata), opening_.get()); !s.ok()) return s;
-      std::shared_ptr<Connection> connection = std::move(opening_);
-      opening_.reset();
-      std::lock_guard lock(mutex_);
-      ready_ = connection;
-      connecting_ = false;
-      // Under the lock, so that a cancellation comes after its request. They do not leave from
-      // here: a reactor gathers what it sends.
-      for (auto& [id, request] : waiting_) connection->Send(std::move(request));
-      waiting_.clear();
-      return Status();
-    }
+      if (!opening_) return Status(Code::kInvalidArgument, "a challenge that nobody asked for");
+      return opening_->greeting.ProveFromReactor(metadata);
+    case FrameKind::kHelloAck:
+      if (!opening_) return Status(Code::kInvalidArgument, "a second greeting");
+      return BeReadyFromReactor(metadata);
     case FrameKind::kReply:
-    case FrameKind::kError: {
-      if (opening_ != nullptr) return Status(Code::kInvalidArgument, "a reply before the greeting");
-      if (Status s = TakeLoanFromReactor(&metadata, frame); !s.ok()) return s;
-      CallTable::Entry entry;
-      {
-        std::lock_guard lock(mutex_);
-        entry = calls_.Take(frame->header.request_id);
-      }
-      if (entry.call == nullptr) return Status();  // cancelled or late: its payload is dropped
-      frame->done_on = entry.done_on;
-      frame->deadline_ms = entry.deadline_ms;
-      frame->call = std::move(entry.call);
-      if (frame->header.kind == FrameKind::kError) {
-        const bool known = frame->header.method > 0 && frame->header.method <= kLastCode;
-        frame->status = Status(known ? static_cast<Code>(frame->header.method) : Code::kUnknown,
-                               std::string(metadata));
-        // A longer message comes as payload.
-        const uint64_t bytes = frame->header.payload_bytes;
-        if (bytes > 0 && bytes <= kMaxErrorBytes) frame->payload = InFrame::Payload::kBytes;
-        return Status();
-      }
-      PrepareFromReactor(metadata, frame);
-      return Status();
-    }
+    case FrameKind::kError:
+      if (opening_) return Status(Code::kInvalidArgument, "a reply before the greeting");
+      return OnReplyFromReactor(metadata, frame);
     case FrameKind::kPush:
-      if (opening_ != nullptr) return Status(Code::kInvalidArgument, "a push before the greeting");
-      if (Status s = TakeLoanFromReactor(&metadata, frame); !s.ok()) return s;
-      if (push_receiver_ == nullptr) return Status();
-      frame->call = push_receiver_->BeginFromReactor(frame->header.request_id);
-      frame->done_on = RunOn::kReactorWhenAlone;
-      if (frame->call != nullptr) PrepareFromReactor(metadata, frame);
-      return Status();
+      if (opening_) return Status(Code::kInvalidArgument, "a push before the greeting");
+      return OnPushFromReactor(metadata, frame);
     default:
       return Status(Code::kInvalidArgument, "a frame that a server does not send");
   }
 }
 
-Status ChannelImpl::ProveFromReactor(std::string_view metadata) {
-  const Authenticator* const authenticator = context_->authenticator.get();
-  if (opening_ == nullptr || authenticator == nullptr || !challenge_.empty()) {
-    return Status(Code::kInvalidArgument, "a challenge that nobody asked for");
-  }
-  challenge_ = metadata;
-  Hello answer;
-  answer.proof = authenticator->Prove(Authenticator::Role::kClient, {hello_, challenge_},
-                                      opening_->TlsBindingFromReactor());
-  opening_->Greet(FrameKind::kProof, answer.Encode());
+Status ChannelImpl::BeReadyFromReactor(std::string_view metadata) {
+  const std::shared_ptr<Connection> connection = opening_->connection;
+  if (Status s = opening_->greeting.CheckServerFromReactor(metadata); !s.ok()) return s;
+  connection->TrustFromReactor();
+  if (Status s = MapFromReactor(Hello::Decode(metadata), connection.get()); !s.ok()) return s;
+  opening_.reset();
+  std::lock_guard lock(mutex_);
+  MoveLocked(State::kReady);
+  ready_ = connection;
+  // Under the lock, so that a cancellation comes after its request. They do not leave from
+  // here: a reactor gathers what it sends.
+  for (auto& [id, request] : waiting_) connection->Send(std::move(request));
+  waiting_.clear();
   return Status();
 }
 
-Status ChannelImpl::CheckServerFromReactor(std::string_view metadata) const {
-  const Authenticator* const authenticator = context_->authenticator.get();
-  if (authenticator == nullptr) return Status();
-  if (challenge_.empty()) {
-    return Status(Code::kFailedPrecondition,
-                  std::string("the server has no job token, and the client has one") + kSameToken);
+Status ChannelImpl::OnReplyFromReactor(std::string_view metadata, InFrame* frame) {
+  if (Status s = TakeLoanFromReactor(&metadata, frame); !s.ok()) return s;
+  {
+    std::lock_guard lock(mutex_);
+    frame->entry = calls_.Take(frame->header.request_id);
   }
-  if (authenticator->Check(Authenticator::Role::kServer,
-                           {hello_, challenge_, Hello::BeforeProof(metadata)},
-                           Hello::Decode(metadata).proof, opening_->TlsBindingFromReactor())) {
+  if (frame->entry.call == nullptr) return Status();  // cancelled or late: its payload is dropped
+  if (frame->header.kind == FrameKind::kReply) {
+    PrepareFromReactor(metadata, frame);
     return Status();
   }
-  return Status(Code::kFailedPrecondition,
-                std::string("the server cannot prove that it has this job's token") + kSameToken);
+  const bool known = frame->header.method > 0 && frame->header.method <= kLastCode;
+  frame->status = Status(known ? static_cast<Code>(frame->header.method) : Code::kUnknown,
+                         std::string(metadata));
+  // A longer message comes as payload.
+  const uint64_t bytes = frame->header.payload_bytes;
+  if (bytes > 0 && bytes <= kMaxErrorBytes) frame->payload = InFrame::Payload::kBytes;
+  return Status();
+}
+
+Status ChannelImpl::OnPushFromReactor(std::string_view metadata, InFrame* frame) {
+  if (Status s = TakeLoanFromReactor(&metadata, frame); !s.ok()) return s;
+  if (push_receiver_ == nullptr) return Status();
+  frame->entry.call = push_receiver_->BeginFromReactor(frame->header.request_id);
+  frame->entry.done_on = RunOn::kReactorWhenAlone;
+  if (frame->entry.call != nullptr) PrepareFromReactor(metadata, frame);
+  return Status();
 }
 
 Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
   memory_.reset();
   if (hello.checksum) connection->SendCheckedFromReactor();
-  if (!lanes_.empty()) {
-    connection->Signal(FrameKind::kFetches);
-  }
+  if (!more_streams_.empty()) connection->Signal(FrameKind::kFetches);
   const Transport transport = context_->options.transport;
   if (transport == Transport::kTcp) return Status();
   Status status(Code::kPermissionDenied, "it shares no memory");
@@ -450,7 +435,7 @@ Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
 Status ChannelImpl::TakeLoanFromReactor(std::string_view* metadata, InFrame* frame) {
   if ((frame->header.flags & (kHeld | kLent)) == 0) return Status();
   if ((frame->header.flags & kHeld) != 0) {
-    if (lanes_.empty() || frame->header.payload_bytes != 0 ||
+    if (more_streams_.empty() || frame->header.payload_bytes != 0 ||
         !Loan::ReadHeld(metadata, &frame->loan)) {
       return Status(Code::kInvalidArgument, "a payload to be fetched that nobody asked to hold");
     }
@@ -468,7 +453,7 @@ Status ChannelImpl::TakeLoanFromReactor(std::string_view* metadata, InFrame* fra
 void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) {
   const bool lent = frame->loan.number != 0;
   const uint64_t payload_bytes = lent ? frame->loan.bytes : frame->header.payload_bytes;
-  frame->status = frame->call->PrepareFromReactor(metadata, payload_bytes, &frame->into);
+  frame->status = frame->entry.call->PrepareFromReactor(metadata, payload_bytes, &frame->into);
   uint64_t room = 0;
   for (const MutableBuffer& buffer : frame->into) room += buffer.size;
   if (frame->status.ok() && room == payload_bytes) {
@@ -480,15 +465,11 @@ void ChannelImpl::PrepareFromReactor(std::string_view metadata, InFrame* frame) 
 
 void ChannelImpl::CollectFromReactor(InFrame frame) {
   Collection collection;
-  collection.entry = {std::move(frame.call), frame.done_on, frame.deadline_ms};
+  collection.entry = std::move(frame.entry);
   if (frame.header.kind != FrameKind::kPush) collection.call_id = frame.header.request_id;
   collection.loan = frame.loan.number;
-  Collections::iterator at;
-  {
-    std::lock_guard lock(mutex_);
-    collection.lender = ready_;
-    at = collections_.insert(collections_.end(), std::move(collection));
-  }
+  collection.lender = ready_;
+  const Collections::At at = collections_.Add(std::move(collection));
   Status status = std::move(frame.status);
   if (at->entry.call != nullptr && status.ok()) {
     if (frame.loan.pieces.empty()) {
@@ -504,15 +485,14 @@ void ChannelImpl::CollectFromReactor(InFrame frame) {
   }
   Collection ended = TakeCollection(at);
   if (ended.entry.call == nullptr) return;
-  reactor_->CompleteFromReactor(std::move(ended.entry.call), std::move(status),
-                                ended.entry.done_on);
+  reactor_->CompleteFromReactor(std::move(ended.entry), std::move(status));
 }
 
-void ChannelImpl::FetchFromReactor(InFrame frame, Collections::iterator collection) {
+void ChannelImpl::FetchFromReactor(InFrame frame, Collections::At collection) {
   auto fetch = std::make_shared<Fetch>(
-      frame.loan.bytes, lanes_.size() + 1, std::move(frame.into),
+      frame.loan.bytes, more_streams_.size() + 1, std::move(frame.into),
       [self = shared_from_this(), collection](const Status& status) {
-        // By the reactor of whichever lane was last.
+        // By the reactor of whichever stream was last.
         Collection ended = self->TakeCollection(collection);
         self->Finish(std::move(ended.entry), ended.why.ok() ? status : ended.why);
       });
@@ -520,20 +500,18 @@ void ChannelImpl::FetchFromReactor(InFrame frame, Collections::iterator collecti
   CallOptions options;
   options.done_on = RunOn::kReactor;
   for (size_t i = 0; i < fetch->ranges(); ++i) {
-    auto lane = i == 0 ? shared_from_this() : lanes_[i - 1];
-    const uint64_t id = lane->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
-    cancels.push_back([lane, id](const Status& why) {
-      lane->reactor_->Post([lane, id, why] { lane->EndFromReactor(id, why); });
+    auto stream = i == 0 ? shared_from_this() : more_streams_[i - 1];
+    const uint64_t id =
+        stream->Start(fetch->Request(frame.loan.number, i), fetch->Range(i), options);
+    cancels.push_back([stream, id](const Status& why) {
+      stream->reactor_->Post([stream, id, why] { stream->EndFromReactor(id, why); });
     });
   }
-  {
-    std::lock_guard lock(mutex_);
-    collection->cancel = [fetch](const Status& why) { fetch->Cancel(why); };
-  }
+  collections_.SetCancel(collection, [fetch](const Status& why) { fetch->Cancel(why); });
   fetch->Started(std::move(cancels));
 }
 
-void ChannelImpl::CopyFromReactor(InFrame frame, Collections::iterator collection) {
+void ChannelImpl::CopyFromReactor(InFrame frame, Collections::At collection) {
   auto copy = std::make_shared<ParallelCopy>(
       memory_, std::move(frame.loan), frame.into,
       [self = shared_from_this(), collection](bool whole) {
@@ -541,41 +519,20 @@ void ChannelImpl::CopyFromReactor(InFrame frame, Collections::iterator collectio
         Status status = ended.why;
         if (status.ok() && !whole) status = self->LostInMidPayload();
         if (self->reactor_->IsCurrentThread()) {  // it was cancelled
-          self->reactor_->CompleteFromReactor(std::move(ended.entry.call), std::move(status),
-                                              ended.entry.done_on);
+          self->reactor_->CompleteFromReactor(std::move(ended.entry), std::move(status));
         } else {
           ended.entry.call->Done(status);
         }
       });
-  {
-    std::lock_guard lock(mutex_);
-    collection->cancel = [copy](const Status&) { copy->Cancel(); };
-  }
+  collections_.SetCancel(collection, [copy](const Status&) { copy->Cancel(); });
   copy->Start(context_->options.executor);
 }
 
-void ChannelImpl::CancelCollectionsFromReactor(std::optional<uint64_t> call_id, const Status& why) {
-  std::vector<std::function<void(const Status&)>> cancels;
-  {
-    std::lock_guard lock(mutex_);
-    for (Collection& collection : collections_) {
-      if (collection.cancel == nullptr || (call_id && collection.call_id != *call_id)) continue;
-      collection.why = why;
-      cancels.push_back(std::exchange(collection.cancel, nullptr));
-    }
-  }
-  for (const auto& cancel : cancels) cancel(why);
-}
-
-ChannelImpl::Collection ChannelImpl::TakeCollection(Collections::iterator at) {
-  Collections ended;
-  {
-    std::lock_guard lock(mutex_);
-    ended.splice(ended.begin(), collections_, at);
-  }
-  if (at->call_id) ForgetDeadline(at->entry.deadline_ms, *at->call_id);
-  if (at->lender != nullptr) at->lender->Signal(FrameKind::kReturn, at->loan);
-  return std::move(*at);
+Collection ChannelImpl::TakeCollection(Collections::At at) {
+  Collection taken = collections_.Take(at);
+  if (taken.call_id) ForgetDeadline(taken.entry.deadline_ms, *taken.call_id);
+  if (taken.lender != nullptr) taken.lender->Signal(FrameKind::kReturn, taken.loan);
+  return taken;
 }
 
 Status ChannelImpl::LostInMidPayload() const {
@@ -587,25 +544,25 @@ Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
     CollectFromReactor(std::move(frame));
     return Status();
   }
-  if (frame.call != nullptr) {
-    ForgetDeadline(frame.deadline_ms, frame.header.request_id);
+  if (frame.entry.call != nullptr) {
+    ForgetDeadline(frame.entry.deadline_ms, frame.header.request_id);
     // An error's; what arrived damaged has a message already.
     if (!frame.bytes.empty() && frame.status.message().empty()) {
       frame.status = Status(frame.status.code(), std::move(frame.bytes));
     }
-    reactor_->CompleteFromReactor(std::move(frame.call), std::move(frame.status), frame.done_on);
+    reactor_->CompleteFromReactor(std::move(frame.entry), std::move(frame.status));
   }
   return Status();
 }
 
 void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
   // Who refuses us at the greeting is the peer; another of its addresses would refuse us as well.
-  const bool was_opening = opening_ != nullptr;
+  const bool was_opening = opening_.has_value();
   const bool refused = was_opening && why.code() == Code::kFailedPrecondition;
   const bool stopped = why.code() == Code::kCancelled;
   const Status lost = Describe(refused || stopped ? why.code() : Code::kUnavailable, why.message());
-  if (unfinished != nullptr && unfinished->call != nullptr) {
-    reactor_->CompleteFromReactor(std::move(unfinished->call), lost, unfinished->done_on);
+  if (unfinished != nullptr && unfinished->entry.call != nullptr) {
+    reactor_->CompleteFromReactor(std::move(unfinished->entry), lost);
   }
   opening_.reset();
   if (was_opening && !refused && !stopped) {

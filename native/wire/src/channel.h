@@ -1,20 +1,19 @@
 #pragma once
 
 #include <functional>
-#include <limits>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "call_table.h"
+#include "client_greeting.h"
+#include "collections.h"
 #include "connection.h"
 #include "context.h"
+#include "deadlines.h"
 #include "hello.h"
 #include "socket.h"
 
@@ -25,6 +24,10 @@ namespace tensorwire::wire {
 // failed, the calls that wait end with kUnavailable, and the next call begins another attempt. When
 // a connection is lost, the calls on it end with kUnavailable: whether the peer had begun to serve
 // them nobody knows, so sending them again is the asker's decision.
+//
+// A call is in one place at a time, and whoever takes it out ends it: in `calls_` until its reply's
+// head is here (and its frame in `waiting_` while there is no connection), then in the connection's
+// FrameReader while the payload arrives, or in `collections_` while it is fetched or copied.
 class ChannelImpl : public Channel,
                     public FrameReceiver,
                     public std::enable_shared_from_this<ChannelImpl> {
@@ -47,8 +50,14 @@ class ChannelImpl : public Channel,
   void Stop();
 
  private:
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
+  // MoveLocked knows which steps there are.
+  enum class State {
+    kIdle,        // without a connection; the next call makes one
+    kConnecting,  // calls are in `waiting_` until there is one
+    kReady,       // `ready_` is there
+    kStopped,     // every call ends at once
+  };
+  void MoveLocked(State next);
   void End();
 
   // FrameReceiver.
@@ -56,70 +65,65 @@ class ChannelImpl : public Channel,
   Status OnFrameFromReactor(InFrame frame) override;
   void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
 
+  // Connecting.
   void ConnectSoon();
   void ResolveFromReactor();
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void TryNextOrFailFromReactor(const Status& why);
+  void FailAllFromReactor(const Status& why);
+  // kHelloAck.
+  Status BeReadyFromReactor(std::string_view metadata);
+  // Whether and how payloads of this peer are read in its memory.
+  Status MapFromReactor(const Hello& hello, Connection* connection);
+
+  // Calls.
+  Status CheckSize(const Message& request) const;
   // Takes a call that waits for its reply, and tells the peer.
   CallTable::Entry Withdraw(uint64_t call_id);
   // Ends a call wherever it is, if it has not ended.
   void EndFromReactor(uint64_t call_id, const Status& why);
-  void ArmDeadlinesFromReactor();
+  void LookAtDeadlinesFromReactor();
   void EndOverdueFromReactor();
   void ForgetDeadline(int64_t deadline_ms, uint64_t call_id);
-  // Answers the server's challenge; checks its proof.
-  Status ProveFromReactor(std::string_view metadata);
-  Status CheckServerFromReactor(std::string_view metadata) const;
-  // Whether and how payloads of this peer are read in its memory.
-  Status MapFromReactor(const Hello& hello, Connection* connection);
-  Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
-  // A call or push whose payload is fetched or copied.
-  struct Collection {
-    CallTable::Entry entry;
-    std::optional<uint64_t> call_id;  // none: a push
-    std::shared_ptr<Connection> lender;
-    uint64_t loan = 0;
-    // Makes it end soon, and why. Empty once it has been called.
-    std::function<void(const Status&)> cancel;
-    Status why;
-  };
-  using Collections = std::list<Collection>;
-  void CollectFromReactor(InFrame frame);
-  void FetchFromReactor(InFrame frame, Collections::iterator collection);
-  void CopyFromReactor(InFrame frame, Collections::iterator collection);
-  // All of them, or that of one call.
-  void CancelCollectionsFromReactor(std::optional<uint64_t> call_id, const Status& why);
-  // It has ended: gives the payload back. Any thread.
-  Collection TakeCollection(Collections::iterator at);
-  Status LostInMidPayload() const;
-  void PrepareFromReactor(std::string_view metadata, InFrame* frame);
-  void FailAllFromReactor(const Status& why);
-  Status CheckSize(const Message& request) const;
   void Finish(CallTable::Entry entry, const Status& status);
   Status Describe(Code code, const std::string& what) const;
+
+  // Replies and pushes.
+  Status OnReplyFromReactor(std::string_view metadata, InFrame* frame);
+  Status OnPushFromReactor(std::string_view metadata, InFrame* frame);
+  void PrepareFromReactor(std::string_view metadata, InFrame* frame);
+  Status TakeLoanFromReactor(std::string_view* metadata, InFrame* frame);
+  void CollectFromReactor(InFrame frame);
+  void FetchFromReactor(InFrame frame, Collections::At collection);
+  void CopyFromReactor(InFrame frame, Collections::At collection);
+  // It has ended: gives the payload back. Any thread.
+  Collection TakeCollection(Collections::At at);
+  Status LostInMidPayload() const;
 
   const std::shared_ptr<Context> context_;  // keeps reactor_ too
   Reactor* const reactor_;
   const std::string address_;
   const std::string peer_name_;
   std::shared_ptr<PushReceiver> push_receiver_;
-  // Further connections to the same peer, on other reactors, that only fetch.
-  std::vector<std::shared_ptr<ChannelImpl>> lanes_;
+  // Beside this channel's own connection: to the same peer, on other reactors, only to fetch.
+  std::vector<std::shared_ptr<ChannelImpl>> more_streams_;
 
   std::mutex mutex_;  // between the threads that start calls and this channel's reactor
+  State state_ = State::kIdle;
   CallTable calls_;
-  std::shared_ptr<Connection> ready_;                      // after the handshake only
-  std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // for ready_
-  std::set<std::pair<int64_t, uint64_t>> deadlines_;       // of calls that have not ended
-  int64_t next_look_ms_ = kNever;                          // at deadlines_
+  // kReady only. Written on the reactor, which therefore reads it without the lock, and by End.
+  std::shared_ptr<Connection> ready_;
+  std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // kConnecting only
+  Deadlines deadlines_;
+
   Collections collections_;
-  bool connecting_ = false;
-  bool stopped_ = false;
 
   // The reactor's.
-  std::shared_ptr<Connection> opening_;
-  std::string hello_;      // what was said on it
-  std::string challenge_;  // and answered; "" if it was not
+  struct Opening {
+    std::shared_ptr<Connection> connection;
+    ClientGreeting greeting;
+  };
+  std::optional<Opening> opening_;  // kConnecting only
   std::vector<SocketAddress> addresses_left_;
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;

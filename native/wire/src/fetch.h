@@ -12,9 +12,9 @@
 
 namespace tensorwire::wire {
 
-// A payload that its owner holds, on its way in: in ranges, each by a call of its own on a
-// connection of its own. `done` is called when all have ended, with the first failure if there is
-// one; a failure ends the other ranges. Kept alive by its calls.
+// A payload that its owner holds, on its way in: in as many ranges as the channel has streams, each
+// range by a call over a stream of its own. `done` is called when all have ended, with the first
+// failure if there is one; a failure ends the other ranges. Kept alive by its calls.
 class Fetch : public std::enable_shared_from_this<Fetch> {
  public:
   // `into` adds up to `bytes`.
@@ -28,7 +28,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
 
   size_t ranges() const { return ranges_; }
   Message Request(uint64_t number, size_t range) const {
-    Message request(kFetch);
+    Message request(kFetchRange);
     request.Put<uint64_t>(number);
     request.Put<uint64_t>(Begin(range));
     request.Put<uint64_t>(Begin(range + 1) - Begin(range));

@@ -87,6 +87,7 @@ bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint6
 }
 
 bool Loans::Hold(Message* message) {
+  if (!may_hold_.load(std::memory_order_acquire)) return false;
   const uint64_t bytes = message->payload_bytes();
   if (bytes < kLeastHeldBytes) return false;
   auto payload = std::make_shared<HeldPayloads::Payload>();
@@ -119,6 +120,7 @@ void Loans::End(uint64_t number, const Lent& lent) {
 }
 
 uint16_t Loans::Lend(Message* message) {
+  if (!may_lend_.load(std::memory_order_acquire)) return 0;
   const uint64_t bytes = message->payload_bytes();
   if (memory_ == nullptr || bytes < kLeastBytes || message->payload_.size() > kMostPieces) return 0;
   std::vector<std::pair<uint64_t, uint64_t>> pieces;

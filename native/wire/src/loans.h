@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -26,8 +27,8 @@ namespace tensorwire::wire {
 //   u64  number
 //   u64  bytes
 //
-// and the peer asks for ranges of it (kFetch: u64 number, u64 offset, u64 bytes) on several
-// connections at once.
+// and the peer asks for ranges of it (kFetchRange: u64 number, u64 offset, u64 bytes), each over
+// another of its streams.
 struct Loan {
   uint64_t number = 0;  // 0: there is none
   uint32_t slot = 0;
@@ -71,12 +72,18 @@ class HeldPayloads {
 bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint64_t offset,
               uint64_t bytes, Message* message);
 
-// What has been lent to one peer. Thread-safe.
+// What has been lent to one peer: nothing before it has said that it can read the memory, or fetch
+// ranges. Thread-safe.
 class Loans {
  public:
   // `memory` is null where nothing is shared.
   Loans(SharedMemory* memory, HeldPayloads* held) : memory_(memory), held_(held) {}
   ~Loans() { ReturnAll(); }
+
+  // The peer reads our memory: from now on Lend does something.
+  void AllowLending() { may_lend_.store(true, std::memory_order_release); }
+  // The peer fetches large payloads itself: from now on Hold does something.
+  void AllowHolding() { may_hold_.store(true, std::memory_order_release); }
 
   // Replaces the message's payload by its description. Zero when it has to be sent: it is small, or
   // not in shared memory, or the peer has much that it has not returned; otherwise the number of
@@ -99,6 +106,8 @@ class Loans {
 
   SharedMemory* const memory_;
   HeldPayloads* const held_;
+  std::atomic<bool> may_lend_{false};
+  std::atomic<bool> may_hold_{false};
   std::mutex mutex_;
   uint64_t bytes_ = 0;
   std::unordered_map<uint64_t, Lent> lent_;

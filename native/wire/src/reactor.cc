@@ -126,6 +126,7 @@ void Reactor::PostLazily(std::function<void()> task) {
 
 Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
                                  std::shared_ptr<EventTarget> target) {
+  AssertIsCurrent();
   epoll_event event{};
   event.events = epoll_events;
   event.data.ptr = target.get();
@@ -137,6 +138,7 @@ Status Reactor::WatchFromReactor(int fd, uint32_t epoll_events,
 }
 
 Status Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target) {
+  AssertIsCurrent();
   epoll_event event{};
   event.events = epoll_events;
   event.data.ptr = target;
@@ -145,6 +147,7 @@ Status Reactor::ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* ta
 }
 
 void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
+  AssertIsCurrent();
   const auto at = targets_.find(target);
   if (at == targets_.end()) return;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
@@ -153,23 +156,22 @@ void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
 }
 
 Reactor::Timer Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
+  AssertIsCurrent();
   return timers_.emplace(Timer{time_ms, ++last_timer_}, std::move(task)).first->first;
 }
 
-void Reactor::CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on) {
-  if (run_on == RunOn::kReactor) {
-    call->Done(status);
+void Reactor::CompleteFromReactor(CallTable::Entry call, Status status) {
+  AssertIsCurrent();
+  if (call.done_on == RunOn::kReactor) {
+    call.call->Done(status);
     return;
   }
-  completions_.push_back({std::move(call), std::move(status), run_on});
+  completions_.push_back({std::move(call), std::move(status)});
 }
 
-void Reactor::DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request) {
-  const RunOn run_on = handler->HandleOn(request);
-  if (run_on == RunOn::kReactor) {
-    handler->Handle(std::move(request));
-    return;
-  }
+void Reactor::DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request,
+                                  RunOn run_on) {
+  AssertIsCurrent();
   arrivals_.push_back({handler, std::move(request), run_on});
 }
 
@@ -196,8 +198,8 @@ bool Reactor::RunTimersFromReactor(int64_t now_us) {
 void Reactor::RunAloneFromReactor() {
   auto completions = std::exchange(completions_, {});
   for (Completion& completion : completions) {
-    if (completion.run_on == RunOn::kReactorWhenAlone) {
-      completion.call->Done(completion.status);
+    if (completion.call.done_on == RunOn::kReactorWhenAlone) {
+      completion.call.call->Done(completion.status);
     } else {
       completions_.push_back(std::move(completion));
     }
@@ -223,8 +225,8 @@ void Reactor::RunArrivedFromReactor() {
         std::make_move_iterator(completions_.begin() + static_cast<ptrdiff_t>(end)));
     options_.executor([batch] {
       for (Completion& completion : *batch) {
-        completion.call->Done(completion.status);
-        completion.call.reset();
+        completion.call.call->Done(completion.status);
+        completion.call.call.reset();
       }
     });
   }
@@ -296,7 +298,9 @@ void Reactor::TurnFromReactor() {
 void Reactor::Loop() {
   pthread_setname_np(pthread_self(), ("wire-" + std::to_string(index_)).c_str());
   if (options_.pin) PinToCore(index_);
-  while (!stopping_.load(std::memory_order_acquire)) TurnFromReactor();
+  // Once at least: it says whose thread this is.
+  do TurnFromReactor();
+  while (!stopping_.load(std::memory_order_acquire));
   DrainFromReactor(&inbox_);
   const auto targets = targets_;  // stopping one unwatches it
   for (const auto& [key, target] : targets) target->OnStopFromReactor();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "call_table.h"
 #include "fd.h"
 #include "mpsc_queue.h"
 #include "tensorwire/wire/clock.h"
@@ -48,6 +50,8 @@ class Reactor {
   void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
   bool IsCurrentThread() const { return current_ == this; }
+  // What a method whose name ends in FromReactor relies on.
+  void AssertIsCurrent() const { assert(IsCurrentThread()); }
 
   // --- on the reactor ---
   Status WatchFromReactor(int fd, uint32_t epoll_events, std::shared_ptr<EventTarget> target);
@@ -61,10 +65,14 @@ class Reactor {
     auto operator<=>(const Timer&) const = default;
   };
   Timer AtFromReactor(int64_t time_ms, std::function<void()> task);
-  void CancelFromReactor(const Timer& timer) { timers_.erase(timer); }
+  void CancelFromReactor(const Timer& timer) {
+    AssertIsCurrent();
+    timers_.erase(timer);
+  }
   size_t timers() const { return timers_.size(); }  // that wait
-  void CompleteFromReactor(std::unique_ptr<Call> call, Status status, RunOn run_on);
-  void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request);
+  void CompleteFromReactor(CallTable::Entry call, Status status);
+  // `run_on`: what the handler said; not kReactor.
+  void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request, RunOn run_on);
 
   // Where a connection's next bytes are read to; empty again after each event.
   static constexpr size_t kScratchBytes = 256u << 10;
@@ -80,9 +88,8 @@ class Reactor {
     std::function<void()> run;
   };
   struct Completion {
-    std::unique_ptr<Call> call;
+    CallTable::Entry call;
     Status status;
-    RunOn run_on = RunOn::kExecutor;
   };
   struct Arrival {
     std::shared_ptr<Handler> handler;

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <utility>
 
@@ -130,7 +131,7 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
 }
 
 Status Session::ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim) {
-  if (header.method == kFetch) return Status();  // it is answered at once
+  if (header.method == kFetchRange) return Status();  // it is answered at once
   const uint64_t limit = context_->options.unanswered_bytes;
   const uint64_t held = held_bytes_->bytes();
   if (held < limit) {
@@ -223,19 +224,24 @@ Status Session::OnFrameFromReactor(InFrame frame) {
       request.Fail(frame.status);
       return Status();
     }
-    if (request.method == kFetch) {
-      Fetch(request);
+    if (request.method == kFetchRange) {
+      SendRange(request);
+      return Status();
+    }
+    const RunOn run_on = handler_->HandleOn(request);
+    if (run_on == RunOn::kReactor) {
+      handler_->HandleFromReactor(std::move(request));
       return Status();
     }
     handler_->ExpectFromReactor(request);
-    reactor->DispatchFromReactor(handler_, std::move(request));
+    reactor->DispatchFromReactor(handler_, std::move(request), run_on);
   } else if (frame.header.kind == FrameKind::kCancel) {
     handler_->OnCancel(connection_id_, frame.header.request_id);
   }
   return Status();
 }
 
-void Session::Fetch(const Request& request) const {
+void Session::SendRange(const Request& request) const {
   MetadataReader reader(request.metadata);
   uint64_t number = 0;
   uint64_t offset = 0;
@@ -263,16 +269,11 @@ void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/
 // --- OrderedHandler ----------------------------------------------------------------------------
 
 void OrderedHandler::ExpectFromReactor(const Request& request) {
-  if (HandleOn(request) == RunOn::kReactor) return;
   std::lock_guard lock(mutex_);
   ++in_handle_[request.id].count;
 }
 
 void OrderedHandler::Handle(Request request) {
-  if (HandleOn(request) == RunOn::kReactor) {  // it is not expected: nothing overtakes it
-    handler_->Handle(std::move(request));
-    return;
-  }
   const uint64_t connection_id = request.connection_id();
   const uint64_t id = request.id;
   handler_->Handle(std::move(request));
@@ -281,7 +282,7 @@ void OrderedHandler::Handle(Request request) {
   {
     std::lock_guard lock(mutex_);
     const auto at = in_handle_.find(id);
-    if (at == in_handle_.end()) return;
+    assert(at != in_handle_.end());  // it was expected
     if (--at->second.count == 0) {
       cancelled = at->second.cancelled;
       in_handle_.erase(at);

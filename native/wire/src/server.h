@@ -53,8 +53,10 @@ class OrderedHandler : public Handler {
  public:
   explicit OrderedHandler(std::shared_ptr<Handler> handler) : handler_(std::move(handler)) {}
 
-  // Before the request is dispatched.
+  // Before the request is dispatched, which calls Handle.
   void ExpectFromReactor(const Request& request);
+  // Instead of both, where the request is handled at once: nothing overtakes it.
+  void HandleFromReactor(Request request) { handler_->Handle(std::move(request)); }
 
   RunOn HandleOn(const Request& request) const override { return handler_->HandleOn(request); }
   std::shared_ptr<char> PlaceFromReactor(uint16_t method, uint64_t payload_bytes) override {
@@ -102,8 +104,8 @@ class Session : public FrameReceiver {
   Status AcceptFromReactor(Connection* connection);
   // Counts a request in; an error when too much is unanswered.
   Status ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim);
-  // A range of a payload that is held for this peer.
-  void Fetch(const Request& request) const;
+  // Answers kFetchRange.
+  void SendRange(const Request& request) const;
 
   const std::shared_ptr<Context> context_;
   const std::weak_ptr<Connection> connection_;  // it owns this

@@ -56,6 +56,7 @@ TEST(numbers_of_held_payloads_cannot_be_computed_from_those_before) {
 TEST(a_payload_is_sent_when_the_system_has_no_random_bytes) {
   HeldPayloads held([](void*, size_t) { return false; });
   Loans loans(nullptr, &held);
+  loans.AllowHolding();
   auto owner = std::make_shared<const std::string>(10 * kMb, 'x');
   Message message;
   message.AddPayload(owner->data(), owner->size());

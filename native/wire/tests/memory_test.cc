@@ -304,6 +304,7 @@ TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
   do CHECK(stream.Read(&frame));
   while (frame.header.kind != FrameKind::kRequest);
   Loans loans(memory.get(), nullptr);
+  loans.AllowLending();
   Message reply;
   void* const block = memory->Map(4 * kMb);
   reply.AddPayload(block, 4 * kMb);

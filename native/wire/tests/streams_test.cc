@@ -173,7 +173,7 @@ TEST(what_is_not_held_cannot_be_fetched) {
   std::memcpy(&number, reply.metadata.data() + 4, 8);
   uint64_t id = 10;
   auto fetch = [&](uint64_t of, uint64_t offset, uint64_t bytes) {
-    Message request(kFetch);
+    Message request(kFetchRange);
     request.Put(of);
     request.Put(offset);
     request.Put(bytes);
@@ -190,7 +190,7 @@ TEST(what_is_not_held_cannot_be_fetched) {
   CHECK_EQ(fetch(number, 9 * kMb - 1, 2), -1);
   CHECK_EQ(fetch(number, ~uint64_t{0}, 2), -1);
   CHECK_EQ(fetch(number + 1, 0, 10), -1);
-  CHECK(client.Send(Frame(FrameKind::kRequest, 5, kFetch, "short")));
+  CHECK(client.Send(Frame(FrameKind::kRequest, 5, kFetchRange, "short")));
   CHECK(client.Read(&reply));
   CHECK(reply.header.kind == FrameKind::kError);
   CHECK(client.Send(Frame(FrameKind::kReturn, number)));

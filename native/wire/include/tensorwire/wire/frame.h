@@ -49,7 +49,7 @@ enum class FrameKind : uint8_t {
   kPush = 10,       // server to client, unasked: request_id says what for
   kMapped = 11,     // client to server: it reads the server's memory, and payloads may be lent
   kReturn = 12,     // client to server: request_id is the number of a loan that has been read
-  kFetches = 13,    // client to server: it has several connections, and payloads may be held for it
+  kFetches = 13,    // client to server: it has several streams, and payloads may be held for it
   kChallenge = 14,  // server to client, before kHelloAck: prove that you have the job token
   kProof = 15,      // client to server: the answer to it
 };
@@ -62,7 +62,7 @@ enum FrameFlags : uint16_t {
 };
 
 // The method of a request for a range of a payload that is held; the engine answers it itself.
-inline constexpr uint16_t kFetch = 0xffff;
+inline constexpr uint16_t kFetchRange = 0xffff;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kPing;

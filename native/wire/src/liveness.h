@@ -1,0 +1,52 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tensorwire::wire {
+
+// Whether the peer of a connection still lives, told by its signs of life: bytes that come in, and
+// bytes that it takes. Whoever has one looks from time to time. It reads no clock, and sends
+// nothing.
+class Liveness {
+ public:
+  Liveness(int ping_after_ms, int silent_timeout_ms)
+      : ping_after_ms_(ping_after_ms), silent_timeout_ms_(silent_timeout_ms) {}
+
+  // A sign of life.
+  void Heard(int64_t now_ms) { heard_ms_ = now_ms; }
+
+  enum class Verdict { kAlive, kPing, kSilent };
+  // kPing: it is time to ask for a sign of life. kSilent: the peer counts as lost.
+  Verdict Look(int64_t now_ms) {
+    // While this process stood still (SIGSTOP, a debugger) nobody looked for a sign of life: what
+    // came meanwhile may not have been read yet. That time is no silence.
+    if (next_look_ms_ > 0) heard_ms_ += std::max<int64_t>(0, now_ms - next_look_ms_);
+    heard_ms_ = std::min(heard_ms_, now_ms);
+    next_look_ms_ = now_ms + LookMs();
+    if (silent_ms(now_ms) >= silent_timeout_ms_) return Verdict::kSilent;
+    if (silent_ms(now_ms) < ping_after_ms_ || now_ms - pinged_ms_ < ping_after_ms_) {
+      return Verdict::kAlive;
+    }
+    pinged_ms_ = now_ms;
+    return Verdict::kPing;
+  }
+  // When to look again.
+  int64_t next_look_ms() const { return next_look_ms_; }
+  int64_t silent_ms(int64_t now_ms) const { return now_ms - heard_ms_; }
+
+ private:
+  int64_t LookMs() const {
+    constexpr int kLongestMs = 1000;
+    constexpr int kShortestMs = 10;
+    return std::max(kShortestMs, std::min({kLongestMs, ping_after_ms_, silent_timeout_ms_}));
+  }
+
+  const int ping_after_ms_;
+  const int silent_timeout_ms_;
+  int64_t heard_ms_ = 0;  // without the time in which nobody looked
+  int64_t pinged_ms_ = 0;
+  int64_t next_look_ms_ = 0;
+};
+
+}  // namespace tensorwire::wire
