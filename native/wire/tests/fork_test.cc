@@ -102,6 +102,7 @@ TEST(what_a_forked_process_does_with_its_parent_s_blocks_does_not_reach_the_pare
   std::memset(used_again, 'u', kMb);
   HeldPayloads held;
   auto loans = std::make_unique<Loans>(pool->shared_memory(), &held);
+  loans->AllowLending();
   Message message;
   message.AddPayload(lent, kMb);
   message.KeepAlive(std::shared_ptr<void>(lent, [&](void* block) { pool->Release(block); }));

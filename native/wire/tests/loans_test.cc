@@ -53,6 +53,19 @@ TEST(numbers_of_held_payloads_cannot_be_computed_from_those_before) {
   for (int i = 0; i < 10; ++i) CHECK(held.Add(nullptr) != guess());
 }
 
+TEST(a_payload_is_held_only_for_a_peer_that_has_said_that_it_fetches) {
+  HeldPayloads held;
+  Loans loans(nullptr, &held);
+  const std::string bytes(10 * kMb, 'x');
+  Message message;
+  message.AddPayload(bytes.data(), bytes.size());
+  CHECK(!loans.Hold(&message));
+  CHECK_EQ(message.payload_bytes(), 10 * kMb);
+  loans.AllowHolding();
+  CHECK(loans.Hold(&message));
+  CHECK_EQ(message.payload_bytes(), 0u);
+}
+
 TEST(a_payload_is_sent_when_the_system_has_no_random_bytes) {
   HeldPayloads held([](void*, size_t) { return false; });
   Loans loans(nullptr, &held);
