@@ -53,16 +53,16 @@ RETRY_S = 0.05
 RIGHT_AGAIN = 5
 ENDURED_STEPS = 4
 
-# Which of several root errors comes first, and which other parts of the step had to be cancelled for
-# them, is chance.
+# Which task's error comes first, what other tasks made of it, and which parts of the step had to be
+# cancelled for it, is chance.
 _AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]$")
 _NO_WORDS = re.compile(
-    r"(File |Detected at node|Node: ).*"
+    r"(File |Detected at node|Node: |From /job:).*|=+"
     r"|\d+ (root error\(s\) found|(successful|derived) .*)\."
-    r"|\[\[[^{]*\]\]|\[\[\{\{node \S*/#\}\}\]\]|<stack traces unavailable>"
+    r"|\[\[[^{]*\]\]|\[\[\{\{node \S*#\}\}\]\]|<stack traces unavailable>"
     r"|Function was cancelled before it was started|RecvFromRemoteAsync is cancelled\."
 )
-_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_\d+\b")
+_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 
 
 def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
