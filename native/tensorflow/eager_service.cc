@@ -7,6 +7,7 @@
 #include "status.h"
 #include "tensorflow/core/distributed_runtime/eager/eager_service_impl.h"
 #include "tensorflow/core/distributed_runtime/rpc/eager/grpc_eager_service_impl.h"
+#include "tensorflow/core/lib/core/threadpool.h"
 #include "tensorflow/core/protobuf/eager_service.pb.h"
 
 namespace tensorwire::plugin {
@@ -71,8 +72,8 @@ EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer& server) {
   return service == nullptr ? nullptr : &(service->*PointerTo(LocalImplMember()));
 }
 
-EagerService::EagerService(EagerServiceImpl* impl, tensorflow::Env* env)
-    : impl_(impl), threads_(env, "tensorwire_eager") {}
+EagerService::EagerService(EagerServiceImpl* impl, const tensorflow::WorkerEnv& env)
+    : impl_(impl), pool_(env.compute_pool) {}
 
 EagerService::~EagerService() = default;
 
@@ -174,8 +175,9 @@ void EagerService::RunFunction(wire::Request request) {
     StartFunction(call, request);
     return;
   }
-  // This may be a reactor, and the function is made ready to run first.
-  threads_.Schedule([this, call, request, name] {
+  // This may be a reactor, and the function is made ready to run first. That waits for nobody, and
+  // many functions may be new at once: each would get a thread of its own in `threads_`.
+  pool_->Schedule([this, call, request, name] {
     StartFunction(call, request);
     constexpr size_t kRemembered = 1u << 16;
     std::lock_guard lock(mutex_);

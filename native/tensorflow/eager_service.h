@@ -8,9 +8,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "blocking_threads.h"
 #include "cancellation.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
-#include "tensorflow/core/platform/unbounded_work_queue.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
 #include "tensorwire/wire/engine.h"
 
 namespace tensorflow::eager {
@@ -27,10 +28,10 @@ tensorflow::eager::EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer
 // stream sent them, and the component functions of functions that span devices. Thread-safe.
 class EagerService {
  public:
-  EagerService(tensorflow::eager::EagerServiceImpl* impl, tensorflow::Env* env);
+  EagerService(tensorflow::eager::EagerServiceImpl* impl, const tensorflow::WorkerEnv& env);
   ~EagerService();
 
-  // Neither waits; what takes time is done in a thread of this service.
+  // None waits; what takes time is done in other threads.
   void Enqueue(wire::Request request);
   void RunFunction(wire::Request request);
   void CloseContext(wire::Request request);
@@ -49,15 +50,14 @@ class EagerService {
   absl::Status RunEnqueue(const wire::Request& request, tensorflow::CallOptions* options);
 
   tensorflow::eager::EagerServiceImpl* const impl_;
+  tensorflow::thread::ThreadPool* const pool_;  // the task's own
   RunningRequests running_;
 
   std::mutex mutex_;
   std::unordered_set<std::string> ready_functions_;  // that have run here, by context and name
   std::map<Sender, std::shared_ptr<Stream>> streams_;
 
-  // Operations may wait for others that come later by another way, so there is no bound to its
-  // threads. They are kept, and wait for more work.
-  tensorflow::UnboundedWorkQueue threads_;
+  BlockingThreads threads_;  // operations may wait for others that come later by another way
 };
 
 }  // namespace tensorwire::plugin

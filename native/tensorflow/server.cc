@@ -122,7 +122,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     if (eager == nullptr) {
       return absl::UnimplementedError("grpc++: this TensorFlow has another eager service");
     }
-    eager_ = std::make_unique<EagerService>(eager, worker_env()->env);
+    eager_ = std::make_unique<EagerService>(eager, *worker_env());
     pool_.store(worker_env()->compute_pool, std::memory_order_release);
     service_->Begin(worker_env(), worker_impl(), plane_.get(), eager_.get());
     ShowPlane(plane_.get(), true);

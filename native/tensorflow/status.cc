@@ -47,9 +47,14 @@ absl::Status FromWire(const wire::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.code());
   const std::string_view message(status.message());
   if (message.substr(0, kEncoded.size()) != kEncoded) {
-    const absl::Status plain(code, "grpc++: " + status.message());
-    // The engine cancels nothing by itself: whoever did has the reason.
-    return absl::IsCancelled(plain) ? tensorflow::StatusGroup::MakeDerived(plain) : plain;
+    if (status.code() != wire::Code::kCancelled) {
+      return absl::Status(code, "grpc++: " + status.message());
+    }
+    // The engine cancels nothing by itself: whoever did has the reason. Where that is a cancelled
+    // operation, and all that arrives of it is derived too, StatusGroup shows the error whose text
+    // is last in the alphabet: so this begins with what comes before all letters.
+    return tensorflow::StatusGroup::MakeDerived(
+        absl::CancelledError("(grpc++: " + status.message() + ")"));
   }
   wire::MetadataReader reader(message.substr(kEncoded.size()));
   std::string_view text;

@@ -53,11 +53,16 @@ RETRY_S = 0.05
 RIGHT_AGAIN = 5
 ENDURED_STEPS = 4
 
-# Of which several stand in one error; which of them comes first is chance.
-_ROOT = re.compile(r"^\(\d+\) ")
-_COUNTS = re.compile(r"\d+ (root error\(s\) found|(successful|derived) .*)\.|\[\[[^{]*\]\]")
-_NO_WORDS = ("File ", "Detected at node", "Node: ")
-_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_\d+\b")
+# Which task's error comes first, what other tasks made of it, and which parts of the step had to be
+# cancelled for it, is chance.
+_AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]$")
+_NO_WORDS = re.compile(
+    r"(File |Detected at node|Node: |From /job:).*|=+"
+    r"|\d+ (root error\(s\) found|(successful|derived) .*)\."
+    r"|\[\[[^{]*\]\]|\[\[\{\{node \S*#\}\}\]\]|<stack traces unavailable>"
+    r"|Function was cancelled before it was started|RecvFromRemoteAsync is cancelled\."
+)
+_RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 
 
 def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
@@ -71,13 +76,13 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
 
 def _words(error: tf.errors.OpError) -> str:
     """What operations say, without where they were made and what depends on the run."""
-    # Of several tasks that were cancelled any may be the one that the master names.
-    no_words = (*_NO_WORDS, *(["From "] if isinstance(error, tf.errors.CancelledError) else []))
+    if isinstance(error, tf.errors.CancelledError):
+        return ""  # on gRPC, too, any part that was cancelled may speak for all
     lines = set()
     for line in essence(error.message).splitlines():
-        text = _RUNS_OWN.sub("#", line.strip())
-        if text and not text.startswith(no_words) and not _COUNTS.fullmatch(text):
-            lines.add(_ROOT.sub("", text))
+        text = _AROUND_WORDS.sub("", _RUNS_OWN.sub("#", line.strip()))
+        if text and not _NO_WORDS.fullmatch(text):
+            lines.add(text)
     return "\n".join(sorted(lines))
 
 

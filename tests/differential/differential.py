@@ -151,7 +151,7 @@ class Differential:
         draw = random.Random(f"fault of {seed}")
         fault = Fault.drawn(draw, program.servers, pair.peer_timeout_s)
         what = pair.endure(program, fault)
-        self.tally.errors.update(pair.last_errors.get("grpc++", {}).get("a step", {}))
+        self.tally.errors.update(list(pair.last_errors.get("grpc++", {}).get("a step", {})))
         classes = {
             protocol: {where: list(each) for where, each in errors.items() if each}
             for protocol, errors in pair.last_errors.items()

@@ -10,6 +10,7 @@
 
 #include "push_inbox.h"
 #include "standing_orders.h"
+#include "status.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
 
@@ -326,6 +327,20 @@ TEST(nothing_is_pushed_outside_of_steps) {
   consumer.Ask(1, consumer.order);
   CHECK(consumer.Ask(kNoStep, consumer.order).accepted == 0);
   CHECK(!producer.Push(kNoStep));
+}
+
+// The first that a failed step hears may be that its tensor does not come; what it cancels for that
+// then says nothing of the cause.
+TEST(a_cancelled_call_does_not_hide_the_operation_that_failed) {
+  const absl::Status cancelled =
+      FromWire(wire::Status(wire::Code::kCancelled, "the call was cancelled"));
+  CHECK(tensorflow::StatusGroup::IsDerived(cancelled));
+  for (const char* text : {"Queue 'q' is already closed.", "1 was cancelled", "[op] cancelled"}) {
+    tensorflow::StatusGroup group;
+    group.Update(cancelled);
+    group.Update(tensorflow::StatusGroup::MakeDerived(absl::CancelledError(text)));
+    CHECK_EQ(std::string(group.as_summary_status().message()), std::string(text));
+  }
 }
 
 }  // namespace

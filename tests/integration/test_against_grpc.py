@@ -1,7 +1,4 @@
-"""Random programs, cancellations and faults on both protocols, compared: a small, fixed part.
-
-Not of `make test` until the differences that it finds are mended.
-"""
+"""Random programs, cancellations and faults on both protocols, compared: a small, fixed part."""
 
 from __future__ import annotations
 

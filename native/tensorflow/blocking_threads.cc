@@ -1,0 +1,56 @@
+#include "blocking_threads.h"
+
+#include <pthread.h>
+
+#include <thread>
+#include <utility>
+
+namespace tensorwire::plugin {
+
+BlockingThreads::BlockingThreads(std::chrono::milliseconds idle_limit) : idle_limit_(idle_limit) {}
+
+BlockingThreads::~BlockingThreads() {
+  std::unique_lock lock(mutex_);
+  ending_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return threads_ == 0; });
+}
+
+void BlockingThreads::Schedule(std::function<void()> work) {
+  std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(work));
+  if (waiting_.size() <= idle_) {
+    changed_.notify_one();
+    return;
+  }
+  std::thread([this] { Run(); }).detach();
+  ++threads_;
+}
+
+size_t BlockingThreads::count() const {
+  std::lock_guard lock(mutex_);
+  return threads_;
+}
+
+void BlockingThreads::Run() {
+  pthread_setname_np(pthread_self(), "wire-blocking");  // or it has its creator's name
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    changed_.wait_for(lock, idle_limit_, [this] { return !waiting_.empty() || ending_; });
+    --idle_;
+    if (waiting_.empty()) break;
+    {
+      const std::function<void()> work = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      work();
+    }  // what it holds goes before the lock comes
+    lock.lock();
+  }
+  --threads_;
+  // Under the lock: after it, there may be no condition variable any more.
+  if (ending_) changed_.notify_all();
+}
+
+}  // namespace tensorwire::plugin

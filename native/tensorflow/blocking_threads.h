@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace tensorwire::plugin {
+
+// Threads for work that may wait for other such work: there is no bound to their number, so nothing
+// waits for a free one. A thread that has had nothing to do for a while ends. Thread-safe.
+class BlockingThreads {
+ public:
+  explicit BlockingThreads(std::chrono::milliseconds idle_limit = std::chrono::seconds(10));
+  // Waits until all that was scheduled has been done.
+  ~BlockingThreads();
+  BlockingThreads(const BlockingThreads&) = delete;
+  BlockingThreads& operator=(const BlockingThreads&) = delete;
+
+  void Schedule(std::function<void()> work);
+
+  size_t count() const;
+
+ private:
+  void Run();
+
+  const std::chrono::milliseconds idle_limit_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  size_t threads_ = 0;
+  size_t idle_ = 0;
+  bool ending_ = false;
+};
+
+}  // namespace tensorwire::plugin
