@@ -14,21 +14,32 @@
 namespace tensorwire::plugin {
 
 // The asker's side: lets a call be cancelled through TensorFlow's CallOptions from before it has an
-// id.
+// id. With patience, the call ends with what the other task says to that, if it says it in time.
 class Cancellation {
  public:
-  explicit Cancellation(std::shared_ptr<wire::Channel> channel) : channel_(std::move(channel)) {}
+  explicit Cancellation(std::shared_ptr<wire::Channel> channel, int64_t patience_ms = 0)
+      : channel_(std::move(channel)), patience_ms_(patience_ms) {}
   void SetId(uint64_t id) {
     id_.store(id);
-    if (wanted_.load()) channel_->Cancel(id);
+    if (wanted_.load()) Cancel(id);
   }
   void Cancel() {
     wanted_.store(true);
-    if (const uint64_t id = id_.load(); id != 0) channel_->Cancel(id);
+    if (const uint64_t id = id_.load(); id != 0) Cancel(id);
   }
+  bool wanted() const { return wanted_.load(); }
 
  private:
+  void Cancel(uint64_t id) {
+    if (patience_ms_ > 0) {
+      channel_->CancelPatiently(id, patience_ms_);
+    } else {
+      channel_->Cancel(id);
+    }
+  }
+
   const std::shared_ptr<wire::Channel> channel_;
+  const int64_t patience_ms_;
   std::atomic<uint64_t> id_{0};
   std::atomic<bool> wanted_{false};
 };

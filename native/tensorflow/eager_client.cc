@@ -24,6 +24,10 @@ using tensorflow::eager::EnqueueResponse;
 // A worker that has gone does not keep who closes a context.
 constexpr int64_t kCloseDeadlineMs = 10'000;
 
+// When a part of a function fails, its peers may hear of it before whoever runs the function does:
+// it cancels the part for the peers' sake, while the error that is the cause is on its way.
+constexpr int64_t kFunctionPatienceMs = 250;
+
 std::vector<uint64_t> OperationsOf(const EnqueueRequest& request) {
   std::vector<uint64_t> ids;
   for (const auto& item : request.queue()) {
@@ -212,7 +216,7 @@ class RemoteEager : public EagerClient {
                                  StatusCallback done) override {
     // Whoever waits is told; what comes after it runs in a thread of its own.
     Call(wire::Message(kEagerRunFunction), options, *request, response, std::move(done),
-         wire::RunOn::kReactorWhenAlone);
+         wire::RunOn::kReactorWhenAlone, /*deadline_ms=*/0, kFunctionPatienceMs);
   }
 
   void CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
@@ -266,7 +270,7 @@ class RemoteEager : public EagerClient {
   void Call(wire::Message message, tensorflow::CallOptions* options,
             const tensorflow::protobuf::MessageLite& request,
             tensorflow::protobuf::MessageLite* response, StatusCallback done, wire::RunOn done_on,
-            int64_t deadline_ms = 0);
+            int64_t deadline_ms = 0, int64_t patience_ms = 0);
   // The client stays until its calls have ended; errors say where they come from.
   StatusCallback Wrapped(StatusCallback done);
 
@@ -303,9 +307,9 @@ bool RemoteEager::Forget(const EnqueueRequest& request, EnqueueResponse* respons
 void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
                        const tensorflow::protobuf::MessageLite& request,
                        tensorflow::protobuf::MessageLite* response, StatusCallback done,
-                       wire::RunOn done_on, int64_t deadline_ms) {
+                       wire::RunOn done_on, int64_t deadline_ms, int64_t patience_ms) {
   message.SetOwnedPayload(request.SerializeAsString());
-  auto cancellation = std::make_shared<Cancellation>(channel_);
+  auto cancellation = std::make_shared<Cancellation>(channel_, patience_ms);
   wire::CallOptions call_options;
   call_options.done_on = done_on;
   call_options.deadline_ms = deadline_ms;
@@ -314,9 +318,12 @@ void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
     // Before Start: afterwards `options` may be gone already.
     options->SetCancelCallback([cancellation] { cancellation->Cancel(); });
   }
-  auto ended = [options, done = Wrapped(std::move(done))](const absl::Status& status) {
+  auto ended = [options, cancellation,
+                done = Wrapped(std::move(done))](const absl::Status& status) {
     if (options != nullptr) options->ClearCancelCallback();
-    done(status);
+    // That it was cancelled is no news to who cancelled it.
+    const bool is_derived = cancellation->wanted() && absl::IsCancelled(status);
+    done(is_derived ? tensorflow::StatusGroup::MakeDerived(status) : status);
   };
   cancellation->SetId(channel_->Start(
       std::move(message), std::make_unique<ProtoCall>(response, std::move(ended)), call_options));

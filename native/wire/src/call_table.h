@@ -16,7 +16,8 @@ class CallTable {
   struct Entry {
     std::unique_ptr<Call> call;
     RunOn done_on = RunOn::kExecutor;
-    int64_t deadline_ms = 0;  // 0: none
+    int64_t deadline_ms = 0;    // 0: none
+    bool is_cancelled = false;  // the deadline is that of the peer's answer to the cancellation
   };
 
   uint64_t Insert(std::unique_ptr<Call> call, RunOn done_on, int64_t deadline_ms = 0) {
@@ -29,20 +30,27 @@ class CallTable {
       free_.pop_back();
     }
     Slot& slot = slots_[index];
-    slot.entry = {std::move(call), done_on, deadline_ms};
+    slot.entry = {std::move(call), done_on, deadline_ms, false};
     ++size_;
     return static_cast<uint64_t>(slot.generation) << 32 | index;
   }
 
+  // Null when there is no such call any more. Until the next insertion.
+  Entry* Find(uint64_t id) {
+    const auto index = static_cast<uint32_t>(id);
+    if (index >= slots_.size()) return nullptr;
+    Slot& slot = slots_[index];
+    return slot.generation == id >> 32 && slot.entry.call != nullptr ? &slot.entry : nullptr;
+  }
+
   // The entry's call is null when there is no such call any more.
   Entry Take(uint64_t id) {
+    Entry* const found = Find(id);
+    if (found == nullptr) return {};
+    Entry entry = std::move(*found);
+    found->call = nullptr;
     const auto index = static_cast<uint32_t>(id);
-    if (index >= slots_.size()) return {};
-    Slot& slot = slots_[index];
-    if (slot.generation != id >> 32 || slot.entry.call == nullptr) return {};
-    Entry entry = std::move(slot.entry);
-    slot.entry.call = nullptr;
-    ++slot.generation;
+    ++slots_[index].generation;
     free_.push_back(index);
     --size_;
     return entry;

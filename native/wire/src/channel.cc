@@ -16,6 +16,8 @@ constexpr int64_t kPauseMs = 20;
 constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
 constexpr uint16_t kLastCode = 16;        // of the canonical codes
 
+Status Cancelled() { return Status(Code::kCancelled, "the call was cancelled"); }
+
 }  // namespace
 
 ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
@@ -71,12 +73,14 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   } else if (connect) {
     ConnectSoon();
   }
-  if (look) {
-    reactor_->Post([weak = weak_from_this()] {
-      if (auto self = weak.lock()) self->LookAtDeadlinesFromReactor();
-    });
-  }
+  if (look) LookAtDeadlines();
   return id;
+}
+
+void ChannelImpl::LookAtDeadlines() {
+  reactor_->Post([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->LookAtDeadlinesFromReactor();
+  });
 }
 
 void ChannelImpl::LookAtDeadlinesFromReactor() {
@@ -135,14 +139,34 @@ void ChannelImpl::Notify(Message request, bool lazy) {
 }
 
 void ChannelImpl::Cancel(uint64_t call_id) {
-  const Status why(Code::kCancelled, "the call was cancelled");
   if (CallTable::Entry entry = Withdraw(call_id); entry.call != nullptr) {
-    Finish(std::move(entry), why);
+    Finish(std::move(entry), Cancelled());
     return;
   }
-  reactor_->Post([weak = weak_from_this(), call_id, why] {
-    if (auto self = weak.lock()) self->EndFromReactor(call_id, why);
+  reactor_->Post([weak = weak_from_this(), call_id] {
+    if (auto self = weak.lock()) self->EndFromReactor(call_id, Cancelled());
   });
+}
+
+void ChannelImpl::CancelPatiently(uint64_t call_id, int64_t patience_ms) {
+  std::shared_ptr<Connection> connection;
+  bool look = false;
+  {
+    std::lock_guard lock(mutex_);
+    CallTable::Entry* const entry = calls_.Find(call_id);
+    if (entry != nullptr && waiting_.count(call_id) == 0) connection = ready_;
+    if (connection != nullptr) {
+      const int64_t limit_ms = NowMs() + patience_ms;
+      deadlines_.Remove(entry->deadline_ms, call_id);
+      entry->deadline_ms =
+          entry->deadline_ms == 0 ? limit_ms : std::min(entry->deadline_ms, limit_ms);
+      entry->is_cancelled = true;
+      look = deadlines_.Add(entry->deadline_ms, call_id);
+    }
+  }
+  if (connection == nullptr) return Cancel(call_id);
+  connection->Signal(FrameKind::kCancel, call_id);
+  if (look) LookAtDeadlines();
 }
 
 CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
@@ -174,7 +198,8 @@ void ChannelImpl::EndFromReactor(uint64_t call_id, const Status& why) {
     ForgetDeadline(entry.deadline_ms, call_id);
   }
   if (entry.call != nullptr) {
-    reactor_->CompleteFromReactor(std::move(entry), why);
+    const bool is_cancelled = entry.is_cancelled;
+    reactor_->CompleteFromReactor(std::move(entry), is_cancelled ? Cancelled() : why);
   } else {
     collections_.Cancel(call_id, why);
   }

@@ -45,6 +45,7 @@ class ChannelImpl : public Channel,
   void RunAfter(int delay_ms, std::function<void()> closure) override;
   void Notify(Message request, bool lazy) override;
   void Cancel(uint64_t call_id) override;
+  void CancelPatiently(uint64_t call_id, int64_t patience_ms) override;
 
   // The engine stops: ends all calls, and every later one at once.
   void Stop();
@@ -82,6 +83,7 @@ class ChannelImpl : public Channel,
   CallTable::Entry Withdraw(uint64_t call_id);
   // Ends a call wherever it is, if it has not ended.
   void EndFromReactor(uint64_t call_id, const Status& why);
+  void LookAtDeadlines();
   void LookAtDeadlinesFromReactor();
   void EndOverdueFromReactor();
   void ForgetDeadline(int64_t deadline_ms, uint64_t call_id);

@@ -154,6 +154,52 @@ TEST(a_cancelled_call_ends_once_and_its_late_reply_is_dropped) {
   CHECK(Get(Begin(*channel, kEcho, "next")).status.ok());
 }
 
+// A call that waits at the server, as its asker sees it.
+struct KeptCall {
+  explicit KeptCall(const CallOptions& options = {}) {
+    future = Begin(*channel, kNever, "", "", options, &id);
+    Eventually([&] {
+      std::lock_guard lock(ps.handler->mutex);
+      return ps.handler->kept.size() == 1;
+    });
+  }
+
+  Task ps{"ps:0"};
+  Task worker{"worker:0"};
+  std::shared_ptr<Channel> channel = worker.engine->Connect(ps.Listen(), "ps:0");
+  uint64_t id = 0;
+  std::future<Outcome> future;
+};
+
+constexpr int64_t kAnHourMs = 3'600'000;
+
+TEST(a_call_that_is_cancelled_patiently_ends_with_what_the_server_says) {
+  KeptCall call;
+  call.channel->CancelPatiently(call.id, kAnHourMs);
+  Eventually([&] { return call.ps.handler->cancels == 1; });
+  call.ps.handler->kept[0].Fail(Status(Code::kOutOfRange, "what was wrong before"));
+  const Outcome outcome = Get(std::move(call.future));
+  CHECK(outcome.status.code() == Code::kOutOfRange);
+  CHECK_EQ(outcome.status.message(), std::string("what was wrong before"));
+  call.channel->CancelPatiently(call.id, kAnHourMs);
+}
+
+TEST(patience_with_a_server_that_says_nothing_ends) {
+  CallOptions options;
+  options.deadline_ms = kAnHourMs;
+  KeptCall call(options);
+  call.channel->CancelPatiently(call.id, 30);
+  CHECK(Get(std::move(call.future)).status.code() == Code::kCancelled);
+}
+
+TEST(a_deadline_ends_patience) {
+  CallOptions options;
+  options.deadline_ms = 100;
+  KeptCall call(options);
+  call.channel->CancelPatiently(call.id, kAnHourMs);
+  CHECK(Get(std::move(call.future)).status.code() == Code::kCancelled);
+}
+
 TEST(a_lost_peer_ends_its_calls_and_is_found_again) {
   auto ps = std::make_unique<Task>("ps:0");
   Task worker("worker:0");

@@ -222,8 +222,12 @@ TEST(what_was_cancelled_before_there_was_a_connection_is_never_sent) {
   options.deadline_ms = 30;
   auto late = Begin(*channel, kEcho, "late", "", options);
   auto wanted = Begin(*channel, kEcho, "wanted");
+  uint64_t patient_id = 0;
+  auto patiently = Begin(*channel, kEcho, "cancelled", "", {}, &patient_id);
   channel->Cancel(id);
+  channel->CancelPatiently(patient_id, 3'600'000);  // nobody can say anything to it
   CHECK(Get(std::move(cancelled)).status.code() == Code::kCancelled);
+  CHECK(Get(std::move(patiently)).status.code() == Code::kCancelled);
   CHECK(Get(std::move(late)).status.code() == Code::kDeadlineExceeded);
   RawStream stream = server.AcceptAndGreet();
   ReadFrame request;

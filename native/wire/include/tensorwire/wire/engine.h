@@ -91,6 +91,11 @@ class TENSORWIRE_API Channel {
 
   // Ends the call with kCancelled, if it has not ended, and tells the peer.
   virtual void Cancel(uint64_t call_id) = 0;
+
+  // Tells the peer that the call is cancelled, and ends it with what the peer says to that: the
+  // call may have failed there already, and its error may be on its way. With kCancelled at once
+  // where nothing has been sent, and when the peer says nothing for `patience_ms`.
+  virtual void CancelPatiently(uint64_t call_id, int64_t patience_ms) = 0;
 };
 
 // A server's way to send a client what it has not asked for, or not asked for yet.
