@@ -58,9 +58,11 @@ ENDURED_STEPS = 4
 _AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]$")
 _NO_WORDS = re.compile(
     r"(File |Detected at node|Node: |From /job:).*|=+"
+    r"|[EW]\d{4} \d\d:.*|Recent warning and error logs:"
     r"|\d+ (root error\(s\) found|(successful|derived) .*)\."
     r"|\[\[[^{]*\]\]|\[\[\{\{node \S*#\}\}\]\]|<stack traces unavailable>"
     r"|Function was cancelled before it was started|RecvFromRemoteAsync is cancelled\."
+    r"|EagerClusterFunctionLibraryRuntime::Run"
 )
 _RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 

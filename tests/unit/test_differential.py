@@ -113,6 +113,17 @@ def test_what_grpc_does_once_in_several_runs_is_none() -> None:
     assert verdict.difference(together, [["all", *errors]], ["all", VALUE, errors[1]])
 
 
+def test_an_error_says_what_grpc_always_says_and_nothing_that_it_never_says() -> None:
+    def differs(found: str) -> bool:
+        errors = [["error", "NotFoundError", words] for words in ("root\nothers", "root\nlate")]
+        return bool(verdict.difference(Act("run", (1,)), errors, ["error", "NotFoundError", found]))
+
+    assert not differs("root\nothers\nlate")
+    assert not differs("root")
+    assert differs("others")
+    assert differs("root\nsomething else")
+
+
 def test_after_a_fault_steps_must_be_right_again() -> None:
     good = {"right": 9, "wrong": [], "errors": {}, "recovered": True}
     late = {"DeadlineExceededError": "late"}

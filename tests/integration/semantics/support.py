@@ -205,6 +205,6 @@ def essence(message: str) -> str:
         for line in message.splitlines()
         if line.strip()
         and line != "Graph execution error:"
-        and not line.startswith(("Additional GRPC error information", ":{", ":UNKNOWN:Error"))
+        and not line.startswith(("Additional GRPC", ":{", ":UNKNOWN:Error"))
     ]
     return re.sub(r"\b(0x)?[0-9a-f]{6,}\b|\b\d{6,}\b", "#", "\n".join(kept))
