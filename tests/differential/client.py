@@ -58,12 +58,12 @@ ENDURED_STEPS = 4
 _AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]$")
 _NO_WORDS = re.compile(
     r"(File |Detected at node|Node: |From /job:).*|=+"
-    r"|[EW]\d{4} \d\d:.*|Recent warning and error logs:"
     r"|\d+ (root error\(s\) found|(successful|derived) .*)\."
     r"|\[\[[^{]*\]\]|\[\[\{\{node \S*#\}\}\]\]|<stack traces unavailable>"
     r"|Function was cancelled before it was started|RecvFromRemoteAsync is cancelled\."
     r"|EagerClusterFunctionLibraryRuntime::Run"
 )
+_LOGS = "Recent warning and error logs:"  # of other steps, too
 _RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 
 
@@ -81,7 +81,7 @@ def _words(error: tf.errors.OpError) -> str:
     if isinstance(error, tf.errors.CancelledError):
         return ""  # on gRPC, too, any part that was cancelled may speak for all
     lines = set()
-    for line in essence(error.message).splitlines():
+    for line in essence(error.message.partition(_LOGS)[0]).splitlines():
         text = _AROUND_WORDS.sub("", _RUNS_OWN.sub("#", line.strip()))
         if text and not _NO_WORDS.fullmatch(text):
             lines.add(text)
