@@ -28,10 +28,30 @@ constexpr int64_t kCloseDeadlineMs = 10'000;
 // it cancels the part for the peers' sake, while the error that is the cause is on its way.
 constexpr int64_t kFunctionPatienceMs = 250;
 
+// The operations of a request, and the tensors that it brings, which have numbers of operations.
 std::vector<uint64_t> OperationsOf(const EnqueueRequest& request) {
   std::vector<uint64_t> ids;
   for (const auto& item : request.queue()) {
     if (item.has_operation()) ids.push_back(static_cast<uint64_t>(item.operation().id()));
+    if (item.has_send_tensor()) ids.push_back(static_cast<uint64_t>(item.send_tensor().op_id()));
+    if (item.has_send_packed_handle()) {
+      ids.push_back(static_cast<uint64_t>(item.send_packed_handle().op_id()));
+    }
+  }
+  return ids;
+}
+
+// Whose results a request needs.
+std::vector<uint64_t> NeedsOf(const EnqueueRequest& request) {
+  std::vector<uint64_t> ids;
+  const auto add = [&ids](const auto& part) {
+    if (part.has_remote_handle()) {
+      ids.push_back(static_cast<uint64_t>(part.remote_handle().op_id()));
+    }
+  };
+  for (const auto& item : request.queue()) {
+    for (const auto& input : item.operation().op_inputs()) add(input);
+    for (const auto& handle : item.send_packed_handle().handles()) add(handle);
   }
   return ids;
 }
@@ -55,12 +75,8 @@ class UndoneOperations {
   absl::Status Need(const EnqueueRequest& request) const {
     std::lock_guard lock(mutex_);
     if (why_.empty()) return absl::OkStatus();
-    for (const auto& item : request.queue()) {
-      for (const auto& input : item.operation().op_inputs()) {
-        if (!input.has_remote_handle()) continue;
-        const auto at = why_.find(static_cast<uint64_t>(input.remote_handle().op_id()));
-        if (at != why_.end()) return at->second;
-      }
+    for (const uint64_t id : NeedsOf(request)) {
+      if (const auto at = why_.find(id); at != why_.end()) return at->second;
     }
     return absl::OkStatus();
   }

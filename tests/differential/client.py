@@ -55,7 +55,7 @@ ENDURED_STEPS = 4
 
 # Which task's error comes first, what other tasks made of it, and which parts of the step had to be
 # cancelled for it, is chance.
-_AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]$")
+_AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]( name:.*)?$")
 _NO_WORDS = re.compile(
     r"(File |Detected at node|Node: |From /job:).*|=+"
     r"|\d+ (root error\(s\) found|(successful|derived) .*)\."

@@ -17,7 +17,10 @@ Outcome = Sequence[Any]
 # Where chance decides whether a step ends before what ends it: as gRPC ends it.
 ENDED: Mapping[str, frozenset[str]] = {
     "deadline": frozenset({"DeadlineExceededError"}),
-    "cancel": frozenset({"CancelledError", "AbortedError", "RuntimeError"}),
+    # What the client says of a session that was closed, and what its master does.
+    "cancel": frozenset(
+        {"CancelledError", "AbortedError", "RuntimeError", "FailedPreconditionError"}
+    ),
 }
 # What steps may fail with while a fault lasts. A step that its deadline ends waited for a task that
 # never will answer.
@@ -35,7 +38,8 @@ BEGINNING = frozenset({"DeadlineExceededError"})
 
 # What a task may hold more than before, beside what it holds more on gRPC: connections that are
 # made when they are first needed, threads of pools, and what the allocator keeps.
-MORE_DESCRIPTORS = 9
+MORE_DESCRIPTORS = 3 * 4 * 2
+"""To each of three tasks and from it, with four streams."""
 MORE_THREADS = 24
 MORE_MB = 80.0
 MORE_POOL_BYTES = 16e6
