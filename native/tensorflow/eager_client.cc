@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <unordered_map>
 #include <vector>
 
@@ -144,8 +145,9 @@ bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* respons
   message.Put<uint64_t>(first_under_way);
   message.SetOwnedPayload(request.SerializeAsString());
   wire::CallOptions options;
-  // Whoever waits is told; what comes after it runs in a thread of its own.
-  options.done_on = wire::RunOn::kReactorWhenAlone;
+  // In the order of the replies: what follows a failure fails with it, and hides nothing. Whoever
+  // waits is told; what comes after it runs in a thread of its own.
+  options.done_on = wire::RunOn::kReactor;
   const uint64_t id = channel_->Start(
       std::move(message),
       std::make_unique<ProtoCall>(
@@ -168,15 +170,20 @@ void EnqueueStream::Ended(uint64_t number, absl::Status status, const StatusCall
   std::vector<uint64_t> unwanted;
   {
     std::lock_guard lock(mutex_);
+    const auto ended = under_way_.find(number);
     if (!status.ok() && failed_.ok()) {
       failed_ = status;
-      for (auto at = under_way_.lower_bound(number); at != under_way_.end(); ++at) {
+      for (auto at = std::next(ended); at != under_way_.end(); ++at) {
         undone_->Add(at->second.operations, failed_);
-        if (at->first != number && at->second.call_id != 0) unwanted.push_back(at->second.call_id);
+        if (at->second.call_id != 0) unwanted.push_back(at->second.call_id);
       }
     }
-    if (!status.ok()) status = failed_;
-    under_way_.erase(number);
+    if (!status.ok()) {
+      // Perhaps after one that was sent later: a lost connection ends them in any order.
+      status = failed_;
+      undone_->Add(ended->second.operations, failed_);
+    }
+    under_way_.erase(ended);
   }
   for (const uint64_t id : unwanted) channel_->Cancel(id);
   done(status);
