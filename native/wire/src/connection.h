@@ -28,8 +28,8 @@ class FrameReceiver {
   // The head of a frame: says where its payload goes. `metadata` is valid during the call only.
   // An error closes the connection.
   virtual Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) = 0;
-  // All of it is here.
-  virtual Status OnFrameFromReactor(InFrame frame) = 0;
+  // All of it is here; what is to outlive the call is moved out of `frame`.
+  virtual Status OnFrameFromReactor(InFrame* frame) = 0;
   // Once; nothing comes after it.
   virtual void OnClosedFromReactor(const Status& why, InFrame* unfinished) = 0;
 };
@@ -129,6 +129,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void ReadFromReactor();
   ssize_t ReceiveFromReactor(const iovec* parts, int count);
   Status ParseFromReactor();
+  Status ParseFramesFromReactor();
   Status OnHeadFromReactor();
   Status OnFrameFromReactor();
   void OnEndFromReactor();
