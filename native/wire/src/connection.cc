@@ -591,6 +591,7 @@ Status Connection::OnFrameFromReactor() {
 }
 
 CallTable::Entry Connection::TakeArrivingCallFromReactor(uint64_t request_id) {
+  reactor_->AssertIsCurrent();
   InFrame* const frame = reader_.unfinished();
   if (frame == nullptr || frame->entry.call == nullptr || frame->header.kind == FrameKind::kPush ||
       frame->header.request_id != request_id) {
