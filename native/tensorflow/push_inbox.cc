@@ -67,23 +67,22 @@ PushInbox::Order PushInbox::OrderFor(uint64_t scope, std::string_view key, bool 
 PushInbox::Expected PushInbox::Expect(int64_t step_id, uint32_t order, std::string_view key,
                                       const std::shared_ptr<Waiter>& waiter, Pushed* here) {
   std::lock_guard lock(mutex_);
+  const int64_t now_ms = wire::NowMs();
   if (order == 0) {
-    unordered_[{step_id, std::string(key)}] = {waiter, wire::NowMs(), /*asked=*/true};
+    unordered_[{step_id, std::string(key)}] = {waiter, State::kAsked, now_ms};
     return Expected::kAsk;
   }
   const Slot slot{step_id, order};
   bool asks = false;
   if (const auto at = parked_.find(slot); at != parked_.end()) {
-    *here = std::move(at->second.pushed);
-    parked_.erase(at);
-    any_parked_.store(!parked_.empty(), std::memory_order_release);
+    *here = TakeParkedLocked(at);
     if (!here->declined()) return Expected::kHere;
     asks = true;
   }
   // The connection, and the order with it, may have ended since the order was made.
   const auto known = orders_.find(order);
   asks = asks || known == orders_.end() || !known->second->second.accepted;
-  waiting_[slot] = {waiter, wire::NowMs(), asks};
+  waiting_[slot] = {waiter, asks ? State::kAsked : State::kExpected, now_ms};
   if (asks) return Expected::kAsk;
   ArmLocked();
   return Expected::kWait;
@@ -96,18 +95,32 @@ void PushInbox::Accept(uint32_t order, int64_t round_trip_us) {
 }
 
 void PushInbox::Promise(int64_t step_id, uint32_t order, std::string_view key) {
-  std::lock_guard lock(mutex_);
-  Waiting* waiting = nullptr;
-  if (order == 0) {
-    const auto at = unordered_.find({step_id, std::string(key)});
-    if (at != unordered_.end()) waiting = &at->second;
-  } else if (const auto at = waiting_.find({step_id, order}); at != waiting_.end()) {
-    waiting = &at->second;
+  std::shared_ptr<Waiter> waiter;
+  Pushed here;
+  {
+    std::lock_guard lock(mutex_);
+    Waiting* waiting = nullptr;
+    if (order == 0) {
+      const auto at = unordered_.find({step_id, std::string(key)});
+      if (at != unordered_.end()) waiting = &at->second;
+    } else if (const auto at = waiting_.find({step_id, order}); at != waiting_.end()) {
+      waiting = &at->second;
+    }
+    if (waiting == nullptr) return;  // it has come meanwhile
+    const auto parked = order == 0 ? FindParkedLocked(step_id, key) : parked_.end();
+    if (parked == parked_.end()) {
+      waiting->Move(State::kPromised, wire::NowMs());
+      ArmLocked();
+      return;
+    }
+    waiter = waiting->waiter;
+    here = TakeParkedLocked(parked);
   }
-  if (waiting == nullptr) return;  // it has come meanwhile
-  waiting->asked = false;
-  waiting->promised_ms = wire::NowMs();
-  ArmLocked();
+  if (here.declined()) {
+    waiter->Ask();
+  } else {
+    waiter->OnPush(std::move(here));
+  }
 }
 
 void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
@@ -158,6 +171,25 @@ PushInbox::Waiting* PushInbox::FindWaitingLocked(int64_t step_id, uint32_t order
   return at == unordered_.end() ? nullptr : &at->second;
 }
 
+std::map<PushInbox::Slot, PushInbox::Parked>::iterator PushInbox::FindParkedLocked(
+    int64_t step_id, std::string_view key) {
+  for (auto at = parked_.lower_bound({step_id, 0});
+       at != parked_.end() && at->first.first == step_id; ++at) {
+    const auto known = orders_.find(at->first.second);
+    if (known == orders_.end()) continue;
+    const std::string_view name = known->second->first;
+    if (name.substr(sizeof(uint64_t)) == key) return at;
+  }
+  return parked_.end();
+}
+
+Pushed PushInbox::TakeParkedLocked(std::map<Slot, Parked>::iterator at) {
+  Pushed pushed = std::move(at->second.pushed);
+  parked_.erase(at);
+  any_parked_.store(!parked_.empty(), std::memory_order_release);
+  return pushed;
+}
+
 void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
   std::shared_ptr<Waiter> waiter;
   const bool declined = pushed.declined();
@@ -169,7 +201,10 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
       pushed.way_us = times_.WayOf(pushed.tensor.made_us(), pushed.tensor.head_us());
     }
     if (Waiting* const waiting = FindWaitingLocked(step_id, order); waiting != nullptr) {
-      if (declined && std::exchange(waiting->asked, true)) return;
+      if (declined) {
+        if (waiting->state == State::kAsked) return;  // the answer to that brings it
+        waiting->Move(State::kAsked, wire::NowMs());
+      }
       // Its entry goes when the call ends, and nobody else finds the call before.
       waiter = waiting->waiter;
     } else if (known != orders_.end() && !ended_->Has(step_id)) {
@@ -192,14 +227,15 @@ void PushInbox::OnLost(const wire::Status& why) {
   {
     std::lock_guard lock(mutex_);
     // Who has asked hears it from the request.
-    for (auto at = waiting_.begin(); at != waiting_.end();) {
-      if (!at->second.asked) lost.push_back(at->second.waiter);
-      at = at->second.asked ? std::next(at) : waiting_.erase(at);
-    }
-    for (auto at = unordered_.begin(); at != unordered_.end();) {
-      if (!at->second.asked) lost.push_back(at->second.waiter);
-      at = at->second.asked ? std::next(at) : unordered_.erase(at);
-    }
+    auto tell = [&lost](auto* waiting) {
+      for (auto at = waiting->begin(); at != waiting->end();) {
+        const bool asked = at->second.state == State::kAsked;
+        if (!asked) lost.push_back(std::move(at->second.waiter));
+        at = asked ? std::next(at) : waiting->erase(at);
+      }
+    };
+    tell(&waiting_);
+    tell(&unordered_);
     // What has arrived is as good as before, and is found by its order.
     std::unordered_set<uint32_t> kept;
     for (const auto& [slot, parked] : parked_) kept.insert(slot.second);
@@ -238,14 +274,21 @@ void PushInbox::Tick() {
     const int64_t arrived_ms = arrived_us_.load(std::memory_order_relaxed) / 1000;
     bool more = false;
     auto look_at = [&](Waiting* waiting) {
-      if (waiting->asked) return;
-      if (waiting->promised_ms != 0) {
-        const int64_t since_ms = std::max(waiting->promised_ms, arrived_ms);
-        if (now_ms - since_ms >= kLostAfterMs) lost.push_back(waiting->waiter);
-      } else if (now_ms - waiting->since_ms >= kAskAfterMs) {
-        waiting->asked = true;
-        overdue.push_back(waiting->waiter);
-        return;
+      switch (waiting->state) {
+        case State::kAsked:
+          return;
+        case State::kExpected:
+          if (now_ms - waiting->since_ms >= kAskAfterMs) {
+            waiting->Move(State::kAsked, now_ms);
+            overdue.push_back(waiting->waiter);
+            return;
+          }
+          break;
+        case State::kPromised:
+          if (now_ms - std::max(waiting->since_ms, arrived_ms) >= kLostAfterMs) {
+            lost.push_back(waiting->waiter);
+          }
+          break;
       }
       more = true;
     };

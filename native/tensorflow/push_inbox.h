@@ -94,11 +94,25 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
  private:
   class PushCall;
   using Slot = std::pair<int64_t, uint32_t>;  // step, order
+  // How a tensor comes that somebody waits for:
+  //
+  //   kExpected --- late, or declined ---> kAsked --- answer ---> its tensor, or its error
+  //                                        ^    \
+  //                                declined \    `-- "pushed already" --> kPromised
+  //                                          `-------------------------------'
+  //
+  // A push ends the wait in each of them. When the connection is lost kAsked hears it from its
+  // request, and the others from OnLost.
+  enum class State { kExpected, kAsked, kPromised };
   struct Waiting {
     std::shared_ptr<Waiter> waiter;
-    int64_t since_ms = 0;
-    bool asked = false;       // and not answered by a promise
-    int64_t promised_ms = 0;  // when the producer said that it has pushed it
+    State state;
+    int64_t since_ms;  // that it is in this state
+
+    void Move(State next, int64_t now_ms) {
+      state = next;
+      since_ms = now_ms;
+    }
   };
   struct Parked {
     Pushed pushed;
@@ -123,6 +137,10 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   void Deliver(int64_t step_id, uint32_t order, Pushed pushed);
   // Who waits for what is pushed as `order` in `step_id`. Null: nobody.
   Waiting* FindWaitingLocked(int64_t step_id, uint32_t order);
+  // What was pushed for `key` in `step_id` before its waiter was there, who did not know of the
+  // order.
+  std::map<Slot, Parked>::iterator FindParkedLocked(int64_t step_id, std::string_view key);
+  Pushed TakeParkedLocked(std::map<Slot, Parked>::iterator at);
   void ArmLocked();
   // Asks for what is overdue, and drops what nobody takes.
   void Tick();
@@ -131,6 +149,16 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   const std::shared_ptr<const RecentSteps> ended_;
   std::atomic<int64_t> arrived_us_{0};  // the last push, or a part of it
 
+  // What holds between two locks:
+  // - orders_ has each order of known_, and no other.
+  // - A tensor of a step that is pushed as some order is in parked_, or somebody who waits for it
+  // is
+  //   in waiting_ or unordered_, or neither; never both.
+  // - Who is in waiting_ or unordered_ has not been told of its tensor, or is being told; it takes
+  //   itself out (Forget).
+  // - parked_ has nothing of a step that is among `ended_`, except while EndStep is on its way.
+  // - The next Tick is planned (armed_) while somebody is kExpected or kPromised, or parked_ is not
+  //   empty.
   std::mutex mutex_;
   uint32_t last_order_ = 0;
   KnownKeys known_;                                              // by session and key

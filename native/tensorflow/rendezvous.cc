@@ -74,6 +74,15 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
 // A tensor on its way from another task. TensorFlow sees it as a BaseRecvTensorCall, by which a
 // step is aborted; it comes as the reply to a request or, where there is a standing order, as a
 // push, and what comes first ends it. Kept alive by whoever may end it: Reply, PushInbox.
+//
+//   kWaiting --- reply, push, error, loss or abort ---> kEnding --- decoded, or copied to its
+//                                                                   device ---> gone
+//
+// While it is kWaiting it is registered with its rendezvous, where an abort finds it, and, if it
+// may be pushed, in the inbox. End takes it out of both, and whatever else comes is dropped; so
+// Run looks again when it has entered it, for an abort may have been faster. It has a reference to
+// its rendezvous until the executor has heard of its end. A request that is still under way when
+// something else ends the call is cancelled: by that, or by Ask if it was not sent yet.
 class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
                                    public PushInbox::Waiter,
                                    public std::enable_shared_from_this<RecvCall> {
@@ -110,7 +119,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   void OnReply(const absl::Status& status, IncomingTensor tensor);
   // An error from the task that `key_` names.
   absl::Status FromSource(const absl::Status& status) const;
-  bool ended() const { return ended_.load(); }
+  bool waits() const { return state_.load() == State::kWaiting; }
   // Of a tensor that arrives: where it is to be in host memory first.
   tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
 
@@ -134,11 +143,12 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   const int64_t began_us_ = wire::NowUs();
   int64_t asked_us_ = 0;
   PushInbox::Order order_;  // before anybody else knows of the call
-  std::atomic<bool> ended_{false};
+  enum class State : uint8_t { kWaiting, kEnding };
+  std::atomic<State> state_{State::kWaiting};
 
   mutable tensorflow::mutex mutex_;
-  absl::Status status_;  // why the step was aborted
-  uint64_t request_id_ = 0;
+  absl::Status status_;      // why the step was aborted; comes before what the wire says
+  uint64_t request_id_ = 0;  // 0: none has been sent
 };
 
 class RemoteRendezvous::Reply : public wire::Call {
@@ -146,7 +156,7 @@ class RemoteRendezvous::Reply : public wire::Call {
   explicit Reply(std::shared_ptr<RecvCall> call) : call_(std::move(call)) {}
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
-    if (call_->ended()) return wire::Status(wire::Code::kCancelled, "it has come already");
+    if (!call_->waits()) return wire::Status(wire::Code::kCancelled, "it has come already");
     return ToWire(
         tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into));
   }
@@ -221,11 +231,11 @@ void RemoteRendezvous::RecvCall::Run() {
     Ask();
   }
   // What an abort has ended meanwhile does not stay in the inbox.
-  if (ended_.load()) link_.inbox->Forget(step_id_, order_.number, key_);
+  if (!waits()) link_.inbox->Forget(step_id_, order_.number, key_);
 }
 
 void RemoteRendezvous::RecvCall::Ask() {
-  if (ended_.load()) return;
+  if (!waits()) return;
   wire::Message request(kRecvTensor);
   request.Put<int64_t>(step_id_);
   request.Put<uint32_t>(order_.number);
@@ -243,7 +253,7 @@ void RemoteRendezvous::RecvCall::Ask() {
     request_id_ = id;
     unwanted = !status_.ok();
   }
-  if (unwanted || ended_.load()) link_.channel->Cancel(id);
+  if (unwanted || !waits()) link_.channel->Cancel(id);
 }
 
 void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
@@ -307,7 +317,7 @@ tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes)
 
 void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
   const auto self = shared_from_this();  // whoever ends it may hold the last reference
-  if (ended_.exchange(true)) return;
+  if (state_.exchange(State::kEnding) != State::kWaiting) return;
   // A small payload comes with its head, and the clock has been read.
   const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
   const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
@@ -321,7 +331,7 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
     order_.counters->CountWait(waited_us - wire_us, wire_us);
   }
   link_.inbox->Forget(step_id_, order_.number, key_);
-  // Nobody aborts it from here on; why it was aborted, if it was, comes before what the wire says.
+  // Nobody aborts it from here on.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
   if (!status.ok()) {

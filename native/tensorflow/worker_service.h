@@ -33,7 +33,6 @@ class WorkerService : public wire::Handler {
  private:
   struct RunGraphState;
 
-  void RecvTensor(wire::Request request);
   void RunGraph(wire::Request request);
   void CleanupGraph(const wire::Request& request);
 

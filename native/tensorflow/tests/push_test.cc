@@ -321,6 +321,21 @@ TEST(who_gives_no_order_has_the_one_that_was_given_for_the_key) {
   }
 }
 
+TEST(who_asks_without_the_order_gets_what_was_pushed_before_it_waited) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  CHECK_EQ(consumer.Ask(1, consumer.order).accepted, 1);
+  CHECK(producer.Push(2));
+  WaitForPushes(&producer, &consumer, 3);
+  // Another step gave the order after this one had looked for it.
+  Pushed here;
+  auto waiter = std::make_shared<TestWaiter>();
+  CHECK(consumer.inbox->Expect(2, /*order=*/0, kKey, waiter, &here) == Expected::kAsk);
+  CHECK(consumer.Ask(2, 0).what() == Asked::kOnItsWay);
+  consumer.inbox->Promise(2, /*order=*/0, kKey);
+  CHECK_EQ(ValueOf(waiter->came.Wait()), 2);
+}
+
 TEST(nothing_is_pushed_outside_of_steps) {
   Producer producer;
   Consumer consumer(producer.address);

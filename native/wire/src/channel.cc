@@ -564,18 +564,18 @@ Status ChannelImpl::LostInMidPayload() const {
   return Describe(Code::kUnavailable, "the connection was lost in mid-payload");
 }
 
-Status ChannelImpl::OnFrameFromReactor(InFrame frame) {
-  if (frame.loan.number != 0) {
-    CollectFromReactor(std::move(frame));
+Status ChannelImpl::OnFrameFromReactor(InFrame* frame) {
+  if (frame->loan.number != 0) {
+    CollectFromReactor(std::move(*frame));
     return Status();
   }
-  if (frame.entry.call != nullptr) {
-    ForgetDeadline(frame.entry.deadline_ms, frame.header.request_id);
+  if (frame->entry.call != nullptr) {
+    ForgetDeadline(frame->entry.deadline_ms, frame->header.request_id);
     // An error's; what arrived damaged has a message already.
-    if (!frame.bytes.empty() && frame.status.message().empty()) {
-      frame.status = Status(frame.status.code(), std::move(frame.bytes));
+    if (!frame->bytes.empty() && frame->status.message().empty()) {
+      frame->status = Status(frame->status.code(), std::move(frame->bytes));
     }
-    reactor_->CompleteFromReactor(std::move(frame.entry), std::move(frame.status));
+    reactor_->CompleteFromReactor(std::move(frame->entry), std::move(frame->status));
   }
   return Status();
 }

@@ -63,7 +63,7 @@ class ChannelImpl : public Channel,
 
   // FrameReceiver.
   Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
-  Status OnFrameFromReactor(InFrame frame) override;
+  Status OnFrameFromReactor(InFrame* frame) override;
   void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
 
   // Connecting.

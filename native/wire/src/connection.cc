@@ -523,27 +523,34 @@ void Connection::OnEndFromReactor() {
 }
 
 Status Connection::ParseFromReactor() {
-  Status status;
-  while (status.ok() && reader_.has_more() && HearsFromReactor()) {
-    if (reader_.at_head() && PauseReadingFromReactor()) break;
-    FrameReader::Found found{};
-    status = reader_.Next(state() == State::kOpen ? limits() : kStrangersLimits, &found);
-    if (!status.ok()) {
-      if (status.code() == Code::kDataLoss) Count(counters_->damaged_frames);
-    } else if (found == FrameReader::Found::kHead) {
-      status = OnHeadFromReactor();
-    } else if (found == FrameReader::Found::kFrame) {
-      status = OnFrameFromReactor();
-    } else {
-      break;
-    }
-  }
+  Status status = ParseFramesFromReactor();
   if (status.ok() && HearsFromReactor()) {
     reader_.Stash();
   } else {
     reader_.Discard();
   }
   return status;
+}
+
+Status Connection::ParseFramesFromReactor() {
+  Status why;
+  while (reader_.has_more() && HearsFromReactor()) {
+    if (reader_.at_head() && PauseReadingFromReactor()) break;
+    switch (reader_.Next(state() == State::kOpen ? limits() : kStrangersLimits, &why)) {
+      case FrameReader::Found::kNothing:
+        return Status();
+      case FrameReader::Found::kHead:
+        if (Status s = OnHeadFromReactor(); !s.ok()) return s;
+        break;
+      case FrameReader::Found::kFrame:
+        if (Status s = OnFrameFromReactor(); !s.ok()) return s;
+        break;
+      case FrameReader::Found::kBroken:
+        if (why.code() == Code::kDataLoss) Count(counters_->damaged_frames);
+        return why;
+    }
+  }
+  return Status();
 }
 
 Status Connection::OnHeadFromReactor() {
@@ -575,16 +582,16 @@ Status Connection::OnFrameFromReactor() {
                                         std::to_string(frame.header.payload_bytes) + " bytes");
     context_->WarnAboutPeer(address_, frame.status.message());
   }
-  switch (frame.header.kind) {
-    case FrameKind::kPing:
-    case FrameKind::kPong:
-      return Status();
-    default:
-      return receiver_->OnFrameFromReactor(std::move(frame));
+  Status status;
+  if (frame.header.kind != FrameKind::kPing && frame.header.kind != FrameKind::kPong) {
+    status = receiver_->OnFrameFromReactor(&frame);
   }
+  reader_.Forget();
+  return status;
 }
 
 CallTable::Entry Connection::TakeArrivingCallFromReactor(uint64_t request_id) {
+  reactor_->AssertIsCurrent();
   InFrame* const frame = reader_.unfinished();
   if (frame == nullptr || frame->entry.call == nullptr || frame->header.kind == FrameKind::kPush ||
       frame->header.request_id != request_id) {

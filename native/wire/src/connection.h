@@ -28,8 +28,8 @@ class FrameReceiver {
   // The head of a frame: says where its payload goes. `metadata` is valid during the call only.
   // An error closes the connection.
   virtual Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) = 0;
-  // All of it is here.
-  virtual Status OnFrameFromReactor(InFrame frame) = 0;
+  // All of it is here; what is to outlive the call is moved out of `frame`.
+  virtual Status OnFrameFromReactor(InFrame* frame) = 0;
   // Once; nothing comes after it.
   virtual void OnClosedFromReactor(const Status& why, InFrame* unfinished) = 0;
 };
@@ -78,18 +78,34 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void TrustFromReactor();
   // What binds a proof to the TLS session; "" without TLS.
   std::string_view TlsBindingFromReactor() const {
+    reactor_->AssertIsCurrent();
     return tls_ != nullptr ? std::string_view(tls_->binding()) : std::string_view();
   }
   // From now on what is sent has checksums.
-  void SendCheckedFromReactor() { outbox_.Check(); }
+  void SendCheckedFromReactor() {
+    reactor_->AssertIsCurrent();
+    outbox_.Check();
+  }
   bool sends_checked() const { return outbox_.checked(); }
   // The peer reads our memory.
-  void LendFromReactor() { loans_.AllowLending(); }
+  void LendFromReactor() {
+    reactor_->AssertIsCurrent();
+    loans_.AllowLending();
+  }
   // The peer fetches large payloads itself.
-  void HoldFromReactor() { loans_.AllowHolding(); }
-  void ReturnLoanFromReactor(uint64_t number) { loans_.Return(number); }
+  void HoldFromReactor() {
+    reactor_->AssertIsCurrent();
+    loans_.AllowHolding();
+  }
+  void ReturnLoanFromReactor(uint64_t number) {
+    reactor_->AssertIsCurrent();
+    loans_.Return(number);
+  }
   // Stops reading while the peer leaves much untaken.
-  void PauseReadingWhenBlockedFromReactor() { back_pressure_.Apply(); }
+  void PauseReadingWhenBlockedFromReactor() {
+    reactor_->AssertIsCurrent();
+    back_pressure_.Apply();
+  }
   // The call whose reply's payload is arriving, if it is this request's: the rest is dropped.
   CallTable::Entry TakeArrivingCallFromReactor(uint64_t request_id);
   // Tells the peer why, and closes once it has been told or a moment has passed.
@@ -129,6 +145,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void ReadFromReactor();
   ssize_t ReceiveFromReactor(const iovec* parts, int count);
   Status ParseFromReactor();
+  Status ParseFramesFromReactor();
   Status OnHeadFromReactor();
   Status OnFrameFromReactor();
   void OnEndFromReactor();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 #include "checked.h"
 #include "crc32c.h"
@@ -57,9 +58,8 @@ void FrameReader::Stash() {
   bytes_left_ = 0;
 }
 
-Status FrameReader::Next(const FrameLimits& limits, Found* found) {
-  *found = Found::kNothing;
-  if (at_ == At::kHead) return ParseHead(limits, found);
+FrameReader::Found FrameReader::Next(const FrameLimits& limits, Status* why) {
+  if (at_ == At::kHead) return ParseHead(limits, why);
   while (at_ != At::kEnd && bytes_left_ > 0) {
     if (at_ == At::kPayload) {
       TakePayload();
@@ -67,47 +67,53 @@ Status FrameReader::Next(const FrameLimits& limits, Found* found) {
       TakeChecksum();
     }
   }
-  if (at_ != At::kEnd) return Status();
+  if (at_ != At::kEnd) return Found::kNothing;
   at_ = At::kHead;
-  *found = Found::kFrame;
-  return Status();
+  return Found::kFrame;
 }
 
-Status FrameReader::ParseHead(const FrameLimits& limits, Found* found) {
+FrameReader::Found FrameReader::ParseHead(const FrameLimits& limits, Status* why) {
   if (bytes_left_ < kHeaderBytes) {
-    if (bytes_left_ < kForeignBytes || checked_) return Status();
+    if (bytes_left_ < kForeignBytes || checked_) return Found::kNothing;
     // A short greeting in another language is not waited on until the handshake times out.
     const std::string foreign = DescribeForeign({bytes_, bytes_left_});
-    return foreign.empty() ? Status() : Status(Code::kInvalidArgument, foreign);
+    if (foreign.empty()) return Found::kNothing;
+    *why = Status(Code::kInvalidArgument, foreign);
+    return Found::kBroken;
   }
   // Nothing in a header is believed that has a checksum or ought to.
   if (checked_) {
-    if (bytes_left_ < kCheckedHeaderBytes) return Status();
-    if (!IsHeaderIntact(bytes_)) return Damaged("the head of a frame");
+    if (bytes_left_ < kCheckedHeaderBytes) return Found::kNothing;
+    if (!IsHeaderIntact(bytes_)) {
+      *why = Damaged("the head of a frame");
+      return Found::kBroken;
+    }
   }
   FrameHeader header;
-  if (Status s = ParseHeader(bytes_, limits, &header); !s.ok()) return s;
+  if (Status s = ParseHeader(bytes_, limits, &header); !s.ok()) {
+    *why = std::move(s);
+    return Found::kBroken;
+  }
   if (!checked_ && (header.flags & kChecked) != 0) {
     checked_ = true;
-    return ParseHead(limits, found);
+    return ParseHead(limits, why);
   }
   const size_t header_bytes = checked_ ? kCheckedHeaderBytes : kHeaderBytes;
-  if (bytes_left_ < header_bytes + header.metadata_bytes) return Status();
+  if (bytes_left_ < header_bytes + header.metadata_bytes) return Found::kNothing;
   if (checked_ && !IsMetadataIntact(bytes_, header.metadata_bytes)) {
-    return Damaged("the metadata of a frame");
+    *why = Damaged("the metadata of a frame");
+    return Found::kBroken;
   }
   metadata_ = {bytes_ + header_bytes, header.metadata_bytes};
   Drop(header_bytes + header.metadata_bytes);
 
-  frame_ = InFrame();
   frame_.header = header;
   frame_.checked = checked_ && header.payload_bytes > 0;
   payload_got_ = 0;
   checksum_got_ = 0;
   into_index_ = 0;
   into_offset_ = 0;
-  *found = Found::kHead;
-  return Status();
+  return Found::kHead;
 }
 
 void FrameReader::ExpectPayload() {

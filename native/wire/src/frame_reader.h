@@ -61,11 +61,11 @@ class FrameReader {
   enum class Found {
     kNothing,  // more bytes are needed
     kHead,     // of `frame`, with `metadata`; to be followed by ExpectPayload
-    kFrame,    // `frame` is whole, and to be taken
+    kFrame,    // `frame` is whole; to be followed by Forget
+    kBroken,   // nobody knows where the next frame begins; `why` is kDataLoss where a checksum does
+               // not match
   };
-  // An error ends the stream: nobody knows where the next frame begins. It is kDataLoss where a
-  // checksum does not match.
-  Status Next(const FrameLimits& limits, Found* found);
+  Found Next(const FrameLimits& limits, Status* why);
   // Whether Next would find something, or look.
   bool has_more() const { return bytes_left_ > 0 || at_ == At::kEnd; }
   // The bytes that have not been looked at are kept for the next Take, or dropped.
@@ -77,6 +77,8 @@ class FrameReader {
   std::string_view metadata() const { return metadata_; }
   // The frame's fields say where its payload goes.
   void ExpectPayload();
+  // `frame` has been taken: what is left of it goes.
+  void Forget() { frame_ = InFrame(); }
   // Of a whole frame: whether its payload has another checksum than it was sent with. One that was
   // discarded has not been looked at.
   bool is_damaged() const;
@@ -95,7 +97,7 @@ class FrameReader {
   //   kHead -> kPayload -> kChecksum -> kEnd -> kHead     each but kHead may be left out
   enum class At { kHead, kPayload, kChecksum, kEnd };
 
-  Status ParseHead(const FrameLimits& limits, Found* found);
+  Found ParseHead(const FrameLimits& limits, Status* why);
   void TakePayload();
   void TakeChecksum();
   void AdvanceInto(size_t bytes);

@@ -86,8 +86,7 @@ bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint6
   return true;
 }
 
-bool Loans::Hold(Message* message) {
-  if (!may_hold_.load(std::memory_order_acquire)) return false;
+bool Loans::HoldForFetch(Message* message) {
   const uint64_t bytes = message->payload_bytes();
   if (bytes < kLeastHeldBytes) return false;
   auto payload = std::make_shared<HeldPayloads::Payload>();
@@ -119,8 +118,7 @@ void Loans::End(uint64_t number, const Lent& lent) {
   }
 }
 
-uint16_t Loans::Lend(Message* message) {
-  if (!may_lend_.load(std::memory_order_acquire)) return 0;
+uint16_t Loans::LendFromMemory(Message* message) {
   const uint64_t bytes = message->payload_bytes();
   if (memory_ == nullptr || bytes < kLeastBytes || message->payload_.size() > kMostPieces) return 0;
   std::vector<std::pair<uint64_t, uint64_t>> pieces;

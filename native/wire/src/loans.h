@@ -88,9 +88,13 @@ class Loans {
   // Replaces the message's payload by its description. Zero when it has to be sent: it is small, or
   // not in shared memory, or the peer has much that it has not returned; otherwise the number of
   // pieces, for the frame's method.
-  uint16_t Lend(Message* message);
+  uint16_t Lend(Message* message) {
+    return may_lend_.load(std::memory_order_acquire) ? LendFromMemory(message) : 0;
+  }
   // Replaces it by what is to be fetched. False when it is better sent.
-  bool Hold(Message* message);
+  bool Hold(Message* message) {
+    return may_hold_.load(std::memory_order_acquire) && HoldForFetch(message);
+  }
   void Return(uint64_t number);
   // The peer is gone. What it still reads it will find to be returned.
   void ReturnAll();
@@ -102,6 +106,8 @@ class Loans {
     uint64_t bytes = 0;
     std::shared_ptr<const void> owner;
   };
+  uint16_t LendFromMemory(Message* message);
+  bool HoldForFetch(Message* message);
   void End(uint64_t number, const Lent& lent);
 
   SharedMemory* const memory_;

@@ -40,17 +40,6 @@ std::vector<std::unique_ptr<OutFrame>> Outbox::TakeLazy() {
   return frames;
 }
 
-void Outbox::ResumeAsWriter() {
-  assert(frames_.load(std::memory_order_relaxed) > 0);
-  assert(!writing_);
-  writing_ = true;
-}
-
-void Outbox::PauseAsWriter() {
-  assert(writing_);
-  writing_ = false;
-}
-
 void Outbox::TakePushedAsWriter() {
   if (has_lazy_.load(std::memory_order_acquire)) {
     std::vector<std::unique_ptr<OutFrame>> frames;
@@ -140,14 +129,6 @@ size_t Outbox::AdvanceAsWriter(const Gathered& gathered, uint64_t bytes) {
     }
   }
   return finished;
-}
-
-bool Outbox::FinishAsWriter(size_t frames) {
-  if (frames == 0) return true;
-  PauseAsWriter();  // before anybody else can be the writer
-  if (frames_.fetch_sub(frames, std::memory_order_acq_rel) == frames) return false;
-  ResumeAsWriter();
-  return true;
 }
 
 }  // namespace tensorwire::wire

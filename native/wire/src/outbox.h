@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -51,8 +52,15 @@ class Outbox {
   // --- the writer ---
   // The calling thread takes the role up, or lets go of it without an end, so that another thread
   // can take it up. For assertions: one thread has it at a time.
-  void ResumeAsWriter();
-  void PauseAsWriter();
+  void ResumeAsWriter() {
+    assert(frames_.load(std::memory_order_relaxed) > 0);
+    assert(!writing_);
+    writing_ = true;
+  }
+  void PauseAsWriter() {
+    assert(writing_);
+    writing_ = false;
+  }
 
   // What one system call writes.
   struct Gathered {
@@ -69,7 +77,13 @@ class Outbox {
   size_t AdvanceAsWriter(const Gathered& gathered, uint64_t bytes);
   // So many frames are done with. False: there are no others, and the caller is no longer the
   // writer.
-  bool FinishAsWriter(size_t frames);
+  bool FinishAsWriter(size_t frames) {
+    if (frames == 0) return true;
+    PauseAsWriter();  // before anybody else can be the writer
+    if (frames_.fetch_sub(frames, std::memory_order_acq_rel) == frames) return false;
+    ResumeAsWriter();
+    return true;
+  }
 
  private:
   // So much unsent to a peer that takes none: then what it asks for waits in its own socket, and

@@ -206,22 +206,22 @@ Status Session::AcceptFromReactor(Connection* connection) {
   return Status();
 }
 
-Status Session::OnFrameFromReactor(InFrame frame) {
+Status Session::OnFrameFromReactor(InFrame* frame) {
   auto connection = connection_.lock();
   if (connection == nullptr) return Status();
-  if (frame.header.kind == FrameKind::kRequest) {
+  if (frame->header.kind == FrameKind::kRequest) {
     Request request;
-    request.method = frame.header.method;
-    request.one_way = (frame.header.flags & kOneWay) != 0;
-    request.id = frame.header.request_id;
-    request.metadata = std::move(frame.metadata);
-    request.payload = std::move(frame.bytes);
-    request.placed = std::move(frame.placed);
-    request.claim = std::move(frame.claim);
+    request.method = frame->header.method;
+    request.one_way = (frame->header.flags & kOneWay) != 0;
+    request.id = frame->header.request_id;
+    request.metadata = std::move(frame->metadata);
+    request.payload = std::move(frame->bytes);
+    request.placed = std::move(frame->placed);
+    request.claim = std::move(frame->claim);
     Reactor* reactor = connection->reactor();
     request.connection = std::move(connection);
-    if (!frame.status.ok()) {
-      request.Fail(frame.status);
+    if (!frame->status.ok()) {
+      request.Fail(frame->status);
       return Status();
     }
     if (request.method == kFetchRange) {
@@ -235,8 +235,8 @@ Status Session::OnFrameFromReactor(InFrame frame) {
     }
     handler_->ExpectFromReactor(request);
     reactor->DispatchFromReactor(handler_, std::move(request), run_on);
-  } else if (frame.header.kind == FrameKind::kCancel) {
-    handler_->OnCancel(connection_id_, frame.header.request_id);
+  } else if (frame->header.kind == FrameKind::kCancel) {
+    handler_->OnCancel(connection_id_, frame->header.request_id);
   }
   return Status();
 }

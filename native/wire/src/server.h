@@ -95,7 +95,7 @@ class Session : public FrameReceiver {
 
  private:
   Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
-  Status OnFrameFromReactor(InFrame frame) override;
+  Status OnFrameFromReactor(InFrame* frame) override;
   void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
 
   // The frames before the first request.

@@ -1,0 +1,202 @@
+#include "tensor_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "counters.h"
+#include "status.h"
+#include "tensor_codec.h"
+#include "tensorflow/core/common_runtime/copy_tensor.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/status.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/util/device_name_utils.h"
+#include "tensorwire/wire/clock.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+// Finds the device that `parsed` says the tensor is made on, and makes sure that it is still the
+// one the asker knows: a task that was restarted has none of the old one's tensors.
+absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous::ParsedKey& parsed,
+                        tensorflow::Device** device) {
+  const std::string local_name = tensorflow::DeviceNameUtils::LocalName(parsed.src_device);
+  if (absl::Status s = env->device_mgr->LookupDevice(local_name, device); !s.ok()) return s;
+  const uint64_t incarnation = (*device)->attributes().incarnation();
+  if (incarnation == parsed.src_incarnation) return absl::OkStatus();
+  return absl::AbortedError(
+      "RecvTensor expects a different device incarnation of " + std::string(parsed.src_device) +
+      ": " + std::to_string(parsed.src_incarnation) + " instead of " + std::to_string(incarnation) +
+      ". The task was probably restarted; its log may say why.");
+}
+
+void ReplyTensor(const wire::Request& asker, const tensorflow::Tensor& tensor, uint8_t flags,
+                 uint32_t waited_us, TensorCounters* counters) {
+  wire::Message reply;
+  EncodeTensor(tensor, flags, waited_us, &reply);
+  counters->Count(reply.payload_bytes());
+  asker.Reply(std::move(reply));
+}
+
+}  // namespace
+
+TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
+                             int64_t step_id, std::string key, tensorflow::Device* device,
+                             bool ordered, TensorCounters* counters)
+    : env_(env),
+      plane_(plane),
+      step_id_(step_id),
+      key_(std::move(key)),
+      device_(device),
+      ordered_(ordered),
+      counters_(counters),
+      asked_us_(wire::NowUs()),
+      connection_(request.connection),
+      connection_id_(request.connection_id()),
+      id_(request.id),
+      one_way_(request.one_way),
+      claim_(std::move(request.claim)) {}
+
+void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request) {
+  wire::MetadataReader reader(request.metadata);
+  StandingOrders::Wish wish;
+  Rendezvous::ParsedKey parsed;
+  tensorflow::Device* device = nullptr;
+  absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
+  if (reader.Get(&wish.step_id) && reader.Get(&wish.order) &&
+      (wish.order == 0 || reader.Get(&wish.scope))) {
+    wish.key = reader.rest();
+    status = Rendezvous::ParseKey({wish.key.data(), wish.key.size()}, &parsed);
+  }
+  if (status.ok()) status = FindSource(env, parsed, &device);
+  if (!status.ok()) {
+    request.Fail(ToWire(status));
+    return;
+  }
+  Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
+  // What is made on an accelerator is copied to the host when it is asked for, not before.
+  TensorCounters* const counters =
+      TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
+  if (device->tensorflow_accelerator_device_info() != nullptr) wish.order = 0;
+  bool ordered = false;
+  switch (plane->orders()->Ask(wish, request.pusher(), counters, &ordered)) {
+    case StandingOrders::Asked::kInRendezvous:
+      break;
+    case StandingOrders::Asked::kOnItsWay:
+      ReplyTensor(request, Tensor(), kDead | kPushed, /*waited_us=*/0, counters);
+      return;
+    case StandingOrders::Asked::kGone:
+      request.Fail(ToWire(absl::UnavailableError(
+          "grpc++: the tensor has left over another connection of the task that asks for it; the "
+          "step has to be run again")));
+      return;
+  }
+  const int64_t step_id = wish.step_id;
+  std::string key(wish.key);
+  auto* const self = new TensorRequest(env, plane, std::move(request), step_id, std::move(key),
+                                       device, ordered, counters);
+  // Called once, and a pointer is all that the rendezvous may copy.
+  env->rendezvous_mgr->RecvLocalAsync(
+      step_id, parsed,
+      [self](const absl::Status& status, const Rendezvous::Args& send_args,
+             const Rendezvous::Args& /*recv_args*/, const Tensor& value, bool is_dead) {
+        OnMade(std::unique_ptr<TensorRequest>(self), status, send_args, value, is_dead);
+      });
+}
+
+void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
+                           const Rendezvous::Args& send_args, const Tensor& value, bool is_dead) {
+  wire::Request asker;
+  const bool is_wanted = self->FindAsker(&asker);
+  if (!status.ok()) {
+    // What made the step fail here is reported by this task's own part of it.
+    if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
+    return;
+  }
+  if (!is_wanted ||
+      !self->plane_->orders()->Claim(self->step_id_, self->key_, self->connection_id_)) {
+    self->PutBack(send_args, value, is_dead);
+    if (!is_wanted) return;
+    asker.Fail(
+        ToWire(absl::AbortedError("grpc++: another connection has asked for this tensor since")));
+    return;
+  }
+  self->waited_us_ = static_cast<uint32_t>(
+      std::min<int64_t>(wire::NowUs() - self->asked_us_, std::numeric_limits<uint32_t>::max()));
+  const bool on_device = self->device_->tensorflow_accelerator_device_info() != nullptr &&
+                         !send_args.alloc_attrs.on_host();
+  if (on_device && !is_dead && value.IsInitialized() && value.NumElements() > 0) {
+    CopyToHost(std::move(self), value, send_args.device_context);
+    return;
+  }
+  const auto flags =
+      static_cast<uint8_t>((is_dead ? kDead : 0) | (self->ordered_ ? kOrderAccepted : 0));
+  self->Answer(asker, value, flags);
+}
+
+void TensorRequest::CopyToHost(std::unique_ptr<TensorRequest> self, const Tensor& value,
+                               tensorflow::DeviceContext* context) {
+  tensorflow::Device* const device = self->device_;
+  tensorflow::AllocatorAttributes attributes;
+  attributes.set_on_host(true);
+  attributes.set_gpu_compatible(true);
+  tensorflow::Allocator* const host_memory = device->GetAllocator(attributes);
+  auto copy = std::make_shared<Tensor>(host_memory, value.dtype(), value.shape());
+  if (!copy->IsInitialized()) {
+    wire::Request asker;
+    if (!self->FindAsker(&asker)) return;
+    asker.Fail(ToWire(
+        absl::ResourceExhaustedError("grpc++: no memory on the host for a tensor of shape " +
+                                     value.shape().DebugString() + " on " + device->name())));
+    return;
+  }
+  auto source = std::make_shared<Tensor>(value);  // stays until it has been copied
+  TensorRequest* const copied = self.release();   // the callback's, which is called once
+  // It knows variants, too, whose elements are on the device.
+  tensorflow::CopyDeviceToHost(source.get(), host_memory, host_memory, copied->key_, device,
+                               copy.get(), context,
+                               [copied, copy, source](const absl::Status& status) {
+                                 const std::unique_ptr<TensorRequest> self(copied);
+                                 wire::Request asker;
+                                 if (!self->FindAsker(&asker)) return;
+                                 if (status.ok()) {
+                                   self->Answer(asker, *copy, /*flags=*/0);
+                                 } else {
+                                   asker.Fail(ToWire(status));
+                                 }
+                               });
+}
+
+bool TensorRequest::FindAsker(wire::Request* asker) const {
+  asker->connection = connection_.lock();
+  asker->id = id_;
+  asker->one_way = one_way_;
+  return asker->connection != nullptr;
+}
+
+void TensorRequest::PutBack(const Rendezvous::Args& send_args, const Tensor& value,
+                            bool is_dead) const {
+  if (plane_->ended_steps().Has(step_id_)) return;
+  Rendezvous::ParsedKey parsed;
+  if (!Rendezvous::ParseKey(key_, &parsed).ok()) return;
+  // Fails when the step has been aborted; then nobody waits.
+  env_->rendezvous_mgr->Find(step_id_)->Send(parsed, send_args, value, is_dead).IgnoreError();
+  if (plane_->ended_steps().Has(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
+}
+
+void TensorRequest::Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
+  if (TravelsAsMemory(tensor)) {
+    ReplyTensor(asker, tensor, flags, waited_us_, counters_);
+    return;
+  }
+  // In the pool, for it takes time in proportion to the tensor: this may be a reactor.
+  env_->compute_pool->Schedule(
+      [asker, tensor, flags, waited_us = waited_us_, counters = counters_] {
+        ReplyTensor(asker, tensor, flags, waited_us, counters);
+      });
+}
+
+}  // namespace tensorwire::plugin
