@@ -72,7 +72,8 @@ struct Plan {
   int64_t fault_ns = 200 * kMs;
   int64_t longest_pause_ns = 5 * kMs;  // between two calls of a caller
   int64_t most_bytes = 64 << 10;
-  int64_t large_bytes = 0;  // of one reply in three
+  int64_t large_bytes = 0;  // of some replies,
+  int larges = 0;           // of so many in all
   int64_t longest_deadline_ns = 100 * kMs;
   bool long_deadlines = false;  // of calls that end long before
   bool shared_memory = false;
@@ -105,6 +106,11 @@ struct Plan {
     return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
            epoll_failures || descriptor_failures;
   }
+  // Whether it may be lost without a sign.
+  bool loses_silently() const {
+    return power || half_open || long_clogs || long_freezes || epoll_failures ||
+           descriptor_failures;
+  }
   bool prompt() const {
     return !(power || half_open || clogs || freezes || flips || descriptor_failures ||
              silent_address || slowest_closure_ns > 0);
@@ -119,10 +125,10 @@ Plan Choose(Random& random, World* w) {
   plan.calls = static_cast<int>(random.AnySize(4, 24));
   plan.fault_ns = random.AnySize(20, 600) * kMs;
   plan.longest_pause_ns = random.OneIn(3) ? 0 : plan.fault_ns / plan.calls;
-  plan.most_bytes = random.OneIn(3) ? 200 : int64_t{8 << 10} << random.Below(6);
+  plan.most_bytes = random.OneIn(3) ? 200 : int64_t{8 << 10} << random.AnySize(0, 5);
   plan.longest_deadline_ns = random.AnySize(5, 300) * kMs;
   plan.long_deadlines = random.OneIn(3);
-  plan.shared_memory = random.OneIn(5);
+  plan.shared_memory = random.OneIn(8);
   plan.checksum = random.OneIn(4);
   plan.refusing_address = plan.machines > 1 && random.OneIn(8);
   plan.silent_address = random.OneIn(10);
@@ -132,10 +138,12 @@ Plan Choose(Random& random, World* w) {
   plan.connect_ms = static_cast<int>(random.Between(300, 4000));
   plan.handshake_ms = static_cast<int>(random.Between(300, 2000));
   if (random.OneIn(5)) plan.slowest_closure_ns = random.AnySize(1, 200) * kMs;
-  if (random.OneIn(plan.shared_memory ? 3 : 20)) plan.large_bytes = 1200 << 10;
+  if (random.OneIn(plan.shared_memory ? 3 : 30)) plan.large_bytes = 400 << 10;
+  plan.larges = static_cast<int>(random.AnySize(1, 12));
   if (random.OneIn(40)) {
     // Large enough to be fetched in ranges, or copied by several threads.
     plan.large_bytes = 10 << 20;
+    plan.larges = static_cast<int>(random.Between(1, 3));
     plan.calls = static_cast<int>(random.Between(1, 4));
     plan.callers = 1;
     plan.tasks = 2;
@@ -249,6 +257,7 @@ struct Ledger {
   std::vector<std::unique_ptr<Task>> tasks;
   std::deque<Record> records;  // references to them stay
   uint64_t bytes = 0;
+  int larges = 0;
   bool faults_over = false;
   bool ending = false;  // the tasks stop, one after the other
   bool answer_all = false;
@@ -283,9 +292,7 @@ void SleepNs(int64_t ns) {
 RunOn ChooseRunOn() { return static_cast<RunOn>(world->random.Below(3)); }
 
 std::string ErrorText(const Ask& ask) {
-  std::string text(ask.reply_bytes, '\0');
-  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + (ask.record + i) % 26);
-  return text;
+  return std::string(Pattern() + ask.reply_offset, ask.reply_bytes);
 }
 
 bool AllowedFailure(const Record& record, const Status& status) {
@@ -655,7 +662,8 @@ Ask ChooseAsk() {
   ask.reply_offset = random.Below(kMostOffset);
   ask.reply_bytes = static_cast<uint64_t>(random.AnySize(0, plan.most_bytes));
   if (random.OneIn(8)) std::swap(ask.reply_bytes, ask.request_bytes);
-  if (plan.large_bytes > 0 && random.OneIn(3)) {
+  if (plan.large_bytes > 0 && ledger->larges < plan.larges && random.OneIn(3)) {
+    ++ledger->larges;
     ask.reply_bytes =
         static_cast<uint64_t>(random.Between(plan.large_bytes / 5 * 4, plan.large_bytes));
     if (random.OneIn(3)) ask.reply_bytes /= 4;
@@ -907,6 +915,7 @@ class Scene {
     Audit();
     world_->At(begun_ns + 20 * kMs + plan.fault_ns, [this] { EndFaults(); });
     world_->Run([this] { return over_; });
+    if (getenv("HACK")) { static clock_t last=0; clock_t c=clock(); fprintf(stderr,"H %llu us=%ld tasks=%d calls=%zu bytes=%llu shm=%d large=%lld most=%lld crc=%d sw=%llu events=%lld procs=%zu fibers=%zu\n",(unsigned long long)seed,(long)(c-last),plan.tasks,ledger_.records.size(),(unsigned long long)ledger_.bytes,plan.shared_memory,(long long)plan.large_bytes,(long long)plan.most_bytes,plan.checksum,(unsigned long long)world_->switches(),(long long)(world_->now_ns/1000000-1000000),world_->processes.size(),world_->fibers.size()); last=c;}
     Outcome outcome;
     outcome.calls = ledger_.records.size();
     outcome.calls_ok = ledger_.ok;
@@ -1146,9 +1155,11 @@ class Scene {
                                    [](const Record& record) { return !record.ended; });
     if (running && open == ledger_.records.end()) {
       const Plan& plan = ledger_.plan;
-      world_->After(
-          kMs * (plan.silent_ms * 3 / 2 + std::max(plan.handshake_ms, plan.connect_ms)) + 500 * kMs,
-          [this] { Probe(); });
+      const int64_t found_ms =
+          plan.loses_silently()
+              ? plan.silent_ms * 3 / 2 + std::max(plan.handshake_ms, plan.connect_ms)
+              : 0;
+      world_->After((found_ms + 300) * kMs, [this] { Probe(); });
       return;
     }
     if (world_->now_ns > settle_by_ns_) {
