@@ -140,7 +140,7 @@ Plan Choose(Random& random, World* w) {
   if (random.OneIn(5)) plan.slowest_closure_ns = random.AnySize(1, 200) * kMs;
   if (random.OneIn(plan.shared_memory ? 3 : 30)) plan.large_bytes = 400 << 10;
   plan.larges = static_cast<int>(random.AnySize(1, 12));
-  if (random.OneIn(40)) {
+  if (random.OneIn(100)) {
     // Large enough to be fetched in ranges, or copied by several threads.
     plan.large_bytes = 10 << 20;
     plan.larges = static_cast<int>(random.Between(1, 3));
