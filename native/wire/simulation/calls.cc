@@ -148,7 +148,10 @@ class Receiver final : public wire::PushReceiver {
     if (what >= kMostOffset) return nullptr;  // not wanted
     return std::make_unique<SimulatedPush>(task_, what);
   }
-  void OnLost(const Status&) override {}
+  void OnLost(const Status& why) override {
+    KernelMode kernel;
+    CheckLost(*task_, why.message());
+  }
 
  private:
   Task* const task_;
@@ -365,11 +368,11 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
   if (probe) {
     ask.method = kBytes;
   } else {
-    if (ask.method == kUnanswered || random.OneIn(3)) {
+    if (ask.method == kUnanswered || random.OneIn(plan.deadline_one_in)) {
       options.deadline_ms = random.AnySize(1, plan.longest_deadline_ns / kMs);
     }
     if (plan.long_deadlines && ask.method != kUnanswered) options.deadline_ms = 200'000;
-    cancels = random.OneIn(6);
+    cancels = random.OneIn(plan.cancel_one_in);
     options.done_on = ChooseRunOn();
   }
   {
@@ -537,7 +540,6 @@ void RunTask(Task* task) {
   }
   engine.reset();
   service->Clear();
-  task->pool_bytes = 0;
 }
 
 }  // namespace tensorwire::simulation

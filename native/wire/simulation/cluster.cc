@@ -22,7 +22,7 @@ void Cluster::MakeLinks(Random& random) {
     for (int to = 0; to < plan.machines; ++to) {
       Link& link = world_->LinkBetween(from, to);
       link.latency_ns = from == to ? 5 * kUs : random.AnySize(10 * kUs, 2 * kMs);
-      link.bytes_per_s = plan.large_bytes > (8 << 20) ? random.Between(10'000'000, 200'000'000)
+      link.bytes_per_s = plan.large_bytes > (8 << 20) ? random.AnySize(5'000'000, 200'000'000)
                                                       : random.Between(100'000'000, 2'000'000'000);
       // A buffer's bytes in each round trip.
       const int64_t least = static_cast<int64_t>(world_->buffer_bytes) * kSecond /

@@ -128,13 +128,17 @@ void CheckRequest(Task* task, const Ask& ask, uint64_t connection_id, uint64_t b
 
 void CheckDisconnect(Task* task, uint64_t connection_id) {
   if (!task->gone.insert(connection_id).second) Violated("OnDisconnect twice for one connection");
+  CheckLost(*task, "OnDisconnect");
+}
+
+void CheckLost(const Task& task, const std::string& why) {
+  if (ledger->plan.loses() || task.stop || ledger->ending) return;
+  Violated(task.name + " loses a connection, and nothing broke it: " + why);
 }
 
 void CheckPush(const Task& task, const Status& status, bool intact) {
   if (!intact) Violated("a push to " + task.name + " got other bytes than were sent");
-  if (!status.ok() && !ledger->plan.loses() && !task.stop && !ledger->ending) {
-    Violated("a push to " + task.name + " failed: " + status.message());
-  }
+  if (!status.ok()) CheckLost(task, "a push failed: " + status.message());
 }
 
 void CheckRest(const Task& task) {

@@ -25,10 +25,13 @@ void CheckOpenCalls(int64_t bytes_per_s);
 // --- of what a task serves ---
 // It is given a request to handle; `bytes` of metadata and payload count as unanswered from now on.
 void CheckRequest(Task* task, const Ask& ask, uint64_t connection_id, uint64_t bytes, bool intact);
+// OnDisconnect.
 void CheckDisconnect(Task* task, uint64_t connection_id);
 void CheckPush(const Task& task, const wire::Status& status, bool intact);
 
 // --- of a task ---
+// A connection has been lost, at either end.
+void CheckLost(const Task& task, const std::string& why);
 // At rest: nothing is under way.
 void CheckRest(const Task& task);
 // It has ended by itself.

@@ -44,7 +44,6 @@ struct Record {
   bool must_succeed = false;
   bool on_reactor = false;  // its end waits for no executor
   int handled = 0;
-  wire::Code code = wire::Code::kOk;
 };
 
 struct Task {
@@ -78,7 +77,6 @@ struct Task {
   };
   std::map<uint64_t, Held> held;  // by connection: what is not answered
   std::set<uint64_t> gone;        // connections that have had their OnDisconnect
-  size_t pool_bytes = 0;
   int pushes_under_way = 0;
 
   // How long it has been frozen, in all.

@@ -12,6 +12,8 @@ Plan ChoosePlan(Random& random, World* w) {
   plan.longest_pause_ns = random.OneIn(3) ? 0 : plan.fault_ns / plan.calls;
   plan.most_bytes = random.OneIn(3) ? 200 : int64_t{8 << 10} << random.AnySize(0, 5);
   plan.longest_deadline_ns = random.AnySize(5, 300) * kMs;
+  plan.deadline_one_in = static_cast<uint64_t>(random.Between(1, 8));
+  plan.cancel_one_in = static_cast<uint64_t>(random.Between(2, 12));
   plan.long_deadlines = random.OneIn(3);
   plan.shared_memory = random.OneIn(8);
   plan.checksum = random.OneIn(4);
@@ -25,7 +27,7 @@ Plan ChoosePlan(Random& random, World* w) {
   if (random.OneIn(5)) plan.slowest_closure_ns = random.AnySize(1, 200) * kMs;
   if (random.OneIn(plan.shared_memory ? 3 : 30)) plan.large_bytes = 400 << 10;
   plan.larges = static_cast<int>(random.AnySize(1, 12));
-  if (random.OneIn(100)) {
+  if (random.OneIn(60)) {
     // Large enough to be fetched in ranges, or copied by several threads.
     plan.large_bytes = 10 << 20;
     plan.larges = static_cast<int>(random.Between(1, 3));

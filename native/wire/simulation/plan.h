@@ -19,6 +19,8 @@ struct Plan {
   int64_t large_bytes = 0;  // of some replies,
   int larges = 0;           // of so many in all
   int64_t longest_deadline_ns = 100 * kMs;
+  uint64_t deadline_one_in = 3;
+  uint64_t cancel_one_in = 6;
   bool long_deadlines = false;  // of calls that end long before
   bool shared_memory = false;
   bool checksum = false;
