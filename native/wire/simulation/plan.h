@@ -52,9 +52,9 @@ struct Plan {
     return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
            epoll_failures || descriptor_failures;
   }
-  // Whether it may be lost without a sign.
+  // Whether it may be lost without a sign at once.
   bool loses_silently() const {
-    return power || half_open || long_clogs || long_freezes || epoll_failures ||
+    return power || half_open || long_clogs || long_freezes || flips || epoll_failures ||
            descriptor_failures;
   }
   bool prompt() const {
