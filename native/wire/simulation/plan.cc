@@ -62,7 +62,7 @@ Plan ChoosePlan(Random& random, World* w) {
 
   w->switch_one_in = random.OneIn(4) ? 0 : uint64_t{1} << random.Between(2, 11);
   w->stall_one_in = random.OneIn(3) ? 0 : uint64_t{1} << random.Between(3, 9);
-  w->longest_stall_ns = random.AnySize(10 * kUs, 5 * kMs);
+  w->longest_stall_ns = random.OneIn(3) ? 5 * kMs : random.AnySize(10 * kUs, 5 * kMs);
   w->call_ns = random.Between(50, 2000);
   w->partial_one_in = random.OneIn(3) ? 0 : static_cast<uint64_t>(random.Between(1, 30));
   w->interrupt_one_in = random.OneIn(2) ? 0 : static_cast<uint64_t>(random.Between(5, 100));

@@ -437,7 +437,9 @@ void World::Yield() {
 
 void World::Stall() {
   Trace("stall");
-  Block(nullptr, now_ns + random.AnySize(1 * kUs, longest_stall_ns));
+  // Most are short, or nothing would be done by its deadline.
+  Block(nullptr, now_ns + (random.OneIn(16) ? random.Between(longest_stall_ns / 2, longest_stall_ns)
+                                            : random.AnySize(1 * kUs, longest_stall_ns)));
 }
 
 void TakePoint() {

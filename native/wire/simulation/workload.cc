@@ -52,11 +52,15 @@ class Scene {
       return;
     }
     ledger_->answer_all = true;
-    // What is lost is found to be so by then, and everything ends.
-    const Plan& plan = ledger_->plan;
-    settle_by_ns_ = world_->now_ns + 10 * kSecond + 2 * plan.fault_ns +
-                    2 * kMs * (plan.silent_ms + plan.connect_ms + plan.handshake_ms);
+    settle_by_ns_ = world_->now_ns + PatienceNs();
     Settle();
+  }
+
+  // In that time what is lost is found to be so, connections are made, and everything ends.
+  int64_t PatienceNs() const {
+    const Plan& plan = ledger_->plan;
+    return 10 * kSecond + 2 * plan.fault_ns +
+           2 * kMs * (plan.silent_ms + plan.connect_ms + plan.handshake_ms);
   }
 
   void Settle() {
@@ -89,7 +93,7 @@ class Scene {
       task->probe = true;
       world_->WakeAll(&task->probe);
     }
-    probed_by_ns_ = world_->now_ns + 5 * kSecond;
+    probed_by_ns_ = world_->now_ns + PatienceNs();
     AwaitProbes();
   }
   void AwaitProbes() {
