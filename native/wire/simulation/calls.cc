@@ -420,6 +420,16 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
   channel->Cancel(id);
 }
 
+// Others start, too; where nothing fails, none may be called before it listens.
+void AwaitOthers(Task* task) {
+  task->listens = true;
+  const auto listens = [](const auto& other) { return other->listens; };
+  do {
+    SleepNs(20 * kMs);
+  } while (!ledger->plan.loses() && !task->stop &&
+           !std::all_of(ledger->tasks.begin(), ledger->tasks.end(), listens));
+}
+
 void Await(const bool* flag) {
   KernelMode kernel;
   while (!*flag) world->Block(flag);
@@ -506,7 +516,7 @@ void RunTask(Task* task) {
       channel->SetPushReceiver(std::make_shared<Receiver>(task));
       channels.push_back(std::move(channel));
     }
-    SleepNs(20 * kMs);  // the others start, too
+    AwaitOthers(task);
     std::vector<std::thread> callers;
     for (int i = 0; i < plan.callers; ++i) {
       callers.emplace_back([&] {

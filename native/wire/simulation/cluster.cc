@@ -80,6 +80,7 @@ void Cluster::Start(Task* task) {
   task->starts = false;
   if (task->process != nullptr || !world_->machines[static_cast<size_t>(task->machine)].up) return;
   ++task->incarnation;
+  task->listens = false;
   task->stop = false;
   task->expected_to_end = false;
   task->callers_left = ledger_->plan.callers;

@@ -62,6 +62,7 @@ struct Task {
   Process* process = nullptr;  // null: it does not run
   int incarnation = 0;
   int callers_left = 0;
+  bool listens = false;
   bool stop = false;
   bool probe = false;
   bool probed = false;
