@@ -21,9 +21,9 @@ Plan ChoosePlan(Random& random, World* w) {
   plan.silent_address = random.OneIn(10);
   plan.stop_early = random.OneIn(5);
   if (random.OneIn(5)) plan.unanswered_bytes = static_cast<uint64_t>(random.Between(1, 20'000));
-  plan.silent_ms = static_cast<int>(300 * random.Between(1, 6));
-  plan.connect_ms = static_cast<int>(random.Between(300, 4000));
-  plan.handshake_ms = static_cast<int>(random.Between(300, 2000));
+  plan.silent_ms = static_cast<int>(300 * random.Between(1, 4));
+  plan.connect_ms = static_cast<int>(random.Between(300, 2000));
+  plan.handshake_ms = static_cast<int>(random.Between(300, 1000));
   if (random.OneIn(5)) plan.slowest_closure_ns = random.AnySize(1, 200) * kMs;
   if (random.OneIn(plan.shared_memory ? 3 : 30)) plan.large_bytes = 400 << 10;
   plan.larges = static_cast<int>(random.AnySize(1, 12));
@@ -55,7 +55,7 @@ Plan ChoosePlan(Random& random, World* w) {
   // Long enough for a call to a task that is not there to be seen to wait.
   if (plan.kills || plan.restarts) plan.fault_ns = std::max(plan.fault_ns, 700 * kMs);
   // Who waits for less than what happens to it must lose what it waits for.
-  if (plan.clogs || plan.freezes || plan.power) {
+  if ((plan.clogs || plan.freezes) && !plan.loses()) {
     plan.connect_ms = std::max(plan.connect_ms, 6000);
     plan.handshake_ms = std::max(plan.handshake_ms, 3000);
   }
