@@ -52,10 +52,10 @@ struct Plan {
     return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
            epoll_failures || descriptor_failures;
   }
-  // Whether it may be lost without a sign at once.
+  // Whether that, or that a connection cannot be made, may be found out late.
   bool loses_silently() const {
-    return power || half_open || long_clogs || long_freezes || flips || epoll_failures ||
-           descriptor_failures;
+    return loses() && (power || half_open || clogs || long_freezes || flips || epoll_failures ||
+                       descriptor_failures);
   }
   bool prompt() const {
     return !(power || half_open || clogs || freezes || flips || descriptor_failures ||
