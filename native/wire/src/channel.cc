@@ -54,6 +54,7 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
         connecting_ = true;
       }
       if (deadline_ms > 0) {
+        if (connection != nullptr) leaving_.push_back(id);
         deadlines_.emplace(deadline_ms, id);
         sooner = deadline_ms < next_look_ms_;
         if (sooner) next_look_ms_ = deadline_ms;
@@ -71,6 +72,14 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   }
   if (connection != nullptr) {
     connection->Send(std::move(frame));
+    if (deadline_ms > 0) {
+      bool withdrawn = false;
+      {
+        std::lock_guard lock(mutex_);
+        withdrawn = std::erase(leaving_, id) == 0;
+      }
+      if (withdrawn) connection->Signal(FrameKind::kCancel, id);
+    }
   } else if (connect) {
     ConnectSoon();
   }
@@ -160,7 +169,8 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
       unsent = std::move(at->second);
       waiting_.erase(at);
     }
-    connection = ready_;
+    // A cancellation must not overtake its request, whose checksum may take longer than it has.
+    if (std::erase(leaving_, call_id) == 0) connection = ready_;
   }
   if (connection != nullptr) {
     connection->Signal(FrameKind::kCancel, call_id);

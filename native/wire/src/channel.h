@@ -112,6 +112,9 @@ class ChannelImpl : public Channel,
   std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // for ready_
   std::set<std::pair<int64_t, uint64_t>> deadlines_;       // of calls that have not ended
   int64_t next_look_ms_ = kNever;                          // at deadlines_
+  // Calls with a deadline whose request Start is about to queue. Withdraw takes such a call out,
+  // and Start then sends the cancellation, behind the request.
+  std::vector<uint64_t> leaving_;
   Collections collections_;
   bool connecting_ = false;
   bool stopped_ = false;
