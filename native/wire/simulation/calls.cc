@@ -178,7 +178,7 @@ class Service final : public wire::Handler {
     {
       KernelMode kernel;
       Trace("handle", ask.record);
-      CheckRequest(task_, ask, request.connection_id(), request.metadata.size() + bytes, intact);
+      CheckRequest(task_, ask, request, bytes, intact);
     }
     {
       std::lock_guard lock(mutex_);
@@ -190,6 +190,10 @@ class Service final : public wire::Handler {
     Answer(std::move(request));
   }
   void OnCancel(uint64_t connection_id, uint64_t request_id) override {
+    {
+      KernelMode kernel;
+      CheckCancel(*task_, connection_id, request_id);
+    }
     TakeIf([&](const Request& request) {
       return request.connection_id() == connection_id && request.id == request_id;
     });

@@ -89,6 +89,7 @@ void Cluster::Start(Task* task) {
   task->handed_over.clear();
   task->payloads = 0;
   task->held.clear();
+  task->handled.clear();
   task->gone.clear();
   task->pushes_under_way = 0;
   task->process = world_->Start(task->name, task->machine, [task] { RunTask(task); });

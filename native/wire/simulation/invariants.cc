@@ -38,7 +38,7 @@ bool AllowedFailure(const Record& record, const Status& status) {
     case Code::kOutOfRange:
       return record.ask.method == kFail && status.message() == ErrorText(record.ask);
     case Code::kResourceExhausted:
-      return plan.unanswered_bytes < (uint64_t{1} << 30);
+      return plan.bounds_unanswered();
     default:
       return false;
   }
@@ -108,11 +108,15 @@ void CheckOpenCalls(int64_t bytes_per_s) {
   }
 }
 
-void CheckRequest(Task* task, const Ask& ask, uint64_t connection_id, uint64_t bytes, bool intact) {
+void CheckRequest(Task* task, const Ask& ask, const wire::Request& request, uint64_t payload_bytes,
+                  bool intact) {
+  const uint64_t connection_id = request.connection_id();
+  const uint64_t bytes = request.metadata.size() + payload_bytes;
   Record& record = ledger->records[ask.record];
   if (!(record.ask == ask)) Violated(Describe(record) + ": another request arrived");
   if (++record.handled > 1) Violated(Describe(record) + " was handled twice");
   if (!intact) Violated(Describe(record) + ": other bytes arrived than were sent");
+  if (!request.one_way) task->handled.emplace(connection_id, request.id);
   if (task->gone.count(connection_id) > 0) {
     Violated(Describe(record) + " is handled after its connection's OnDisconnect");
   }
@@ -124,6 +128,14 @@ void CheckRequest(Task* task, const Ask& ask, uint64_t connection_id, uint64_t b
     Violated("unanswered requests of one connection hold " + std::to_string(held.bytes) +
              " bytes; the limit is " + std::to_string(ledger->plan.unanswered_bytes));
   }
+}
+
+void CheckCancel(const Task& task, uint64_t connection_id, uint64_t request_id) {
+  const Plan& plan = ledger->plan;
+  // What is refused, damaged or a part of a large payload nobody is given to handle.
+  if (plan.bounds_unanswered() || plan.flips || plan.large_bytes > (8 << 20)) return;
+  if (task.handled.count({connection_id, request_id}) > 0) return;
+  Violated("a cancellation came to " + task.name + " before its request");
 }
 
 void CheckDisconnect(Task* task, uint64_t connection_id) {

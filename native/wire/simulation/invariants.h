@@ -23,8 +23,11 @@ void CheckDestroyed(const Record& record);
 void CheckOpenCalls(int64_t bytes_per_s);
 
 // --- of what a task serves ---
-// It is given a request to handle; `bytes` of metadata and payload count as unanswered from now on.
-void CheckRequest(Task* task, const Ask& ask, uint64_t connection_id, uint64_t bytes, bool intact);
+// It is given a request with a payload of so many bytes, which are unanswered from now on.
+void CheckRequest(Task* task, const Ask& ask, const wire::Request& request, uint64_t payload_bytes,
+                  bool intact);
+// OnCancel.
+void CheckCancel(const Task& task, uint64_t connection_id, uint64_t request_id);
 // OnDisconnect.
 void CheckDisconnect(Task* task, uint64_t connection_id);
 void CheckPush(const Task& task, const wire::Status& status, bool intact);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan.h"
@@ -76,8 +77,9 @@ struct Task {
     uint64_t bytes = 0;
     uint64_t largest = 0;
   };
-  std::map<uint64_t, Held> held;  // by connection: what is not answered
-  std::set<uint64_t> gone;        // connections that have had their OnDisconnect
+  std::map<uint64_t, Held> held;                    // by connection: what is not answered
+  std::set<std::pair<uint64_t, uint64_t>> handled;  // by connection and request
+  std::set<uint64_t> gone;                          // connections that have had their OnDisconnect
   int pushes_under_way = 0;
 
   // How long it has been frozen, in all.

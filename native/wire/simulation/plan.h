@@ -9,6 +9,8 @@ namespace tensorwire::simulation {
 
 // What a seed chose.
 struct Plan {
+  static constexpr uint64_t kUnbounded = uint64_t{1} << 30;
+
   int tasks = 2;
   int machines = 2;
   int calls = 10;  // of each caller
@@ -27,7 +29,7 @@ struct Plan {
   bool refusing_address = false;  // tasks have another address, at which nobody listens
   bool silent_address = false;    // or one that no machine has
   bool stop_early = false;
-  uint64_t unanswered_bytes = uint64_t{1} << 30;
+  uint64_t unanswered_bytes = kUnbounded;
   int silent_ms = 1000;
   int connect_ms = 2000;
   int handshake_ms = 1000;
@@ -47,6 +49,7 @@ struct Plan {
   bool epoll_failures = false;
   bool descriptor_failures = false;
 
+  bool bounds_unanswered() const { return unanswered_bytes < kUnbounded; }
   // Whether a connection may be lost, and whether anything takes longer than the work itself.
   bool loses() const {
     return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
