@@ -17,7 +17,6 @@
 
 #include "kernel.h"
 #include "statics.h"
-#include "switch.h"
 
 namespace tensorwire::simulation {
 
@@ -35,8 +34,8 @@ constexpr size_t kStackBytes = 256u << 10;
 constexpr int kSpinCpuS = 20;  // without a system call, or nearly
 constexpr uint64_t kMostSwitches = 30'000'000;
 
-void* scheduler_stack = nullptr;
-std::vector<char*> free_stacks;
+Stack scheduler_stack;
+std::vector<Stack> free_stacks;
 
 // This program's thread-local variables, the engine's among them.
 char* thread_locals = nullptr;
@@ -83,9 +82,9 @@ void UseFiber(Fiber* fiber) {
   locals_of = fiber;
 }
 
-char* TakeStack() {
+Stack TakeStack() {
   if (!free_stacks.empty()) {
-    char* const stack = free_stacks.back();
+    const Stack stack = free_stacks.back();
     free_stacks.pop_back();
     return stack;
   }
@@ -94,21 +93,25 @@ char* TakeStack() {
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) std::abort();
   mprotect(mapped, kGuardBytes, PROT_NONE);
-  return static_cast<char*>(mapped) + kGuardBytes;
+  return {static_cast<char*>(mapped) + kGuardBytes, kStackBytes};
 }
 
-void GiveBackStack(char* stack) { free_stacks.push_back(stack); }
+void GiveBackStack(Fiber* fiber) {
+  ForgetStack(&fiber->stack);
+  free_stacks.push_back(std::exchange(fiber->stack, {}));
+}
 
 void ToScheduler() {
   Fiber* const fiber = current;
   fiber->error = errno;
   fiber->inside = KernelMode::depth;
-  tensorwire_switch_stack(&fiber->stack_pointer, scheduler_stack);
+  SwitchStack(&fiber->stack, scheduler_stack, fiber->state == Fiber::State::kEnded);
   KernelMode::depth = fiber->inside;
   errno = fiber->error;
 }
 
 void FiberMain() {
+  BeginStack(&scheduler_stack);
   KernelMode::depth = 0;
   current->body();
   ++KernelMode::depth;
@@ -166,6 +169,7 @@ void SetUp() {
   struct sigaction action{};
   action.sa_handler = Spins;
   sigaction(SIGVTALRM, &action, nullptr);
+#if !defined(__SANITIZE_ADDRESS__)  // which says more
   static char signal_stack[16 << 10];
   stack_t stack{};
   stack.ss_sp = signal_stack;
@@ -176,6 +180,7 @@ void SetUp() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
     sigaction(signal, &action, nullptr);
   }
+#endif
 }
 
 void Violated(const std::string& what) {
@@ -226,7 +231,7 @@ World::~World() {
     if (!process->ended) Kill(process.get(), /*silently=*/true);
   }
   for (const auto& fiber : fibers) {
-    if (fiber->stack != nullptr) GiveBackStack(fiber->stack);
+    if (fiber->stack.bottom != nullptr) GiveBackStack(fiber.get());
   }
   ForgetMemory();
   world = nullptr;
@@ -264,12 +269,12 @@ void World::RunFiber(Fiber* fiber) {
   UseFiber(fiber);
   current = fiber;
   now_ns += call_ns / 4;
-  tensorwire_switch_stack(&scheduler_stack, fiber->stack_pointer);
+  SwitchStack(&scheduler_stack, fiber->stack);
   current = nullptr;
   KernelMode::depth = 1;
   if (fiber->state != Fiber::State::kEnded) return;
   locals_of = nullptr;
-  GiveBackStack(std::exchange(fiber->stack, nullptr));
+  GiveBackStack(fiber);
   if (--fiber->process->fibers == 0) EndProcess(fiber->process);
 }
 
@@ -293,7 +298,7 @@ Fiber* World::AddFiber(Process* process, std::function<void()> body) {
   fiber->body = std::move(body);
   fiber->thread_locals = fresh_thread_locals;
   fiber->stack = TakeStack();
-  fiber->stack_pointer = PrepareStack(fiber->stack, kStackBytes, FiberMain);
+  PrepareStack(&fiber->stack, FiberMain);
   ++process->fibers;
   MakeReady(fiber);
   return fiber;
@@ -332,7 +337,7 @@ void World::Kill(Process* process, bool silently) {
     fiber->state = Fiber::State::kEnded;
     fiber->body = nullptr;
     if (locals_of == fiber.get()) locals_of = nullptr;
-    GiveBackStack(std::exchange(fiber->stack, nullptr));
+    GiveBackStack(fiber.get());
   }
   process->fibers = 0;
   CloseAll(process, silently);

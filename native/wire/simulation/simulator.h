@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "switch.h"
+
 // A deterministic world for the engine: virtual time, processes, and fibers in the place of
 // threads, all in one real thread. One seed decides everything, so that a run can be had again.
 //
@@ -58,8 +60,7 @@ struct Fiber {
   uint64_t waits = 0;               // how often it has blocked: tells an old timeout from a new one
   bool timed_out = false;
   // Saved while others run.
-  void* stack_pointer = nullptr;
-  char* stack = nullptr;
+  Stack stack;
   std::vector<char> thread_locals;
   int error = 0;               // errno
   int inside = 0;              // KernelMode
