@@ -124,6 +124,7 @@ void FiberMain() {
 
 // By a signal: with nothing that allocates.
 [[noreturn]] void Fatal(const char* what) {
+  ++KernelMode::depth;  // the real write
   char line[128];
   const int bytes = std::snprintf(line, sizeof(line), "SEED=%llu: %s\n",
                                   static_cast<unsigned long long>(seed), what);
