@@ -170,7 +170,7 @@ void CheckRest(const Task& task) {
     Violated(task.name + " has " + std::to_string(descriptors) + " descriptors open at rest");
   }
   const size_t blocks = task.process->block_count;
-  const size_t most = 60 + 10 * reactors + 12 * connections;
+  const size_t most = 90 + 10 * reactors + 12 * connections;
   Trace("at rest", static_cast<int64_t>(blocks), static_cast<int64_t>(most));
   if (blocks > most) {
     Violated(task.name + " has " + std::to_string(blocks) + " blocks of memory at rest; with " +
