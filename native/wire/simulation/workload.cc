@@ -102,7 +102,10 @@ class Scene {
                       std::all_of(ledger_->records.begin(), ledger_->records.end(),
                                   [](const Record& record) { return record.ended; });
     if (done) {
-      world_->After(1500 * kMs, [this] {
+      // What nobody waits for any more may still be on its way.
+      const int64_t sent_ns =
+          static_cast<int64_t>(ledger_->bytes / 16) * kSecond / cluster_.bytes_per_s();
+      world_->After(std::max(1500 * kMs, sent_ns), [this] {
         for (const auto& task : ledger_->tasks) CheckRest(*task);
         StopAll();
       });
