@@ -541,7 +541,10 @@ void RunTask(Task* task) {
     std::thread prober([&] {
       Await(&task->probe);
       if (task->stop) return;
-      for (const auto& channel : channels) MakeCall(task, channel.get(), /*probe=*/true);
+      for (const auto& channel : channels) {
+        if (plan.leaves_channels && world->random.OneIn(3)) continue;
+        MakeCall(task, channel.get(), /*probe=*/true);
+      }
       task->probed = true;
     });
     Await(&task->stop);

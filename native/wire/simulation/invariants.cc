@@ -169,6 +169,12 @@ void CheckRest(const Task& task) {
   if (descriptors > 3 * reactors + 1 + connections) {
     Violated(task.name + " has " + std::to_string(descriptors) + " descriptors open at rest");
   }
+  for (const auto& file : task.process->files) {
+    const auto* const socket = dynamic_cast<const Socket*>(file.get());
+    if (socket != nullptr && socket->over()) {
+      Violated(task.name + " keeps a socket of a connection that has ended");
+    }
+  }
   const size_t blocks = task.process->block_count;
   const size_t most = 90 + 10 * reactors + 12 * connections;
   Trace("at rest", static_cast<int64_t>(blocks), static_cast<int64_t>(most));

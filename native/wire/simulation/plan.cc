@@ -68,6 +68,7 @@ Plan ChoosePlan(Random& random, World* w) {
   w->interrupt_one_in = random.OneIn(2) ? 0 : static_cast<uint64_t>(random.Between(5, 100));
   w->buffer_bytes = size_t{4 << 10} << random.Below(8);
   if (plan.large_bytes > 0) w->buffer_bytes = std::max<size_t>(w->buffer_bytes, 128 << 10);
+  plan.leaves_channels = Random(random).OneIn(4);
   return plan;
 }
 

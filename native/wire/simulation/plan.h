@@ -29,6 +29,7 @@ struct Plan {
   bool refusing_address = false;  // tasks have another address, at which nobody listens
   bool silent_address = false;    // or one that no machine has
   bool stop_early = false;
+  bool leaves_channels = false;  // some are not called after the faults
   uint64_t unanswered_bytes = kUnbounded;
   int silent_ms = 1000;
   int connect_ms = 2000;

@@ -87,7 +87,8 @@ class Scene {
     world_->After(20 * kMs, [this] { Settle(); });
   }
 
-  // All is well now, and so must be a call on each channel.
+  // All is well now, and so must be a call on each channel, or on some: what the faults have left
+  // behind on the others stays to be seen.
   void Probe() {
     for (const auto& task : ledger_->tasks) {
       task->probe = true;
