@@ -455,7 +455,9 @@ const char* Pattern() {
 }
 
 std::string ErrorText(const Ask& ask) {
-  return std::string(Pattern() + ask.reply_offset, ask.reply_bytes);
+  std::string text(Pattern() + ask.reply_offset, ask.reply_bytes);
+  for (char& letter : text) letter = static_cast<char>('a' + (letter & 15));
+  return text;
 }
 
 void RunTask(Task* task) {
