@@ -1,4 +1,3 @@
-#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -10,8 +9,7 @@
 
 // The memory of simulated processes, counted for each. Its addresses are the same in each run of a
 // seed, because some containers have their order from addresses; and what was freed is overwritten,
-// so that who reads it finds nonsense. (Under AddressSanitizer it may not be read, nor what is
-// behind a block. The macros do nothing elsewhere.)
+// so that who reads it finds nonsense.
 
 namespace tensorwire::simulation {
 
@@ -33,11 +31,6 @@ constexpr uint32_t kDead = 0xdeadb10c;
 constexpr size_t kMostScribbled = 512;
 constexpr size_t kArenaBytes = size_t{16} << 30;
 constexpr uint32_t kFine = 64;  // classes of 16 bytes
-#if defined(__SANITIZE_ADDRESS__)
-constexpr size_t kBehind = 8;  // a block, which nobody may use
-#else
-constexpr size_t kBehind = 0;
-#endif
 char* const kArena = reinterpret_cast<char*>(0x200000000000);
 
 char* arena_next = nullptr;
@@ -77,7 +70,6 @@ Block* Take(size_t bytes) {
 void GiveBack(Block* block) {
   std::memset(static_cast<void*>(block + 1), 0xdd,
               block->bytes < kMostScribbled ? block->bytes : kMostScribbled);
-  ASAN_POISON_MEMORY_REGION(block + 1, ClassBytes(block->class_index));
   block->next = free_blocks[block->class_index];
   free_blocks[block->class_index] = block;
 }
@@ -91,9 +83,7 @@ void* Allocate(size_t bytes) {
     return block + 1;
   }
   Process* const process = current->process;
-  Block* const block = Take(bytes + kBehind);
-  ASAN_POISON_MEMORY_REGION(block + 1, ClassBytes(block->class_index));
-  ASAN_UNPOISON_MEMORY_REGION(block + 1, bytes);
+  Block* const block = Take(bytes);
   block->magic = kLive;
   block->bytes = bytes;
   block->process = process;
@@ -133,7 +123,6 @@ void FreeAll(Process* process) {
 
 void ForgetMemory() {
   if (arena_next == nullptr) return;
-  ASAN_UNPOISON_MEMORY_REGION(kArena, static_cast<size_t>(arena_next - kArena));
   arena_next = kArena;
   std::memset(free_blocks, 0, sizeof(free_blocks));
 }

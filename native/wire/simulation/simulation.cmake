@@ -1,8 +1,9 @@
 # The engine under simulation: its object files in a program of its own, whose linker leads what they
 # ask of the system to the simulator. docs/simulation.md says what that is for.
 #
-# Not with ThreadSanitizer, which looks at real threads: there is one here.
-if(TENSORWIRE_SANITIZE AND NOT TENSORWIRE_SANITIZE STREQUAL "address")
+# Not with a sanitizer: ThreadSanitizer looks at real threads, and there is one here; and
+# AddressSanitizer puts room between the static variables, whose place tells tasks apart.
+if(TENSORWIRE_SANITIZE)
   return()
 endif()
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -31,12 +32,6 @@ add_library(simulation_end OBJECT ${simulation}/statics_end.cc)
 foreach(mark simulation_begin simulation_end)
   target_link_libraries(${mark} PRIVATE tensorwire_flags)
 endforeach()
-if(TENSORWIRE_SANITIZE)
-  # It puts static variables elsewhere, to have room between them.
-  foreach(objects simulated_objects simulation_begin simulation_end)
-    target_compile_options(${objects} PRIVATE --param=asan-globals=0)
-  endforeach()
-endif()
 
 # What the engine asks of the system; system_calls.cc has a __wrap_ for each.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${simulation}/system_calls.txt)
@@ -64,9 +59,7 @@ add_test(NAME simulate_broken COMMAND simulate --break 1)
 set_tests_properties(simulate_broken PROPERTIES
   PASS_REGULAR_EXPRESSION "SEED=1 at .* has not ended, and its engine has")
 add_test(NAME simulate_twice COMMAND simulate --twice 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20)
-# What a task that is killed leaves is no leak: memory.cc frees it, or it was the kernel's.
-set_tests_properties(simulate simulate_kept simulate_broken simulate_twice PROPERTIES
-  TIMEOUT 300 ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
+set_tests_properties(simulate simulate_kept simulate_broken simulate_twice PROPERTIES TIMEOUT 300)
 add_test(NAME simulate_symbols COMMAND ${CMAKE_COMMAND} -E env
   ${simulation}/check_symbols ${CMAKE_NM} ${simulation}/system_calls.txt $<TARGET_OBJECTS:simulated_objects>
   COMMAND_EXPAND_LISTS)

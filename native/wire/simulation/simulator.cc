@@ -17,6 +17,7 @@
 
 #include "kernel.h"
 #include "statics.h"
+#include "switch.h"
 
 namespace tensorwire::simulation {
 
@@ -34,8 +35,8 @@ constexpr size_t kStackBytes = 256u << 10;
 constexpr int kSpinCpuS = 20;  // without a system call, or nearly
 constexpr uint64_t kMostSwitches = 30'000'000;
 
-Stack scheduler_stack;
-std::vector<Stack> free_stacks;
+void* scheduler_stack = nullptr;
+std::vector<char*> free_stacks;
 
 // This program's thread-local variables, the engine's among them.
 char* thread_locals = nullptr;
@@ -82,9 +83,9 @@ void UseFiber(Fiber* fiber) {
   locals_of = fiber;
 }
 
-Stack TakeStack() {
+char* TakeStack() {
   if (!free_stacks.empty()) {
-    const Stack stack = free_stacks.back();
+    char* const stack = free_stacks.back();
     free_stacks.pop_back();
     return stack;
   }
@@ -93,25 +94,21 @@ Stack TakeStack() {
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) std::abort();
   mprotect(mapped, kGuardBytes, PROT_NONE);
-  return {static_cast<char*>(mapped) + kGuardBytes, kStackBytes};
+  return static_cast<char*>(mapped) + kGuardBytes;
 }
 
-void GiveBackStack(Fiber* fiber) {
-  ForgetStack(&fiber->stack);
-  free_stacks.push_back(std::exchange(fiber->stack, {}));
-}
+void GiveBackStack(char* stack) { free_stacks.push_back(stack); }
 
 void ToScheduler() {
   Fiber* const fiber = current;
   fiber->error = errno;
   fiber->inside = KernelMode::depth;
-  SwitchStack(&fiber->stack, scheduler_stack, fiber->state == Fiber::State::kEnded);
+  tensorwire_switch_stack(&fiber->stack_pointer, scheduler_stack);
   KernelMode::depth = fiber->inside;
   errno = fiber->error;
 }
 
 void FiberMain() {
-  BeginStack(&scheduler_stack);
   KernelMode::depth = 0;
   current->body();
   ++KernelMode::depth;
@@ -170,7 +167,6 @@ void SetUp() {
   struct sigaction action{};
   action.sa_handler = Spins;
   sigaction(SIGVTALRM, &action, nullptr);
-#if !defined(__SANITIZE_ADDRESS__)  // which says more
   static char signal_stack[16 << 10];
   stack_t stack{};
   stack.ss_sp = signal_stack;
@@ -181,7 +177,6 @@ void SetUp() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
     sigaction(signal, &action, nullptr);
   }
-#endif
 }
 
 void Violated(const std::string& what) {
@@ -232,7 +227,7 @@ World::~World() {
     if (!process->ended) Kill(process.get(), /*silently=*/true);
   }
   for (const auto& fiber : fibers) {
-    if (fiber->stack.bottom != nullptr) GiveBackStack(fiber.get());
+    if (fiber->stack != nullptr) GiveBackStack(fiber->stack);
   }
   ForgetMemory();
   world = nullptr;
@@ -270,12 +265,12 @@ void World::RunFiber(Fiber* fiber) {
   UseFiber(fiber);
   current = fiber;
   now_ns += call_ns / 4;
-  SwitchStack(&scheduler_stack, fiber->stack);
+  tensorwire_switch_stack(&scheduler_stack, fiber->stack_pointer);
   current = nullptr;
   KernelMode::depth = 1;
   if (fiber->state != Fiber::State::kEnded) return;
   locals_of = nullptr;
-  GiveBackStack(fiber);
+  GiveBackStack(std::exchange(fiber->stack, nullptr));
   if (--fiber->process->fibers == 0) EndProcess(fiber->process);
 }
 
@@ -299,7 +294,7 @@ Fiber* World::AddFiber(Process* process, std::function<void()> body) {
   fiber->body = std::move(body);
   fiber->thread_locals = fresh_thread_locals;
   fiber->stack = TakeStack();
-  PrepareStack(&fiber->stack, FiberMain);
+  fiber->stack_pointer = PrepareStack(fiber->stack, kStackBytes, FiberMain);
   ++process->fibers;
   MakeReady(fiber);
   return fiber;
@@ -338,7 +333,7 @@ void World::Kill(Process* process, bool silently) {
     fiber->state = Fiber::State::kEnded;
     fiber->body = nullptr;
     if (locals_of == fiber.get()) locals_of = nullptr;
-    GiveBackStack(fiber.get());
+    GiveBackStack(std::exchange(fiber->stack, nullptr));
   }
   process->fibers = 0;
   CloseAll(process, silently);

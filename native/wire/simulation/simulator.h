@@ -9,8 +9,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "switch.h"
-
 // A deterministic world for the engine: virtual time, processes, and fibers in the place of
 // threads, all in one real thread. One seed decides everything, so that a run can be had again.
 //
@@ -60,7 +58,8 @@ struct Fiber {
   uint64_t waits = 0;               // how often it has blocked: tells an old timeout from a new one
   bool timed_out = false;
   // Saved while others run.
-  Stack stack;
+  void* stack_pointer = nullptr;
+  char* stack = nullptr;
   std::vector<char> thread_locals;
   int error = 0;               // errno
   int inside = 0;              // KernelMode

@@ -1,17 +1,11 @@
 #include "switch.h"
 
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-
 #include <cstdint>
 #include <cstring>
 
 // The registers that a function must leave as they were, and the stack pointer. (swapcontext does
 // the same with two system calls for a signal mask that nobody uses here.)
 namespace tensorwire::simulation {
-
-// Saves the registers on this stack and its pointer in *`here`, and goes on at `there`.
-extern "C" void tensorwire_switch_stack(void** here, void* there);
 
 #if defined(__x86_64__)
 
@@ -38,14 +32,14 @@ tensorwire_switch_stack:
 .size tensorwire_switch_stack, .-tensorwire_switch_stack
 )");
 
-void PrepareStack(Stack* stack, void (*entry)()) {
+void* PrepareStack(char* stack, size_t bytes, void (*entry)()) {
   constexpr size_t kRegisters = 6;
-  auto* top = reinterpret_cast<uint64_t*>(stack->bottom + stack->bytes);
+  auto* top = reinterpret_cast<uint64_t*>(stack + bytes);
   *--top = 0;  // nobody called it; and the stack is aligned as after a call
   *--top = reinterpret_cast<uint64_t>(entry);
   top -= kRegisters;
   std::memset(top, 0, kRegisters * sizeof(uint64_t));
-  stack->pointer = top;
+  return top;
 }
 
 #elif defined(__aarch64__)
@@ -84,44 +78,17 @@ tensorwire_switch_stack:
 .size tensorwire_switch_stack, .-tensorwire_switch_stack
 )");
 
-void PrepareStack(Stack* stack, void (*entry)()) {
+void* PrepareStack(char* stack, size_t bytes, void (*entry)()) {
   constexpr size_t kSaved = 20;
   constexpr size_t kLinkRegister = 11;
-  auto* top = reinterpret_cast<uint64_t*>(stack->bottom + stack->bytes) - kSaved;
+  auto* top = reinterpret_cast<uint64_t*>(stack + bytes) - kSaved;
   std::memset(top, 0, kSaved * sizeof(uint64_t));
   top[kLinkRegister] = reinterpret_cast<uint64_t>(entry);
-  stack->pointer = top;
+  return top;
 }
 
 #else
 #error "the simulation changes stacks on x86-64 and aarch64 only"
 #endif
-
-#if defined(__SANITIZE_ADDRESS__)
-
-void SwitchStack(Stack* here, const Stack& there, bool for_ever) {
-  void* saved = nullptr;
-  __sanitizer_start_switch_fiber(for_ever ? nullptr : &saved, there.bottom, there.bytes);
-  tensorwire_switch_stack(&here->pointer, there.pointer);
-  __sanitizer_finish_switch_fiber(saved, nullptr, nullptr);
-}
-
-void BeginStack(Stack* from) {
-  const void* bottom = nullptr;
-  __sanitizer_finish_switch_fiber(nullptr, &bottom, &from->bytes);
-  from->bottom = static_cast<char*>(const_cast<void*>(bottom));
-}
-
-#else
-
-void SwitchStack(Stack* here, const Stack& there, bool /*for_ever*/) {
-  tensorwire_switch_stack(&here->pointer, there.pointer);
-}
-
-void BeginStack(Stack* /*from*/) {}
-
-#endif
-
-void ForgetStack(Stack* stack) { ASAN_UNPOISON_MEMORY_REGION(stack->bottom, stack->bytes); }
 
 }  // namespace tensorwire::simulation
