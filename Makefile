@@ -117,8 +117,8 @@ given_seed = $(if $(filter command environment,$(origin SEED)),$(SEED))
 .PHONY: simulate simulate-defects
 simulate: .venv/tools.ready ## the engine in a simulated world that breaks, seed after seed (SECONDS=60; SEED=7 shows one)
 	@.ci/simulate $(SECONDS) $(given_seed)
-simulate-defects: .venv/tools.ready ## puts known defects into the engine, and counts the seeds that find them
-	@.venv/tools/bin/python .ci/simulate-defects
+simulate-defects: .venv/tools.ready ## puts known defects into the engine, and counts the seeds that find them (KEEP=1 keeps these)
+	@.venv/tools/bin/python .ci/simulate-defects $(if $(KEEP),--keep)
 
 .PHONY: differential differential-2.15.1
 differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats)

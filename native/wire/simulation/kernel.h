@@ -115,6 +115,8 @@ class Socket : public File {
   void Fail(int error);
   void ResetPeer();
   bool ended() const { return ended_; }
+  // Connected no more, or at its peer's end: nothing is left to do but to close it.
+  bool over() const { return ended_ || (in_ != nullptr && in_->fin_arrived); }
 
   State state = State::kNew;
   sockaddr_in own{};

@@ -6,13 +6,17 @@
 if(TENSORWIRE_SANITIZE)
   return()
 endif()
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  message(STATUS "The simulation is not built: it needs g++ (-fno-inline-atomics)")
+  return()
+endif()
 set(simulation ${CMAKE_CURRENT_LIST_DIR})
 if(NOT DEFINED simulated_engine)  # .ci/simulate-defects names a copy with a defect
   set(simulated_engine ${wire_sources})
 endif()
 
-# Compiled as for ThreadSanitizer, the engine calls a function at each atomic operation, where the
-# simulator may let another thread have its turn (atomics.cc).
+# Its atomic operations are calls of functions, in which the simulator may let another thread have its
+# turn (atomics.cc).
 add_library(simulated_objects OBJECT ${simulated_engine})
 target_link_libraries(simulated_objects PUBLIC tensorwire_flags)
 list(GET simulated_engine 0 first_source)
@@ -21,7 +25,7 @@ target_include_directories(simulated_objects PUBLIC
   ${simulated_folder} ${simulated_folder}/../include)
 set_target_properties(simulated_objects PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 target_compile_options(simulated_objects PRIVATE -fno-pie)
-target_compile_options(simulated_objects PRIVATE -fsanitize=thread -O1)
+target_compile_options(simulated_objects PRIVATE -fno-inline-atomics)
 # With assertions, in every build.
 target_compile_options(simulated_objects PRIVATE -UNDEBUG)
 
@@ -45,7 +49,7 @@ add_executable(simulate
 target_include_directories(simulate PRIVATE
   ${simulation} ${simulation}/../tests ${simulated_folder} ${simulated_folder}/../include)
 target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads)
-target_compile_options(simulate PRIVATE -fno-pie -O1 -UNDEBUG)
+target_compile_options(simulate PRIVATE -fno-pie -UNDEBUG)
 # The C++ library, too: its threads and condition variables are led to the simulator as well.
 target_link_options(simulate PRIVATE -no-pie -static-libstdc++ -static-libgcc ${wrapped})
 

@@ -1,12 +1,14 @@
 #include "simulator.h"
 
 #include <link.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -119,6 +121,7 @@ void FiberMain() {
 
 // By a signal: with nothing that allocates.
 [[noreturn]] void Fatal(const char* what) {
+  ++KernelMode::depth;  // the real write
   char line[128];
   const int bytes = std::snprintf(line, sizeof(line), "SEED=%llu: %s\n",
                                   static_cast<unsigned long long>(seed), what);
@@ -147,6 +150,9 @@ int64_t Random::AnySize(int64_t least, int64_t most) {
 }
 
 void SetUp() {
+  // What one seed has freed the next one uses: the system need not make it anew.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
   dl_iterate_phdr(FindThreadLocals, nullptr);
   // The engine's variables are between the marks, or the order of the program's sections is not
   // what simulation.cmake makes it.
@@ -394,10 +400,11 @@ bool World::Block(const void* on, int64_t until_ns) {
   fiber->timed_out = false;
   const uint64_t number = ++fiber->waits;
   if (until_ns != kNever) {
-    At(until_ns, [this, fiber, number] {
+    // No larger than what a std::function holds without memory of its own.
+    At(until_ns, [fiber, number] {
       if (fiber->state != Fiber::State::kBlocked || fiber->waits != number) return;
       fiber->timed_out = true;
-      MakeReady(fiber);
+      world->MakeReady(fiber);
     });
   }
   ToScheduler();
@@ -431,7 +438,9 @@ void World::Yield() {
 
 void World::Stall() {
   Trace("stall");
-  Block(nullptr, now_ns + random.AnySize(1 * kUs, longest_stall_ns));
+  // Most are short, or nothing would be done by its deadline.
+  Block(nullptr, now_ns + (random.OneIn(16) ? random.Between(longest_stall_ns / 2, longest_stall_ns)
+                                            : random.AnySize(1 * kUs, longest_stall_ns)));
 }
 
 void TakePoint() {

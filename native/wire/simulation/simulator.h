@@ -107,7 +107,8 @@ class World {
   World& operator=(const World&) = delete;
 
   Random random;
-  int64_t now_ns = 1000 * kSecond;
+  static constexpr int64_t kBeginNs = 1000 * kSecond;
+  int64_t now_ns = kBeginNs;
 
   // --- what the seed chose for the machines (workload.cc sets it) ---
   uint64_t switch_one_in = 0;  // how rarely a fiber loses its core where it could; 0: never

@@ -448,6 +448,7 @@ REAL(int, munmap, void* at, size_t bytes) {
 
 REAL(int, madvise, void* at, size_t bytes, int advice) {
   OUTSIDE(__real_madvise(at, bytes, advice));
+  if (advice != MADV_REMOVE) return 0;  // a wish
   return __real_madvise(at, bytes, advice);
 }
 

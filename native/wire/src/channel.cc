@@ -56,7 +56,10 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
         connect = state_ == State::kIdle;
         if (connect) MoveLocked(State::kConnecting);
       }
-      if (deadline_ms > 0) look = deadlines_.Add(deadline_ms, id);
+      if (deadline_ms > 0) {
+        if (connection != nullptr) leaving_.push_back(id);
+        look = deadlines_.Add(deadline_ms, id);
+      }
     }
   }
   if (!refused.ok()) {
@@ -70,6 +73,14 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   }
   if (connection != nullptr) {
     connection->Send(std::move(frame));
+    if (deadline_ms > 0) {
+      bool withdrawn = false;
+      {
+        std::lock_guard lock(mutex_);
+        withdrawn = std::erase(leaving_, id) == 0;
+      }
+      if (withdrawn) connection->Signal(FrameKind::kCancel, id);
+    }
   } else if (connect) {
     ConnectSoon();
   }
@@ -182,7 +193,8 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
       unsent = std::move(at->second);
       waiting_.erase(at);
     }
-    connection = ready_;
+    // A cancellation must not overtake its request, whose checksum may take longer than it has.
+    if (std::erase(leaving_, call_id) == 0) connection = ready_;
   }
   if (connection != nullptr) {
     connection->Signal(FrameKind::kCancel, call_id);

@@ -117,6 +117,9 @@ class ChannelImpl : public Channel,
   std::shared_ptr<Connection> ready_;
   std::map<uint64_t, std::unique_ptr<OutFrame>> waiting_;  // kConnecting only
   Deadlines deadlines_;
+  // Calls with a deadline whose request Start is about to queue. Withdraw takes such a call out,
+  // and Start then sends the cancellation, behind the request.
+  std::vector<uint64_t> leaving_;
 
   Collections collections_;
 

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "simulator.h"
+
+namespace tensorwire::simulation {
+
+// What a seed chose.
+struct Plan {
+  static constexpr uint64_t kUnbounded = uint64_t{1} << 30;
+
+  int tasks = 2;
+  int machines = 2;
+  int calls = 10;  // of each caller
+  int callers = 1;
+  int64_t fault_ns = 200 * kMs;
+  int64_t longest_pause_ns = 5 * kMs;  // between two calls of a caller
+  int64_t most_bytes = 64 << 10;
+  int64_t large_bytes = 0;  // of some replies,
+  int larges = 0;           // of so many in all
+  int64_t longest_deadline_ns = 100 * kMs;
+  uint64_t deadline_one_in = 3;
+  uint64_t cancel_one_in = 6;
+  bool long_deadlines = false;  // of calls that end long before
+  bool shared_memory = false;
+  bool checksum = false;
+  bool refusing_address = false;  // tasks have another address, at which nobody listens
+  bool silent_address = false;    // or one that no machine has
+  bool stop_early = false;
+  bool leaves_channels = false;  // some are not called after the faults
+  uint64_t unanswered_bytes = kUnbounded;
+  int silent_ms = 1000;
+  int connect_ms = 2000;
+  int handshake_ms = 1000;
+  int64_t slowest_closure_ns = 0;
+
+  // What breaks.
+  bool kills = false;
+  bool restarts = false;
+  bool power = false;
+  bool resets = false;
+  bool half_open = false;
+  bool clogs = false;
+  bool long_clogs = false;
+  bool freezes = false;
+  bool long_freezes = false;
+  bool flips = false;
+  bool epoll_failures = false;
+  bool descriptor_failures = false;
+
+  bool bounds_unanswered() const { return unanswered_bytes < kUnbounded; }
+  // Whether a connection may be lost, and whether anything takes longer than the work itself.
+  bool loses() const {
+    return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
+           epoll_failures || descriptor_failures;
+  }
+  // Whether that, or that a connection cannot be made, may be found out late.
+  bool loses_silently() const {
+    return loses() && (power || half_open || clogs || long_freezes || flips || epoll_failures ||
+                       descriptor_failures);
+  }
+  bool prompt() const {
+    return !(power || half_open || clogs || freezes || flips || descriptor_failures ||
+             silent_address || slowest_closure_ns > 0);
+  }
+};
+
+// Also sets what the seed chose for the machines of `world`.
+Plan ChoosePlan(Random& random, World* world);
+
+}  // namespace tensorwire::simulation
