@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench import faults
+from harness import faults
+from harness.faults import FaultJob, Table, Work
 from tensorwire.bench import input as bench_input
-from tensorwire.bench.faults import FaultJob, Table, Work
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.gather import running
 from tensorwire.errors import TensorwireError

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.survival import Holdings, Job, JobSettings, lab_for
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from harness.survival import Holdings, Job, JobSettings, lab_for
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 

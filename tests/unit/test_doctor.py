@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.faults import JOBS, FaultJob
+from harness.faults import JOBS, FaultJob
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Evidence, Job
 from tensorwire.doctor.finding import SMALLEST_COST

@@ -2,7 +2,7 @@
 
 Each host has a link to the bridge, with a rate and a delay that can be changed while it carries
 traffic, its own names (`host0` and so on, in an /etc/hosts that only its tasks see), and, where
-control groups allow, a share of the CPUs. A link can be cut, and, in a lab that is relayed, lose
+control groups allow, a share of the CPUs. A link can be cut, and, in a lab with a relay, lose
 packets.
 
 The namespaces have no name and no place in the file system: they live as long as a descriptor or a
@@ -22,9 +22,10 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import cgroups, enter, network
@@ -32,7 +33,6 @@ from tensorwire.lab.cgroups import CpuGroup
 from tensorwire.lab.guardian import Guard
 from tensorwire.lab.namespaces import NamespaceMaker
 from tensorwire.lab.network import NetworkUnavailable, Switch
-from tensorwire.lab.relaying import RelayProcess
 from tensorwire.lab.settings import HostSettings, LabSettings
 from tensorwire.scope import Scope
 
@@ -41,6 +41,18 @@ from tensorwire.scope import Scope
 _CONGESTION_CONTROL = "reno"
 
 Result = TypeVar("Result")
+
+
+class Relay(Protocol):
+    """Carries every packet between a lab's hosts and its switch, in place of veth pairs."""
+
+    def set(self, host: int, settings: HostSettings) -> None:
+        """From now on `settings` hold for the host, by its number, in both directions."""
+
+
+MakeRelay = Callable[[str, Sequence[str]], AbstractContextManager[Relay]]
+"""From the paths of the network namespaces of the switch and of each host. Entering it makes the
+interfaces, or raises NetworkUnavailable."""
 
 
 @dataclass(frozen=True)
@@ -97,21 +109,24 @@ class Lab(Scope):
     """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
 
     def __init__(
-        self, settings: LabSettings, *, change_cpus: bool = False, relayed: bool = False
+        self,
+        settings: LabSettings,
+        *,
+        change_cpus: bool = False,
+        relay: MakeRelay | None = None,
     ) -> None:
         """Makes nothing yet.
 
         Args:
             change_cpus: the hosts' CPUs will be limited later, if not from the start.
-            relayed: a process carries every packet, which is slow, but can lose them and delay
-                them whatever the kernel.
+            relay: what carries every packet, and can lose and delay them.
         """
         self._settings = list(settings.hosts)
         self._nodes = settings.nodes
         self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
         self._switch: Switch | None = None
-        self._is_relayed = relayed
-        self._relay: RelayProcess | None = None
+        self._make_relay = relay
+        self._relay: Relay | None = None
         self._cut: set[int] = set()
         self._groups: list[CpuGroup] = []
         self._notes: dict[str, str] = {}
@@ -176,7 +191,7 @@ class Lab(Scope):
             self._relay.set(index, settings)
             delay_s = 0.0
         elif settings.loss or settings.late:
-            self._notes["loss"] = "no packet is lost or late: the lab is not relayed"
+            self._notes["loss"] = "no packet is lost or late: the lab has no relay"
         if settings.is_cut != (index in self._cut):
             switch.plug(index, not settings.is_cut)
             self._cut ^= {index}
@@ -219,14 +234,14 @@ class Lab(Scope):
                 made.append(maker.make())
                 stack.callback(made[-1].close)
         *of_hosts, of_switch = made
-        if self._is_relayed:
-            relay = RelayProcess(of_switch.paths[0], [each.paths[0] for each in of_hosts])
+        if self._make_relay is not None:
+            relay = self._make_relay(of_switch.paths[0], [each.paths[0] for each in of_hosts])
             self._relay = stack.enter_context(relay)
         self._switch = Switch(of_switch.paths[0])
         for node, link in enumerate(self._nodes):
             self._switch.add_node(node, link.rate_bits_per_s, link.delay_s)
         for address, namespaces, settings in zip(addresses, of_hosts, self._settings, strict=True):
-            descriptor = None if self._is_relayed else namespaces.descriptors[0]
+            descriptor = None if self._make_relay is not None else namespaces.descriptors[0]
             self._switch.join(namespaces.paths[0], descriptor, address, settings.node)
             if namespaces.unresolved is not None:
                 self._notes["names"] = (

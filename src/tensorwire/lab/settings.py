@@ -53,8 +53,8 @@ class HostSettings(LinkSettings):
     is_cut: bool = False
     """Whether its link carries nothing; nobody is told, as when a cable far away is pulled."""
     loss: float = 0.0
-    """The share of packets that are lost, in each direction. This and `late` take a lab that is
-    relayed."""
+    """The share of packets that are lost, in each direction. This and `late` take a lab with a
+    relay."""
     late: float = 0.0
     """The share of packets that come `late_s` after their turn, behind those that overtake them."""
     late_s: float = 0.0

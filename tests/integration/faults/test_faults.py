@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.survival import Job, JobSettings, lab_for
+from harness.survival import Job, JobSettings, lab_for
 from tensorwire.lab import HostSettings
 
 from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorwire.bench.sides import Watcher, answer, ask, task_argv, wait_started
+from tensorwire.bench.sides import Watcher, answer, ask, wait_started
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
 
 _ANSWER_TIMEOUT_S = 120.0
 _ENDPOINT_TIMEOUT_S = 60.0
+_TASK = Path(__file__).with_name("fault_task.py")
 _LINK = 10e9  # bits a second
 _FAST = HostSettings(rate_bits_per_s=_LINK)
 _POLL_S = 0.1
@@ -225,7 +227,7 @@ def _start(cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets:
     task = cluster.start(
         name,
         index,
-        task_argv("fault_task"),
+        [sys.executable, str(_TASK)],
         env={
             "CUDA_VISIBLE_DEVICES": "-1",
             # Of one machine as the job is of several.

@@ -21,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tensorwire.bench.survival_task import digest, undisturbed
+from harness.relaying import RelayProcess
+from harness.survival_task import digest, undisturbed
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, Task
 from tensorwire.scope import Scope
 
 START_TIMEOUT_S = 120.0
-_MODULE = "tensorwire.bench.survival_task"
+_TASK = Path(__file__).with_name("survival_task.py")
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Job(Scope):
         task = self.cluster.start(
             job,
             int(index),
-            [sys.executable, "-m", _MODULE],
+            [sys.executable, str(_TASK)],
             env={
                 "TF_ENABLE_ONEDNN_OPTS": "0",
                 "TF_NUM_INTRAOP_THREADS": "2",
@@ -401,4 +402,7 @@ class Job(Scope):
 
 def lab_for(settings: JobSettings, *, relayed: bool = False) -> Lab:
     """A lab with a host for each task."""
-    return Lab(LabSettings.alike(len(settings.tasks), HostSettings()), relayed=relayed)
+    return Lab(
+        LabSettings.alike(len(settings.tasks), HostSettings()),
+        relay=RelayProcess if relayed else None,
+    )

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import psutil
 
-from tensorwire.bench.survival import Job, JobSettings
+from harness.survival import Job, JobSettings
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import Host, guard
 from tensorwire.lab.guardian import Guard

@@ -1,4 +1,4 @@
-"""One task of a job of `bench.faults`: `python -m tensorwire.bench.fault_task`.
+"""One task of a job of `faults`: `python fault_task.py`.
 
 The first message says which task it is and what it does, and is answered when the server runs. A
 worker is then asked to "open" its session and to "train", which it does for good once it has

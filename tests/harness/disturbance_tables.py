@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tensorwire.bench.disturbances import Survival
+from harness.disturbances import Survival
 from tensorwire.report.blocks import Table
 
 

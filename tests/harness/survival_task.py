@@ -1,4 +1,4 @@
-"""One task of a job that is disturbed: `python -m tensorwire.bench.survival_task`.
+"""One task of a job that is disturbed: `python survival_task.py`.
 
 The first message says which task it is, and is answered when its server runs. The chief, the first
 worker, then trains through a MonitoredTrainingSession and tells {"step", "sums", "wall_clock_s"} of

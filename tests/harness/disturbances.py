@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire.bench.machine_faults import MACHINE_FAULTS, MachineFault
+from harness.machine_faults import MACHINE_FAULTS, MachineFault
+from harness.survival import Job, JobSettings, Told, lab_for
 from tensorwire.bench.sides import Watcher
-from tensorwire.bench.survival import Job, JobSettings, Told, lab_for
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 

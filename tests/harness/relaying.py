@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from tensorwire.lab import relay
+from harness import relay
 from tensorwire.lab.network import NetworkUnavailable
 from tensorwire.lab.settings import HostSettings
 from tensorwire.scope import Scope
