@@ -31,7 +31,7 @@ TEST_TOOLS := pytest pytest-timeout hypothesis
 # What TensorFlow's own tests of several processes import.
 TENSORFLOW_TESTS := portpicker dill tblib
 # Exact, because what is well formatted changes from version to version.
-LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 types-psutil
+LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 import-linter==2.16 types-psutil
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
 COVERAGE_TOOLS := coverage gcovr
 # The report page's test drives the system's Chromium by the first; the second checks manifests.
@@ -58,10 +58,10 @@ test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, c
 	  -- fault-tolerance-2.15.1 fault-tolerance-2.21.0
 
 .PHONY: lint
-lint: .venv/tools.ready ## ruff, mypy --strict and clang-format, changing nothing
+lint: .venv/tools.ready ## ruff, mypy --strict, import-linter and clang-format, changing nothing
 	@bad=0; for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" mypy \
-	  "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
-	  echo "lint: $${check%% native*}"; .venv/tools/bin/$$check || bad=1; \
+	  "lint-imports --no-cache" "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
+	  echo "lint: $${check%% native*}"; said=$$(PYTHONPATH=src .venv/tools/bin/$$check 2>&1) || { echo "$$said"; bad=1; }; \
 	done; exit $$bad
 
 .PHONY: tidy

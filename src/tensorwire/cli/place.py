@@ -126,7 +126,7 @@ def place(
 
 
 def _of_script(script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float) -> Model:
-    from tensorwire.placement import dry_run
+    from tensorwire.run import dry_run
 
     if not script.exists():
         raise UsageError(f"there is no script {script}")

@@ -12,7 +12,7 @@ import click
 from tensorwire.errors import UsageError
 from tensorwire.monitor import endpoint
 from tensorwire.placement.plan import STRATEGIES
-from tensorwire.plugin import runner
+from tensorwire.run import environment as run_environment
 
 
 @click.command(
@@ -90,8 +90,8 @@ def run(
     if (traffic_paths or keep_whole) and placement != "balanced":
         option = "--traffic" if traffic_paths else "--keep-whole"
         raise UsageError(f"{option} is for --placement balanced")
-    runner.check_security()
-    environment = runner.environment(
+    run_environment.check_security()
+    environment = run_environment.environment(
         protocol,
         tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
@@ -115,9 +115,10 @@ def _placement(
     """What the script's processes are told of placement."""
     if strategy in (None, "round_robin"):
         return None
-    from tensorwire.placement import default, dry_run
+    from tensorwire.placement import default
     from tensorwire.placement.plan import Model, whole
     from tensorwire.placement.traffic import Traffic
+    from tensorwire.run import dry_run
 
     if strategy == "greedy":
         return default.encode((), None)

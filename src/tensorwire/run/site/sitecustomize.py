@@ -15,7 +15,7 @@ sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve()
 
 # A process of another Python environment, which has no tensorwire, keeps its own protocol.
 with contextlib.suppress(ImportError):
-    from tensorwire.plugin.runner import wait_for_tensorflow
+    from tensorwire.run.environment import wait_for_tensorflow
 
     wait_for_tensorflow()
 

@@ -1,4 +1,4 @@
-"""Running a script that knows nothing of us, with the plug-in in it.
+"""The environment in which a script that does not know the plug-in runs with it.
 
 The script gets an interpreter of its own, exactly as ``python SCRIPT`` would give it one: its
 tracebacks, its exit status, its ``__main__`` and what it does before it imports TensorFlow are
@@ -68,9 +68,9 @@ def check_security() -> None:
 def wait_for_tensorflow() -> None:
     """Called in each new interpreter: hooks the import of TensorFlow."""
     if found := os.environ.get(DRY_RUN_VARIABLE):
-        from tensorwire.placement import observer
+        from tensorwire.run import variable_observer
 
-        observer.watch(Path(found))
+        variable_observer.watch(Path(found))
     else:
         after_import("tensorflow", _on_tensorflow)
 
@@ -89,8 +89,7 @@ def _on_tensorflow() -> None:
     protocol = os.environ.get(PROTOCOL_VARIABLE)
     if protocol:
         patches.replace_protocol(protocol)
-    placement = os.environ.get(PLACEMENT_VARIABLE)
-    if placement:
+    if placement := os.environ.get(PLACEMENT_VARIABLE):
         from tensorwire.placement import default
 
         default.install(placement)

@@ -12,7 +12,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster
 from tensorwire.monitor import endpoint
 from tensorwire.placement.plan import Model
-from tensorwire.plugin import runner
+from tensorwire.run import environment as run_environment
 
 DEADLINE_S = 120.0
 _POLL_S = 0.05
@@ -32,8 +32,8 @@ def model_of_script(
     with LocalCluster({"script": 1}) as cluster:
         found = cluster.directory / "variables.json"
         env = {
-            **runner.environment(None, False, False, environment),
-            runner.DRY_RUN_VARIABLE: str(found),
+            **run_environment.environment(None, False, False, environment),
+            run_environment.DRY_RUN_VARIABLE: str(found),
             endpoint.PORT_VARIABLE: "",  # the figures of a run that is none
         }
         script = cluster.start("script", 0, [sys.executable, *command], env)
