@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire.bench.record import Host
+from tensorwire.measure.record import Machine
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.lab.settings import parse
 from tensorwire.monitor import announce
 from tensorwire.report import page, terminal
-from tensorwire.report.blocks import Bar, Bars, Report, Section, Table
+from tensorwire.measure.section import Bar, Bars, Report, Section, Table
 
 PS, WORKERS, STEPS, DEADLINE_S = 5, 2, 200, 180
 SCRIPT = Path(__file__).with_name("train.py")
@@ -182,7 +182,7 @@ def main() -> None:
         page.write(options.page, report)
     if options.json:
         document = {
-            "host": dataclasses.asdict(Host.here()),
+            "host": dataclasses.asdict(Machine.here()),
             "notes": notes,
             "placements": {name: dataclasses.asdict(seen) for name, seen in found.items()},
         }

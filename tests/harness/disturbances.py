@@ -18,9 +18,9 @@ from pathlib import Path
 
 from harness.machine_faults import MACHINE_FAULTS, MachineFault
 from harness.survival import Job, JobSettings, Told, lab_for
-from tensorwire.bench.sides import Watcher
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
+from tensorwire.measure.tasks import Watcher
 
 RECOVERY_TIMEOUT_S = 240.0
 _STEPS_BEFORE = 60

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorwire.bench.sides import Watcher, answer, ask, wait_started
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
+from tensorwire.measure.tasks import Watcher, answer, ask, wait_started
 
 _ANSWER_TIMEOUT_S = 120.0
 _ENDPOINT_TIMEOUT_S = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorwire.report.blocks import Table
+from tensorwire.measure.section import Table
 
 
 def text(table: Table) -> str:

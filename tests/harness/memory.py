@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tensorwire.bench.record import MemoryResult, Record
-from tensorwire.bench.sides import Contender, ProtocolSide, Setting, Watcher
+from tensorwire.bench.memory import MemoryResult
+from tensorwire.bench.tensor_sides import TensorSide
 from tensorwire.bench.transfer import check_data_mb, check_grpc_limit, large_tensor
 from tensorwire.errors import UsageError
+from tensorwire.measure.contenders import Contender, Setting
+from tensorwire.measure.record import Record
+from tensorwire.measure.tasks import Watcher
 
 COMMAND = "benchmarks/memory"
 EARLY_STEPS = 100
@@ -57,7 +60,7 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
     tensors = large_tensor(plan.data_mb)
     samples: list[dict[str, int]] = []
     contender = Contender(plan.protocol, Setting(transport=plan.transport))
-    with ProtocolSide(contender) as side:
+    with TensorSide(contender) as side:
         watcher.activity("starting the tasks")
         side.wait_started(watcher)
         side.build(tensors)

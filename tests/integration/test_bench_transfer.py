@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench.greeting import Hello, call_peer, installed_tensorflow
 from tensorwire.lab.ports import PortLease
+from tensorwire.measure.peer import Hello, call_peer, installed_tensorflow
 
 pytestmark = pytest.mark.tensorflow
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench import raw
-from tensorwire.bench.greeting import Hello, call_peer
-from tensorwire.bench.raw_ends import CLIENT, port_of
-from tensorwire.bench.record import Record, RpcResult
-from tensorwire.bench.rpc import COMMAND, RpcPlan, local_sides, run
+from tensorwire.bench.raw_processes import CLIENT, port_of
+from tensorwire.bench.rpc import COMMAND, RpcPlan, RpcResult, local_sides, run
 from tensorwire.bench.serve import connections_to
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
+from tensorwire.measure.peer import Hello, call_peer
+from tensorwire.measure.record import Record
 from tensorwire.plugin import compiler
 from tensorwire.report import experiments
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tensorwire.bench.raw import RawTcp
-from tensorwire.bench.record import Record, TcpResult
-from tensorwire.bench.tcp import TcpPlan, run
+from tensorwire.bench.tcp import TcpPlan, TcpResult, run
+from tensorwire.measure.record import Record
 from tensorwire.report import experiments
 
 

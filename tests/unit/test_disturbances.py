@@ -8,7 +8,7 @@ from pathlib import Path
 from harness import markdown
 from harness.disturbance_tables import tables
 from harness.disturbances import ALL, Survival
-from tensorwire.bench.sides import PROTOCOLS
+from tensorwire.measure.contenders import PROTOCOLS
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tensorwire.bench.record import Host
+from tensorwire.measure.record import Machine
 from tensorwire.plan import kept, models
 from tensorwire.plan.calibrate import BOTH_WAYS, CASES, calibration_of
 from tensorwire.plan.calibrate_fit import LOCAL, NOTHING, Observation, descend, fit_cpu, missed
@@ -153,7 +153,7 @@ def test_a_calibration_is_read_as_it_was_written() -> None:
         for each in known
         if each.case in ("small", "mixed") and each.side != LOCAL
     ]
-    host = Host("a processor", 2, "a kernel")
+    host = Machine("a processor", 2, "a kernel")
     made = calibration_of([*known, *pairs], host, "2.21.0", ["a note"])
     assert (made.measured_workers, made.measured_ps) == (2, 2)
     assert Calibration.from_document(made.to_document()) == made
@@ -183,7 +183,7 @@ def test_a_slow_link_shared_by_its_directions_is_seen_in_the_steps() -> None:
         )
         for rate, step_s in rates.items()
     ]
-    host = Host("a processor", 2, "a kernel")
+    host = Machine("a processor", 2, "a kernel")
     costs = calibration_of([*known, *pairs], host, "2.21.0", []).costs["grpc++"]
     assert costs.both_ways_share(1e8 / 8) <= 0.6
     assert costs.both_ways_share(1e8 / 8) < costs.both_ways_share(1e9 / 8)

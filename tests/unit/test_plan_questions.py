@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from tensorwire.bench.record import Host
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
 from tensorwire.plan import advice, examples, kept, sources, sweep, target
@@ -22,7 +22,7 @@ LOOKS = Path(__file__).with_name("looks")
 GRPC = Costs(1e-3, 1e-4, 1e-4, 4e-5, 4e-5, 5e-10, 5e-10, step_latency_s=3e-4)
 WIRE = Costs(5e-4, 4e-5, 4e-5, 8e-6, 8e-6, 3e-10, 3e-10, step_latency_s=1.5e-4)
 CALIBRATION = Calibration(
-    Host("a CPU", 2, "6.1"),
+    Machine("a CPU", 2, "6.1"),
     "2.21.0",
     "0.1.0",
     "2026-01-31T12:00:00Z",

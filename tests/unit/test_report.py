@@ -6,16 +6,9 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.record import (
-    Host,
-    Noise,
-    Ratio,
-    Record,
-    Result,
-    StepMs,
-    StepsResult,
-    TransferResult,
-)
+from tensorwire.bench.steps import StepsResult
+from tensorwire.bench.transfer import TransferResult
+from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
 from tensorwire.report import experiments, terminal
 from tensorwire.report.progress import ProgressDisplay
 from tensorwire.units import number
@@ -29,7 +22,7 @@ TRANSFER = Record[Result](
         TransferResult("grpc++", False, 100.0, 1, 30, 2434.8, STEP, None),
     ],
     {"grpc++/grpc": Ratio(2.0, (1.9, 2.1)), "grpc++/tcp": Ratio(0.9, (0.88, 0.92))},
-    host=Host("EPYC", 2, "6.1"),
+    host=Machine("EPYC", 2, "6.1"),
     ceilings={"tcp": 3812.0},
     noise=Noise(0.25, 2.0, 0.001, {"grpc": 0.05, "tcp": 0.11}),
 )

@@ -6,11 +6,10 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.record import Ratio, Record, TrainResult
-from tensorwire.bench.train import TrainPlan
+from tensorwire.bench.train import TrainPlan, TrainResult, verdicts
 from tensorwire.errors import UsageError
+from tensorwire.measure.record import Ratio, Record
 from tensorwire.report import experiments
-from tensorwire.report.training import verdicts
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.sides import ClusterProcesses
 from tensorwire.errors import TensorwireError
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.tasks import TaskProcesses
 
 IPERF3 = "iperf3"
 LARGEST_MESSAGE_BYTES = 1 << 20
@@ -30,17 +30,17 @@ def is_installed() -> bool:
     return shutil.which(IPERF3) is not None
 
 
-class Iperf3Side(ClusterProcesses):
+class Iperf3Side(TaskProcesses):
     """A server at one end, and a client at the other each time that it is asked for."""
 
     def __init__(
         self,
-        places: Places = HERE,
+        host_pool: HostPool = THIS_MACHINE,
         parts: tuple[str, ...] = ("server", "client"),
         address: str = "",
     ) -> None:
         """`parts`: those of this host; `address`: of the server, where that is another's."""
-        super().__init__(places.cluster(dict.fromkeys(parts, 1)))
+        super().__init__(host_pool.cluster(dict.fromkeys(parts, 1)))
         self._parts = parts
         self._address = address or self._cluster.spec["server"][0]
 

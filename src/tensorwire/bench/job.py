@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import psutil
 
 from tensorwire.bench.models import MODELS, examples
-from tensorwire.bench.sides import Watcher, answer, ask, task_argv, wait_started
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
 from tensorwire.lab.channel import Message
+from tensorwire.measure.tasks import Watcher, answer, ask, task_argv, wait_started
 from tensorwire.placement.plan import STRATEGIES, Variable
 
 _ANSWER_TIMEOUT_S = 180.0
@@ -247,7 +247,7 @@ def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> Task:
     task = cluster.start(
         name,
         index,
-        task_argv("job_task"),
+        task_argv("bench.job_task"),
         # Of one machine as the job is of several.
         env={"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
         channel=True,

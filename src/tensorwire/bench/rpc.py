@@ -19,10 +19,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.raw_ends import (
+from tensorwire.bench.raw_processes import (
     CLIENT,
     SERVER,
     End,
@@ -33,11 +30,62 @@ from tensorwire.bench.raw_ends import (
     remote_server,
     serve_remote,
 )
-from tensorwire.bench.record import Record, RpcResult
-from tensorwire.bench.sides import PROTOCOLS, Watcher, compare
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compare
+from tensorwire.measure.contenders import PROTOCOLS
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import LatencyUs, Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Chart, Line, Lines, Section, Table
+from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.views import compared, latency_bars
+from tensorwire.units import data_size, number
+
+
+@dataclass(frozen=True)
+class RpcResult(Result):
+    """`bench rpc`: one protocol without TensorFlow."""
+
+    commands = (
+        "bench rpc",
+        "benchmarks/peers",
+    )
+    more_rounds_by = "--rounds"
+
+    protocol: str
+    implementation: str
+    """"engine" (tensorwire's), "grpc C++ 1.51.1" or "grpcio 1.76.0" (in Python)."""
+    message_size: int
+    """Bytes of a request, which the server receives whole and throws away."""
+    response_size: int
+    concurrency: int
+    """Requests on their way at a time, over all channels; 0: as many as the peer likes."""
+    channels: int
+    """Each is a TCP connection."""
+    server_threads: int
+    """Threads of the server that move bytes: completion queues of gRPC, reactors of the engine."""
+    requests: int
+    """Measured requests."""
+    requests_per_s: float
+    mb_per_s: float
+    """Of requests."""
+    latency_us: LatencyUs | None
+    """None where it is not known."""
+    cpu_us_per_request: float | None
+    """CPU time of both ends; None where it is not known."""
+
+    @property
+    def metric(self) -> Metric:
+        of = f"RPC, {data_size(self.message_size)}, {self.concurrency} on their way"
+        return Metric(of, self.protocol, self.requests_per_s, "/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 COMMAND = "bench rpc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1
@@ -106,7 +154,7 @@ class RpcPlan:
         """How often the watcher is advanced."""
         if self.total_message is None:
             return self.rounds
-        return len(stats.split(self.total_message, self.rounds))
+        return len(statistics.split(self.total_message, self.rounds))
 
 
 @dataclass
@@ -183,7 +231,7 @@ class RpcSide:
 
     def result(self, plan: RpcPlan) -> RpcResult:
         """The figures of all rounds."""
-        seconds = stats.typical_s(self.seconds_a_request)
+        seconds = statistics.typical_s(self.seconds_a_request)
         return RpcResult(
             protocol=self.protocol,
             implementation=self.implementation,
@@ -195,7 +243,7 @@ class RpcSide:
             requests=self.requests,
             requests_per_s=1 / seconds,
             mb_per_s=plan.message_size / seconds / 1e6,
-            latency_us=stats.latency_us(self.latency_us),
+            latency_us=statistics.latency_us(self.latency_us),
             cpu_us_per_request=self.cpu_s / self.requests * 1e6,
         )
 
@@ -208,7 +256,7 @@ def _setup(speaks: str) -> Message:
 def local_sides(
     plan: RpcPlan,
     watcher: Watcher,
-    places: Places = HERE,
+    host_pool: HostPool = THIS_MACHINE,
     libraries: Mapping[str, Path] | None = None,
 ) -> Iterator[list[RpcSide]]:
     """A side for each protocol of `plan`, connected.
@@ -221,7 +269,7 @@ def local_sides(
         started = []
         for name in plan.protocols:
             setup = _setup(str((libraries or {}).get(name, name)))
-            processes = RawProcesses({SERVER: setup, CLIENT: setup}, places)
+            processes = RawProcesses({SERVER: setup, CLIENT: setup}, host_pool)
             started.append((name, stack.enter_context(processes)))
         sides = []
         for name, processes in started:
@@ -238,14 +286,14 @@ def local_sides(
         yield sides
 
 
-def run(plan: RpcPlan, watcher: Watcher, places: Places = HERE) -> Record[RpcResult]:
+def run(plan: RpcPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Record[RpcResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: there is no gRPC here, or a task failed or did not answer in time.
     """
-    with local_sides(plan, watcher, places) as sides:
-        return dataclasses.replace(_measure(plan, sides, watcher), lab=places.document)
+    with local_sides(plan, watcher, host_pool) as sides:
+        return dataclasses.replace(_measure(plan, sides, watcher), lab=host_pool.document)
 
 
 def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[RpcResult]:
@@ -333,7 +381,7 @@ def _measure(plan: RpcPlan, sides: Sequence[RpcSide], watcher: Watcher) -> Recor
     watcher.activity("measuring")
     rounds: Sequence[int | None] = [None] * plan.rounds
     if plan.total_message is not None:
-        rounds = stats.split(plan.total_message, plan.rounds)
+        rounds = statistics.split(plan.total_message, plan.rounds)
     for requests in rounds:
         for side in sides:
             side.block(plan, requests or filling[side.protocol])
@@ -346,3 +394,86 @@ def _measure(plan: RpcPlan, sides: Sequence[RpcSide], watcher: Watcher) -> Recor
         ratios=compare(of_sides, [("grpc++", "grpc")]),
         noise=noise.seen(of_sides),
     )
+
+
+def _section(record: Record[RpcResult]) -> Section:
+    first = record.results[0]
+    by_size: dict[int, list[RpcResult]] = {}
+    for result in record.results:
+        by_size.setdefault(result.message_size, []).append(result)
+    table = Table(
+        f"Raw RPC: so many bytes there, {first.response_size} back (MB = 10^6 bytes)",
+        [
+            "protocol",
+            "by",
+            "bytes",
+            "in flight",
+            "channels",
+            "threads",
+            "requests/s",
+            "MB/s",
+            "us p50",
+            "p99",
+            "CPU us",
+        ],
+        [[_row(r) for r in rows] for rows in by_size.values()],
+        text_columns=2,
+    )
+    charts: list[Chart] = []
+    for size, rows in by_size.items():
+        what = f"requests of {data_size(size)}"
+        charts.append(
+            Bars(
+                f"A second, {what}",
+                "/s",
+                [Bar(r.protocol, r.requests_per_s, r.protocol) for r in rows],
+            )
+        )
+        charts.append(
+            latency_bars(
+                f"Time of one of the {what}",
+                [(r.protocol, r.latency_us) for r in rows if r.latency_us is not None],
+            )
+        )
+    if len(by_size) > 1:
+        charts = [rpc_lines(record)]
+    headline = ""
+    if len(by_size) == 1:
+        headline = compared(record.ratios, f"moves requests of {data_size(first.message_size)}")
+    if len(by_size) > 1:
+        title = "Raw RPC over sizes"
+    else:
+        title = f"Raw RPC, {data_size(first.message_size)}, {first.concurrency} in flight"
+    return Section(title, headline, charts, [table])
+
+
+def rpc_lines(record: Record[RpcResult]) -> Lines:
+    """The rate of each protocol over the request's size."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for r in record.results:
+        points.setdefault(r.protocol, []).append((r.message_size, r.mb_per_s))
+    by = dict.fromkeys(f"{r.protocol} by {r.implementation}" for r in record.results)
+    return Lines(
+        "A request, without TensorFlow",
+        "MB/s",
+        [Line(protocol, of_protocol) for protocol, of_protocol in points.items()],
+        f"MB/s, MB = 10^6 bytes; both axes are logarithmic; {', '.join(by)}.",
+    )
+
+
+def _row(r: RpcResult) -> list[str]:
+    latency = ["-", "-"]
+    if r.latency_us is not None:
+        latency = [number(r.latency_us.p50), number(r.latency_us.p99)]
+    return [
+        r.protocol,
+        r.implementation,
+        str(r.message_size),
+        str(r.concurrency) if r.concurrency else "-",
+        str(r.channels),
+        str(r.server_threads),
+        number(r.requests_per_s),
+        number(r.mb_per_s),
+        *latency,
+        "-" if r.cpu_us_per_request is None else number(r.cpu_us_per_request),
+    ]

@@ -14,28 +14,64 @@ import contextlib
 import resource
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
 from tensorwire.bench.payloads import check_message_size
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, ServeResult
-from tensorwire.bench.sides import (
-    DEFAULT_SETTING,
-    PROTOCOLS,
-    ClusterProcesses,
-    Setting,
-    Watcher,
-    answer,
-    ask,
-    compare,
-    task_argv,
-    wait_started,
-)
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import Task
 from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compare
+from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Setting
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import LatencyUs, Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.tasks import TaskProcesses, Watcher, answer, ask, task_argv, wait_started
+from tensorwire.measure.views import compared, latency_bars
+from tensorwire.units import number
+
+
+@dataclass(frozen=True)
+class ServeResult(Result):
+    """`bench serve`: one protocol, one ps asked by many clients."""
+
+    commands = ("bench serve",)
+    more_rounds_by = "--requests"
+
+    protocol: str
+    clients: int
+    """Each with a connection of its own."""
+    in_flight: int
+    """Requests of each client on their way."""
+    message_size: int
+    """Mean bytes of a tensor."""
+    payload: str
+    """"uniform", "random" or "skewed"."""
+    requests: int
+    """Measured requests."""
+    requests_per_s: float
+    mb_per_s: float
+    latency_us: LatencyUs
+    ps_cpu_us_per_request: float
+    """CPU time of the ps's process."""
+    ps_threads: int
+
+    @property
+    def metric(self) -> Metric:
+        of = f"One ps, {self.clients} clients with {self.in_flight} request(s), "
+        return Metric(
+            f"{of}{self.payload} payload of {self.message_size} bytes",
+            self.protocol,
+            self.requests_per_s,
+            "/s",
+        )
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 _WARM_UP_REQUESTS = 2000
 _CONNECT_TIMEOUT_S = 60.0
@@ -81,7 +117,7 @@ class ServePlan:
     @property
     def shares(self) -> list[int]:
         """Requests of each round."""
-        return stats.split(self.requests, self.rounds)
+        return statistics.split(self.requests, self.rounds)
 
     @property
     def blocks(self) -> int:
@@ -100,11 +136,11 @@ class _Measured:
     bytes: int = 0
 
 
-class ServeSide(ClusterProcesses):
+class ServeSide(TaskProcesses):
     """One ps and its clients, of a protocol."""
 
-    def __init__(self, protocol: str, plan: ServePlan, places: Places = HERE) -> None:
-        super().__init__(places.cluster({"ps": 1, "clients": 1}))
+    def __init__(self, protocol: str, plan: ServePlan, host_pool: HostPool = THIS_MACHINE) -> None:
+        super().__init__(host_pool.cluster({"ps": 1, "clients": 1}))
         self.protocol = protocol
         self.tensorflow = ""
         self.measured = _Measured()
@@ -118,7 +154,7 @@ class ServeSide(ClusterProcesses):
             self._cluster.start(
                 part,
                 0,
-                task_argv("serve_task"),
+                task_argv("bench.serve_task"),
                 env=self._plan.setting.task_environment(),
                 channel=True,
             )
@@ -216,7 +252,7 @@ class ServeSide(ClusterProcesses):
     def result(self) -> ServeResult:
         """The figures of all rounds."""
         plan, measured = self._plan, self.measured
-        seconds = stats.typical_s(measured.seconds_a_request)
+        seconds = statistics.typical_s(measured.seconds_a_request)
         requests = sum(map(len, measured.latency_us))
         return ServeResult(
             protocol=self.protocol,
@@ -227,7 +263,7 @@ class ServeSide(ClusterProcesses):
             requests=requests,
             requests_per_s=1 / seconds,
             mb_per_s=measured.bytes / requests / seconds / 1e6,
-            latency_us=stats.latency_us(measured.latency_us),
+            latency_us=statistics.latency_us(measured.latency_us),
             ps_cpu_us_per_request=measured.ps_cpu_s / requests * 1e6,
             ps_threads=int(ask(self._cluster, self._ps, {"do": "cpu"})["threads"]),
         )
@@ -250,7 +286,9 @@ def connections_to(port: int, pid: int) -> int:
     return count
 
 
-def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[ServeResult]:
+def run(
+    plan: ServePlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[ServeResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
@@ -259,7 +297,7 @@ def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[Serv
     noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ServeSide(name, plan, places)) for name in plan.protocols]
+        sides = [stack.enter_context(ServeSide(name, plan, host_pool)) for name in plan.protocols]
         for side in sides:
             side.connect(watcher)
         watcher.activity("measuring")
@@ -275,5 +313,44 @@ def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[Serv
         results=results,
         ratios=compare(rounds, [("grpc++", "grpc")]),
         noise=noise.seen(rounds),
-        lab=places.document,
+        lab=host_pool.document,
     )
+
+
+def _section(record: Record[ServeResult]) -> Section:
+    first = record.results[0]
+    in_flight = f", {first.in_flight} requests each" if first.in_flight > 1 else ""
+    table = Table(
+        f"One ps, {first.clients} clients{in_flight}, {first.payload} payload of "
+        f"{first.message_size} bytes",
+        ["protocol", "requests/s", "MB/s", "latency us p50", "p99", "ps CPU us/request", "threads"],
+        [
+            [
+                [
+                    r.protocol,
+                    number(r.requests_per_s),
+                    number(r.mb_per_s),
+                    number(r.latency_us.p50),
+                    number(r.latency_us.p99),
+                    number(r.ps_cpu_us_per_request),
+                    str(r.ps_threads),
+                ]
+                for r in record.results
+            ]
+        ],
+    )
+    charts = [
+        Bars(
+            "Requests a second",
+            "/s",
+            [Bar(r.protocol, r.requests_per_s, r.protocol) for r in record.results],
+        ),
+        latency_bars("Time of a request", [(r.protocol, r.latency_us) for r in record.results]),
+        Bars(
+            "CPU time of the ps for a request",
+            "us",
+            [Bar(r.protocol, r.ps_cpu_us_per_request, r.protocol) for r in record.results],
+        ),
+    ]
+    headline = compared(record.ratios, f"serves {first.clients} clients")
+    return Section("One ps, many clients", headline, charts, [table])

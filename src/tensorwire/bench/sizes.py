@@ -11,24 +11,22 @@ from dataclasses import dataclass
 
 import psutil
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, TransferResult
-from tensorwire.bench.sides import (
+from tensorwire.bench.tensor_sides import Tensors, TensorSide
+from tensorwire.bench.transfer import Ceilings, TransferResult
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_side_and_case, compare_cases
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PAIRS,
     PROTOCOLS,
     Contender,
-    ProtocolSide,
     Setting,
-    Tensors,
-    Watcher,
-    by_side_and_case,
-    compare_cases,
     contenders,
 )
-from tensorwire.bench.transfer import Ceilings
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Record
+from tensorwire.measure.tasks import Watcher
 from tensorwire.units import data_size
 
 SIZES_BYTES = (64, *(10**power for power in range(3, 10)))
@@ -77,7 +75,9 @@ def steps_of_a_round(size_bytes: int) -> int:
     return max(1, min(_MOST_STEPS_A_ROUND, round(_BYTES_A_ROUND / size_bytes)))
 
 
-def run(plan: SizesPlan, watcher: Watcher, places: Places = HERE) -> Record[TransferResult]:
+def run(
+    plan: SizesPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     The ratios are called "grpc++/grpc 64 B" and so on.
@@ -93,8 +93,8 @@ def run(plan: SizesPlan, watcher: Watcher, places: Places = HERE) -> Record[Tran
     cpu_s: dict[tuple[str, str], float] = {}
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
-        ceilings = stack.enter_context(Ceilings(plan.ceiling_bytes, places))
+        sides = [stack.enter_context(TensorSide(each, host_pool)) for each in plan.contenders]
+        ceilings = stack.enter_context(Ceilings(plan.ceiling_bytes, host_pool))
         for side in sides:
             side.wait_started(watcher)
         ceilings.wait_started()
@@ -133,8 +133,8 @@ def run(plan: SizesPlan, watcher: Watcher, places: Places = HERE) -> Record[Tran
                 data_mb=size / 1e6,
                 tensors=1,
                 iters=steps,
-                mb_per_s=size / 1e6 / stats.typical_s(rounds[case][each.name]),
-                step_ms=stats.step_ms(rounds[case][each.name]),
+                mb_per_s=size / 1e6 / statistics.typical_s(rounds[case][each.name]),
+                step_ms=statistics.step_ms(rounds[case][each.name]),
                 cpu_s_per_gb=cpu_s[case, each.name] / (steps * size / 1e9),
             )
             for each in plan.contenders
@@ -145,9 +145,9 @@ def run(plan: SizesPlan, watcher: Watcher, places: Places = HERE) -> Record[Tran
         results=results,
         ratios=compare_cases(rounds, [*PAIRS, *ceilings.pairs(names)]),
         ceilings={
-            name: plan.ceiling_bytes / 1e6 / stats.typical_s(of_ceilings[name])
+            name: plan.ceiling_bytes / 1e6 / statistics.typical_s(of_ceilings[name])
             for name in ceilings.names
         },
-        lab=places.document,
+        lab=host_pool.document,
         noise=noise.seen(by_side_and_case(rounds)),
     )

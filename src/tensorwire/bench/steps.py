@@ -10,23 +10,51 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, StepsResult
-from tensorwire.bench.sides import (
+from tensorwire.bench.tensor_sides import Tensors, TensorSide
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_side_and_case, compare_cases
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PROTOCOLS,
     Contender,
-    ProtocolSide,
     Setting,
-    Tensors,
-    Watcher,
-    by_side_and_case,
-    compare_cases,
     contenders,
+    side_name,
 )
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Metric, Record, Result, StepMs
+from tensorwire.measure.section import Section, Table
+from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.views import by_case, compared, step_bars, step_cells
+
+
+@dataclass(frozen=True)
+class StepsResult(Result):
+    """`bench steps`: one protocol, one case of small tensors."""
+
+    commands = ("bench steps",)
+
+    protocol: str
+    tensor_fuse: bool
+    case: str
+    """"tiny" or "many"."""
+    data_mb: float
+    tensors: int
+    iters: int
+    step_ms: StepMs
+
+    @property
+    def metric(self) -> Metric:
+        side = side_name(self.protocol, self.tensor_fuse)
+        return Metric(f"A step, {self.case}", side, self.step_ms.p50, "ms", more_is_better=False)
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 _FLOATS_OF_4_KB = 1024
 CASES: Mapping[str, Tensors] = MappingProxyType(
@@ -56,7 +84,7 @@ class StepsPlan:
     @property
     def shares(self) -> list[int]:
         """Steps of each round."""
-        return stats.split(self.iters, self.rounds)
+        return statistics.split(self.iters, self.rounds)
 
     @property
     def blocks(self) -> int:
@@ -64,7 +92,9 @@ class StepsPlan:
         return len(self.shares)
 
 
-def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[StepsResult]:
+def run(
+    plan: StepsPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[StepsResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
@@ -78,7 +108,7 @@ def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[Step
     }
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
+        sides = [stack.enter_context(TensorSide(each, host_pool)) for each in plan.contenders]
         for side in sides:
             side.wait_started(watcher)
         watcher.activity("warming up")
@@ -105,7 +135,7 @@ def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[Step
             data_mb=CASES[case].data_mb,
             tensors=CASES[case].count,
             iters=plan.iters,
-            step_ms=stats.step_ms(rounds[case][contender.name]),
+            step_ms=statistics.step_ms(rounds[case][contender.name]),
         )
         for case in plan.cases
         for contender in plan.contenders
@@ -116,5 +146,33 @@ def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[Step
         results=results,
         ratios=compare_cases(rounds),
         noise=noise.seen(by_side_and_case(rounds)),
-        lab=places.document,
+        lab=host_pool.document,
     )
+
+
+def _section(record: Record[StepsResult]) -> Section:
+    table = Table(
+        "Time of a step that assigns small tensors, worker to ps",
+        ["case", "protocol", "tensors", "step ms p50", "p90", "min"],
+        [
+            [
+                [
+                    case,
+                    side_name(r.protocol, r.tensor_fuse),
+                    str(r.tensors),
+                    *step_cells(r.step_ms),
+                ]
+                for r in rows
+            ]
+            for case, rows in by_case(record.results)
+        ],
+        text_columns=2,
+    )
+    charts = [
+        step_bars(
+            f"Time of a step, {case}",
+            [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in rows],
+        )
+        for case, rows in by_case(record.results)
+    ]
+    return Section("Small steps", compared(record.ratios, "takes small steps"), charts, [table])

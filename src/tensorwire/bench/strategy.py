@@ -11,24 +11,48 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, StrategyResult
-from tensorwire.bench.sides import (
-    DEFAULT_SETTING,
-    PROTOCOLS,
-    Contender,
-    Setting,
-    Side,
-    Watcher,
-    by_side_and_case,
-    compare_cases,
-    contenders,
-)
 from tensorwire.bench.strategy_task import READ_FLOATS
+from tensorwire.bench.tensor_sides import Side
 from tensorwire.errors import TensorwireError
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_side_and_case, compare_cases
+from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Contender, Setting, contenders
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Metric, Record, Result, StepMs
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.views import by_case, compared, step_cells
+from tensorwire.units import number
+
+
+@dataclass(frozen=True)
+class StrategyResult(Result):
+    """`bench strategy`: one protocol, one kind of scheduled function."""
+
+    commands = ("bench strategy",)
+
+    protocol: str
+    case: str
+    """"read" or "tiny"."""
+    data_mb: float
+    """Read from the ps by each function."""
+    iters: int
+    """Measured functions."""
+    functions_per_s: float
+    step_ms: StepMs
+    """Of one function, from round to round: each figure is the mean of a round."""
+
+    @property
+    def metric(self) -> Metric:
+        return Metric(f"Functions a second, {self.case}", self.protocol, self.functions_per_s, "/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "tiny": 0.0})
 """MB (10^6 bytes) that one function reads from the ps."""
@@ -55,7 +79,7 @@ class StrategyPlan:
 
     def shares(self, case: str) -> list[int]:
         """Functions of each round."""
-        return stats.split(self.iters or FUNCTIONS[case], self.rounds)
+        return statistics.split(self.iters or FUNCTIONS[case], self.rounds)
 
     @property
     def blocks(self) -> int:
@@ -66,9 +90,13 @@ class StrategyPlan:
 class StrategySide(Side):
     """A ps, a worker and a coordinator."""
 
-    def __init__(self, contender: Contender, places: Places = HERE) -> None:
-        modules = {"ps": "tensor_task", "worker": "tensor_task", "chief": "strategy_task"}
-        super().__init__(contender, modules, places)
+    def __init__(self, contender: Contender, host_pool: HostPool = THIS_MACHINE) -> None:
+        modules = {
+            "ps": "bench.tensor_task",
+            "worker": "bench.tensor_task",
+            "chief": "bench.strategy_task",
+        }
+        super().__init__(contender, modules, host_pool)
         self._functions = 0
 
     def block(self, case: str, iters: int, warm_up: int) -> float:
@@ -98,7 +126,9 @@ class StrategySide(Side):
             )
 
 
-def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[StrategyResult]:
+def run(
+    plan: StrategyPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[StrategyResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
@@ -113,7 +143,7 @@ def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[S
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
         sides = [
-            stack.enter_context(StrategySide(contender, places))
+            stack.enter_context(StrategySide(contender, host_pool))
             for contender in contenders(plan.protocols, plan.setting)
         ]
         for side in sides:
@@ -137,8 +167,8 @@ def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[S
             case=case,
             data_mb=CASES[case],
             iters=sum(plan.shares(case)),
-            functions_per_s=1 / stats.typical_s(rounds[case][name]),
-            step_ms=stats.step_ms(rounds[case][name]),
+            functions_per_s=1 / statistics.typical_s(rounds[case][name]),
+            step_ms=statistics.step_ms(rounds[case][name]),
         )
         for case in plan.cases
         for name in plan.protocols
@@ -149,5 +179,36 @@ def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[S
         results=results,
         ratios=compare_cases(rounds),
         noise=noise.seen(by_side_and_case(rounds)),
-        lab=places.document,
+        lab=host_pool.document,
     )
+
+
+def _section(record: Record[StrategyResult]) -> Section:
+    table = Table(
+        "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)",
+        ["case", "protocol", "MB read", "functions/s", "ms p50", "p90", "min"],
+        [
+            [
+                [
+                    case,
+                    r.protocol,
+                    number(r.data_mb),
+                    number(r.functions_per_s),
+                    *step_cells(r.step_ms),
+                ]
+                for r in rows
+            ]
+            for case, rows in by_case(record.results)
+        ],
+        text_columns=2,
+    )
+    charts = [
+        Bars(
+            f"Functions a second, {case}",
+            "/s",
+            [Bar(r.protocol, r.functions_per_s, r.protocol) for r in rows],
+        )
+        for case, rows in by_case(record.results)
+    ]
+    headline = compared(record.ratios, "runs a coordinator's functions")
+    return Section("ParameterServerStrategy", headline, charts, [table])

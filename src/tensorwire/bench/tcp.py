@@ -11,14 +11,12 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tensorwire.bench import stats
 from tensorwire.bench.iperf3 import IPERF3, Iperf3Side
 from tensorwire.bench.iperf3 import is_installed as iperf3_is_installed
 from tensorwire.bench.iperf3 import version as iperf3_version
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.raw_ends import (
+from tensorwire.bench.raw_processes import (
     CLIENT,
     SERVER,
     End,
@@ -29,11 +27,44 @@ from tensorwire.bench.raw_ends import (
     remote_server,
     serve_remote,
 )
-from tensorwire.bench.record import Record, TcpResult
-from tensorwire.bench.sides import Watcher, compare
 from tensorwire.cluster import split_address
 from tensorwire.errors import UsageError
 from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compare
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.tasks import Watcher
+from tensorwire.units import number
+
+
+@dataclass(frozen=True)
+class TcpResult(Result):
+    """`bench tcp`: so many raw TCP streams at once."""
+
+    commands = ("bench tcp",)
+    more_rounds_by = "--rounds"
+
+    implementation: str
+    """"tcp", tensorwire's own streams, or "iperf3 3.12"."""
+    streams: int
+    message_size: int
+    """Bytes of the buffer that each stream sends over and over, and receives into."""
+    mb_per_s: float
+    """Of all streams together."""
+
+    @property
+    def metric(self) -> Metric:
+        return Metric(
+            f"Raw TCP, streams: {self.streams}", self.implementation, self.mb_per_s, "MB/s"
+        )
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 COMMAND = "bench tcp"
 OURS = "tcp"
@@ -118,7 +149,7 @@ def _setup(plan: TcpPlan) -> Message:
     return {"part": "tcp", "message_size": plan.message_size}
 
 
-def run(plan: TcpPlan, watcher: Watcher, places: Places = HERE) -> Record[TcpResult]:
+def run(plan: TcpPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Record[TcpResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
@@ -127,15 +158,15 @@ def run(plan: TcpPlan, watcher: Watcher, places: Places = HERE) -> Record[TcpRes
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
         setups = {SERVER: _setup(plan), CLIENT: _setup(plan)}
-        processes = stack.enter_context(RawProcesses(setups, places))
+        processes = stack.enter_context(RawProcesses(setups, host_pool))
         iperf3 = None
         if iperf3_is_installed():
-            iperf3 = stack.enter_context(Iperf3Side(places))
+            iperf3 = stack.enter_context(Iperf3Side(host_pool))
         processes.wait_started(watcher)
         side = TcpSide(processes.end(SERVER), processes.end(CLIENT), plan)
         address = processes.address(SERVER)
         side.connect(split_address(address)[0], address)
-        return dataclasses.replace(_measure(plan, side, iperf3, watcher), lab=places.document)
+        return dataclasses.replace(_measure(plan, side, iperf3, watcher), lab=host_pool.document)
 
 
 def measure_remote(plan: TcpPlan, target: Target, watcher: Watcher) -> Record[TcpResult]:
@@ -202,7 +233,7 @@ def _measure(
             implementation=program if program == OURS else f"{program} {iperf3_version()}",
             streams=streams,
             message_size=plan.message_size,
-            mb_per_s=1 / stats.typical_s(rounds),
+            mb_per_s=1 / statistics.typical_s(rounds),
         )
         for (program, streams), rounds in seconds_a_mb.items()
     ]
@@ -216,3 +247,43 @@ def _measure(
         ratios=compare(rounds, pairs),
         noise=noise.seen(rounds),
     )
+
+
+_MOST_OF_IPERF3_BYTES = 1 << 20
+
+
+def _section(record: Record[TcpResult]) -> Section:
+    message_size = record.results[0].message_size
+    by_streams: dict[int, list[TcpResult]] = {}
+    for result in record.results:
+        by_streams.setdefault(result.streams, []).append(result)
+    names = {"tcp": "tcp (ours)"}
+    table = Table(
+        f"Raw TCP, {message_size} bytes at a time (MB = 10^6 bytes)",
+        ["program", "streams", "MB/s"],
+        [
+            [
+                [names.get(r.implementation, r.implementation), str(r.streams), number(r.mb_per_s)]
+                for r in rows
+            ]
+            for rows in by_streams.values()
+        ],
+    )
+    charts = [
+        Bars(
+            "Rate, MB = 10^6 bytes",
+            "MB/s",
+            [
+                Bar(f"{r.implementation}, {r.streams}", r.mb_per_s, r.implementation)
+                for rows in by_streams.values()
+                for r in rows
+            ],
+            "The number after a name is that of its streams.",
+        )
+    ]
+    notes = []
+    if all(r.implementation == "tcp" for r in record.results):
+        notes.append("iperf3 took no part: it was not installed (apt-get install iperf3)")
+    elif message_size > _MOST_OF_IPERF3_BYTES:
+        notes.append("iperf3 sent 1 MiB at a time, the most that it does")
+    return Section("Raw TCP", charts=charts, tables=[table], notes=notes)

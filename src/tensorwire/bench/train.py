@@ -11,30 +11,69 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorwire.bench.models import MODELS, examples
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, TrainResult
-from tensorwire.bench.sides import (
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab.channel import ChannelClosed, Message
+from tensorwire.lab.local import LocalCluster, Task
+from tensorwire.measure.comparison import compare, times
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PAIRS,
     PROTOCOLS,
     Contender,
     Setting,
-    answer,
-    compare,
     contenders,
-    task_argv,
-    wait_started,
+    side_name,
 )
-from tensorwire.bench.stats import typical_s
-from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab.channel import ChannelClosed, Message
-from tensorwire.lab.local import LocalCluster, Task
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Metric, Ratio, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.statistics import typical_s
+from tensorwire.measure.tasks import answer, task_argv, wait_started
 from tensorwire.plugin.tensorflow_install import check_installed
+from tensorwire.units import number
+
+
+@dataclass(frozen=True)
+class TrainResult(Result):
+    """`bench train` and `demo`: one protocol training one model."""
+
+    commands = (
+        "bench train",
+        "demo",
+    )
+    more_rounds_by = "--steps"
+
+    protocol: str
+    tensor_fuse: bool
+    model: str
+    steps: int
+    steps_per_s: float
+    examples_per_s: float
+    auc: float
+    rpcs_per_step: float | None
+    """Calls from one task to another, each a request with its reply, and tensors sent unasked."""
+    wire_mb_per_step: float | None
+    """Between the tasks, both directions, by TCP or through memory."""
+    ps: int | None = None
+    workers: int | None = None
+    batch_size: int | None = None
+    """These three are None in records of the first days."""
+
+    @property
+    def metric(self) -> Metric:
+        side = side_name(self.protocol, self.tensor_fuse)
+        return Metric(f"Training, {self.model}", side, self.steps_per_s, "steps/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 # A report is due well within its timeout even where a step takes seconds.
 _STEPS_A_REPORT = 20
@@ -94,7 +133,7 @@ def run(
     command: str,
     plan: TrainPlan,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
-    places: Places = HERE,
+    host_pool: HostPool = THIS_MACHINE,
 ) -> Record[TrainResult]:
     """Trains the model once per contender, in turns, as ``command``.
 
@@ -105,7 +144,7 @@ def run(
     noise = NoiseWatch()
     with contextlib.ExitStack() as stack:
         clusters = [
-            stack.enter_context(places.cluster({"ps": plan.ps, "worker": plan.workers}))
+            stack.enter_context(host_pool.cluster({"ps": plan.ps, "worker": plan.workers}))
             for _ in plan.contenders
         ]
         # In a cluster's directory the data goes when the cluster goes, even if we are killed.
@@ -139,7 +178,7 @@ def run(
         results=results,
         ratios=compare(rounds, PAIRS),
         noise=noise.seen(rounds),
-        lab=places.document,
+        lab=host_pool.document,
     )
 
 
@@ -224,7 +263,7 @@ class _Training:
         task = self._cluster.start(
             job,
             index,
-            task_argv("train_task"),
+            task_argv("bench.train_task"),
             env=self.contender.setting.task_environment(),
             channel=True,
         )
@@ -366,3 +405,81 @@ class _Training:
 def _rate(last: dict[str, Message]) -> float:
     """Steps a second of all workers together."""
     return sum(float(report["steps"] / report["elapsed_s"]) for report in last.values())
+
+
+def _section(record: Record[TrainResult]) -> Section:
+    """The table, steps and messages, and what they mean."""
+    results = record.results
+    messages = [
+        Bar(_name(result), result.rpcs_per_step, _name(result))
+        for result in results
+        if result.rpcs_per_step is not None
+    ]
+    return Section(
+        f"Training on {MODELS[results[0].model].title}",
+        " ".join(verdicts(results, record.ratios)),
+        [
+            steps_bars(results),
+            *([Bars("Messages a step", "messages", messages)] if messages else []),
+        ],
+        [_table(results)],
+    )
+
+
+def steps_bars(results: Sequence[TrainResult]) -> Bars:
+    """A bar a contender."""
+    bars = [Bar(_name(result), result.steps_per_s, _name(result)) for result in results]
+    return Bars("Training steps a second", "steps/s", bars)
+
+
+def _table(results: Sequence[TrainResult]) -> Table:
+    first = results[0]
+    tasks = ""
+    if first.ps is not None and first.workers is not None and first.batch_size is not None:
+        tasks = f": {first.ps} ps, {first.workers} workers, batches of {first.batch_size}"
+    return Table(
+        f"Wide & Deep on {MODELS[first.model].title}{tasks}",
+        ["protocol", "steps/s", "examples/s", "MB/step", "messages/step", "AUC"],
+        [
+            [
+                [
+                    _name(result),
+                    number(result.steps_per_s),
+                    f"{result.examples_per_s:.0f}",
+                    _number_or_dash(result.wire_mb_per_step),
+                    _number_or_dash(result.rpcs_per_step),
+                    f"{result.auc:.4f}",
+                ]
+                for result in results
+            ]
+        ],
+    )
+
+
+def _number_or_dash(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _name(result: TrainResult) -> str:
+    return side_name(result.protocol, result.tensor_fuse)
+
+
+def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
+    """A sentence for each comparison with stock grpc; none where it took no part."""
+    of = {_name(result): result for result in results}
+    return [
+        _verdict(of[name.removesuffix("/grpc")], of["grpc"], ratio)
+        for name, ratio in ratios.items()
+        if name.endswith("/grpc")
+    ]
+
+
+def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
+    messages = ""
+    if first.tensor_fuse and first.rpcs_per_step is not None and grpc.rpcs_per_step:
+        fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
+        messages = f" with {fewer:.0%} fewer messages a step,"
+    return (
+        f"{_name(first)} trains {times(ratio)} as fast as grpc,{messages} "
+        f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."
+    )

@@ -14,27 +14,59 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tensorwire.bench import stats
 from tensorwire.bench.iperf3 import IPERF3, Iperf3Side
 from tensorwire.bench.iperf3 import is_installed as iperf3_is_installed
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, TransferResult
-from tensorwire.bench.sides import (
+from tensorwire.bench.tensor_sides import CeilingSide, Tensors, TensorSide
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compare
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PAIRS,
     PROTOCOLS,
-    CeilingSide,
     Contender,
-    ProtocolSide,
     Setting,
-    Tensors,
-    Watcher,
-    compare,
     contenders,
+    side_name,
 )
-from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Metric, Record, Result, StepMs
+from tensorwire.measure.section import Bar, Bars, Line, Lines, Section, Table
+from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.views import compared, step_bars, step_cells
+from tensorwire.units import data_size, number
+
+
+@dataclass(frozen=True)
+class TransferResult(Result):
+    """`bench transfer`: one protocol assigning one large tensor from worker to ps."""
+
+    commands = ("bench transfer",)
+
+    protocol: str
+    tensor_fuse: bool
+    data_mb: float
+    tensors: int
+    iters: int
+    """Measured steps."""
+    mb_per_s: float
+    """data_mb over the median time of a step."""
+    step_ms: StepMs
+    cpu_s_per_gb: float | None
+    """CPU seconds of ps and worker for each GB moved; None where one of them is on another host."""
+
+    @property
+    def metric(self) -> Metric:
+        side = side_name(self.protocol, self.tensor_fuse)
+        return Metric(f"Tensors of {data_size(self.data_mb * 1e6)}", side, self.mb_per_s, "MB/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
 
 # Above this a buffer is in DRAM wholly, and the rate of a larger one is the same.
 _CEILING_BUFFER_MB = 1000.0
@@ -70,7 +102,7 @@ class TransferPlan:
     @property
     def shares(self) -> list[int]:
         """Steps of each round."""
-        return stats.split(self.iters, self.rounds)
+        return statistics.split(self.iters, self.rounds)
 
     @property
     def blocks(self) -> int:
@@ -101,7 +133,9 @@ def large_tensor(data_mb: float) -> Tensors:
     return Tensors("transfer", 1, round(data_mb * 1e6 / 4))
 
 
-def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[TransferResult]:
+def run(
+    plan: TransferPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
@@ -116,8 +150,8 @@ def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[T
     cpu_s = dict.fromkeys(names, 0.0)
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
-        ceilings = stack.enter_context(Ceilings(ceiling_bytes, places))
+        sides = [stack.enter_context(TensorSide(each, host_pool)) for each in plan.contenders]
+        ceilings = stack.enter_context(Ceilings(ceiling_bytes, host_pool))
         for side in sides:
             side.wait_started(watcher)
         ceilings.wait_started()
@@ -145,8 +179,8 @@ def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[T
             data_mb=plan.data_mb,
             tensors=1,
             iters=plan.iters,
-            mb_per_s=plan.data_mb / stats.typical_s(rounds[contender.name]),
-            step_ms=stats.step_ms(rounds[contender.name]),
+            mb_per_s=plan.data_mb / statistics.typical_s(rounds[contender.name]),
+            step_ms=statistics.step_ms(rounds[contender.name]),
             cpu_s_per_gb=cpu_s[contender.name] / (plan.iters * plan.data_mb / 1e3),
         )
         for contender in plan.contenders
@@ -156,23 +190,25 @@ def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[T
         tensorflow=tensorflow,
         results=results,
         ratios=compare(rounds, [*PAIRS, *ceilings.pairs(names)]),
-        ceilings={name: plan.data_mb / stats.typical_s(rounds[name]) for name in ceilings.names},
+        ceilings={
+            name: plan.data_mb / statistics.typical_s(rounds[name]) for name in ceilings.names
+        },
         noise=noise.seen(rounds),
-        lab=places.document,
+        lab=host_pool.document,
     )
 
 
 class Ceilings(contextlib.ExitStack):
     """What moves the same bytes without TensorFlow. A context manager."""
 
-    def __init__(self, size_bytes: int, places: Places) -> None:
+    def __init__(self, size_bytes: int, host_pool: HostPool) -> None:
         super().__init__()
         self._size_bytes = size_bytes
-        self._raw = CeilingSide(size_bytes, places)
-        has_iperf3 = places.have_link and places.is_this_machine and iperf3_is_installed()
-        self._iperf3 = Iperf3Side(places) if has_iperf3 else None
-        self._have_link = places.have_link
-        last = () if places.have_link else ("memcpy",)
+        self._raw = CeilingSide(size_bytes, host_pool)
+        has_iperf3 = host_pool.have_link and host_pool.is_this_machine and iperf3_is_installed()
+        self._iperf3 = Iperf3Side(host_pool) if has_iperf3 else None
+        self._have_link = host_pool.have_link
+        last = () if host_pool.have_link else ("memcpy",)
         self.names = ("tcp", *((IPERF3,) if self._iperf3 else last))
 
     def __enter__(self) -> Ceilings:
@@ -223,3 +259,71 @@ def _available_bytes() -> int:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     raise TensorwireError("/proc/meminfo does not say how much memory is available")
+
+
+def _section(record: Record[TransferResult]) -> Section:
+    sizes = dict.fromkeys(result.data_mb for result in record.results)
+    if len(sizes) > 1:
+        return _section_over_sizes(record)
+    size = data_size(record.results[0].data_mb * 1e6)
+    sides = [(side_name(r.protocol, r.tensor_fuse), r) for r in record.results]
+    raw = [(f"{name} (raw)", rate) for name, rate in record.ceilings.items()]
+    table = Table(
+        f"Tensor transfer, {size}, worker to ps (MB = 10^6 bytes)",
+        ["protocol", *_COLUMNS],
+        [
+            [[name, *_cells(r)] for name, r in sides],
+            [[name, number(rate), "", "", "", ""] for name, rate in raw],
+        ],
+    )
+    bars = [Bar(name, r.mb_per_s, name) for name, r in sides]
+    bars += [Bar(name, rate, "raw") for name, rate in raw]
+    charts = [
+        Bars("Rate, MB = 10^6 bytes", "MB/s", bars),
+        step_bars("Time of a step", [(name, r.step_ms) for name, r in sides]),
+    ]
+    return Section(
+        f"Tensor transfer, {size}",
+        compared(record.ratios, f"moves {size} from worker to ps"),
+        charts,
+        [table],
+    )
+
+
+def _section_over_sizes(record: Record[TransferResult]) -> Section:
+    of_size: dict[str, list[TransferResult]] = {}
+    for result in record.results:
+        of_size.setdefault(data_size(result.data_mb * 1e6), []).append(result)
+    table = Table(
+        "Tensor transfer, worker to ps (MB = 10^6 bytes)",
+        ["size", "protocol", *_COLUMNS],
+        [
+            [[size, side_name(r.protocol, r.tensor_fuse), *_cells(r)] for r in results]
+            for size, results in of_size.items()
+        ],
+        text_columns=2,
+    )
+    return Section("Tensor transfer over sizes", "", [transfer_lines(record)], [table])
+
+
+def transfer_lines(record: Record[TransferResult]) -> Lines:
+    """The rate of each side over the tensor's size."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for r in record.results:
+        side = side_name(r.protocol, r.tensor_fuse)
+        points.setdefault(side, []).append((r.data_mb * 1e6, r.mb_per_s))
+    lines = [Line(side, of_side) for side, of_side in points.items()]
+    return Lines(
+        "A tensor from worker to ps, through TensorFlow",
+        "MB/s",
+        lines,
+        "MB/s, MB = 10^6 bytes; both axes are logarithmic.",
+    )
+
+
+_COLUMNS = ["MB/s", "step ms p50", "p90", "min", "CPU s/GB"]
+
+
+def _cells(result: TransferResult) -> list[str]:
+    cpu = "-" if result.cpu_s_per_gb is None else number(result.cpu_s_per_gb)
+    return [number(result.mb_per_s), *step_cells(result.step_ms), cpu]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.bench.sides import parse_protocols
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.cli.termination import end_in_order
 from tensorwire.cli.training import train_and_show, training_options
+from tensorwire.measure.contenders import parse_protocols
 
 
 @click.command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorwire.bench.raw_ends import SERVER
+from tensorwire.bench.raw_processes import SERVER
 from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
 from tensorwire.cli.graphs import model_of_file
 from tensorwire.cli.numbers import Number
@@ -153,10 +153,10 @@ def _of_job(
 ) -> Evidence:
     """What is known of the job: from its tasks, or from earlier looks, the last of which counts."""
     import tensorwire
-    from tensorwire.bench.record import Host
     from tensorwire.doctor.evidence import Evidence
     from tensorwire.doctor.gather import running
     from tensorwire.doctor.records import read, scaling_of
+    from tensorwire.measure.record import Machine
     from tensorwire.monitor.fetch import check_address
     from tensorwire.monitor.job import Job
     from tensorwire.report.progress import ProgressDisplay
@@ -175,7 +175,7 @@ def _of_job(
             evidence = running.look(addresses, seconds)
     elif needs_job:
         raise TensorwireError(_NOTHING_TO_LOOK_AT)
-    return dataclasses.replace(evidence, machine=Host.here(), version=tensorwire.__version__)
+    return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 
 
 def _serve(ends: TwoEnds) -> None:
@@ -187,15 +187,15 @@ def _serve(ends: TwoEnds) -> None:
 
 
 def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
-    from tensorwire.bench import places
     from tensorwire.doctor.gather import layers
     from tensorwire.lab.settings import parse
+    from tensorwire.measure import host_pool
     from tensorwire.report.progress import ProgressDisplay
 
     with ProgressDisplay("doctor", layers.STEPS) as progress:
         if ends.target is not None:
             return layers.measure_remote(ends.target, progress)
-        with places.chosen(parse(lab_text) if lab_text else None) as chosen:
+        with host_pool.open_host_pool(parse(lab_text) if lab_text else None) as chosen:
             return layers.measure(progress, chosen)
 
 

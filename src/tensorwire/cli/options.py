@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
-from tensorwire.bench.two_hosts import Part
 from tensorwire.errors import UsageError
 from tensorwire.lab import LabSettings
 from tensorwire.lab.settings import EXAMPLE
 from tensorwire.lab.settings import parse as parse_lab
+from tensorwire.measure.contenders import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.measure.remote_hosts import HostRole
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ class Comparison:
     report_path: Path | None
     lab: LabSettings | None = None
     """The hosts in a box to measure between, where the user wants some."""
-    part: Part | None = None
+    part: HostRole | None = None
     """What this host does, where others take part."""
 
     @property

@@ -116,8 +116,8 @@ def place(
     if json_path is not None:
         write_whole(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
     if report_path is not None:
+        from tensorwire.measure.section import Report
         from tensorwire.report import page
-        from tensorwire.report.blocks import Report
 
         headlines = [section.headline] if section.headline else []
         facts = [f"tensorwire {__version__}", str(graph or script)]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorwire.bench.record import Record, Result
+from tensorwire.measure.record import Record, Result
 
 
 def keep_and_show(

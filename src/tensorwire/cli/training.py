@@ -44,11 +44,11 @@ def training_options(command: Command) -> Command:
 def train_and_show(command: str, plan: TrainPlan, comparison: Comparison) -> None:
     """Trains, shows how far it is, and says what came of it."""
     from tensorwire.bench.train import run
-    from tensorwire.cli.places import chosen_places
-    from tensorwire.report.training import TrainingDisplay
+    from tensorwire.cli.host_pool import chosen_host_pool
+    from tensorwire.report.training_progress import TrainingDisplay
 
     names = [each.name for each in plan.contenders]
-    with TrainingDisplay(names) as display, chosen_places(comparison, display) as places:
-        record = run(command, plan, display, places)
-        notes = places.notes
+    with TrainingDisplay(names) as display, chosen_host_pool(comparison, display) as host_pool:
+        record = run(command, plan, display, host_pool)
+        notes = host_pool.notes
     keep_and_show(record, comparison.json_path, comparison.report_path, notes)

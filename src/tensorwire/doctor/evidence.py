@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorwire.bench.record import Host
+from tensorwire.measure.record import Machine
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Evidence:
     input: InputProbe | None = None
     sessions: Sessions | None = None
     scaling: Scaling | None = None
-    machine: Host | None = None
+    machine: Machine | None = None
     version: str = ""
     """Of tensorwire."""
     tensorflow: str = ""

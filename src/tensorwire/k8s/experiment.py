@@ -14,10 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.record import LayoutResult, Ratio, Record, TaskLoad, Verdict
-from tensorwire.bench.sides import Watcher
-from tensorwire.bench.stats import Rounds, speedup
 from tensorwire.doctor import figures as of_job
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Evidence
@@ -28,8 +24,13 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.cases import Case
 from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
+from tensorwire.k8s.layout_result import LayoutResult, TaskLoad, Verdict
 from tensorwire.k8s.progress import counts
 from tensorwire.k8s.stage import RunningJob, Stage
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Ratio, Record
+from tensorwire.measure.statistics import Rounds, speedup
+from tensorwire.measure.tasks import Watcher
 from tensorwire.monitor.figures import IN, TaskFigures, short_name
 
 COMMAND = "k8s compare"

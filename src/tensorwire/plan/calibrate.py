@@ -17,8 +17,9 @@ from typing import Any
 from tensorwire import __version__
 from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
 from tensorwire.bench.models import MODELS
-from tensorwire.bench.record import Host
-from tensorwire.bench.sides import PROTOCOLS, Watcher
+from tensorwire.measure.contenders import PROTOCOLS
+from tensorwire.measure.record import Machine
+from tensorwire.measure.tasks import Watcher
 from tensorwire.placement.plan import Plan, Variable, round_robin
 from tensorwire.plan import loads, models
 from tensorwire.plan.bounds import alone_s
@@ -125,7 +126,7 @@ def calibrate(
                         watcher.advance()
     if (others := others_cores(observations)) > _NOISE_CORES:
         notes.append(f"something else kept {others:.1f} cores of the machine busy meanwhile")
-    return calibration_of(observations, Host.here(), tensorflow, notes), observations
+    return calibration_of(observations, Machine.here(), tensorflow, notes), observations
 
 
 def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
@@ -139,7 +140,7 @@ def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
 
 
 def calibration_of(
-    observations: Sequence[Observation], host: Host, tensorflow: str, notes: Sequence[str]
+    observations: Sequence[Observation], host: Machine, tensorflow: str, notes: Sequence[str]
 ) -> Calibration:
     """The costs that explain what was observed: pure."""
     fitted = fit_cpu(observations)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorwire.bench.record import Host
 from tensorwire.documents import of_command
+from tensorwire.measure.record import Machine
 
 COMMAND = "plan calibrate"
 SIDES = ("grpc", "grpc++", "grpc fused", "grpc++ fused")
@@ -95,7 +95,7 @@ class Kernels:
 class Calibration:
     """The costs that one machine has: the record of `tensorwire plan calibrate`."""
 
-    host: Host
+    host: Machine
     tensorflow: str
     version: str
     """Of tensorwire."""

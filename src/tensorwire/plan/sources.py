@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorwire.bench.record import Record, TrainResult
-from tensorwire.bench.sides import side_name
+from tensorwire.bench.train import TrainResult
 from tensorwire.doctor import evidence
 from tensorwire.doctor import records as looks
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
+from tensorwire.measure.contenders import side_name
+from tensorwire.measure.record import Record
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.plan.costs import Calibration
 from tensorwire.plan.job import COMMAND as JOB_COMMAND

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tensorwire.measure.section import Section, Table
 from tensorwire.plan.costs import Calibration
-from tensorwire.report.blocks import Section, Table
 from tensorwire.units import number
 
 _US, _NS = 1e6, 1e9

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.report.blocks import Bars, Chart, Lines, Stage, Waterfall
+from tensorwire.measure.section import Bars, Chart, Lines, Stage, Waterfall
 from tensorwire.units import data_size, number
 
 Spec = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tensorwire.doctor.evidence import Evidence
 from tensorwire.doctor.figures import percent, ps_bytes
 from tensorwire.doctor.finding import Diagnosis, Finding
-from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section
+from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
 
 _MOST_WORKERS = 6  # with a picture of their own
 

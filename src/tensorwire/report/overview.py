@@ -6,23 +6,19 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensorwire.bench.record import (
-    LayerResult,
-    Ratio,
-    Record,
-    Result,
-    RpcResult,
-    ServeResult,
-    StepsResult,
-    TrainResult,
-    TransferResult,
-)
-from tensorwire.bench.sides import side_name
-from tensorwire.bench.suite import Suite
-from tensorwire.report import experiments, page, training
-from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
-from tensorwire.report.comparison import doubt, noise_notes, noise_warnings, ratio_table, times
-from tensorwire.report.places import lab_notes
+from tensorwire.bench.all_layers import LayerResult, Suite
+from tensorwire.bench.rpc import RpcResult, rpc_lines
+from tensorwire.bench.serve import ServeResult
+from tensorwire.bench.steps import StepsResult
+from tensorwire.bench.train import TrainResult, steps_bars, verdicts
+from tensorwire.bench.transfer import TransferResult, transfer_lines
+from tensorwire.measure.comparison import doubt, noise_notes, noise_warnings, ratio_table, times
+from tensorwire.measure.contenders import side_name
+from tensorwire.measure.host_pool import lab_notes
+from tensorwire.measure.record import Ratio, Record, Result
+from tensorwire.measure.section import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
+from tensorwire.measure.views import latency_bars
+from tensorwire.report import experiments, page
 from tensorwire.units import data_size, number
 
 _NAMES = {
@@ -187,12 +183,12 @@ def _failures(suite: Suite) -> Section | None:
 
 def _sizes(suite: Suite) -> Section | None:
     charts: list[Chart] = [
-        experiments.rpc_lines(record)
+        rpc_lines(record)
         for record in _of_type(suite, RpcResult)
         if len({r.message_size for r in record.results}) > 1
     ]
     charts += [
-        experiments.transfer_lines(record)
+        transfer_lines(record)
         for record in _of_type(suite, TransferResult)
         if len({r.data_mb for r in record.results}) > 1
     ]
@@ -206,13 +202,11 @@ def _latency(suite: Suite) -> Section | None:
         if first.concurrency == 1:
             title = f"RPC without TensorFlow, {first.message_size} bytes, one at a time"
             latencies = [(r.protocol, r.latency_us) for r in record.results if r.latency_us]
-            charts.append(experiments.latency_bars(title, latencies))
+            charts.append(latency_bars(title, latencies))
     for record in _of_type(suite, ServeResult):
         first = record.results[0]
         title = f"One ps, {first.clients} clients, {first.message_size} bytes: a request"
-        charts.append(
-            experiments.latency_bars(title, [(r.protocol, r.latency_us) for r in record.results])
-        )
+        charts.append(latency_bars(title, [(r.protocol, r.latency_us) for r in record.results]))
     for record in _of_type(suite, StepsResult):
         bars = [
             Bar(
@@ -231,10 +225,9 @@ def _latency(suite: Suite) -> Section | None:
 
 
 def _training(suite: Suite) -> Section | None:
-    charts = [training.steps_bars(record.results) for record in _of_type(suite, TrainResult)]
+    charts = [steps_bars(record.results) for record in _of_type(suite, TrainResult)]
     headlines = [
-        " ".join(training.verdicts(record.results, record.ratios))
-        for record in _of_type(suite, TrainResult)
+        " ".join(verdicts(record.results, record.ratios)) for record in _of_type(suite, TrainResult)
     ]
     return Section("Steps a second", " ".join(headlines), charts) if charts else None
 

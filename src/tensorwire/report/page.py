@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorwire.bench.record import Record, Result
 from tensorwire.files import write_whole
+from tensorwire.measure.host_pool import lab_notes
+from tensorwire.measure.record import Record, Result
+from tensorwire.measure.section import Chart, Report
 from tensorwire.report import charts, experiments
-from tensorwire.report.blocks import Chart, Report
-from tensorwire.report.places import lab_notes
 
 _WIDTHS_PX = {"wide": 720, "narrow": 340}
 """Each chart is drawn for a desk and for a phone; the page's style shows the one that fits."""
@@ -20,7 +20,7 @@ def of_record(record: Record[Result]) -> Report:
     return Report(
         title=f"tensorwire {record.command}",
         facts=facts(record),
-        sections=[section, *experiments.details(record)],
+        sections=[section, *type(record.results[0]).details(record)],
         headlines=[section.headline] if section.headline else [],
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.placement import packing
 from tensorwire.placement.plan import Plan, Variable
-from tensorwire.report.blocks import Bar, Bars, Section, Table
 from tensorwire.units import number
 
 _SHOWN_VARIABLES = 30

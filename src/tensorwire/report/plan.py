@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tensorwire import __version__
+from tensorwire.measure.section import Bar, Bars, Line, Lines, Report, Section, Table
 from tensorwire.placement import packing
 from tensorwire.plan.advice import hottest_variable, saturated
 from tensorwire.plan.answer import Answer
@@ -13,7 +14,6 @@ from tensorwire.plan.prediction import Prediction, TaskLoad
 from tensorwire.plan.question import Question
 from tensorwire.plan.shape import link_text
 from tensorwire.plan.sweep import Curve
-from tensorwire.report.blocks import Bar, Bars, Line, Lines, Report, Section, Table
 from tensorwire.units import number
 
 _SHOWN_USES = 3

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tensorwire.bench.record import Record, Result
-from tensorwire.bench.suite import COMMAND, Suite
+from tensorwire.bench import memory  # noqa: F401, its result registers itself
+from tensorwire.bench.all_layers import COMMAND, Suite
+from tensorwire.errors import TensorwireError
+from tensorwire.k8s import layout_result  # noqa: F401
+from tensorwire.measure.record import Record, Result
+from tensorwire.measure.section import Report, Section
 from tensorwire.report import experiments, overview, page, side_by_side
-from tensorwire.report.blocks import Report, Section
 
 
 def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
@@ -47,3 +51,22 @@ def _name(path: Path, runs: Mapping[Path, object]) -> str:
         if len({way(other) for other in runs}) == len(runs):
             return way(path)
     return str(path)
+
+
+def read(path: Path) -> Record[Result] | Suite:
+    """Reads the file that `--json` of any command wrote.
+
+    Raises:
+        TensorwireError: it cannot be read, or is no record; the message names the file.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and document.get("command") == COMMAND:
+            return Suite.from_document(document)
+        return Record.from_document(document)
+    except OSError as error:
+        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TensorwireError):
+        raise TensorwireError(
+            f"{path} is no record of a benchmark: give files that --json wrote"
+        ) from None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorwire.bench.record import Record, Result
-from tensorwire.report.blocks import Bar, Bars, Section, Table
-from tensorwire.report.comparison import in_brackets
-from tensorwire.report.figures import Figure, figure
+from tensorwire.measure.comparison import in_brackets
+from tensorwire.measure.record import Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.units import number
 
 Runs = Mapping[str, Sequence[Record[Result]]]
@@ -45,12 +44,12 @@ def _machines(runs: Runs) -> Table:
     return Table("Runs", columns, [rows], text_columns=len(columns))
 
 
-def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Figure]]:
+def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Metric]]:
     """Of each measurement and unit, the figure of each side and run."""
-    found: dict[tuple[str, str], dict[tuple[str, str], Figure]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str], Metric]] = {}
     for name, records in runs.items():
         for record in records:
-            for each in map(figure, record.results):
+            for each in (result.metric for result in record.results):
                 found.setdefault((each.of, each.unit), {})[each.side, name] = each
     return found
 

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("yaml")
 pytest.importorskip("vl_convert")
 
-from tensorwire.bench.record import LayoutResult, Record
+from tensorwire.k8s.layout_result import LayoutResult
+from tensorwire.measure.record import Record
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -15,14 +15,15 @@ import pytest
 
 from k8s_double.api_server import ApiServer
 from k8s_double.figures import STEP_BYTES, figures
-from tensorwire.bench.record import LayoutResult, Record
 from tensorwire.cli.main import main
 from tensorwire.errors import UsageError
 from tensorwire.k8s.cases import PUBLISHED
 from tensorwire.k8s.experiment import Plan, hot_model, look_at, workers_per_node
 from tensorwire.k8s.in_cluster import ClusterStage
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout_result import LayoutResult
 from tensorwire.lab import guard
+from tensorwire.measure.record import Record
 
 CLUSTER = ("compare", "--image", "registry/image:1", "--case", "1", "--workers", "2")
 

@@ -9,7 +9,7 @@ from tensorwire.cli.termination import end_in_order
 
 COMMANDS = {
     "all": (
-        "tensorwire.cli.bench.everything:everything",
+        "tensorwire.cli.bench.all_layers:everything",
         "Measure every layer, from the link to training.",
     ),
     "tcp": (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tensorwire.bench.places import Places
-from tensorwire.bench.record import Record, Result
-from tensorwire.bench.sides import Watcher
+from tensorwire.cli.host_pool import chosen_host_pool
 from tensorwire.cli.options import Comparison
-from tensorwire.cli.places import chosen_places
 from tensorwire.cli.showing import keep_and_show
+from tensorwire.measure.host_pool import HostPool
+from tensorwire.measure.record import Record, Result
+from tensorwire.measure.tasks import Watcher
 
 Measured = TypeVar("Measured", bound=Result)
 
@@ -18,7 +18,7 @@ Measured = TypeVar("Measured", bound=Result)
 def measure_and_show(
     activity: str,
     blocks: int,
-    run: Callable[[Watcher, Places], Record[Measured]],
+    run: Callable[[Watcher, HostPool], Record[Measured]],
     comparison: Comparison,
     *,
     notes: Sequence[str] = (),
@@ -28,9 +28,9 @@ def measure_and_show(
 
     with (
         ProgressDisplay(activity, blocks) as progress,
-        chosen_places(comparison, progress) as places,
+        chosen_host_pool(comparison, progress) as host_pool,
     ):
-        record = run(progress, places)
-        notes = [*places.notes, *notes]
+        record = run(progress, host_pool)
+        notes = [*host_pool.notes, *notes]
     keep_and_show(record, comparison.json_path, comparison.report_path, notes)
     return record

@@ -6,8 +6,8 @@ import click
 
 from tensorwire.bench.payloads import PAYLOADS
 from tensorwire.cli.bench.frame import measure_and_show
+from tensorwire.cli.host_pool import between_hosts
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -81,6 +81,6 @@ def serve(
     measure_and_show(
         "bench serve",
         plan.blocks,
-        lambda watcher, places: run(plan, watcher, places),
+        lambda watcher, host_pool: run(plan, watcher, host_pool),
         comparison,
     )

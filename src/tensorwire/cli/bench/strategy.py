@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tensorwire.cli.bench.frame import measure_and_show
+from tensorwire.cli.host_pool import between_hosts
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -49,6 +49,6 @@ def strategy(
     measure_and_show(
         "bench strategy",
         plan.blocks,
-        lambda watcher, places: run(plan, watcher, places),
+        lambda watcher, host_pool: run(plan, watcher, host_pool),
         comparison,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tensorwire.bench.models import MODELS
+from tensorwire.cli.host_pool import between_hosts
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.places import between_hosts
 from tensorwire.cli.training import train_and_show, training_options
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tensorwire.bench.raw_ends import CLIENT, DEFAULT_PORT, SERVER, Target
+from tensorwire.bench.raw_processes import CLIENT, DEFAULT_PORT, SERVER, Target
 from tensorwire.cli.numbers import Number
 from tensorwire.errors import UsageError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorwire.bench.record import json_text
 from tensorwire.cli.plan.asked import Asked
 from tensorwire.files import write_whole
+from tensorwire.measure.record import json_text
 from tensorwire.plan import advice, sweep, target
 from tensorwire.plan.answer import Answer, Basis
 from tensorwire.plan.question import Question

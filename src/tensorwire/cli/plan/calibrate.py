@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.sides import parse_protocols
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option
 from tensorwire.files import write_whole
+from tensorwire.measure.contenders import parse_protocols
 from tensorwire.plugin.tensorflow_install import check_installed
 
 

@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
-from tensorwire.bench import rpc, tcp, transfer, two_hosts
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.raw_ends import End, Target, remote_server, serve_remote
-from tensorwire.bench.record import Record, Result, RpcResult, TcpResult, TransferResult
-from tensorwire.bench.sides import PROTOCOLS, Setting, Watcher
-from tensorwire.bench.two_hosts import Part
+from tensorwire.bench import rpc, tcp, transfer
+from tensorwire.bench.raw_processes import End, Target, remote_server, serve_remote
+from tensorwire.bench.rpc import RpcResult
+from tensorwire.bench.tcp import TcpResult
+from tensorwire.bench.transfer import TransferResult
 from tensorwire.cluster import split_address
 from tensorwire.doctor.evidence import Layer, Layers
 from tensorwire.lab.channel import Message
+from tensorwire.measure import remote_hosts
+from tensorwire.measure.contenders import PROTOCOLS, Setting
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import Record, Result
+from tensorwire.measure.remote_hosts import HostRole
+from tensorwire.measure.tasks import Watcher
 from tensorwire.monitor.nic import nominal_mbit_per_s
 
 _TCP = tcp.TcpPlan(streams=(1, 4), rounds=3)
@@ -30,19 +35,19 @@ STEPS = 4 * _ROUNDS
 """How often a watcher is told that something was measured, about."""
 
 
-def measure(watcher: Watcher, places: Places = HERE) -> Layers:
+def measure(watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Layers:
     """Between two ends of this machine, or of a lab.
 
     Raises:
         TensorwireError: a task failed, or did not answer in time.
     """
     records: list[Record[Result]] = [
-        tcp.run(_TCP, watcher, places),
-        rpc.run(_LARGE, watcher, places),
-        rpc.run(_SMALL, watcher, places),
-        transfer.run(_TENSORS, watcher, places),
+        tcp.run(_TCP, watcher, host_pool),
+        rpc.run(_LARGE, watcher, host_pool),
+        rpc.run(_SMALL, watcher, host_pool),
+        transfer.run(_TENSORS, watcher, host_pool),
     ]
-    lab = places.document
+    lab = host_pool.document
     rate = lab["rate_mbit_per_s"] if lab is not None and lab["network"] else None
     where = "two hosts of a lab" if lab is not None else "both ends on this machine"
     link = rate / 8 if isinstance(rate, (int, float)) else None
@@ -66,8 +71,8 @@ def measure_remote(target: Target, watcher: Watcher) -> Layers:
     wants = {"worker": f"{own}:{port + _APART}", "ps": target.address}
     with remote_server(_GREETING, target, wants, watcher):
         pass
-    with two_hosts.lead(_part(wants, "worker", target.peer_timeout_s), watcher) as places:
-        records.append(transfer.run(_TENSORS, watcher, places))
+    with remote_hosts.lead(_part(wants, "worker", target.peer_timeout_s), watcher) as host_pool:
+        records.append(transfer.run(_TENSORS, watcher, host_pool))
     return layers_of(records, f"measured, from here to {target.address}", _link_mb_per_s(own))
 
 
@@ -87,12 +92,12 @@ def serve(port: int, peer_timeout_s: float, watcher: Watcher) -> None:
         return {}, {}
 
     serve_remote(_GREETING, port, peer_timeout_s, start, watcher)
-    two_hosts.serve(_part(wanted, "ps", peer_timeout_s), watcher)
+    remote_hosts.serve(_part(wanted, "ps", peer_timeout_s), watcher)
 
 
-def _part(addresses: Mapping[str, str], job: str, peer_timeout_s: float) -> Part:
+def _part(addresses: Mapping[str, str], job: str, peer_timeout_s: float) -> HostRole:
     hosts = {name: [addresses[name]] for name in ("ps", "worker")}
-    return Part(_GREETING, hosts, job, 0, peer_timeout_s)
+    return HostRole(_GREETING, hosts, job, 0, peer_timeout_s)
 
 
 def layers_of(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import psutil
 
-from tensorwire.bench import stats
-from tensorwire.bench.record import Noise
+from tensorwire.measure import statistics
+from tensorwire.measure.record import Noise
 
 
 class NoiseWatch:
@@ -18,7 +18,7 @@ class NoiseWatch:
         self._load, _, _ = os.getloadavg()
         self._times = psutil.cpu_times()
 
-    def seen(self, rounds: Mapping[str, stats.Rounds]) -> Noise:
+    def seen(self, rounds: Mapping[str, statistics.Rounds]) -> Noise:
         """The noise so far; `rounds` are those of each side."""
         load, _, _ = os.getloadavg()
         now = psutil.cpu_times()
@@ -30,5 +30,7 @@ class NoiseWatch:
             load_start=self._load,
             load_end=load,
             steal=stolen_s / total_s if total_s > 0 else 0.0,
-            scatter={name: stats.scatter(each) for name, each in rounds.items() if len(each) > 1},
+            scatter={
+                name: statistics.scatter(each) for name, each in rounds.items() if len(each) > 1
+            },
         )

@@ -1,18 +1,95 @@
-"""Layouts of a job compared: which was faster, what each task used, what the doctor says."""
+"""What `k8s compare` found of one layout, and how it is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from tensorwire.bench.record import LayoutResult, Ratio, Record, Verdict
-from tensorwire.report.blocks import Bar, Bars, Section, Table
-from tensorwire.report.comparison import times
+from tensorwire.measure.comparison import times
+from tensorwire.measure.record import Metric, Ratio, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.units import number
+
+
+@dataclass(frozen=True)
+class TaskLoad:
+    """What one task of a job used while it trained."""
+
+    task: str
+    """"ps:0"."""
+    node: str
+    cores: float
+    """CPU seconds a second."""
+    cpu_limit: float
+    """What its pod may use."""
+    memory_mb: float
+    """Resident, of 10^6 bytes, at the end."""
+    in_mb_per_s: float
+    out_mb_per_s: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One finding of the doctor."""
+
+    rule: str
+    title: str
+    cost: float | None
+    """Share of a step, 0 to 1; None where it is not known."""
+    confidence: str
+    change: str
+    evidence: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LayoutResult(Result):
+    """`k8s compare`: one layout of a case, with one placement of the variables."""
+
+    commands = ("k8s compare",)
+    more_rounds_by = "--rounds"
+
+    layout: str
+    """"colocated" or "isolated"."""
+    placement: str
+    protocol: str
+    case: str
+    case_workers: int
+    """What the case says; `workers` of them were run."""
+    workers: int
+    ps: int
+    nodes: int
+    seconds: float
+    """How long each job was looked at."""
+    steps_per_s: float
+    """Of all workers together; the median over the rounds."""
+    between_nodes_mb_per_s: float
+    """What tasks of different nodes sent each other; these and what follows: of the round in the
+    middle."""
+    tasks: Sequence[TaskLoad]
+    step: str | None
+    """Where the time of a worker's step goes, in words; None where that is not known."""
+    verdicts: Sequence[Verdict]
+    """The costliest first."""
+
+    @property
+    def metric(self) -> Metric:
+        of = f"Case {self.case}, {self.workers} workers, {self.ps} ps, {self.protocol}"
+        return Metric(of, f"{self.layout} {self.placement}", self.steps_per_s, "steps/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
+    @staticmethod
+    def details(record: Record[Any]) -> list[Section]:
+        return details(record)
+
 
 _NOTHING = "the doctor has nothing to say"
 
 
-def section(record: Record[LayoutResult]) -> Section:
+def _section(record: Record[LayoutResult]) -> Section:
     """All layouts in one table, and all tasks in another."""
     results = record.results
     first = results[0]
@@ -48,7 +125,7 @@ def section(record: Record[LayoutResult]) -> Section:
 
 
 def details(record: Record[LayoutResult]) -> list[Section]:
-    """A section for each layout: the load of its tasks, and the verdict with its reasons."""
+    """A _section for each layout: the load of its tasks, and the verdict with its reasons."""
     return [_detail(r, record.results) for r in record.results]
 
 

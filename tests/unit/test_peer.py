@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tensorwire.bench.greeting import Hello, Peer, PeerGone, await_peer, call_peer
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
+from tensorwire.measure.peer import Hello, Peer, PeerGone, await_peer, call_peer
 
 PS = Hello("bench transfer", "ps:0", "2.21.0")
 WORKER = Hello("bench transfer", "worker:0", "2.21.0")

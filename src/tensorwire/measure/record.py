@@ -10,20 +10,22 @@ import dataclasses
 import json
 import os
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import tensorwire
 from tensorwire.documents import from_document
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
+from tensorwire.measure.section import Section
 
 
 @dataclass(frozen=True)
-class Host:
+class Machine:
     """The machine that measured."""
 
     cpu: str
@@ -32,14 +34,14 @@ class Host:
     kernel: str
 
     @staticmethod
-    def here() -> Host:
+    def here() -> Machine:
         cpu = platform.machine()
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 cpu = value.strip()
                 break
-        return Host(cpu=cpu, cores=len(os.sched_getaffinity(0)), kernel=platform.release())
+        return Machine(cpu=cpu, cores=len(os.sched_getaffinity(0)), kernel=platform.release())
 
 
 @dataclass(frozen=True)
@@ -52,74 +54,6 @@ class StepMs:
 
 
 @dataclass(frozen=True)
-class TransferResult:
-    """`bench transfer`: one protocol assigning one large tensor from worker to ps."""
-
-    protocol: str
-    tensor_fuse: bool
-    data_mb: float
-    tensors: int
-    iters: int
-    """Measured steps."""
-    mb_per_s: float
-    """data_mb over the median time of a step."""
-    step_ms: StepMs
-    cpu_s_per_gb: float | None
-    """CPU seconds of ps and worker for each GB moved; None where one of them is on another host."""
-
-
-@dataclass(frozen=True)
-class StepsResult:
-    """`bench steps`: one protocol, one case of small tensors."""
-
-    protocol: str
-    tensor_fuse: bool
-    case: str
-    """"tiny" or "many"."""
-    data_mb: float
-    tensors: int
-    iters: int
-    step_ms: StepMs
-
-
-@dataclass(frozen=True)
-class StrategyResult:
-    """`bench strategy`: one protocol, one kind of scheduled function."""
-
-    protocol: str
-    case: str
-    """"read" or "tiny"."""
-    data_mb: float
-    """Read from the ps by each function."""
-    iters: int
-    """Measured functions."""
-    functions_per_s: float
-    step_ms: StepMs
-    """Of one function, from round to round: each figure is the mean of a round."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """`bench train` and `demo`: one protocol training one model."""
-
-    protocol: str
-    tensor_fuse: bool
-    model: str
-    steps: int
-    steps_per_s: float
-    examples_per_s: float
-    auc: float
-    rpcs_per_step: float | None
-    """Calls from one task to another, each a request with its reply, and tensors sent unasked."""
-    wire_mb_per_step: float | None
-    """Between the tasks, both directions, by TCP or through memory."""
-    ps: int | None = None
-    workers: int | None = None
-    batch_size: int | None = None
-    """These three are None in records of the first days."""
-
-
-@dataclass(frozen=True)
 class LatencyUs:
     """How long a request took, in microseconds, over every measured request."""
 
@@ -128,191 +62,49 @@ class LatencyUs:
 
 
 @dataclass(frozen=True)
-class ServeResult:
-    """`bench serve`: one protocol, one ps asked by many clients."""
+class Metric:
+    """The one number of a result by which several runs are compared."""
 
-    protocol: str
-    clients: int
-    """Each with a connection of its own."""
-    in_flight: int
-    """Requests of each client on their way."""
-    message_size: int
-    """Mean bytes of a tensor."""
-    payload: str
-    """"uniform", "random" or "skewed"."""
-    requests: int
-    """Measured requests."""
-    requests_per_s: float
-    mb_per_s: float
-    latency_us: LatencyUs
-    ps_cpu_us_per_request: float
-    """CPU time of the ps's process."""
-    ps_threads: int
+    of: str
+    """With all that makes it comparable: "one ps, 64 clients, 4096 bytes"."""
+    side: str
+    value: float
+    unit: str
+    more_is_better: bool = True
 
 
 @dataclass(frozen=True)
-class TcpResult:
-    """`bench tcp`: so many raw TCP streams at once."""
+class Result(ABC):
+    """What was measured of one side in one case. Each experiment derives a dataclass of its own.
 
-    implementation: str
-    """"tcp", tensorwire's own streams, or "iperf3 3.12"."""
-    streams: int
-    message_size: int
-    """Bytes of the buffer that each stream sends over and over, and receives into."""
-    mb_per_s: float
-    """Of all streams together."""
-
-
-@dataclass(frozen=True)
-class RpcResult:
-    """`bench rpc`: one protocol without TensorFlow."""
-
-    protocol: str
-    implementation: str
-    """"engine" (tensorwire's), "grpc C++ 1.51.1" or "grpcio 1.76.0" (in Python)."""
-    message_size: int
-    """Bytes of a request, which the server receives whole and throws away."""
-    response_size: int
-    concurrency: int
-    """Requests on their way at a time, over all channels; 0: as many as the peer likes."""
-    channels: int
-    """Each is a TCP connection."""
-    server_threads: int
-    """Threads of the server that move bytes: completion queues of gRPC, reactors of the engine."""
-    requests: int
-    """Measured requests."""
-    requests_per_s: float
-    mb_per_s: float
-    """Of requests."""
-    latency_us: LatencyUs | None
-    """None where it is not known."""
-    cpu_us_per_request: float | None
-    """CPU time of both ends; None where it is not known."""
-
-
-@dataclass(frozen=True)
-class MemoryResult:
-    """`benchmarks/memory`: what one task holds while one large tensor moves over and over."""
-
-    protocol: str
-    transport: str
-    task: str
-    """"ps:0" or "worker:0"."""
-    data_mb: float
-    iters: int
-    early_mb: float
-    """Resident memory, in MB of 10^6 bytes, after the first hundred steps."""
-    highest_mb: float
-    """The highest of the samples taken from then on."""
-    final_mb: float
-    """After the last step."""
-    pool_cap_mb: float
-    """What a task may keep of received tensors' memory (TENSORWIRE_POOL_MB)."""
-
-
-@dataclass(frozen=True)
-class LayerResult:
-    """`bench all`: what is left of the link at one layer."""
-
-    layer: str
-    """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
-    protocol: str | None
-    """None where none takes part."""
-    message_size: int | None
-    """Bytes of what was moved at a time; None where there is no one size."""
-    mb_per_s: float
-    of_layer_below: float | None
-    """Share of what the layer below it carries, under the same protocol; None at the lowest.
-
-    iperf3 stands beside tcp, on the link.
+    A record of one of its `commands` is read as that class.
     """
 
+    commands: ClassVar[tuple[str, ...]] = ()
+    more_rounds_by: ClassVar[str] = "--rounds and --iters"
+    """The options that make ratios firmer."""
 
-@dataclass(frozen=True)
-class TaskLoad:
-    """What one task of a job used while it trained."""
+    def __init_subclass__(cls) -> None:
+        for command in cls.commands:
+            _RESULT_TYPES[command] = cls
 
-    task: str
-    """"ps:0"."""
-    node: str
-    cores: float
-    """CPU seconds a second."""
-    cpu_limit: float
-    """What its pod may use."""
-    memory_mb: float
-    """Resident, of 10^6 bytes, at the end."""
-    in_mb_per_s: float
-    out_mb_per_s: float
+    @property
+    @abstractmethod
+    def metric(self) -> Metric:
+        """For tables of several runs."""
 
+    @staticmethod
+    @abstractmethod
+    def section(record: Record[Any]) -> Section:
+        """A record of these results as people read it, without what all records have in common."""
 
-@dataclass(frozen=True)
-class Verdict:
-    """One finding of the doctor."""
-
-    rule: str
-    title: str
-    cost: float | None
-    """Share of a step, 0 to 1; None where it is not known."""
-    confidence: str
-    change: str
-    evidence: Sequence[str]
+    @staticmethod
+    def details(record: Record[Any]) -> Sequence[Section]:
+        """What a page has below the section."""
+        return ()
 
 
-@dataclass(frozen=True)
-class LayoutResult:
-    """`k8s compare`: one layout of a case, with one placement of the variables."""
-
-    layout: str
-    """"colocated" or "isolated"."""
-    placement: str
-    protocol: str
-    case: str
-    case_workers: int
-    """What the case says; `workers` of them were run."""
-    workers: int
-    ps: int
-    nodes: int
-    seconds: float
-    """How long each job was looked at."""
-    steps_per_s: float
-    """Of all workers together; the median over the rounds."""
-    between_nodes_mb_per_s: float
-    """What tasks of different nodes sent each other; these and what follows: of the round in the
-    middle."""
-    tasks: Sequence[TaskLoad]
-    step: str | None
-    """Where the time of a worker's step goes, in words; None where that is not known."""
-    verdicts: Sequence[Verdict]
-    """The costliest first."""
-
-
-Result = (
-    MemoryResult
-    | TcpResult
-    | RpcResult
-    | TransferResult
-    | StepsResult
-    | StrategyResult
-    | ServeResult
-    | TrainResult
-    | LayerResult
-    | LayoutResult
-)
-
-_RESULT_TYPES: dict[str, type[Result]] = {
-    "bench tcp": TcpResult,
-    "bench rpc": RpcResult,
-    "benchmarks/peers": RpcResult,
-    "bench transfer": TransferResult,
-    "benchmarks/memory": MemoryResult,
-    "bench steps": StepsResult,
-    "bench strategy": StrategyResult,
-    "bench serve": ServeResult,
-    "bench train": TrainResult,
-    "demo": TrainResult,
-    "bench all": LayerResult,
-    "k8s compare": LayoutResult,
-}
+_RESULT_TYPES: dict[str, type[Result]] = {}
 
 
 @dataclass(frozen=True)
@@ -360,7 +152,7 @@ class Record(Generic[Result_co]):
     results: Sequence[Result_co]
     ratios: Mapping[str, Ratio]
     version: str = field(default_factory=lambda: tensorwire.__version__)
-    host: Host = field(default_factory=Host.here)
+    host: Machine = field(default_factory=Machine.here)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     noise: Noise | None = None
     lab: Mapping[str, Any] | None = None
@@ -416,7 +208,7 @@ class Record(Generic[Result_co]):
             TensorwireError: it is no such record.
         """
         try:
-            result_type = _RESULT_TYPES[document["command"]]
+            result_type: Any = _RESULT_TYPES[document["command"]]
             intervals = document.get("intervals", {})
             noise = document.get("noise")
             time = document.get("time", "")
@@ -426,7 +218,7 @@ class Record(Generic[Result_co]):
                 command=document["command"],
                 version=document["version"],
                 tensorflow=document["tensorflow"],
-                host=from_document(Host, document["host"]),
+                host=from_document(Machine, document["host"]),
                 results=[from_document(result_type, entry) for entry in document["results"]],
                 ratios={
                     name: Ratio(float(value), _interval(intervals.get(name)))

@@ -1,4 +1,4 @@
-"""Stands for a task of another host: `python -m tensorwire.bench.relay_task WHERE MODULE`.
+"""Stands for a task of another host: `python -m tensorwire.measure.remote_task WHERE MODULE`.
 
 WHERE is JSON: {"agent": address, "hello", "start"} (`two_hosts`). Each line of standard input goes
 to that task, and each of its lines comes out here. Ends as the task ended, with its last words on
@@ -12,10 +12,10 @@ import os
 import sys
 import threading
 
-from tensorwire.bench.greeting import Hello, Peer, PeerGone, call_peer
-from tensorwire.bench.two_hosts import relay_environment
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import TaskEnd
+from tensorwire.measure.peer import Hello, Peer, PeerGone, call_peer
+from tensorwire.measure.remote_hosts import relay_environment
 
 _ANSWER_S = 30.0
 

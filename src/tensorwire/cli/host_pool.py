@@ -10,23 +10,23 @@ from typing import Any, TypeVar
 
 import click
 
-from tensorwire.bench import two_hosts
-from tensorwire.bench.places import Places, chosen
-from tensorwire.bench.sides import Watcher
-from tensorwire.bench.two_hosts import Part
 from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import Comparison
 from tensorwire.cluster import ClusterSpec
 from tensorwire.errors import UsageError
+from tensorwire.measure import remote_hosts
+from tensorwire.measure.host_pool import HostPool, open_host_pool
+from tensorwire.measure.remote_hosts import HostRole
+from tensorwire.measure.tasks import Watcher
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def chosen_places(comparison: Comparison, watcher: Watcher) -> AbstractContextManager[Places]:
+def chosen_host_pool(comparison: Comparison, watcher: Watcher) -> AbstractContextManager[HostPool]:
     """This machine, the hosts of a lab, or those of --ps-hosts and --worker-hosts."""
     if comparison.part is not None:
-        return two_hosts.lead(comparison.part, watcher)
-    return chosen(comparison.lab)
+        return remote_hosts.lead(comparison.part, watcher)
+    return open_host_pool(comparison.lab)
 
 
 def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Command], Command]:
@@ -88,13 +88,13 @@ def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Comm
                 raise UsageError(f"{command_name} uses one ps and one worker")
             if not 0 <= task < len(hosts[job]):
                 raise UsageError(f"--task {task}: --{job}-hosts has {len(hosts[job])}")
-            part = Part(command_name, hosts, job, task, peer_timeout)
+            part = HostRole(command_name, hosts, job, task, peer_timeout)
             if part.leads:
                 return command(comparison=dataclasses.replace(comparison, part=part), **others)
             from tensorwire.report.progress import ProgressDisplay
 
             with ProgressDisplay(command_name, 0) as progress:
-                return two_hosts.serve(part, progress)
+                return remote_hosts.serve(part, progress)
 
         decorated: Any = with_part
         for option in reversed(options):

@@ -1,11 +1,16 @@
-"""How firm a comparison is: its ratios with their intervals, the noise, and when to doubt them."""
+"""Sides compared: their ratios, how firm these are, and when to doubt them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from tensorwire.bench.record import Host, Noise, Ratio
-from tensorwire.report.blocks import Table
+from tensorwire.measure.contenders import PAIRS
+from tensorwire.measure.record import Machine, Noise, Ratio
+from tensorwire.measure.section import Table
+
+if TYPE_CHECKING:
+    from tensorwire.measure.statistics import Rounds
 
 WIDE = 0.25
 """An interval this wide, as a share of its ratio, deserves a warning."""
@@ -73,7 +78,7 @@ def noise_notes(noise: Noise | None) -> list[str]:
     ]
 
 
-def noise_warnings(noise: Noise | None, host: Host) -> list[str]:
+def noise_warnings(noise: Noise | None, host: Machine) -> list[str]:
     """Why this machine was not fit to measure on."""
     warnings = []
     if noise is not None and noise.load_start > _BUSY_LOAD * host.cores:
@@ -89,3 +94,41 @@ def noise_warnings(noise: Noise | None, host: Host) -> list[str]:
 def in_brackets(ratio: Ratio) -> str:
     """ " (3.10 to 3.41)", or nothing where one round cannot say."""
     return "" if ratio.interval is None else f" ({interval(ratio)})"
+
+
+def compare(rounds: Mapping[str, Rounds], pairs: Sequence[tuple[str, str]]) -> dict[str, Ratio]:
+    """ "a/b" for each pair of `pairs` that was measured."""
+    from tensorwire.measure.statistics import speedup  # and numpy, which no --help waits for
+
+    return {
+        f"{first}/{second}": speedup(rounds[first], rounds[second])
+        for first, second in pairs
+        if first in rounds and second in rounds
+    }
+
+
+def by_side_and_case(
+    rounds: Mapping[str, Mapping[str, Rounds]],
+) -> dict[str, Rounds]:
+    """The rounds of each case and side as those of one: "grpc", or "grpc tiny" of several cases."""
+    return {
+        name + _case_suffix(case, rounds): of_side
+        for case, of_sides in rounds.items()
+        for name, of_side in of_sides.items()
+    }
+
+
+def compare_cases(
+    rounds: Mapping[str, Mapping[str, Rounds]],
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+) -> dict[str, Ratio]:
+    """`pairs` in each case of `rounds`; the case is in the name where there are several."""
+    ratios = {}
+    for case, of_sides in rounds.items():
+        for name, ratio in compare(of_sides, pairs).items():
+            ratios[name + _case_suffix(case, rounds)] = ratio
+    return ratios
+
+
+def _case_suffix(case: str, rounds: Mapping[str, object]) -> str:
+    return f" {case}" if len(rounds) > 1 else ""

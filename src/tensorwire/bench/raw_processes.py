@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tensorwire.bench.greeting import Hello, Peer, await_peer, call_peer
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.sides import ClusterProcesses, Watcher, ask, task_argv, wait_ready
 from tensorwire.cluster import data_port, split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, Task
 from tensorwire.lab.channel import Message
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.peer import Hello, Peer, await_peer, call_peer
+from tensorwire.measure.tasks import TaskProcesses, Watcher, ask, task_argv, wait_ready
 
 DEFAULT_PORT = 12222
 SERVER, CLIENT = "server", "client"
@@ -63,18 +63,18 @@ class RemoteEnd:
         return reply
 
 
-class RawProcesses(ClusterProcesses):
+class RawProcesses(TaskProcesses):
     """Tasks of `raw_task`, one a job, on this machine or on lab hosts."""
 
-    def __init__(self, setups: Mapping[str, Message], places: Places = HERE) -> None:
+    def __init__(self, setups: Mapping[str, Message], host_pool: HostPool = THIS_MACHINE) -> None:
         """`setups`: of each job its first message."""
-        super().__init__(places.cluster(dict.fromkeys(setups, 1)))
+        super().__init__(host_pool.cluster(dict.fromkeys(setups, 1)))
         self._setups = setups
         self._tasks: dict[str, Task] = {}
 
     def _start(self) -> None:
         for job, setup in self._setups.items():
-            task = self._cluster.start(job, 0, task_argv("raw_task"), channel=True)
+            task = self._cluster.start(job, 0, task_argv("bench.raw_task"), channel=True)
             task.channel.send(dict(setup))
             self._tasks[job] = task
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench.record import LatencyUs, Ratio, StepMs
+from tensorwire.measure.record import LatencyUs, Ratio, StepMs
 
 Rounds = Sequence[Sequence[float]]
 

@@ -3,35 +3,111 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tensorwire.bench import rpc, serve, sizes, steps, strategy, tcp, train
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import (
-    LayerResult,
-    Noise,
-    Ratio,
-    Record,
-    Result,
-    RpcResult,
-    TcpResult,
-    TrainResult,
-    TransferResult,
-)
-from tensorwire.bench.sides import PROTOCOLS, Setting, Watcher
-from tensorwire.bench.suite import COMMAND, Suite
+from tensorwire.bench.rpc import RpcResult
+from tensorwire.bench.tcp import TcpResult
+from tensorwire.bench.train import TrainResult
+from tensorwire.bench.transfer import TransferResult
 from tensorwire.errors import TensorwireError
+from tensorwire.files import write_whole
+from tensorwire.measure.contenders import PROTOCOLS, Setting
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import Metric, Noise, Ratio, Record, Result, json_text, not_a_record
+from tensorwire.measure.section import Section
+from tensorwire.measure.tasks import Watcher
 from tensorwire.units import data_size
 
+
+@dataclass(frozen=True)
+class LayerResult(Result):
+    """`bench all`: what is left of the link at one layer."""
+
+    commands = ("bench all",)
+
+    layer: str
+    """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
+    protocol: str | None
+    """None where none takes part."""
+    message_size: int | None
+    """Bytes of what was moved at a time; None where there is no one size."""
+    mb_per_s: float
+    of_layer_below: float | None
+    """Share of what the layer below it carries, under the same protocol; None at the lowest.
+
+    iperf3 stands beside tcp, on the link.
+    """
+
+    @property
+    def metric(self) -> Metric:
+        return Metric(f"Layer {self.layer}", self.protocol or "raw", self.mb_per_s, "MB/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        raise ValueError("the layers are shown with the records that they sum up")
+
+
+COMMAND = "bench all"
 _TRAIN_BLOCKS = 20
 INTERRUPTED = "interrupted"
 SomeResult = TypeVar("SomeResult", bound=Result)
 
 
 BETWEEN_HOSTS = Setting(transport="tcp")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One call of `bench all`."""
+
+    summary: Record[LayerResult]
+    """What is left of the link at each layer; its ratios are those of the layers."""
+    records: Sequence[Record[Result]]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Of each layer that has no record why."""
+    notes: Sequence[str] = ()
+
+    def to_json(self) -> str:
+        """The summary, which is a record as any other, with the others within it."""
+        return json_text(
+            {
+                **self.summary.document(),
+                "records": [record.document() for record in self.records],
+                "failures": dict(self.failures),
+                "notes": list(self.notes),
+            }
+        )
+
+    @staticmethod
+    def from_document(document: Any) -> Suite:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            TensorwireError: it is no such record.
+        """
+        summary: Any = Record.from_document(document)
+        try:
+            return Suite(
+                summary=summary,
+                records=[Record.from_document(each) for each in document["records"]],
+                failures=dict(document["failures"]),
+                notes=list(document["notes"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise not_a_record(error) from error
+
+    def write(self, path: Path) -> None:
+        """Writes the JSON to `path`, whole or not at all.
+
+        Raises:
+            TensorwireError: the file cannot be written.
+        """
+        write_whole(path, self.to_json())
 
 
 @dataclass(frozen=True)
@@ -54,7 +130,7 @@ class Layer:
     name: str
     blocks: int
     """How often it advances its watcher."""
-    run: Callable[[Watcher, Places], Iterable[Record[Result]]]
+    run: Callable[[Watcher, HostPool], Iterable[Record[Result]]]
     """Records as they are made; those before a failure count."""
 
 
@@ -112,18 +188,18 @@ def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> sizes.SizesPlan:
 
 
 def _rpc(
-    over_sizes: Sequence[rpc.RpcPlan], alone: rpc.RpcPlan, watcher: Watcher, places: Places
+    over_sizes: Sequence[rpc.RpcPlan], alone: rpc.RpcPlan, watcher: Watcher, host_pool: HostPool
 ) -> Iterator[Record[RpcResult]]:
     """One record of all sizes, and one of small requests that wait for each other."""
     done: list[Record[RpcResult]] = []
     try:
         for plan in over_sizes:
             part = _Part(watcher, data_size(plan.message_size))
-            done.append(rpc.run(plan, part, places))
+            done.append(rpc.run(plan, part, host_pool))
     finally:
         if done:
             yield _of_all_sizes(done)
-    yield rpc.run(alone, _Part(watcher, "one at a time"), places)
+    yield rpc.run(alone, _Part(watcher, "one at a time"), host_pool)
 
 
 def _of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
@@ -151,7 +227,7 @@ def _of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
     )
 
 
-def _train(plan: train.TrainPlan, watcher: Watcher, places: Places) -> Record[TrainResult]:
+def _train(plan: train.TrainPlan, watcher: Watcher, host_pool: HostPool) -> Record[TrainResult]:
     """Its progress in steps becomes one in blocks."""
     done: dict[str, int] = {}
     advanced = 0
@@ -165,7 +241,7 @@ def _train(plan: train.TrainPlan, watcher: Watcher, places: Places) -> Record[Tr
         watcher.advance(blocks - advanced)
         advanced = blocks
 
-    return train.run("bench train", plan, on_progress, places)
+    return train.run("bench train", plan, on_progress, host_pool)
 
 
 class _Part:
@@ -185,7 +261,10 @@ class _Part:
 
 
 def run(
-    plan: Sequence[Layer], notes: Sequence[str], watcher: Watcher, places: Places = HERE
+    plan: Sequence[Layer],
+    notes: Sequence[str],
+    watcher: Watcher,
+    host_pool: HostPool = THIS_MACHINE,
 ) -> Suite:
     """Runs the layers; `watcher.advance` is called for the blocks of all of them.
 
@@ -198,7 +277,7 @@ def run(
     for index, layer in enumerate(plan):
         part = _Part(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
         try:
-            records.extend(layer.run(part, places))
+            records.extend(layer.run(part, host_pool))
         except TensorwireError as error:
             failures[layer.name] = str(error)
         except KeyboardInterrupt:
@@ -213,7 +292,7 @@ def run(
         results=what_is_left(records),
         ratios=_ratios(records),
         noise=noise.seen({}),
-        lab=places.document,
+        lab=host_pool.document,
     )
     return Suite(summary, records, failures, notes)
 

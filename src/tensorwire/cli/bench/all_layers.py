@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, Setting, parse_protocols
 from tensorwire.cli.options import (
     json_option,
     lab_option,
@@ -17,6 +16,7 @@ from tensorwire.cli.options import (
 )
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import LabSettings
+from tensorwire.measure.contenders import PROTOCOLS, Setting, parse_protocols
 
 
 @click.command(
@@ -49,8 +49,8 @@ def everything(
     A layer that fails is named, and the others go on; the status is 1 then. After Ctrl-C the files
     have what was measured before.
     """
-    from tensorwire.bench import places
-    from tensorwire.bench.everything import INTERRUPTED, EverythingPlan, layers, run
+    from tensorwire.bench.all_layers import INTERRUPTED, EverythingPlan, layers, run
+    from tensorwire.measure import host_pool
     from tensorwire.report import overview, page, terminal
     from tensorwire.report.progress import ProgressDisplay
 
@@ -64,7 +64,7 @@ def everything(
     notes: list[str] = []
     parts = layers(plan, notes)
     blocks = sum(part.blocks for part in parts)
-    with ProgressDisplay("bench all", blocks) as progress, places.chosen(lab) as chosen:
+    with ProgressDisplay("bench all", blocks) as progress, host_pool.open_host_pool(lab) as chosen:
         suite = run(parts, notes, progress, chosen)
     is_interrupted = INTERRUPTED in suite.failures.values()
     if is_interrupted and not suite.records:

@@ -1,4 +1,4 @@
-"""Where the tasks of an experiment run: on this machine, or on the hosts of a lab."""
+"""The hosts on which the tasks of an experiment run: this machine, or the hosts of a lab."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tensorwire.lab.hosts import LOOPBACK
 SERVING_JOBS = frozenset({"ps", "server", "receiver"})
 """The jobs at one end of the link; every other job is at its other end."""
 
+_LAB_UNITS = (("rate_mbit_per_s", "Mbit/s"), ("delay_us", "us of delay"), ("cpus", "CPUs each"))
 
-class Places:
+
+class HostPool:
     """This machine, or a lab that is up."""
 
     is_this_machine = True
@@ -29,7 +31,7 @@ class Places:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of the places, and the record does not say."""
+        """What a person should know of these hosts, and the record does not say."""
         return []
 
     @property
@@ -49,17 +51,17 @@ class Places:
         return LocalCluster(jobs, spread(hosts, jobs))
 
 
-HERE = Places()
+THIS_MACHINE = HostPool()
 
 
 @contextlib.contextmanager
-def chosen(settings: LabSettings | None) -> Iterator[Places]:
+def open_host_pool(settings: LabSettings | None) -> Iterator[HostPool]:
     """The hosts of a new lab with these settings, or this machine."""
     if settings is None:
-        yield HERE
+        yield THIS_MACHINE
         return
     with Lab(settings) as lab:
-        yield Places(lab)
+        yield HostPool(lab)
 
 
 def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Host]]:
@@ -79,3 +81,20 @@ def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Hos
         placed[job] = [ends[end][(first + i) % len(ends[end])] for i in range(count)]
         dealt[end] += count
     return placed
+
+
+def lab_notes(lab: Mapping[str, Any] | None) -> list[str]:
+    """The hosts of the lab, and what was asked for and is not so; nothing without a lab."""
+    if lab is None:
+        return []
+    words = [f"{lab['hosts']} hosts"]
+    for name, unit in _LAB_UNITS:
+        of_all = lab[name]
+        if isinstance(of_all, list):
+            words.append(
+                "/".join("-" if one is None else f"{one:g}" for one in of_all) + f" {unit}"
+            )
+        elif of_all:
+            words.append(f"{of_all:g} {unit}")
+    where = f"measured between the hosts of a lab: {', '.join(words)}"
+    return [*([where] if lab["network"] else []), *lab["notes"]]

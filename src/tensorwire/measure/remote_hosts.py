@@ -2,7 +2,7 @@
 
 One end *leads*: it measures, and runs the tasks of its own host as ever. Every other is an *agent*:
 it waits at its task's address for the leader, and starts on its host what the leader asks for. A
-task there looks to the leader like one of its own: a `relay_task` stands for it here, a process
+task there looks to the leader like one of its own: a `remote_task` stands for it here, a process
 whose standard input and output are the other task's, as with a remote shell. So an experiment does
 not know where its tasks are.
 
@@ -23,7 +23,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorwire.bench.greeting import (
+from tensorwire.cluster import split_address
+from tensorwire.errors import TensorwireError
+from tensorwire.lab import Host, LocalCluster, Task
+from tensorwire.lab.channel import Message
+from tensorwire.measure.host_pool import SERVING_JOBS, HostPool
+from tensorwire.measure.peer import (
     Hello,
     Peer,
     PeerGone,
@@ -32,24 +37,21 @@ from tensorwire.bench.greeting import (
     installed_tensorflow,
     listening,
 )
-from tensorwire.bench.places import SERVING_JOBS, Places
-from tensorwire.bench.sides import Watcher, task_argv
-from tensorwire.cluster import split_address
-from tensorwire.errors import TensorwireError
-from tensorwire.lab import Host, LocalCluster, Task
-from tensorwire.lab.channel import Message
+from tensorwire.measure.tasks import Watcher, task_argv
 
 RELAY = "relay"
 _LEADER = ("worker", 0)
 _POLL_S = 0.2
 _ANSWER_S = 30.0
-_MODULES = frozenset({"tensor_task", "serve_task", "strategy_task", "train_task", "raw_task"})
+_MODULES = frozenset(
+    f"bench.{name}_task" for name in ("tensor", "serve", "strategy", "train", "raw")
+)
 # What an experiment sets for its tasks; all else is as the task's own host has it.
 _ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True)
-class Part:
+class HostRole:
     """What this host does in an experiment on several."""
 
     command: str
@@ -81,22 +83,22 @@ class RemoteHost(Host):
     """The host of one task, where an agent starts it."""
 
     relay: str = ""
-    """JSON: what `relay_task` has to know."""
+    """JSON: what `remote_task` has to know."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Runs a task of this package there; `argv` is from `task_argv`."""
-        return [*task_argv("relay_task"), self.relay, argv[-1].rpartition(".")[2]]
+        return [*task_argv("measure.remote_task"), self.relay, argv[-1].removeprefix("tensorwire.")]
 
 
-class HostPlaces(Places):
-    """The hosts of a Part that leads."""
+class RemoteHostPool(HostPool):
+    """The hosts of a HostRole that leads."""
 
     is_this_machine = False
 
-    def __init__(self, part: Part, sessions: Mapping[str, str]) -> None:
+    def __init__(self, role: HostRole, sessions: Mapping[str, str]) -> None:
         """`sessions`: by agent's address what proves to it that a request is of this call."""
         super().__init__()
-        self._part = part
+        self._role = role
         self._sessions = sessions
         self._used: Counter[str] = Counter()
 
@@ -106,7 +108,7 @@ class HostPlaces(Places):
 
     @property
     def notes(self) -> list[str]:
-        hosts = self._part.hosts
+        hosts = self._role.hosts
         return [f"ps at {', '.join(hosts['ps'])}; worker at {', '.join(hosts['worker'])}"]
 
     def cluster(self, jobs: Mapping[str, int]) -> LocalCluster:
@@ -115,23 +117,23 @@ class HostPlaces(Places):
         )
 
     def _host(self, job: str, index: int) -> Host:
-        agent = self._part.hosts["ps" if job in SERVING_JOBS else "worker"][index]
+        agent = self._role.hosts["ps" if job in SERVING_JOBS else "worker"][index]
         name, port = agent.rpartition(":")[0], split_address(agent)[1]
         self._used[agent] += 1
         at = port + self._used[agent]
-        if agent == self._part.address:
+        if agent == self._role.address:
             return Host(name, port=at)
         relay = {
             "agent": agent,
-            "hello": dataclasses.asdict(dataclasses.replace(self._part.hello, part=RELAY)),
+            "hello": dataclasses.asdict(dataclasses.replace(self._role.hello, part=RELAY)),
             "start": {"session": self._sessions[agent], "job": job, "index": index, "port": at},
         }
         return RemoteHost(name, port=at, is_this_machine=False, relay=json.dumps(relay))
 
 
 @contextlib.contextmanager
-def lead(part: Part, watcher: Watcher) -> Iterator[Places]:
-    """The hosts of a part, once every agent has come.
+def lead(role: HostRole, watcher: Watcher) -> Iterator[HostPool]:
+    """The hosts of a role that leads, once every agent has come.
 
     Raises:
         TensorwireError: one did not come in time, does not fit, or is not what its address says.
@@ -139,14 +141,14 @@ def lead(part: Part, watcher: Watcher) -> Iterator[Places]:
     with contextlib.ExitStack() as stack:
         sessions = {}
         peers = []
-        for job, addresses in part.hosts.items():
+        for job, addresses in role.hosts.items():
             for index, address in enumerate(addresses):
-                if address == part.address:
+                if address == role.address:
                     continue
                 watcher.activity(f"waiting for the {job} at {address}")
                 expected = f"{job} at {address}"
                 peer = stack.enter_context(
-                    call_peer(address, part.hello, expected, part.peer_timeout_s)
+                    call_peer(address, role.hello, expected, role.peer_timeout_s)
                 )
                 if peer.hello.part != f"{job}:{index}":
                     raise TensorwireError(
@@ -157,7 +159,7 @@ def lead(part: Part, watcher: Watcher) -> Iterator[Places]:
                 peer.send({"session": sessions[address]})
                 peers.append(peer)
         watcher.activity("starting the tasks")
-        yield HostPlaces(part, sessions)
+        yield RemoteHostPool(role, sessions)
         for peer in peers:
             peer.send({"done": True})
 
@@ -183,7 +185,7 @@ class _Session:
     started: list[_Started] = field(default_factory=list)
 
 
-def serve(part: Part, watcher: Watcher) -> None:
+def serve(role: HostRole, watcher: Watcher) -> None:
     """Starts what the leader asks for, until it says that it is done.
 
     Whoever can reach the address can have a benchmark's task started, which is no more than
@@ -193,17 +195,17 @@ def serve(part: Part, watcher: Watcher) -> None:
         TensorwireError: no leader came in time, it does not fit, it went too early, or a task
             failed.
     """
-    leader_at = part.hosts[_LEADER[0]][_LEADER[1]]
+    leader_at = role.hosts[_LEADER[0]][_LEADER[1]]
     expected = f"worker at {leader_at}"
-    with contextlib.ExitStack() as stack, listening(part.address) as server:
+    with contextlib.ExitStack() as stack, listening(role.address) as server:
         watcher.activity(f"waiting for the {expected}")
-        deadline = time.monotonic() + part.peer_timeout_s
-        leader = stack.enter_context(accept_peer(server, part.hello, expected, deadline))
+        deadline = time.monotonic() + role.peer_timeout_s
+        leader = stack.enter_context(accept_peer(server, role.hello, expected, deadline))
         session = _Session(leader, leader.receive(_ANSWER_S)["session"])
         watcher.activity(f"serving the {expected}")
         while not _is_done(session, expected):
             with contextlib.suppress(PeerGone):
-                if (peer := _caller(server, part)) is not None:
+                if (peer := _caller(server, role)) is not None:
                     _start(session, peer, stack)
             _see_ended(session)
 
@@ -217,12 +219,12 @@ def _is_done(session: _Session, expected: str) -> bool:
         raise TensorwireError(f"the {expected} went before it was done") from None
 
 
-def _caller(server: socket.socket, part: Part) -> Peer | None:
+def _caller(server: socket.socket, role: HostRole) -> Peer | None:
     server.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         stream, (host, port, *_) = server.accept()
         peer = Peer(stream, f"{host}:{port}")
-        peer.greet(part.hello)
+        peer.greet(role.hello)
         return peer
     return None
 

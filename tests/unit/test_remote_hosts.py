@@ -8,11 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tensorwire.bench import two_hosts
-from tensorwire.bench.sides import CeilingSide, ask
-from tensorwire.bench.two_hosts import Part
+from tensorwire.bench.tensor_sides import CeilingSide
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
+from tensorwire.measure import remote_hosts
+from tensorwire.measure.remote_hosts import HostRole
+from tensorwire.measure.tasks import ask
 
 
 class Silent:
@@ -42,12 +43,12 @@ def elsewhere() -> Iterator[Callable[..., Future[None]]]:
 def test_a_task_of_the_other_host_is_used_like_one_of_this(
     addresses: dict[str, list[str]], elsewhere: Callable[..., Future[None]]
 ) -> None:
-    ps, worker = (Part("bench transfer", addresses, job, 0, 60) for job in ("ps", "worker"))
-    agent = elsewhere(two_hosts.serve, ps, Silent())
-    with two_hosts.lead(worker, Silent()) as places:
-        assert places.have_link
-        assert not places.is_this_machine
-        with CeilingSide(100_000, places) as side:
+    ps, worker = (HostRole("bench transfer", addresses, job, 0, 60) for job in ("ps", "worker"))
+    agent = elsewhere(remote_hosts.serve, ps, Silent())
+    with remote_hosts.lead(worker, Silent()) as host_pool:
+        assert host_pool.have_link
+        assert not host_pool.is_this_machine
+        with CeilingSide(100_000, host_pool) as side:
             side.wait_started()
             assert len(side.block("tcp", 3)) == 3
     agent.result(30)
@@ -56,12 +57,12 @@ def test_a_task_of_the_other_host_is_used_like_one_of_this(
 def test_what_goes_wrong_at_the_other_host_is_said_at_both(
     addresses: dict[str, list[str]], elsewhere: Callable[..., Future[None]]
 ) -> None:
-    ps, worker = (Part("bench transfer", addresses, job, 0, 60) for job in ("ps", "worker"))
-    agent = elsewhere(two_hosts.serve, ps, Silent())
+    ps, worker = (HostRole("bench transfer", addresses, job, 0, 60) for job in ("ps", "worker"))
+    agent = elsewhere(remote_hosts.serve, ps, Silent())
     with (
         pytest.raises(TensorwireError, match=r"ps:0 ended with exit status 1(?s:.*)no_such_part"),
-        two_hosts.lead(worker, Silent()) as places,
-        places.cluster({"ps": 1}) as cluster,
+        remote_hosts.lead(worker, Silent()) as host_pool,
+        host_pool.cluster({"ps": 1}) as cluster,
     ):
         task = cluster.start("ps", 0, ["python", "-m", "tensorwire.bench.raw_task"], channel=True)
         ask(cluster, task, {"part": "no_such_part"})
@@ -73,12 +74,12 @@ def test_an_agent_at_another_tasks_address_is_refused(
     addresses: dict[str, list[str]], elsewhere: Callable[..., Future[None]]
 ) -> None:
     of_ps, of_worker = addresses["ps"], addresses["worker"]
-    leader = Part("bench transfer", {"ps": of_ps, "worker": of_worker}, "worker", 0, 60)
-    swapped = Part("bench transfer", {"ps": of_worker, "worker": of_ps}, "worker", 0, 60)
-    agent = elsewhere(two_hosts.serve, swapped, Silent())
+    leader = HostRole("bench transfer", {"ps": of_ps, "worker": of_worker}, "worker", 0, 60)
+    swapped = HostRole("bench transfer", {"ps": of_worker, "worker": of_ps}, "worker", 0, 60)
+    agent = elsewhere(remote_hosts.serve, swapped, Silent())
     with (
         pytest.raises(TensorwireError, match="is worker:0 and not ps:0"),
-        two_hosts.lead(leader, Silent()),
+        remote_hosts.lead(leader, Silent()),
     ):
         pass
     with pytest.raises(TensorwireError, match="went before it was done"):

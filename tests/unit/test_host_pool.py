@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tensorwire.bench.places import SERVING_JOBS, spread
 from tensorwire.lab import Host, HostSettings, LabSettings
 from tensorwire.lab.settings import parse
-from tensorwire.report.places import lab_notes
+from tensorwire.measure.host_pool import SERVING_JOBS, lab_notes, spread
 
 
 def placed(hosts: int, **jobs: int) -> dict[str, list[str]]:

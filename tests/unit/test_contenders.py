@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorwire.bench.sides import PAIRS, Setting, contenders
+from tensorwire.measure.contenders import PAIRS, Setting, contenders
 
 
 @pytest.mark.parametrize(
