@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensorwire.errors import UsageError
@@ -57,9 +57,21 @@ def of_command(command: str, record: type[Record], document: Any) -> Record:
         raise UsageError(f"this is no record of `{command}`: {error}") from error
 
 
+def arguments_of(function: Callable[..., Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `function` that a document has, by the function's annotations.
+
+    Raises:
+        TypeError, ValueError: one is unknown or of another type.
+    """
+    hints = _hints(function)
+    if unknown := document.keys() - hints.keys():
+        raise TypeError(f"{function.__qualname__} takes no {min(unknown)!r}")
+    return {name: _value(hints[name], value) for name, value in document.items()}
+
+
 @functools.cache
-def _hints(record: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(record)
+def _hints(annotated: Any) -> dict[str, Any]:
+    return typing.get_type_hints(annotated)
 
 
 def _value(hint: Any, value: Any) -> Any:

@@ -9,42 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.fault_task import FaultWorker, Table, Work
+from tensorwire.bench.server_task import ServerTask
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
-from tensorwire.measure.tasks import Watcher, answer, ask, wait_started
+from tensorwire.lab.channel import Message
+from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
 
 _ANSWER_TIMEOUT_S = 120.0
 _ENDPOINT_TIMEOUT_S = 60.0
-_TASK = Path(__file__).with_name("fault_task.py")
+_TESTS = Path(__file__).parents[1]
 _LINK = 10e9  # bits a second
 _FAST = HostSettings(rate_bits_per_s=_LINK)
 _POLL_S = 0.1
-
-
-@dataclass(frozen=True)
-class Table:
-    """A variable of the job."""
-
-    name: str
-    kb: float
-    ps: int
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a worker does at a step beside moving variables."""
-
-    input_ms: float = 0.5
-    device_ms: float = 6.0
-    """Computing as on an accelerator."""
-    matmuls: int = 0
-    """Of 256 x 256, on the worker's cores."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +183,7 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
         for task in workers:  # the first one's initialises the variables
             ask(cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
         for task in workers:
-            task.channel.send({"do": "train"})
+            send(cluster, task, {"do": "train"})
         for task in workers:
             answer(cluster, task, _ANSWER_TIMEOUT_S)
         endpoints = []
@@ -224,33 +207,32 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
 
 def _start(cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets: str) -> Task:
     slow = job.slow_worker if (name, index) == ("worker", job.workers - 1) else None
-    task = cluster.start(
-        name,
-        index,
-        [sys.executable, str(_TASK)],
-        env={
-            "CUDA_VISIBLE_DEVICES": "-1",
-            # Of one machine as the job is of several.
-            "TENSORWIRE_TRANSPORT": "tcp",
-            "TENSORWIRE_METRICS_SOCKET": f"{sockets}/{name}-{index}.sock",
-            **job.environment,
-        },
-        channel=True,
-    )
-    task.channel.send(
-        {
-            "spec": cluster.spec,
-            "job": name,
-            "index": index,
-            "protocol": job.protocol,
+    setup: Message = {"spec": cluster.spec, "job": name, "index": index, "protocol": job.protocol}
+    if name == "worker":
+        setup |= {
             "tables": [dataclasses.asdict(table) for table in job.tables],
             "work": dataclasses.asdict(slow or job.work),
             "ps_matmuls": job.ps_matmuls,
             "filters": job.filters,
             "hook_every": job.hook_every,
         }
+    return start_task(
+        cluster,
+        name,
+        index,
+        FaultWorker if name == "worker" else ServerTask,
+        setup,
+        {
+            "CUDA_VISIBLE_DEVICES": "-1",
+            # Of one machine as the job is of several.
+            "TENSORWIRE_TRANSPORT": "tcp",
+            "TENSORWIRE_METRICS_SOCKET": f"{sockets}/{name}-{index}.sock",
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")])
+            ),
+            **job.environment,
+        },
     )
-    return task
 
 
 def _endpoint(cluster: LocalCluster, task: Task, sockets: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensorwire.bench.memory import MemoryResult
 from tensorwire.bench.tensor_sides import TensorSide
-from tensorwire.bench.transfer import check_data_mb, check_grpc_limit, large_tensor
+from tensorwire.bench.transfer import check_data_mb, check_grpc_limit, one_tensor
 from tensorwire.errors import UsageError
 from tensorwire.measure.contenders import Contender, Setting
 from tensorwire.measure.record import Record
@@ -57,19 +57,20 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
-    tensors = large_tensor(plan.data_mb)
+    tensors = one_tensor(round(plan.data_mb * 1e6))
     samples: list[dict[str, int]] = []
     contender = Contender(plan.protocol, Setting(transport=plan.transport))
-    with TensorSide(contender) as side:
+    side: TensorSide[MemoryResult] = TensorSide(contender)
+    with side:
         watcher.activity("starting the tasks")
         side.wait_started(watcher)
         side.build(tensors)
         watcher.activity(f"the first {EARLY_STEPS} steps")
-        side.block(tensors, EARLY_STEPS, warm_up=0)
+        side.run(tensors, EARLY_STEPS, warm_up=0)
         samples.append(side.resident_bytes())
         watcher.activity("moving tensors")
         for iters in plan.shares:
-            side.block(tensors, iters, warm_up=0)
+            side.run(tensors, iters, warm_up=0)
             samples.append(side.resident_bytes())
             watcher.advance()
         side.verify(tensors)

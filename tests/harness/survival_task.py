@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench import task_server
+from tensorwire.bench.server_task import ServerTask, import_for_user
 from tensorwire.lab.channel import Message, TaskEnd
 
 MULTIPLIER = 6364136223846793005
@@ -161,7 +161,8 @@ def _wait_for_stop(channel: TaskEnd, stop: threading.Event) -> None:
 
 def main(channel: TaskEnd) -> None:
     setup = channel.receive() or {}
-    tf, server = task_server.start(setup["spec"], setup["job"], setup["index"], setup["protocol"])
+    tf = import_for_user("tensorflow")
+    server = ServerTask(setup["spec"], setup["job"], setup["index"], setup["protocol"])
     tf.get_logger().setLevel(logging.INFO)
     tf.get_logger().addHandler(_Recoveries(channel))
     channel.send({"tensorflow": tf.__version__})

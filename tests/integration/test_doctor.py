@@ -17,6 +17,7 @@ from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.gather import running
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
+from tensorwire.measure.tasks import Unwatched
 
 pytestmark = pytest.mark.tensorflow
 
@@ -32,16 +33,8 @@ JOB = FaultJob(
 )
 
 
-class Silent:
-    def activity(self, text: str) -> None:
-        pass
-
-    def advance(self, count: int = 1) -> None:
-        pass
-
-
 def test_a_running_job_is_told_its_big_variable_and_its_open_sessions() -> None:
-    with faults.running(JOB, Silent()) as run:
+    with faults.running(JOB, Unwatched()) as run:
         evidence = running.look(run.endpoints, 1.0)
     findings = {finding.rule: finding for finding in diagnose(evidence).findings}
     assert findings["big-variable"].title.startswith("embedding (12 MB) is too big for one ps")

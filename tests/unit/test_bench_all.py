@@ -13,8 +13,7 @@ import pytest
 
 from tensorwire.bench import all_layers
 from tensorwire.bench.all_layers import EverythingPlan, Layer, Suite
-from tensorwire.bench.sizes import SizesPlan
-from tensorwire.bench.transfer import TransferResult
+from tensorwire.bench.transfer import SizesPlan, TransferResult
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
 from tensorwire.measure.host_pool import HostPool

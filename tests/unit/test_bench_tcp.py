@@ -12,15 +12,8 @@ import pytest
 from tensorwire.bench.raw import RawTcp
 from tensorwire.bench.tcp import TcpPlan, TcpResult, run
 from tensorwire.measure.record import Record
+from tensorwire.measure.tasks import Unwatched
 from tensorwire.report import experiments
-
-
-class Silent:
-    """Nobody watches."""
-
-    def activity(self, text: str) -> None: ...
-
-    def advance(self, count: int = 1) -> None: ...
 
 
 def test_every_message_arrives_before_a_block_is_done() -> None:
@@ -48,7 +41,7 @@ def test_every_message_arrives_before_a_block_is_done() -> None:
 
 
 def measured() -> Record[TcpResult]:
-    return run(TcpPlan(streams=(2,), message_size=65536, seconds=1, rounds=1), Silent())
+    return run(TcpPlan(streams=(2,), message_size=65536, seconds=1, rounds=1), Unwatched())
 
 
 def test_our_streams_are_measured_without_iperf3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tensorwire.bench import rpc, serve, sizes, steps, strategy, tcp, train
+from tensorwire.bench import rpc, serve, steps, strategy, tcp, train, transfer
 from tensorwire.bench.rpc import RpcResult
 from tensorwire.bench.tcp import TcpResult
 from tensorwire.bench.train import TrainResult
@@ -143,7 +143,7 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     rpc_plans = [
         rpc.RpcPlan(
             size,
-            concurrency=1 if size > sizes.CEILING_BYTES else None,
+            concurrency=1 if size > transfer.CEILING_BYTES else None,
             rounds=3 if quick else 5,
             protocols=plan.protocols,
         )
@@ -167,7 +167,7 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
             sum(each.blocks for each in (*rpc_plans, alone_plan)),
             lambda w, p: _rpc(rpc_plans, alone_plan, w, p),
         ),
-        Layer("transfer", transfer_plan.blocks, lambda w, p: [sizes.run(transfer_plan, w, p)]),
+        Layer("transfer", transfer_plan.blocks, lambda w, p: [transfer.run(transfer_plan, w, p)]),
         Layer("steps", steps_plan.blocks, lambda w, p: [steps.run(steps_plan, w, p)]),
         Layer("serve", serve_plan.blocks, lambda w, p: [serve.run(serve_plan, w, p)]),
         Layer("strategy", strategy_plan.blocks, lambda w, p: [strategy.run(strategy_plan, w, p)]),
@@ -175,16 +175,16 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     ]
 
 
-def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> sizes.SizesPlan:
-    chosen = (64, 10_000, 1_000_000, sizes.CEILING_BYTES) if plan.quick else sizes.SIZES_BYTES
-    wanted = sizes.SizesPlan(chosen, 3 if plan.quick else 5, plan.protocols, plan.setting)
+def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> transfer.SizesPlan:
+    chosen = (64, 10_000, 1_000_000, transfer.CEILING_BYTES) if plan.quick else transfer.SIZES_BYTES
+    wanted = transfer.SizesPlan(chosen, 3 if plan.quick else 5, plan.protocols, plan.setting)
     too_large = wanted.too_large()
     if not too_large:
         return wanted
     names = ", ".join(map(data_size, too_large))
     notes.append(f"tensors of {names} are left out: this machine has not the memory for them now")
     fitting = tuple(size for size in chosen if size not in too_large)
-    return sizes.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
+    return transfer.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
 
 
 def _rpc(
@@ -198,12 +198,15 @@ def _rpc(
             done.append(rpc.run(plan, part, host_pool))
     finally:
         if done:
-            yield _of_all_sizes(done)
+            yield of_all_sizes(done)
     yield rpc.run(alone, _Part(watcher, "one at a time"), host_pool)
 
 
-def _of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
-    """Ratios and scatter are called "grpc++/grpc 64 B", "grpc 64 B" and so on."""
+def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
+    """The records of several sizes as one.
+
+    Ratios and scatter are called "grpc++/grpc 64 B", "grpc 64 B" and so on.
+    """
     named = [(data_size(record.results[0].message_size), record) for record in records]
     noises = [(size, record.noise) for size, record in named if record.noise is not None]
     return dataclasses.replace(
@@ -314,7 +317,7 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
     for name, rate in _lowest(records).items():
         add(name, rate)
     moved = [each for each in _of_type(records, TransferResult) if _comparable(each.data_mb * 1e6)]
-    size = max((round(each.data_mb * 1e6) for each in moved), default=sizes.CEILING_BYTES)
+    size = max((round(each.data_mb * 1e6) for each in moved), default=transfer.CEILING_BYTES)
     for called in _of_type(records, RpcResult):
         if called.message_size == size:
             add("rpc", called.mb_per_s, called.protocol, size)
@@ -352,7 +355,7 @@ def _link_mb_per_s(record: Record[Result]) -> float | None:
 
 
 def _comparable(size_bytes: float) -> bool:
-    return size_bytes <= sizes.CEILING_BYTES
+    return size_bytes <= transfer.CEILING_BYTES
 
 
 def _of_type(

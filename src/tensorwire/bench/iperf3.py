@@ -30,7 +30,7 @@ def is_installed() -> bool:
     return shutil.which(IPERF3) is not None
 
 
-class Iperf3Side(TaskProcesses):
+class Iperf3(TaskProcesses):
     """A server at one end, and a client at the other each time that it is asked for."""
 
     def __init__(

@@ -17,38 +17,17 @@ from dataclasses import dataclass, replace
 
 import psutil
 
+from tensorwire.bench.job_task import Case, JobWorker, TableSettings
 from tensorwire.bench.models import MODELS, examples
+from tensorwire.bench.server_task import ServerTask
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
 from tensorwire.lab.channel import Message
-from tensorwire.measure.tasks import Watcher, answer, ask, task_argv, wait_started
+from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
 from tensorwire.placement.plan import STRATEGIES, Variable
 
 _ANSWER_TIMEOUT_S = 180.0
 _ITEM_BYTES = 4
 _UNCOUNTED_STEPS = 2
-
-
-@dataclass(frozen=True)
-class Table:
-    """A variable of float32, or a part of one, and its ps."""
-
-    floats: int
-    ps: int = 0
-
-
-@dataclass(frozen=True)
-class Case:
-    """What a step does: a model of `bench train`, or tables and products of 256 x 256 matrices."""
-
-    name: str
-    model: str = ""
-    batch_size: int = 256
-    tables: tuple[Table, ...] = ()
-    matmuls: int = 0
-    pull: bool = True
-    push: bool = True
-    is_local: bool = False
-    """Whether the tables are on the worker itself: what is left of a step without a ps."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +61,12 @@ class Measured:
     """What all cores of this machine were busy, the kernel's work for the links included."""
 
 
-def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[Table, ...]:
+def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableSettings, ...]:
     """The tables that a strategy of `tensorwire place` makes of variables of float32."""
     plan = STRATEGIES[placement](variables, ps, None)
-    return tuple(Table(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts)
+    return tuple(
+        TableSettings(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
+    )
 
 
 class RunningJob:
@@ -119,11 +100,11 @@ class RunningJob:
 
     def open(self, case: Case) -> None:
         """Makes the case's graph and sessions, in which its variables are new."""
-        document: Message = dataclasses.asdict(case)
+        message: Message = {"do": "build", "case": dataclasses.asdict(case)}
         if case.model:
-            document["train_files"] = self._train_files(case.model)
+            message["train_files"] = self._train_files(case.model)
         for task in self._workers:
-            task.channel.send({"do": "build", "case": document})
+            send(self._cluster, task, message)
         for task in self._workers:
             answer(self._cluster, task, _ANSWER_TIMEOUT_S)
         for task in self._workers:  # the first one's initialises the variables
@@ -180,15 +161,14 @@ class RunningJob:
         """`delay_s`: the most that a worker begins later, in jobs of several."""
         for task in self._workers:
             late_s = self._random.uniform(0.0, delay_s) if around else 0.0
-            task.channel.send(
-                {
-                    "do": "run",
-                    "seconds": seconds,
-                    "steps": steps,
-                    "delay_s": late_s,
-                    "around": around,
-                }
-            )
+            message: Message = {
+                "do": "run",
+                "seconds": seconds,
+                "steps": steps,
+                "delay_s": late_s,
+                "around": around,
+            }
+            send(self._cluster, task, message)
         return {
             task.name: answer(self._cluster, task, _ANSWER_TIMEOUT_S + seconds)
             for task in self._workers
@@ -244,13 +224,12 @@ def running(settings: JobSettings, watcher: Watcher) -> Iterator[RunningJob]:
 
 
 def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> Task:
-    task = cluster.start(
+    return start_task(
+        cluster,
         name,
         index,
-        task_argv("bench.job_task"),
+        JobWorker if name == "worker" else ServerTask,
+        {"spec": cluster.spec, "job": name, "index": index, "protocol": protocol},
         # Of one machine as the job is of several.
-        env={"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
-        channel=True,
+        {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
     )
-    task.channel.send({"spec": cluster.spec, "job": name, "index": index, "protocol": protocol})
-    return task

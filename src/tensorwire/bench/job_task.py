@@ -1,50 +1,69 @@
-"""One task of a job of `bench.job`: `python -m tensorwire.bench.job_task`.
-
-The first message says which task it is, and is answered when the server runs. A worker then
-answers "build" (makes a case's graph), "open" (its session), "run" (steps for some seconds) and
-"close".
-"""
+"""One task of a job of `bench.job`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorwire.bench import task_server
 from tensorwire.bench.models import MODELS, wide_deep
-from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.bench.server_task import ServerTask
+from tensorwire.lab.channel import Message
+from tensorwire.measure.task import request
 
 _SIDE = 256
 _START_DEADLINE_S = 60
 
 
-class Worker:
-    """The graph of one case after the other, and its session."""
+@dataclass(frozen=True)
+class TableSettings:
+    """A variable of float32, or a part of one, and its ps."""
 
-    def __init__(self, tf: Any, setup: Message, target: str) -> None:
-        self._tf = tf
-        self._setup = setup
-        self._target = target
-        self._device = f"/job:worker/task:{setup['index']}"
-        self._graph: Any = None
-        self._session: Any = None
-        self._train: Any = None
+    floats: int
+    ps: int = 0
 
-    def build(self, case: Message) -> Message:
+
+@dataclass(frozen=True)
+class Case:
+    """What a step does: a model of `bench train`, or tables and products of 256 x 256 matrices."""
+
+    name: str
+    model: str = ""
+    batch_size: int = 256
+    tables: tuple[TableSettings, ...] = ()
+    matmuls: int = 0
+    pull: bool = True
+    push: bool = True
+    is_local: bool = False
+    """Whether the tables are on the worker itself: what is left of a step without a ps."""
+
+
+class JobWorker(ServerTask):
+    """A worker: the graph of one case after the other, and its session."""
+
+    _graph: Any = None
+    _session: Any = None
+    _train: Any = None
+
+    @request
+    def build(self, case: Case, train_files: Sequence[str] = ()) -> Message:
+        """Makes a case's graph."""
         self._graph = self._tf.Graph()
         with self._graph.as_default():
-            self._train = self._trained(case) if case["model"] else self._made(case)
+            self._train = self._trained(case, train_files) if case.model else self._made(case)
         return {}
 
+    @request
     def open(self) -> Message:
+        """Opens the case's session; the first worker's initialises the variables."""
         v1 = self._tf.compat.v1
         with self._graph.as_default():
             self._session = v1.train.MonitoredTrainingSession(
-                master=self._target,
-                is_chief=self._setup["index"] == 0,
-                config=v1.ConfigProto(device_filters=["/job:ps", self._device]),
+                master=self.target,
+                is_chief=self._index == 0,
+                config=self._session_config(["/job:ps", self._device]),
                 save_summaries_steps=None,
                 save_summaries_secs=None,
                 log_step_count_steps=None,
@@ -52,6 +71,7 @@ class Worker:
             )
         return {}
 
+    @request
     def run(self, seconds: float, steps: int, delay_s: float, around: int) -> Message:
         """Steps until `seconds` are over, but `steps` of them at least.
 
@@ -71,42 +91,43 @@ class Worker:
             self._session.run(self._train)
         return {"step_s": took, "steps": len(took) + 2 * around}
 
+    @request
     def close(self) -> Message:
         self._session.close()
         return {}
 
-    def _trained(self, case: Message) -> Any:
+    def _trained(self, case: Case, train_files: Sequence[str]) -> Any:
         """A real model, as `bench train` has it."""
         v1, tf = self._tf.compat.v1, self._tf
-        v1.set_random_seed(2013 + self._setup["index"])
+        v1.set_random_seed(2013 + self._index)
         setter = v1.train.replica_device_setter(
-            worker_device=self._device, cluster=tf.train.ClusterSpec(self._setup["spec"])
+            worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
         )
         with v1.device(setter):
-            columns = MODELS[case["model"]].columns
-            file = Path(case["train_files"][self._setup["index"]])
-            return wide_deep.build(tf, columns, file, case["batch_size"]).train
+            columns = MODELS[case.model].columns
+            file = Path(train_files[self._index])
+            return wide_deep.build(tf, columns, file, case.batch_size).train
 
-    def _made(self, case: Message) -> Any:
+    def _made(self, case: Case) -> Any:
         """Reads variables, computes, and adds gradients, as the case says."""
         tf, v1 = self._tf, self._tf.compat.v1
 
-        def place(table: Message) -> str:
-            return self._device if case["is_local"] else f"/job:ps/task:{table['ps']}"
+        def place(table: TableSettings) -> str:
+            return self._device if case.is_local else f"/job:ps/task:{table.ps}"
 
-        with tf.device(place({"ps": 0})):
+        with tf.device(place(TableSettings(0))):
             v1.train.get_or_create_global_step()
         variables = []
-        for number, table in enumerate(case["tables"]):
+        for number, table in enumerate(case.tables):
             with tf.device(place(table)):
-                zeros = tf.zeros([table["floats"]])
+                zeros = tf.zeros([table.floats])
                 variables.append(
                     v1.get_variable(f"table{number}", initializer=zeros, use_resource=True)
                 )
         with tf.device(self._device):
             # What no pass over the graph can compute ahead.
             total = tf.cast(tf.timestamp(), tf.float32) * 1e-20
-        if case["pull"] and variables:
+        if case.pull and variables:
             reads = []
             for variable in variables:
                 with tf.device(variable.device):
@@ -117,12 +138,12 @@ class Worker:
         with tf.device(self._device):
             start = tf.fill([_SIDE, _SIDE], total)
             product = start
-            for _ in range(case["matmuls"]):
+            for _ in range(case.matmuls):
                 product = tf.matmul(product, start)
-            if case["matmuls"]:
+            if case.matmuls:
                 total += tf.reduce_sum(product) * 1e-9
         updates = []
-        if case["push"]:
+        if case.push:
             for number, variable in enumerate(variables):
                 with tf.device(self._device):
                     # None is like another, or TensorFlow would make and send it once.
@@ -132,26 +153,3 @@ class Worker:
         with tf.device(self._device):
             # Fetched, or TensorFlow would compute nothing that only leads to it.
             return tf.group(*updates), total
-
-
-def main(channel: TaskEnd) -> None:
-    setup = channel.receive() or {}
-    tf, server = task_server.start(setup["spec"], setup["job"], setup["index"], setup["protocol"])
-    channel.send({"tensorflow": tf.__version__})
-    if setup["job"] == "ps":
-        channel.exit_with_starter()
-        server.join()
-        return
-    worker = Worker(tf, setup, server.target)
-    commands: dict[str, Callable[..., Message]] = {
-        "build": worker.build,
-        "open": worker.open,
-        "run": worker.run,
-        "close": worker.close,
-    }
-    while (message := channel.receive()) is not None:
-        channel.send(commands[message.pop("do")](**message))
-
-
-if __name__ == "__main__":
-    task_server.run(main)

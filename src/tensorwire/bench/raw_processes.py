@@ -12,11 +12,13 @@ from typing import Protocol
 
 from tensorwire.cluster import data_port, split_address
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import LocalCluster
+from tensorwire.lab import Task as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.peer import Hello, Peer, await_peer, call_peer
-from tensorwire.measure.tasks import TaskProcesses, Watcher, ask, task_argv, wait_ready
+from tensorwire.measure.task import Task
+from tensorwire.measure.tasks import TaskProcesses, Watcher, ask, wait_ready
 
 DEFAULT_PORT = 12222
 SERVER, CLIENT = "server", "client"
@@ -35,17 +37,14 @@ class End(Protocol):
 
 
 @dataclass(frozen=True)
-class TaskAt:
+class LocalEnd:
     """An end that is a process of this machine."""
 
     cluster: LocalCluster
-    task: Task
+    process: Process
 
     def ask(self, message: Message, timeout_s: float = _PATIENCE_S) -> Message:
-        return ask(self.cluster, self.task, message, timeout_s)
-
-    def stop(self) -> None:
-        self.task.stop()
+        return ask(self.cluster, self.process, message, timeout_s)
 
 
 @dataclass(frozen=True)
@@ -64,30 +63,32 @@ class RemoteEnd:
 
 
 class RawProcesses(TaskProcesses):
-    """Tasks of `raw_task`, one a job, on this machine or on lab hosts."""
+    """Tasks of one kind, one a job, on this machine or on lab hosts."""
 
-    def __init__(self, setups: Mapping[str, Message], host_pool: HostPool = THIS_MACHINE) -> None:
-        """`setups`: of each job its first message."""
+    def __init__(
+        self,
+        kind: type[Task],
+        setups: Mapping[str, Message],
+        host_pool: HostPool = THIS_MACHINE,
+    ) -> None:
+        """`setups`: of each job its constructor's arguments."""
         super().__init__(host_pool.cluster(dict.fromkeys(setups, 1)))
+        self._kind = kind
         self._setups = setups
-        self._tasks: dict[str, Task] = {}
 
     def _start(self) -> None:
         for job, setup in self._setups.items():
-            task = self._cluster.start(job, 0, task_argv("bench.raw_task"), channel=True)
-            task.channel.send(dict(setup))
-            self._tasks[job] = task
+            self._start_task(job, self._kind, setup)
 
     def wait_started(self, watcher: Watcher) -> dict[str, Message]:
         """What each said when it was ready. Start all first: they start side by side."""
-        return {job: wait_ready(self._cluster, t, watcher) for job, t in self._tasks.items()}
+        return {
+            job: wait_ready(self._cluster, process, watcher)
+            for job, process in self._processes.items()
+        }
 
-    def end(self, job: str) -> TaskAt:
-        return TaskAt(self._cluster, self._tasks[job])
-
-    def address(self, job: str) -> str:
-        """Where a server of this job may listen, and data_port(its port) beside it."""
-        return self._tasks[job].address
+    def end(self, job: str) -> LocalEnd:
+        return LocalEnd(self._cluster, self._processes[job])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,31 @@ from tensorwire.bench.raw_processes import (
     remote_server,
     serve_remote,
 )
+from tensorwire.bench.raw_task import RpcTask
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
-from tensorwire.measure.comparison import compare
 from tensorwire.measure.contenders import PROTOCOLS
+from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.noise import NoiseWatch
 from tensorwire.measure.record import LatencyUs, Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Chart, Line, Lines, Section, Table
+from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
 from tensorwire.measure.views import compared, latency_bars
 from tensorwire.units import data_size, number
+
+COMMAND = "bench rpc"
+LARGEST_MESSAGE_BYTES = 2**31 - 1
+"""A message of gRPC is smaller than 2 GB where protobuf carries it, and so is a request of ours."""
+_LARGE_BYTES = 1_000_000
+_MOST_STREAMS = 4
+_ROUND_S = 0.3
+_LONGEST_ROUND = 300_000  # requests, whose times are kept one by one
+_SLOWEST_REQUESTS_PER_S = 100.0
+_SLOWEST_BYTES_PER_S = 20e6
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -85,18 +97,6 @@ class RpcResult(Result):
     @staticmethod
     def section(record: Record[Any]) -> Section:
         return _section(record)
-
-
-COMMAND = "bench rpc"
-LARGEST_MESSAGE_BYTES = 2**31 - 1
-"""A message of gRPC is smaller than 2 GB where protobuf carries it, and so is a request of ours."""
-_LARGE_BYTES = 1_000_000
-_MOST_STREAMS = 4
-_ROUND_S = 0.3
-_LONGEST_ROUND = 300_000  # requests, whose times are kept one by one
-_SLOWEST_REQUESTS_PER_S = 100.0
-_SLOWEST_BYTES_PER_S = 20e6
-_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -152,69 +152,86 @@ class RpcPlan:
     @property
     def blocks(self) -> int:
         """How often the watcher is advanced."""
+        return len(self.shares)
+
+    @property
+    def shares(self) -> Sequence[int | None]:
+        """Requests of each round; None: what fills it."""
         if self.total_message is None:
-            return self.rounds
-        return len(statistics.split(self.total_message, self.rounds))
+            return [None] * self.rounds
+        return statistics.split(self.total_message, self.rounds)
 
 
-@dataclass
-class RpcSide:
-    """A server and a client of one implementation, and what they showed so far."""
+class RpcSide(Side[None, RpcResult]):
+    """A server and a client of one implementation, which run."""
 
-    protocol: str
-    server: End
-    client: End
-    implementation: str
-    address: str
-    """Where the server's host is reached, "host:port"; see `port_of`."""
-    seconds_a_request: list[list[float]] = field(default_factory=list)
-    """A round, and in it one figure."""
-    latency_us: list[NDArray[np.int32]] = field(default_factory=list)
-    cpu_s: float = 0.0
-    requests: int = 0
+    def __init__(
+        self,
+        protocol: str,
+        plan: RpcPlan,
+        server: End,
+        client: End,
+        implementation: str,
+        address: str,
+        server_at: str,
+    ) -> None:
+        """`address`: where the server's host is reached; `server_at`: where it listens, "" for all
+        of its addresses."""
+        self.name = protocol
+        self.protocol = protocol
+        self.address = address
+        self._plan = plan
+        self._server = server
+        self._client = client
+        self._implementation = implementation
+        self._server_at = server_at
+        self._filling = 1
+        self._latency_us: list[NDArray[np.int32]] = []
+        self._cpu_s = 0.0
 
-    def connect(self, plan: RpcPlan, server_at: str) -> None:
-        """Makes the server listen at the host `server_at`, "" for all, and the client reach it."""
+    def wait_started(self, watcher: Watcher) -> None:
+        """Makes the server listen and the client connect; see `port_of`."""
+        plan = self._plan
         host, port = split_address(self.address)
         port = port_of(self.protocol, port)
-        self.server.ask(
+        self._server.ask(
             {
                 "do": "serve",
-                "host": server_at,
+                "host": self._server_at,
                 "port": port,
                 "threads": plan.threads,
                 "response_size": plan.response_size,
             }
         )
         bracketed = f"[{host}]" if ":" in host else host
-        self.client.ask(
+        self._client.ask(
             {"do": "connect", "address": f"{bracketed}:{port}", "channels": plan.connections}
         )
 
-    def warm_up(self, plan: RpcPlan) -> int:
-        """Returns how many requests fill a round."""
-        requests = plan.in_flight
+    def warm_up(self, what: None) -> None:
+        """Finds how many requests fill a round."""
+        requests = self._plan.in_flight
         while True:
-            seconds = float(self._ask(plan, requests)["seconds"])
+            seconds = float(self._ask(requests)["seconds"])
             if seconds > _ROUND_S / 3 or requests > _LONGEST_ROUND:
                 break
             requests *= 4
         fitting = min(_LONGEST_ROUND, round(requests / seconds * _ROUND_S))
-        return max(plan.in_flight, fitting)
+        self._filling = max(self._plan.in_flight, fitting)
 
-    def block(self, plan: RpcPlan, requests: int) -> None:
-        """Measures `requests` of them."""
+    def block(self, what: None, requests: int | None) -> list[float]:
+        count = requests or self._filling
         cpu_s = self._server_cpu_s()
-        asked = self._ask(plan, requests)
-        self.cpu_s += asked["cpu_s"] + self._server_cpu_s() - cpu_s
-        self.seconds_a_request.append([asked["seconds"] / requests])
-        self.latency_us.append(np.asarray(asked["latency_us"], dtype=np.int32))
-        self.requests += requests
+        asked = self._ask(count)
+        self._cpu_s += asked["cpu_s"] + self._server_cpu_s() - cpu_s
+        self._latency_us.append(np.asarray(asked["latency_us"], dtype=np.int32))
+        return [asked["seconds"] / count]
 
     def _server_cpu_s(self) -> float:
-        return float(self.server.ask({"do": "cpu"})["cpu_s"])
+        return float(self._server.ask({"do": "cpu"})["cpu_s"])
 
-    def _ask(self, plan: RpcPlan, requests: int) -> Message:
+    def _ask(self, requests: int) -> Message:
+        plan = self._plan
         moved_bytes = requests * (plan.message_size + plan.response_size)
         timeout_s = (
             _PATIENCE_S + requests / _SLOWEST_REQUESTS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
@@ -227,29 +244,30 @@ class RpcSide:
             "response_size": plan.response_size,
             "timeout_s": timeout_s,
         }
-        return self.client.ask(message, timeout_s + _PATIENCE_S)
+        return self._client.ask(message, timeout_s + _PATIENCE_S)
 
-    def result(self, plan: RpcPlan) -> RpcResult:
-        """The figures of all rounds."""
-        seconds = statistics.typical_s(self.seconds_a_request)
+    def result(self, case: Case[None], rounds: Rounds) -> RpcResult:
+        plan = self._plan
+        seconds = statistics.typical_s(rounds)
+        requests = sum(map(len, self._latency_us))
         return RpcResult(
             protocol=self.protocol,
-            implementation=self.implementation,
+            implementation=self._implementation,
             message_size=plan.message_size,
             response_size=plan.response_size,
             concurrency=plan.in_flight,
             channels=plan.connections,
             server_threads=plan.threads,
-            requests=self.requests,
+            requests=requests,
             requests_per_s=1 / seconds,
             mb_per_s=plan.message_size / seconds / 1e6,
-            latency_us=statistics.latency_us(self.latency_us),
-            cpu_us_per_request=self.cpu_s / self.requests * 1e6,
+            latency_us=statistics.latency_us(self._latency_us),
+            cpu_us_per_request=self._cpu_s / requests * 1e6,
         )
 
 
 def _setup(speaks: str) -> Message:
-    return {"part": "rpc", "protocol": speaks}
+    return {"protocol": speaks}
 
 
 @contextlib.contextmanager
@@ -259,7 +277,7 @@ def local_sides(
     host_pool: HostPool = THIS_MACHINE,
     libraries: Mapping[str, Path] | None = None,
 ) -> Iterator[list[RpcSide]]:
-    """A side for each protocol of `plan`, connected.
+    """A side for each protocol of `plan`, whose processes run.
 
     `libraries`: what speaks a protocol that this package does not know (native/raw/rpc.h).
     """
@@ -269,20 +287,23 @@ def local_sides(
         started = []
         for name in plan.protocols:
             setup = _setup(str((libraries or {}).get(name, name)))
-            processes = RawProcesses({SERVER: setup, CLIENT: setup}, host_pool)
+            processes = RawProcesses(RpcTask, {SERVER: setup, CLIENT: setup}, host_pool)
             started.append((name, stack.enter_context(processes)))
         sides = []
         for name, processes in started:
             ready = processes.wait_started(watcher)
-            side = RpcSide(
-                name,
-                processes.end(SERVER),
-                processes.end(CLIENT),
-                ready[CLIENT]["implementation"],
-                processes.address(SERVER),
+            address = processes.address(SERVER)
+            sides.append(
+                RpcSide(
+                    name,
+                    plan,
+                    processes.end(SERVER),
+                    processes.end(CLIENT),
+                    ready[CLIENT]["implementation"],
+                    address,
+                    split_address(address)[0],
+                )
             )
-            side.connect(plan, split_address(side.address)[0])
-            sides.append(side)
         yield sides
 
 
@@ -293,7 +314,7 @@ def run(plan: RpcPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> 
         TensorwireError: there is no gRPC here, or a task failed or did not answer in time.
     """
     with local_sides(plan, watcher, host_pool) as sides:
-        return dataclasses.replace(_measure(plan, sides, watcher), lab=host_pool.document)
+        return _measure(plan, sides, watcher, host_pool.document)
 
 
 def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[RpcResult]:
@@ -305,7 +326,7 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the clients")
         clients = {
-            name: stack.enter_context(RawProcesses({CLIENT: _setup(name)}))
+            name: stack.enter_context(RawProcesses(RpcTask, {CLIENT: _setup(name)}))
             for name in plan.protocols
         }
         ready = {name: client.wait_started(watcher) for name, client in clients.items()}
@@ -320,15 +341,17 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
         for name, client in clients.items():
             here = ready[name][CLIENT]["implementation"]
             there = answer["implementations"][name]
-            side = RpcSide(
-                name,
-                RemoteEnd(peer, name),
-                client.end(CLIENT),
-                here if here == there else f"{here} to {there}",
-                target.address,
+            sides.append(
+                RpcSide(
+                    name,
+                    plan,
+                    RemoteEnd(peer, name),
+                    client.end(CLIENT),
+                    here if here == there else f"{here} to {there}",
+                    target.address,
+                    "",
+                )
             )
-            side.connect(plan, "")
-            sides.append(side)
         return _measure(plan, sides, watcher)
 
 
@@ -344,7 +367,7 @@ def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> 
 
         def start(wants: Message) -> tuple[Message, Mapping[str, End]]:
             servers = {
-                name: stack.enter_context(RawProcesses({SERVER: _setup(name)}))
+                name: stack.enter_context(RawProcesses(RpcTask, {SERVER: _setup(name)}))
                 for name in wants["protocols"]
             }
             implementations = {
@@ -374,26 +397,13 @@ def _check_memory(plan: RpcPlan) -> None:
         )
 
 
-def _measure(plan: RpcPlan, sides: Sequence[RpcSide], watcher: Watcher) -> Record[RpcResult]:
-    noise = NoiseWatch()
-    watcher.activity("warming up")
-    filling = {side.protocol: side.warm_up(plan) for side in sides}
-    watcher.activity("measuring")
-    rounds: Sequence[int | None] = [None] * plan.rounds
-    if plan.total_message is not None:
-        rounds = statistics.split(plan.total_message, plan.rounds)
-    for requests in rounds:
-        for side in sides:
-            side.block(plan, requests or filling[side.protocol])
-        watcher.advance()
-    of_sides = {side.protocol: side.seconds_a_request for side in sides}
-    return Record(
-        COMMAND,
-        tensorflow=None,
-        results=[side.result(plan) for side in sides],
-        ratios=compare(of_sides, [("grpc++", "grpc")]),
-        noise=noise.seen(of_sides),
-    )
+def _measure(
+    plan: RpcPlan,
+    sides: Sequence[RpcSide],
+    watcher: Watcher,
+    lab: Mapping[str, Any] | None = None,
+) -> Record[RpcResult]:
+    return measure(COMMAND, sides, [Case("requests", None, plan.shares)], watcher, lab=lab)
 
 
 def _section(record: Record[RpcResult]) -> Section:

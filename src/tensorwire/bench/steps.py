@@ -6,7 +6,6 @@ assigns 200 tensors of 4 KB, as a model with hundreds of feature columns does in
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +13,6 @@ from typing import Any
 
 from tensorwire.bench.tensor_sides import Tensors, TensorSide
 from tensorwire.measure import statistics
-from tensorwire.measure.comparison import by_side_and_case, compare_cases
 from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PROTOCOLS,
@@ -23,12 +21,22 @@ from tensorwire.measure.contenders import (
     contenders,
     side_name,
 )
+from tensorwire.measure.experiment import Case, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.noise import NoiseWatch
 from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Section, Table
+from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
 from tensorwire.measure.views import by_case, compared, step_bars, step_cells
+
+COMMAND = "bench steps"
+_FLOATS_OF_4_KB = 1024
+CASES: Mapping[str, Tensors] = MappingProxyType(
+    {
+        "tiny": Tensors("tiny", 1, _FLOATS_OF_4_KB),
+        "many": Tensors("many", 200, _FLOATS_OF_4_KB),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -56,17 +64,6 @@ class StepsResult(Result):
         return _section(record)
 
 
-_FLOATS_OF_4_KB = 1024
-CASES: Mapping[str, Tensors] = MappingProxyType(
-    {
-        "tiny": Tensors("tiny", 1, _FLOATS_OF_4_KB),
-        "many": Tensors("many", 200, _FLOATS_OF_4_KB),
-    }
-)
-_WARM_UP_STEPS = 20
-_WARM_UP_STEPS_OF_A_BLOCK = 3
-
-
 @dataclass(frozen=True)
 class StepsPlan:
     """One call of `bench steps`; `iters` steps for each case and contender, over all rounds."""
@@ -82,14 +79,32 @@ class StepsPlan:
         return contenders(self.protocols, self.setting)
 
     @property
-    def shares(self) -> list[int]:
-        """Steps of each round."""
-        return statistics.split(self.iters, self.rounds)
+    def turns(self) -> list[Case[Tensors]]:
+        steps = statistics.split(self.iters, self.rounds)
+        return [Case(name, CASES[name], steps) for name in self.cases]
 
     @property
     def blocks(self) -> int:
         """How often the watcher is advanced."""
-        return len(self.shares)
+        return sum(len(case.steps) for case in self.turns)
+
+
+class StepsSide(TensorSide[StepsResult]):
+    """A protocol."""
+
+    first_warm_up_steps = 20
+    warm_up_steps = 3
+
+    def result(self, case: Case[Tensors], rounds: Rounds) -> StepsResult:
+        return StepsResult(
+            protocol=self.protocol,
+            tensor_fuse=self.contender.setting.tensor_fuse,
+            case=case.name,
+            data_mb=case.what.data_mb,
+            tensors=case.what.count,
+            iters=sum(map(len, rounds)),
+            step_ms=statistics.step_ms(rounds),
+        )
 
 
 def run(
@@ -97,57 +112,11 @@ def run(
 ) -> Record[StepsResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
-    With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
-
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
-    noise = NoiseWatch()
-    rounds: dict[str, dict[str, list[list[float]]]] = {
-        case: {contender.name: [] for contender in plan.contenders} for case in plan.cases
-    }
-    with contextlib.ExitStack() as stack:
-        watcher.activity("starting the tasks")
-        sides = [stack.enter_context(TensorSide(each, host_pool)) for each in plan.contenders]
-        for side in sides:
-            side.wait_started(watcher)
-        watcher.activity("warming up")
-        for case in plan.cases:
-            for side in sides:
-                side.build(CASES[case])
-                side.block(CASES[case], iters=1, warm_up=_WARM_UP_STEPS)
-        watcher.activity("measuring")
-        for iters in plan.shares:
-            for case in plan.cases:
-                for side in sides:
-                    block = side.block(CASES[case], iters, _WARM_UP_STEPS_OF_A_BLOCK)
-                    rounds[case][side.name].append(block.step_s)
-            watcher.advance()
-        for case in plan.cases:
-            for side in sides:
-                side.verify(CASES[case])
-        tensorflow = sides[-1].tensorflow
-    results = [
-        StepsResult(
-            protocol=contender.protocol,
-            tensor_fuse=contender.setting.tensor_fuse,
-            case=case,
-            data_mb=CASES[case].data_mb,
-            tensors=CASES[case].count,
-            iters=plan.iters,
-            step_ms=statistics.step_ms(rounds[case][contender.name]),
-        )
-        for case in plan.cases
-        for contender in plan.contenders
-    ]
-    return Record(
-        command="bench steps",
-        tensorflow=tensorflow,
-        results=results,
-        ratios=compare_cases(rounds),
-        noise=noise.seen(by_side_and_case(rounds)),
-        lab=host_pool.document,
-    )
+    sides = [StepsSide(each, host_pool) for each in plan.contenders]
+    return measure(COMMAND, sides, plan.turns, watcher, lab=host_pool.document)
 
 
 def _section(record: Record[StepsResult]) -> Section:

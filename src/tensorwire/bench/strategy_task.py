@@ -1,8 +1,4 @@
-"""The coordinator of a ParameterServerStrategy: `python -m tensorwire.bench.strategy_task`.
-
-The process that started it asks by JSON messages (`lab.channel`). The first is
-{"protocol", "spec"} and connects to the ps and the worker; then {"do": one of
-`StrategyTask.answer`} are answered one by one.
+"""The coordinator of a ParameterServerStrategy.
 
 It measures what a user's script sees: functions that `ClusterCoordinator.schedule` hands to the
 worker, until `join` has seen the last of them, Python's part of it included.
@@ -12,29 +8,27 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorwire.bench.tensor_task import GRPCPP, import_for_user, serve
+from tensorwire.bench.server_task import GRPCPP, PluginTask
 from tensorwire.lab.channel import Message
+from tensorwire.measure.task import request
 
 READ_FLOATS = 2_500_000
 """Of the variable that "read" sums: 10 MB."""
 
 
-class StrategyTask:
+class CoordinatorTask(PluginTask):
     """The strategy, its coordinator, and the functions of each case."""
 
-    def __init__(self, setup: Message) -> None:
+    def __init__(self, spec: Mapping[str, Sequence[str]], protocol: str) -> None:
         """Connects to the ps and the worker, which must have started."""
-        self._tf: Any = import_for_user("tensorflow")
-        self._plugin: Any = None
-        if setup["protocol"] == GRPCPP:
-            self._plugin = import_for_user("tensorwire.tf")
+        super().__init__(needs_plugin=protocol == GRPCPP)
         tf = self._tf
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(setup["spec"]), rpc_layer=setup["protocol"]
+            tf.train.ClusterSpec(dict(spec)), rpc_layer=protocol
         )
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -57,10 +51,7 @@ class StrategyTask:
             "tiny": (tiny, (number,), 2.0),
         }
 
-    @property
-    def tensorflow_version(self) -> str:
-        return str(self._tf.__version__)
-
+    @request
     def run(self, case: str, iters: int) -> Message:
         """Seconds from the first `schedule` of `iters` to the end of the last function.
 
@@ -78,23 +69,3 @@ class StrategyTask:
             gc.enable()
         right = all(math.isclose(r.fetch(), expected, rel_tol=1e-4) for r in results)
         return {"seconds": seconds, "right": right}
-
-    def wire(self) -> Message:
-        """The plug-in's own counters; empty under grpc."""
-        return dict(self._plugin.stats()) if self._plugin is not None else {}
-
-    def answer(self, message: Message) -> Message:
-        arguments = dict(message)
-        match arguments.pop("do"):
-            case "run":
-                return self.run(**arguments)
-            case "wire":
-                return self.wire()
-            case other:
-                raise ValueError(f"no such request: {other}")
-
-
-if __name__ == "__main__":
-    serve(StrategyTask)
-    # TensorFlow's destructors would wait for the ps and the worker, which may have gone.
-    os._exit(0)

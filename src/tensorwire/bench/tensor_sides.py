@@ -1,4 +1,4 @@
-"""The sides of experiments on tensors: a ps and a worker that move them, and raw TCP beside."""
+"""Sides of experiments on tensors: one ps and one worker of each protocol."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ from dataclasses import dataclass
 
 import psutil
 
-from tensorwire.cluster import split_address
+from tensorwire.bench.server_task import GRPCPP
+from tensorwire.bench.tensor_task import TensorTask
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Task
 from tensorwire.lab.channel import Message
 from tensorwire.measure.contenders import Contender
+from tensorwire.measure.experiment import Side, SomeResult, What
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.tasks import (
-    REQUEST_TIMEOUT_S,
-    TaskProcesses,
-    Watcher,
-    answer,
-    ask,
-    task_argv,
-    wait_started,
-)
+from tensorwire.measure.task import Task
+from tensorwire.measure.tasks import REQUEST_TIMEOUT_S, TaskProcesses, Watcher, wait_started
 
 _SLOWEST_MB_PER_S = 20.0
-
-
 _SLOWEST_STEP_S = 1.0
 
 
@@ -43,9 +35,9 @@ class Tensors:
         return self.count * self.floats * 4 / 1e6
 
 
-def request_timeout_s(tensors: Tensors, iters: int) -> float:
-    """A deadline that only a task which hangs misses, for `iters` steps."""
-    return REQUEST_TIMEOUT_S + iters * (_SLOWEST_STEP_S + tensors.data_mb / _SLOWEST_MB_PER_S)
+def request_timeout_s(tensors: Tensors, steps: int) -> float:
+    """A deadline that only a task which hangs misses, for so many steps."""
+    return REQUEST_TIMEOUT_S + steps * (_SLOWEST_STEP_S + tensors.data_mb / _SLOWEST_MB_PER_S)
 
 
 @dataclass(frozen=True)
@@ -56,62 +48,59 @@ class Block:
     cpu_s: float
 
 
-class Side(TaskProcesses):
-    """A ps, a worker and perhaps more."""
+class ClusterSide(TaskProcesses, Side[What, SomeResult]):
+    """A cluster of one protocol, with one task of each job."""
 
     def __init__(
-        self, contender: Contender, modules: Mapping[str, str], host_pool: HostPool = THIS_MACHINE
+        self,
+        contender: Contender,
+        kinds: Mapping[str, type[Task]],
+        host_pool: HostPool = THIS_MACHINE,
     ) -> None:
-        """`modules`: of each job the module of this package that its one task is."""
-        super().__init__(host_pool.cluster(dict.fromkeys(modules, 1)))
+        """`kinds`: what the task of each job is."""
+        super().__init__(host_pool.cluster(dict.fromkeys(kinds, 1)))
         self.name = contender.name
+        self.contender = contender
         self.protocol = contender.protocol
-        self._setting = contender.setting
-        self._modules = modules
-        self._tasks: dict[str, Task] = {}
-        self.tensorflow = ""
+        self._kinds = kinds
 
     def _start(self) -> None:
-        for job, module in self._modules.items():
-            task = self._cluster.start(
-                job, 0, task_argv(module), env=self._setting.task_environment(), channel=True
-            )
-            setup = {
-                "protocol": self.protocol,
-                "spec": self._cluster.spec,
-                "job": job,
-                "index": 0,
-                "tensor_fuse": self._setting.tensor_fuse,
-            }
-            task.channel.send(setup)
-            self._tasks[job] = task
+        for job, kind in self._kinds.items():
+            self._start_task(job, kind, self._setup(job), self.contender.setting.task_environment())
+
+    def _setup(self, job: str) -> Message:
+        return {
+            "spec": self._cluster.spec,
+            "job": job,
+            "index": 0,
+            "protocol": self.protocol,
+            "tensor_fuse": self.contender.setting.tensor_fuse,
+        }
 
     def wait_started(self, watcher: Watcher) -> None:
-        """Returns when every task runs. Start all sides first: they start side by side."""
-        for task in self._tasks.values():
-            self.tensorflow = wait_started(self._cluster, task, watcher)
-
-    def address(self, job: str) -> str:
-        """Where the job's task is on gRPC."""
-        return self._tasks[job].address
+        for process in self._processes.values():
+            self.tensorflow = wait_started(self._cluster, process, watcher)
 
     def resident_bytes(self) -> dict[str, int]:
         """Memory of each task that is resident now, by the task's name."""
         return {
-            task.name: int(psutil.Process(task.pid).memory_info().rss)
-            for task in self._tasks.values()
+            process.name: int(psutil.Process(process.pid).memory_info().rss)
+            for process in self._processes.values()
         }
 
-    def _ask(self, job: str, message: Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Message:
-        return ask(self._cluster, self._tasks[job], message, timeout_s)
 
-
-class TensorSide(Side):
+class TensorSide(ClusterSide[Tensors, SomeResult]):
     """One ps and one worker that move tensors."""
 
+    first_warm_up_steps = 2
+    """Before the first block of a case."""
+    warm_up_steps = 1
+    """Before each block."""
+
     def __init__(self, contender: Contender, host_pool: HostPool = THIS_MACHINE) -> None:
-        super().__init__(contender, dict.fromkeys(("ps", "worker"), "bench.tensor_task"), host_pool)
+        super().__init__(contender, dict.fromkeys(("ps", "worker"), TensorTask), host_pool)
         self._steps = 0
+        self._cpu_s: dict[Tensors, float] = {}
 
     def build(self, tensors: Tensors) -> None:
         """Makes the variables and the op of `tensors`."""
@@ -126,21 +115,30 @@ class TensorSide(Side):
             request_timeout_s(tensors, 4),
         )
 
-    def block(self, tensors: Tensors, iters: int, warm_up: int = 1) -> Block:
-        """Runs `warm_up` steps that do not count, then `iters` that do."""
-        self._steps += warm_up + iters
-        timeout_s = request_timeout_s(tensors, max(iters, warm_up))
+    def warm_up(self, tensors: Tensors) -> None:
+        self.build(tensors)
+        self.run(tensors, 1, self.first_warm_up_steps)
+
+    def block(self, tensors: Tensors, steps: int | None) -> list[float]:
+        block = self.run(tensors, steps or 1, self.warm_up_steps)
+        self._cpu_s[tensors] = self._cpu_s.get(tensors, 0.0) + block.cpu_s
+        return block.step_s
+
+    def run(self, tensors: Tensors, steps: int, warm_up: int = 1) -> Block:
+        """Runs `warm_up` steps that do not count, then `steps` that do."""
+        self._steps += warm_up + steps
+        timeout_s = request_timeout_s(tensors, max(steps, warm_up))
         run = {"do": "run", "case": tensors.name}
         self._ask("worker", {**run, "iters": warm_up}, timeout_s)
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"]
         ps_host = self._cluster.host("ps", 0)
         before_bytes = ps_host.received_bytes()
-        measured = self._ask("worker", {**run, "iters": iters}, timeout_s)
+        measured = self._ask("worker", {**run, "iters": steps}, timeout_s)
         after_bytes = ps_host.received_bytes()
         if (
             before_bytes is not None
             and after_bytes is not None
-            and after_bytes - before_bytes < iters * tensors.data_mb * 1e6
+            and after_bytes - before_bytes < steps * tensors.data_mb * 1e6
         ):
             raise TensorwireError(f"{self.name} did not use the link: its figures mean nothing")
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"] - ps_cpu_s
@@ -158,7 +156,7 @@ class TensorSide(Side):
             )
         # A tensor that took another way would make these the figures of that way.
         arrived = self.arrived_tensors()
-        if self.protocol == "grpc++" and arrived < self._steps:
+        if self.protocol == GRPCPP and arrived < self._steps:
             raise TensorwireError(
                 f"only {arrived} tensors of {self._steps} steps came over grpc++: "
                 "its figures mean nothing"
@@ -168,37 +166,3 @@ class TensorSide(Side):
         """Tensors that came to the ps over grpc++ so far."""
         wire = self._ask("ps", {"do": "wire"})
         return int(wire.get("recv_tensors", 0)) + int(wire.get("pushed_tensors", 0))
-
-
-class CeilingSide(TaskProcesses):
-    """One raw TCP stream between two processes, and memcpy in one of them."""
-
-    def __init__(self, size_bytes: int, host_pool: HostPool = THIS_MACHINE) -> None:
-        super().__init__(host_pool.cluster({"receiver": 1, "sender": 1}))
-        self._size_bytes = size_bytes
-        self._tasks: list[Task] = []
-
-    def _start(self) -> None:
-        for job in ("receiver", "sender"):
-            task = self._cluster.start(job, 0, task_argv("bench.raw_task"), channel=True)
-            task.channel.send({"part": "tcp", "message_size": self._size_bytes})
-            self._tasks.append(task)
-
-    def wait_started(self) -> None:
-        """Returns when the stream stands and both have touched their buffers."""
-        for task in self._tasks:
-            answer(self._cluster, task, REQUEST_TIMEOUT_S)
-        receiver, sender = self._tasks
-        # On another machine the address at which it is known may not be one of its own.
-        at, port = split_address(receiver.address)
-        listens_at = at if self._cluster.is_on_this_machine else ""
-        ask(self._cluster, receiver, {"do": "receive", "host": listens_at, "port": port})
-        ask(self._cluster, sender, {"do": "connect", "host": at, "port": port, "streams": 1})
-
-    def block(self, kind: str, iters: int, warm_up: int = 1) -> list[float]:
-        """Seconds of each of `iters` steps of `kind`, "tcp" or "memcpy"."""
-        sender = self._tasks[1]
-        for count in (warm_up, iters):
-            reply = ask(self._cluster, sender, {"do": kind, "iters": count})
-        times: list[float] = reply["step_s"]
-        return times

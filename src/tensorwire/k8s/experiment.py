@@ -27,10 +27,11 @@ from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.k8s.layout_result import LayoutResult, TaskLoad, Verdict
 from tensorwire.k8s.progress import counts
 from tensorwire.k8s.stage import RunningJob, Stage
-from tensorwire.measure.noise import NoiseWatch
-from tensorwire.measure.record import Ratio, Record
-from tensorwire.measure.statistics import Rounds, speedup
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.experiment import Case as MeasuredCase
+from tensorwire.measure.experiment import Side, measure
+from tensorwire.measure.record import Record
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import Unwatched, Watcher
 from tensorwire.monitor.figures import IN, TaskFigures, short_name
 
 COMMAND = "k8s compare"
@@ -38,18 +39,6 @@ COMMAND = "k8s compare"
 _FIRST_STEPS = 10
 """Of each worker: by then every variable has crossed, and what is made at first use is made."""
 _POLL_S = 0.5
-
-
-@dataclass(frozen=True)
-class Side:
-    """What takes turns."""
-
-    layout: str
-    placement: str
-
-    def name(self, placements: int) -> str:
-        """As tables and ratios call it, where so many placements take part."""
-        return self.layout if placements == 1 else f"{self.layout} {self.placement}"
 
 
 @dataclass(frozen=True)
@@ -67,13 +56,13 @@ class Plan:
     """How long the tasks of a job may take until each of them trains."""
 
     @property
-    def sides(self) -> list[Side]:
-        return [Side(layout, placement) for placement in self.placements for layout in LAYOUTS]
-
-    @property
     def blocks(self) -> int:
         """How often `run` advances its watcher."""
-        return len(self.sides) * self.rounds
+        return len(self.placements) * len(LAYOUTS) * self.rounds
+
+    def side_name(self, layout: str, placement: str) -> str:
+        """As tables and ratios call it."""
+        return layout if len(self.placements) == 1 else f"{layout} {placement}"
 
 
 def hot_model() -> Script:
@@ -113,35 +102,82 @@ class Look:
     diagnosis: Diagnosis
 
 
+class LayoutSide(Side[None, LayoutResult]):
+    """A layout with a placement of variables; a block is a job that is started and watched."""
+
+    def __init__(
+        self, layout: str, placement: str, plan: Plan, stage: Stage, watcher: Watcher
+    ) -> None:
+        self.name = plan.side_name(layout, placement)
+        self._layout = layout
+        self._placement = placement
+        self._plan = plan
+        self._stage = stage
+        self._watcher = watcher
+        self._looks: list[Look] = []
+
+    def block(self, what: None, steps: int | None) -> list[float]:
+        """Seconds of a step, workers together."""
+        plan, watcher = self._plan, self._watcher
+        name = f"round {len(self._looks) + 1} of {plan.rounds}, {self.name}"
+        job = dataclasses.replace(plan.job, layout=self._layout, placement=self._placement)
+        watcher.activity(f"{name}: starting {len(list(job.cluster.tasks()))} tasks")
+        with self._stage.run(job) as running:
+            look = _watch(running, job, plan, self._stage, name, watcher)
+            watcher.activity(f"{name}: ending")
+        self._looks.append(look)
+        self.tensorflow = self._stage.tensorflow
+        watcher.advance()
+        return [1.0 / look.steps_per_s]
+
+    def result(self, case: MeasuredCase[None], rounds: Rounds) -> LayoutResult:
+        """The round in the middle stands for all, but for the steps."""
+        plan = self._plan
+        by_speed = sorted(self._looks, key=lambda each: each.steps_per_s)
+        middle = by_speed[len(by_speed) // 2]
+        return LayoutResult(
+            layout=self._layout,
+            placement=self._placement,
+            protocol=plan.job.protocol,
+            case=plan.case.name,
+            case_workers=plan.case.workers,
+            workers=plan.job.workers,
+            ps=plan.job.ps,
+            nodes=len({load.node for load in middle.loads}),
+            seconds=plan.seconds,
+            steps_per_s=statistics.median(each.steps_per_s for each in self._looks),
+            between_nodes_mb_per_s=middle.between_nodes_mb_per_s,
+            tasks=tuple(middle.loads),
+            step=middle.step,
+            verdicts=tuple(
+                Verdict(
+                    rule=each.rule,
+                    title=each.title,
+                    cost=each.cost,
+                    confidence=each.confidence,
+                    change=each.change,
+                    evidence=tuple(each.evidence),
+                )
+                for each in middle.diagnosis.findings
+            ),
+        )
+
+
 def run(plan: Plan, stage: Stage, watcher: Watcher) -> Record[LayoutResult]:
-    """Runs every side `plan.rounds` times.
+    """Runs every layout under every placement `plan.rounds` times.
 
     Raises:
         TensorwireError: a job failed, did not get up in time, or ended before it was looked at.
     """
-    noise = NoiseWatch()
-    looks: dict[Side, list[Look]] = {side: [] for side in plan.sides}
-    for number in range(plan.rounds):
-        for side in plan.sides if number % 2 == 0 else reversed(plan.sides):
-            name = f"round {number + 1} of {plan.rounds}, {side.name(len(plan.placements))}"
-            job = dataclasses.replace(plan.job, layout=side.layout, placement=side.placement)
-            watcher.activity(f"{name}: starting {len(list(job.cluster.tasks()))} tasks")
-            with stage.run(job) as running:
-                looks[side].append(_watch(running, job, plan, stage, name, watcher))
-                watcher.activity(f"{name}: ending")
-            watcher.advance()
-    rounds = {
-        side.name(len(plan.placements)): [[1.0 / each.steps_per_s] for each in of_side]
-        for side, of_side in looks.items()
-    }
-    return Record(
-        command=COMMAND,
-        tensorflow=stage.tensorflow,
-        results=[_result(plan, side, of_side) for side, of_side in looks.items()],
-        ratios=_ratios(plan, rounds),
-        noise=noise.seen(rounds),
-        lab=stage.document,
-    )
+    sides = [
+        LayoutSide(layout, placement, plan, stage, watcher)
+        for placement in plan.placements
+        for layout in LAYOUTS
+    ]
+    cases = [MeasuredCase(plan.case.name, None, [None] * plan.rounds)]
+    pairs = _pairs(plan)
+    record = measure(COMMAND, sides, cases, Unwatched(), pairs=pairs, back_and_forth=True)
+    return dataclasses.replace(record, lab=stage.document)  # it is known only now
 
 
 def _watch(
@@ -245,7 +281,8 @@ def look_at(
             )
         )
         crossing += _moved(now, then, "tx_bytes", _elsewhere(now.name, node_of)) / seconds / 1e6
-    assert evidence.job is not None
+    if evidence.job is None:
+        raise TensorwireError("the tasks gave no figures of a job")
     split = of_job.typical_split(evidence.job.workers)
     return Look(
         steps_per_s=_steps_per_s(evidence.job, before, after),
@@ -291,51 +328,15 @@ def _steps_per_s(
     return max(rates)
 
 
-def _result(plan: Plan, side: Side, looks: Sequence[Look]) -> LayoutResult:
-    """The round in the middle stands for all, but for the steps."""
-    by_speed = sorted(looks, key=lambda each: each.steps_per_s)
-    middle = by_speed[len(by_speed) // 2]
-    return LayoutResult(
-        layout=side.layout,
-        placement=side.placement,
-        protocol=plan.job.protocol,
-        case=plan.case.name,
-        case_workers=plan.case.workers,
-        workers=plan.job.workers,
-        ps=plan.job.ps,
-        nodes=len({load.node for load in middle.loads}),
-        seconds=plan.seconds,
-        steps_per_s=statistics.median(each.steps_per_s for each in looks),
-        between_nodes_mb_per_s=middle.between_nodes_mb_per_s,
-        tasks=tuple(middle.loads),
-        step=middle.step,
-        verdicts=tuple(
-            Verdict(
-                rule=each.rule,
-                title=each.title,
-                cost=each.cost,
-                confidence=each.confidence,
-                change=each.change,
-                evidence=tuple(each.evidence),
-            )
-            for each in middle.diagnosis.findings
-        ),
-    )
-
-
-def _ratios(plan: Plan, rounds: Mapping[str, Rounds]) -> dict[str, Ratio]:
+def _pairs(plan: Plan) -> list[tuple[str, str]]:
     """Layout against layout under each placement, placement against placement under each layout."""
-    names = {side: side.name(len(plan.placements)) for side in plan.sides}
+    name = plan.side_name
     first, *others = plan.placements
     pairs = [
-        (names[Side(layout, placement)], names[Side(COLOCATED, placement)])
+        (name(layout, placement), name(COLOCATED, placement))
         for placement in plan.placements
         for layout in LAYOUTS
         if layout != COLOCATED
     ]
-    pairs += [
-        (names[Side(layout, other)], names[Side(layout, first)])
-        for layout in LAYOUTS
-        for other in others
-    ]
-    return {f"{a}/{b}": speedup(rounds[a], rounds[b]) for a, b in pairs}
+    pairs += [(name(layout, other), name(layout, first)) for layout in LAYOUTS for other in others]
+    return pairs

@@ -16,7 +16,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import socket
+import sys
 import time
 import uuid
 from collections import Counter
@@ -37,15 +39,13 @@ from tensorwire.measure.peer import (
     installed_tensorflow,
     listening,
 )
-from tensorwire.measure.tasks import Watcher, task_argv
+from tensorwire.measure.tasks import Watcher, host_argv
 
 RELAY = "relay"
 _LEADER = ("worker", 0)
 _POLL_S = 0.2
 _ANSWER_S = 30.0
-_MODULES = frozenset(
-    f"bench.{name}_task" for name in ("tensor", "serve", "strategy", "train", "raw")
-)
+_TASK_NAME = re.compile(r"tensorwire(\.\w+)+:\w+")
 # What an experiment sets for its tasks; all else is as the task's own host has it.
 _ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
 
@@ -86,8 +86,9 @@ class RemoteHost(Host):
     """JSON: what `remote_task` has to know."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """Runs a task of this package there; `argv` is from `task_argv`."""
-        return [*task_argv("measure.remote_task"), self.relay, argv[-1].removeprefix("tensorwire.")]
+        """Runs a task of this package there; `argv` is that of a task host."""
+        module = "tensorwire.measure.remote_task"
+        return [sys.executable, "-m", module, self.relay, argv[-1]]
 
 
 class RemoteHostPool(HostPool):
@@ -232,7 +233,7 @@ def _caller(server: socket.socket, role: HostRole) -> Peer | None:
 def _start(session: _Session, peer: Peer, stack: contextlib.ExitStack) -> None:
     """Starts a task whose standard input and output are `peer`'s connection."""
     wanted: Message = peer.receive(_ANSWER_S)
-    if wanted.get("session") != session.name or wanted.get("module") not in _MODULES:
+    if wanted.get("session") != session.name or not _TASK_NAME.fullmatch(str(wanted.get("task"))):
         peer.close()
         return
     job, index = str(wanted["job"]), int(wanted["index"])
@@ -242,7 +243,8 @@ def _start(session: _Session, peer: Peer, stack: contextlib.ExitStack) -> None:
     peer.set_blocking()
     environment = {name: str(wanted["environment"][name]) for name in wanted["environment"]}
     known = {name: value for name, value in environment.items() if name in _ENVIRONMENT}
-    task = cluster.start(job, index, task_argv(wanted["module"]), env=known, stream=peer.fileno())
+    argv = host_argv(wanted["task"])
+    task = cluster.start(job, index, argv, env=known, stream=peer.fileno())
     session.started.append(_Started(cluster, task, peer))
 
 

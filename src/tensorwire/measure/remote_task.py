@@ -1,8 +1,8 @@
-"""Stands for a task of another host: `python -m tensorwire.measure.remote_task WHERE MODULE`.
+"""Stands for a task of another host: `python -m tensorwire.measure.remote_task WHERE TASK`.
 
-WHERE is JSON: {"agent": address, "hello", "start"} (`two_hosts`). Each line of standard input goes
-to that task, and each of its lines comes out here. Ends as the task ended, with its last words on
-standard error.
+WHERE is JSON: {"agent": address, "hello", "start"} (`remote_hosts`), TASK is as `task_host` takes
+it. Each line of standard input goes to that task, and each of its lines comes out here. This
+process ends as the task ended, with its last words on standard error.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _forward(end: TaskEnd, peer: Peer) -> None:
     peer.end()
 
 
-def main(where: str, module: str) -> int:
+def main(where: str, task: str) -> int:
     end = TaskEnd()
     wanted = json.loads(where)
     try:
         agent = wanted["agent"]
         peer = call_peer(agent, Hello(**wanted["hello"]), f"agent at {agent}", _ANSWER_S)
-        peer.send({**wanted["start"], "module": module, "environment": dict(relay_environment())})
+        peer.send({**wanted["start"], "task": task, "environment": dict(relay_environment())})
         peer.receive(_ANSWER_S)
     except TensorwireError as error:
         end.send({"error": str(error)})

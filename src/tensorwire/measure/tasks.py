@@ -1,24 +1,22 @@
-"""Tasks that stay for a measurement, and the questions that they are asked."""
+"""Tasks that stay for a measurement, as the process that measures starts and asks them."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Protocol
 
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import LocalCluster
+from tensorwire.lab import Task as Process
 from tensorwire.lab.channel import ChannelClosed, Message
+from tensorwire.measure.task import Task
 from tensorwire.scope import Scope
 
 # The first task may have to compile the plug-in.
 _START_TIMEOUT_S = 600.0
-
-
 _OUR_LINES = "tensorwire: "
-
-
 REQUEST_TIMEOUT_S = 120.0
 
 
@@ -32,60 +30,110 @@ class Watcher(Protocol):
         """`count` rounds are done."""
 
 
-def task_argv(module: str) -> list[str]:
-    """The command line of a task that is a module of this package."""
-    return [sys.executable, "-m", f"tensorwire.{module}"]
+class Unwatched:
+    """The Watcher of a measurement that nobody watches."""
+
+    def activity(self, text: str) -> None:
+        pass
+
+    def advance(self, count: int = 1) -> None:
+        pass
 
 
-def answer(cluster: LocalCluster, task: Task, timeout_s: float) -> Message:
+def host_argv(name: str) -> list[str]:
+    """The command line of the host of a task, "MODULE:CLASS"."""
+    return [sys.executable, "-m", "tensorwire.measure.task_host", name]
+
+
+def task_argv(kind: type[Task]) -> list[str]:
+    """The command line of a task."""
+    return host_argv(f"{kind.__module__}:{kind.__qualname__}")
+
+
+def start_task(
+    cluster: LocalCluster,
+    job: str,
+    index: int,
+    kind: type[Task],
+    setup: Message,
+    env: Mapping[str, str] | None = None,
+) -> Process:
+    """Starts a task in a cluster, and does not wait for it; `setup`: the constructor's arguments.
+
+    Raises:
+        TensorwireError: the process cannot be started, or ended at once.
+    """
+    process = cluster.start(job, index, task_argv(kind), env=env, channel=True)
+    send(cluster, process, setup)
+    return process
+
+
+def send(cluster: LocalCluster, process: Process, message: Message) -> None:
+    """Sends a task a message; an error has its last words."""
+    try:
+        process.channel.send(message)
+    except ChannelClosed:
+        raise cluster.error_of(process) from None
+
+
+def answer(cluster: LocalCluster, process: Process, timeout_s: float) -> Message:
     """The task's next message, or an error that has its last words."""
     try:
-        return task.channel.receive(timeout_s)
+        return process.channel.receive(timeout_s)
     except ChannelClosed:
-        raise cluster.error_of(task) from None
+        raise cluster.error_of(process) from None
 
 
 def ask(
-    cluster: LocalCluster, task: Task, message: Message, timeout_s: float = REQUEST_TIMEOUT_S
+    cluster: LocalCluster, process: Process, message: Message, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Message:
     """A request to a task and its answer."""
-    try:
-        task.channel.send(message)
-    except ChannelClosed:
-        raise cluster.error_of(task) from None
-    return answer(cluster, task, timeout_s)
+    send(cluster, process, message)
+    return answer(cluster, process, timeout_s)
 
 
-def wait_started(cluster: LocalCluster, task: Task, watcher: Watcher) -> str:
-    """Waits for a task that got its setup; returns its version of TensorFlow."""
-    version: str = wait_ready(cluster, task, watcher)["tensorflow"]
+def wait_started(cluster: LocalCluster, process: Process, watcher: Watcher) -> str:
+    """Waits for a task that has a TensorFlow; returns the version of that."""
+    version: str = wait_ready(cluster, process, watcher)["tensorflow"]
     return version
 
 
-def wait_ready(cluster: LocalCluster, task: Task, watcher: Watcher) -> Message:
+def wait_ready(cluster: LocalCluster, process: Process, watcher: Watcher) -> Message:
     """Waits for a task that got its setup; returns what it says first.
 
     The first use of a protocol compiles something, perhaps for minutes: what the task says of it in
     its log is passed on.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while not task.channel.wait(1.0) and time.monotonic() < deadline:
-        said = [line for line in task.tail().splitlines() if line.startswith(_OUR_LINES)]
+    while not process.channel.wait(1.0) and time.monotonic() < deadline:
+        said = [line for line in process.tail().splitlines() if line.startswith(_OUR_LINES)]
         if said:
             watcher.activity(said[-1].removeprefix(_OUR_LINES))
-    return answer(cluster, task, 1.0)
+    return answer(cluster, process, 1.0)
 
 
 class TaskProcesses(Scope):
-    """Processes that stay for a measurement. A context manager: none of them survives it."""
+    """Tasks of a cluster, one a job. A context manager: none of them survives it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+        self._processes: dict[str, Process] = {}
 
-    @abstractmethod
     def _start(self) -> None:
-        """Starts them in the cluster."""
+        """Starts them. Overridden where not all of them are started by `_start_task`."""
+
+    def _start_task(
+        self, job: str, kind: type[Task], setup: Message, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._processes[job] = start_task(self._cluster, job, 0, kind, setup, env)
 
     def _open(self, held: contextlib.ExitStack) -> None:
         held.enter_context(self._cluster)
         self._start()
+
+    def _ask(self, job: str, message: Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Message:
+        return ask(self._cluster, self._processes[job], message, timeout_s)
+
+    def address(self, job: str) -> str:
+        """Where the job's task serves, or may."""
+        return self._processes[job].address

@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tensorwire import __version__
-from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
+from tensorwire.bench.job import JobSettings, RunningJob, running
+from tensorwire.bench.job_task import Case, TableSettings
 from tensorwire.bench.models import MODELS
 from tensorwire.measure.contenders import PROTOCOLS
 from tensorwire.measure.record import Machine
@@ -50,13 +51,13 @@ _JOB = "job"
 _PAIR = 2
 """Workers, and ps, of the crowded jobs."""
 
-_SMALL = (Table(256),) * 200
-_LARGE = (Table(1 << 18),) * 4
-_MIXED = (Table(1 << 16),) * 12
+_SMALL = (TableSettings(256),) * 200
+_LARGE = (TableSettings(1 << 18),) * 4
+_MIXED = (TableSettings(1 << 16),) * 12
 
 CASES = (
     Case("nothing"),
-    Case("tiny", tables=(Table(1),)),
+    Case("tiny", tables=(TableSettings(1),)),
     Case("small pull", tables=_SMALL, push=False),
     Case("small push", tables=_SMALL, pull=False),
     Case("small", tables=_SMALL),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tensorwire.errors import UsageError
 from tensorwire.lab.network import BURST_BYTES
 from tensorwire.plan.cluster import COLOCATED, ISOLATED, Cluster
+from tensorwire.units import RATE_EXAMPLE, parse_rate, rate_text
 
 ONE_MACHINE = "one-machine"
 SCENARIOS = (COLOCATED, ISOLATED)
@@ -60,9 +60,6 @@ class Shape:
         )
 
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)bit(?:/s)?", re.IGNORECASE)
-
-
 def link_bytes_per_s(text: str) -> float | None:
     """Reads "10gbit" or "500mbit"; "none" is no limit.
 
@@ -71,15 +68,12 @@ def link_bytes_per_s(text: str) -> float | None:
     """
     if text.lower() == "none":
         return None
-    match = _RATE.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"--link {text}: write it as 10gbit, 500mbit or none")
-    return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[match[2].lower()] / 8
+    bits_per_s = parse_rate(text)
+    if not bits_per_s:
+        raise UsageError(f"--link {text}: write it as {RATE_EXAMPLE}, or none")
+    return bits_per_s / 8
 
 
 def link_text(rate_bytes_per_s: float | None) -> str:
     """As `link_bytes_per_s` reads it."""
-    if rate_bytes_per_s is None:
-        return "none"
-    bits = rate_bytes_per_s * 8
-    return f"{bits / 1e9:g}gbit" if bits >= 1e9 else f"{bits / 1e6:g}mbit"
+    return "none" if rate_bytes_per_s is None else rate_text(rate_bytes_per_s * 8)
