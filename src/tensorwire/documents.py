@@ -1,13 +1,14 @@
-"""Dataclasses to JSON and back."""
+"""Dataclasses to JSON and back: decoded and checked by their annotations."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+import msgspec
 
 from tensorwire.errors import UsageError
 
@@ -19,6 +20,8 @@ def to_document(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: to_document(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {name: to_document(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_document(each) for each in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
@@ -29,18 +32,12 @@ def from_document(record: type[Record], document: Any) -> Record:
     out.
 
     Raises:
-        TypeError, ValueError: the document is no such record.
+        ValueError: the document is no such record.
     """
-    if not isinstance(document, Mapping):
-        raise TypeError(f"{record.__name__} is no object: {document!r}")
-    known: Any = record
-    hints = _hints(known)
-    values = {
-        field.name: _value(hints[field.name], document[field.name])
-        for field in dataclasses.fields(known)
-        if field.name in document
-    }
-    return record(**values)
+    try:
+        return msgspec.convert(document, record)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
 
 
 def of_command(command: str, record: type[Record], document: Any) -> Record:
@@ -53,7 +50,7 @@ def of_command(command: str, record: type[Record], document: Any) -> Record:
         raise UsageError(f"this is no record of `{command}`")
     try:
         return from_document(record, document)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(f"this is no record of `{command}`: {error}") from error
 
 
@@ -61,41 +58,14 @@ def arguments_of(function: Callable[..., Any], document: Mapping[str, Any]) -> d
     """The keyword arguments of `function` that a document has, by the function's annotations.
 
     Raises:
-        TypeError, ValueError: one is unknown or of another type.
+        ValueError: one is unknown or of another type.
     """
     hints = _hints(function)
     if unknown := document.keys() - hints.keys():
-        raise TypeError(f"{function.__qualname__} takes no {min(unknown)!r}")
-    return {name: _value(hints[name], value) for name, value in document.items()}
+        raise ValueError(f"{function.__qualname__} takes no {min(unknown)!r}")
+    return {name: from_document(hints[name], value) for name, value in document.items()}
 
 
 @functools.cache
-def _hints(annotated: Any) -> dict[str, Any]:
-    return typing.get_type_hints(annotated)
-
-
-def _value(hint: Any, value: Any) -> Any:
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return None
-        (hint,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
-    if dataclasses.is_dataclass(hint):
-        return from_document(typing.cast("type[Any]", hint), value)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Mapping:
-        if not isinstance(value, Mapping):
-            raise TypeError(f"no object: {value!r}")
-        return {name: _value(arguments[1], each) for name, each in value.items()}
-    if origin in (Sequence, tuple):
-        if not isinstance(value, (list, tuple)):
-            raise TypeError(f"no list: {value!r}")
-        if origin is tuple and arguments[-1] is not Ellipsis:
-            return tuple(_value(each, item) for each, item in zip(arguments, value, strict=True))
-        return tuple(_value(arguments[0], each) for each in value)
-    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
-        return hint(*map(_value, _hints(hint).values(), value))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint in (bool, int, float, str) and type(value) is not hint:
-        raise TypeError(f"{value!r} is no {hint.__name__}")
-    return value
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(function)

@@ -38,7 +38,7 @@ from tensorwire.measure import statistics
 from tensorwire.measure.contenders import PROTOCOLS
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.record import LatencyUs, Metric, Record, Result
+from tensorwire.measure.record import LabDocument, LatencyUs, Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Chart, Line, Lines, Section, Table
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
@@ -401,7 +401,7 @@ def _measure(
     plan: RpcPlan,
     sides: Sequence[RpcSide],
     watcher: Watcher,
-    lab: Mapping[str, Any] | None = None,
+    lab: LabDocument | None = None,
 ) -> Record[RpcResult]:
     return measure(COMMAND, sides, [Case("requests", None, plan.shares)], watcher, lab=lab)
 

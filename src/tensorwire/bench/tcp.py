@@ -33,7 +33,7 @@ from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.record import Metric, Record, Result
+from tensorwire.measure.record import LabDocument, Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
@@ -249,7 +249,7 @@ def _measure(
     client: End,
     iperf3: Iperf3 | None,
     watcher: Watcher,
-    lab: Mapping[str, Any] | None = None,
+    lab: LabDocument | None = None,
 ) -> Record[TcpResult]:
     sides: list[Side[None, TcpResult]] = []
     for streams in plan.streams:

@@ -6,7 +6,6 @@ them, "ps:0".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorwire.measure.record import Machine
@@ -30,7 +29,7 @@ class Layers:
     """From the link up to tensors, between the hosts that the doctor was given."""
 
     source: str
-    measured: Sequence[Layer]
+    measured: tuple[Layer, ...]
 
     def mb_per_s(self, name: str, protocol: str | None = None) -> float | None:
         """The rate of a layer, or None where it was not measured."""
@@ -97,7 +96,7 @@ class TaskFigures:
     tx_bytes: float = 0.0
     """To tasks of other hosts."""
     rx_bytes: float = 0.0
-    received: Sequence[Flow] = ()
+    received: tuple[Flow, ...] = ()
     steps: float | None = None
     """Of a worker."""
     split: Split | None = None
@@ -143,8 +142,8 @@ class Job:
     source: str
     protocol: str
     tensor_fuse: bool
-    tasks: Sequence[TaskFigures]
-    hosts: Sequence[HostFigures] = ()
+    tasks: tuple[TaskFigures, ...]
+    hosts: tuple[HostFigures, ...] = ()
 
     def of(self, job: str) -> list[TaskFigures]:
         return [task for task in self.tasks if task.job == job]
@@ -169,7 +168,7 @@ class PlacedPart:
     variable: str
     ps: int
     bytes: float
-    tensors: Sequence[str] = ()
+    tensors: tuple[str, ...] = ()
     """The names in `Flow` of what crosses for it, where a running job has told."""
 
 
@@ -179,7 +178,7 @@ class Placement:
 
     source: str
     ps: int
-    parts: Sequence[PlacedPart]
+    parts: tuple[PlacedPart, ...]
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class Sessions:
     """The sessions that the tasks opened."""
 
     source: str
-    without_device_filters: Sequence[str]
+    without_device_filters: tuple[str, ...]
     """Workers that opened one so, though there are several workers."""
 
 
@@ -218,7 +217,7 @@ class Scaling:
     """Runs that differ in the number of their workers."""
 
     source: str
-    runs: Sequence[Run]
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True)

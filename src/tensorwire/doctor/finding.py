@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +21,7 @@ class Finding:
     title: str
     cost: float | None
     """Share of a step's time that the change may save; None where no step was looked at."""
-    evidence: Sequence[str]
+    evidence: tuple[str, ...]
     """Sentences with their figures."""
     confidence: Confidence
     change: str
@@ -35,7 +34,7 @@ class Finding:
 class Diagnosis:
     """The findings, the costliest first, and what they rest on."""
 
-    findings: Sequence[Finding]
-    looked_at: Sequence[str]
-    not_looked_at: Sequence[str]
+    findings: tuple[Finding, ...]
+    looked_at: tuple[str, ...]
+    not_looked_at: tuple[str, ...]
     evidence: Evidence

@@ -123,12 +123,12 @@ class LayoutSide(Side[None, LayoutResult]):
         job = dataclasses.replace(plan.job, layout=self._layout, placement=self._placement)
         watcher.activity(f"{name}: starting {len(list(job.cluster.tasks()))} tasks")
         with self._stage.run(job) as running:
-            look = _watch(running, job, plan, self._stage, name, watcher)
+            seen = _watch(running, job, plan, self._stage, name, watcher)
             watcher.activity(f"{name}: ending")
-        self._looks.append(look)
+        self._looks.append(seen)
         self.tensorflow = self._stage.tensorflow
         watcher.advance()
-        return [1.0 / look.steps_per_s]
+        return [1.0 / seen.steps_per_s]
 
     def result(self, case: MeasuredCase[None], rounds: Rounds) -> LayoutResult:
         """The round in the middle stands for all, but for the steps."""

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -17,6 +16,7 @@ from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.lab.settings import LinkSettings
+from tensorwire.measure.record import LabDocument
 from tensorwire.monitor.fetch import fetch_all
 from tensorwire.monitor.figures import TaskFigures
 from tensorwire.plugin.tensorflow_install import not_installed
@@ -69,7 +69,7 @@ class LabStage(Stage):
         return self._tensorflow
 
     @property
-    def document(self) -> Mapping[str, Any]:
+    def document(self) -> LabDocument:
         rate = self._link.rate_bits_per_s
         return {
             "hosts": self._nodes,

@@ -39,7 +39,7 @@ class Verdict:
     """Share of a step, 0 to 1; None where it is not known."""
     confidence: str
     change: str
-    evidence: Sequence[str]
+    evidence: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class LayoutResult(Result):
     between_nodes_mb_per_s: float
     """What tasks of different nodes sent each other; these and what follows: of the round in the
     middle."""
-    tasks: Sequence[TaskLoad]
+    tasks: tuple[TaskLoad, ...]
     step: str | None
     """Where the time of a worker's step goes, in words; None where that is not known."""
-    verdicts: Sequence[Verdict]
+    verdicts: tuple[Verdict, ...]
     """The costliest first."""
 
     @property

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s.job import Job
+from tensorwire.measure.record import LabDocument
 from tensorwire.monitor.figures import TaskFigures
 
 
@@ -60,7 +61,7 @@ class Stage(ABC):
 
     @property
     @abstractmethod
-    def document(self) -> Mapping[str, object] | None:
+    def document(self) -> LabDocument | None:
         """The lab as a record has it; None outside of one."""
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tensorwire.measure.comparison import by_side_and_case, compare_cases
 from tensorwire.measure.contenders import PAIRS
 from tensorwire.measure.noise import NoiseWatch
-from tensorwire.measure.record import Record, Result
+from tensorwire.measure.record import LabDocument, Record, Result
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
 
@@ -82,7 +82,7 @@ def measure(
     watcher: Watcher,
     *,
     pairs: Sequence[tuple[str, str]] = PAIRS,
-    lab: Mapping[str, Any] | None = None,
+    lab: LabDocument | None = None,
     back_and_forth: bool = False,
 ) -> Record[SomeResult]:
     """Measures; `watcher.advance` is called once for each round of each case.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from tensorwire.documents import from_document
 from tensorwire.lab import Host, Lab, LabSettings, LocalCluster
 from tensorwire.lab.hosts import LOOPBACK
+from tensorwire.measure.record import LabDocument
 
 SERVING_JOBS = frozenset({"ps", "server", "receiver"})
 """The jobs at one end of the link; every other job is at its other end."""
@@ -35,15 +36,12 @@ class HostPool:
         return []
 
     @property
-    def document(self) -> dict[str, Any] | None:
+    def document(self) -> LabDocument | None:
         """The lab as a record has it; None without one."""
         if self._lab is None:
             return None
-        return {
-            **self._lab.settings.document(),
-            "network": self._lab.has_network,
-            "notes": self._lab.notes,
-        }
+        made = {"network": self._lab.has_network, "notes": self._lab.notes}
+        return from_document(LabDocument, {**self._lab.settings.document(), **made})
 
     def cluster(self, jobs: Mapping[str, int]) -> LocalCluster:
         """A cluster with so many tasks of each job, none of whose ends shares a host."""
@@ -83,13 +81,13 @@ def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Hos
     return placed
 
 
-def lab_notes(lab: Mapping[str, Any] | None) -> list[str]:
+def lab_notes(lab: LabDocument | None) -> list[str]:
     """The hosts of the lab, and what was asked for and is not so; nothing without a lab."""
     if lab is None:
         return []
     words = [f"{lab['hosts']} hosts"]
     for name, unit in _LAB_UNITS:
-        of_all = lab[name]
+        of_all = lab[name]  # type: ignore[literal-required]
         if isinstance(of_all, list):
             words.append(
                 "/".join("-" if one is None else f"{one:g}" for one in of_all) + f" {unit}"

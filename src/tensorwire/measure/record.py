@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import tensorwire
-from tensorwire.documents import from_document
+from tensorwire.documents import from_document, to_document
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
 from tensorwire.measure.section import Section
@@ -107,6 +107,22 @@ class Result(ABC):
 _RESULT_TYPES: dict[str, type[Result]] = {}
 
 
+class LabDocument(TypedDict):
+    """The hosts in a box as a record has them: `LabSettings.document`, and what came of it.
+
+    Of rate, delay and CPUs one value where all hosts have the same, else one for each.
+    """
+
+    hosts: int
+    rate_mbit_per_s: float | list[float | None] | None
+    delay_us: float | list[float | None] | None
+    cpus: float | list[float | None] | None
+    network: bool
+    """Whether there was a link."""
+    notes: list[str]
+    """What was asked for and is not so."""
+
+
 @dataclass(frozen=True)
 class Ratio:
     """How many times as fast one side is as the other."""
@@ -135,6 +151,7 @@ def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+Known = TypeVar("Known")
 Result_co = TypeVar("Result_co", bound=Result, covariant=True)
 
 
@@ -155,9 +172,8 @@ class Record(Generic[Result_co]):
     host: Machine = field(default_factory=Machine.here)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     noise: Noise | None = None
-    lab: Mapping[str, Any] | None = None
-    """The lab's settings (`LabSettings.document`) with "network" and "notes": whether there was a
-    link, and what was asked for and is not so. None outside a lab."""
+    lab: LabDocument | None = None
+    """None outside a lab."""
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
 
@@ -210,7 +226,6 @@ class Record(Generic[Result_co]):
         try:
             result_type: Any = _RESULT_TYPES[document["command"]]
             intervals = document.get("intervals", {})
-            noise = document.get("noise")
             time = document.get("time", "")
             if not document["results"] or not isinstance(time, str):
                 raise ValueError("it has no results, or a time that is none")
@@ -221,12 +236,12 @@ class Record(Generic[Result_co]):
                 host=from_document(Machine, document["host"]),
                 results=[from_document(result_type, entry) for entry in document["results"]],
                 ratios={
-                    name: Ratio(float(value), _interval(intervals.get(name)))
+                    name: from_document(Ratio, {"value": value, "interval": intervals.get(name)})
                     for name, value in document["ratios"].items()
                 },
-                ceilings={k: float(v) for k, v in document.get("ceilings", {}).items()},
-                noise=None if noise is None else from_document(Noise, noise),
-                lab=_lab(document.get("lab")),
+                ceilings=from_document(dict[str, float], document.get("ceilings", {})),
+                noise=_optional(Noise, document.get("noise")),
+                lab=_optional(LabDocument, document.get("lab")),
                 time=time,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -248,38 +263,8 @@ def not_a_record(error: Exception) -> TensorwireError:
 
 def json_text(document: dict[str, Any]) -> str:
     """JSON as records are written: a line a field, floats with six significant digits."""
-    return json.dumps(_rounded(document), indent=1) + "\n"
+    return json.dumps(to_document(document), indent=1) + "\n"
 
 
-def _lab(lab: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Checked: pages read it field by field."""
-    if lab is None:
-        return None
-    if not isinstance(lab["network"], bool) or not isinstance(lab["hosts"], int):
-        raise ValueError(f"no lab: {lab!r}")
-    if not all(isinstance(note, str) for note in lab["notes"]):
-        raise ValueError(f"its notes are no text: {lab['notes']!r}")
-    for name in ("rate_mbit_per_s", "delay_us", "cpus"):
-        of_all = lab[name]
-        for one in of_all if isinstance(of_all, list) else [of_all]:
-            if one is not None and not isinstance(one, (int, float)):
-                raise ValueError(f"{name} is no number: {one!r}")
-    return lab
-
-
-def _interval(bounds: Sequence[float] | None) -> tuple[float, float] | None:
-    if bounds is None:
-        return None
-    low, high = bounds
-    return float(low), float(high)
-
-
-def _rounded(value: Any) -> Any:
-    """Floats with six significant digits: more would be noise."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(entry) for entry in value]
-    return value
+def _optional(kind: type[Known], document: Any) -> Known | None:
+    return None if document is None else from_document(kind, document)

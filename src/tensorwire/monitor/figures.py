@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorwire.documents import from_document
 
 OUT = "out"
 IN = "in"
 FUSED = "fused"
 """Of a tensor that went out as a part of another one (`tensor_fuse`), which counts as well."""
-
-_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -175,11 +175,11 @@ class TaskFigures:
     """Tensors that travelled in `fused_messages`."""
     recv_waiting_us: int
     """Time in which at least one Recv waited for another task."""
-    pool: PoolFigures
-    tasks: tuple[ServedTask, ...]
-    peers: tuple[Traffic, ...]
-    reactors: tuple[ReactorFigures, ...]
-    tensors: tuple[TensorFigures, ...]
+    pool: PoolFigures = PoolFigures()
+    tasks: tuple[ServedTask, ...] = ()
+    peers: tuple[Traffic, ...] = ()
+    reactors: tuple[ReactorFigures, ...] = ()
+    tensors: tuple[TensorFigures, ...] = ()
     session_graphs: int = 0
     """That sessions of this task execute."""
     unfiltered_graphs: int = 0
@@ -216,34 +216,10 @@ class TaskFigures:
         Raises:
             ValueError: something is missing.
         """
-        return _read(
-            cls,
-            record,
-            process=_read(ProcessFigures, record.get("process", {})),
-            pool=_read(PoolFigures, record.get("pool", {})),
-            tasks=_read_all(ServedTask, record.get("tasks", ())),
-            peers=_read_all(Traffic, record.get("peers", ())),
-            reactors=_read_all(ReactorFigures, record.get("reactors", ())),
-            tensors=_read_all(TensorFigures, record.get("tensors", ())),
-            steps=_read(StepTotals, record.get("steps", {})),
-            variables=_read_all(VariableFigures, record.get("variables", ())),
-        )
+        return from_document(cls, record)
 
 
 def short_name(task: str) -> str:
     """ "ps:0" of "/job:ps/replica:0/task:0"; anything else as it is."""
     found = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", task)
     return f"{found[1]}:{found[2]}" if found else task
-
-
-def _read(cls: type[_Record], record: Mapping[str, Any], **made: Any) -> _Record:
-    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    values = {name: value for name, value in record.items() if name in known}
-    try:
-        return cls(**{**values, **made})
-    except TypeError as error:
-        raise ValueError(f"these are no figures of a task: {error}") from None
-
-
-def _read_all(cls: type[_Record], records: Any) -> tuple[_Record, ...]:
-    return tuple(_read(cls, record) for record in records)

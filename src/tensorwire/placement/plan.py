@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tensorwire.documents import from_document
 from tensorwire.errors import UsageError
 from tensorwire.placement import packing
 from tensorwire.placement.packing import Load
@@ -58,8 +59,7 @@ class Model:
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> Model:
         """Reads what `to_document` wrote."""
-        crossings = [Crossing(**entry) for entry in document["crossings"]]
-        return Model(variables_of(document), tuple(crossings))
+        return from_document(Model, document)
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,7 @@ def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:
 
 def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
     """Those of a plan or a dry run; KeyError, TypeError or ValueError where it is neither."""
-    names = [each.name for each in dataclasses.fields(Variable)]
-    return tuple(
-        Variable(**{**{n: entry[n] for n in names}, "shape": tuple(entry["shape"])})
-        for entry in document["variables"]
-    )
+    return from_document(tuple[Variable, ...], document["variables"])
 
 
 def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Variable, ...]:
