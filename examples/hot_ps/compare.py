@@ -23,7 +23,7 @@ from tensorwire.measure.record import Machine
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.lab.settings import parse
-from tensorwire.monitor import announce
+from tensorwire.metrics import announce
 from tensorwire.report import page, terminal
 from tensorwire.measure.section import Bar, Bars, Report, Section, Table
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.fault_task import FaultWorker, Table, Work
 from tensorwire.bench.server_task import ServerTask
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
+from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
 from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
 
@@ -205,7 +205,9 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
         cluster.check()
 
 
-def _start(cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets: str) -> Task:
+def _start(
+    cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets: str
+) -> TaskProcess:
     slow = job.slow_worker if (name, index) == ("worker", job.workers - 1) else None
     setup: Message = {"spec": cluster.spec, "job": name, "index": index, "protocol": job.protocol}
     if name == "worker":
@@ -235,7 +237,7 @@ def _start(cluster: LocalCluster, job: FaultJob, name: str, index: int, sockets:
     )
 
 
-def _endpoint(cluster: LocalCluster, task: Task, sockets: str) -> str:
+def _endpoint(cluster: LocalCluster, task: TaskProcess, sockets: str) -> str:
     path = Path(sockets, f"{task.job}-{task.index}.sock")
     deadline = time.monotonic() + _ENDPOINT_TIMEOUT_S
     while not path.exists():

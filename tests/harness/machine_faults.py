@@ -23,10 +23,10 @@ import psutil
 
 from harness.survival import Job, JobSettings
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Host, guard
-from tensorwire.lab.guardian import Guard
+from tensorwire.lab import Host, cleanup_process
+from tensorwire.lab.cleanup_guard import CleanupGuard
 from tensorwire.lab.hosts import LOOPBACK
-from tensorwire.scope import Scope
+from tensorwire.owning_context import OwningContext
 
 _TIMEOUT_S = 120.0
 _DAY_S = 86400
@@ -37,7 +37,7 @@ class NotHere(TensorwireError):
     """This machine or this user cannot make the fault."""
 
 
-class MachineFault(Scope, ABC):
+class MachineFault(OwningContext, ABC):
     """A fault of machines, and the machines of a job that can have it.
 
     A context manager: nothing of it is left afterwards. Entering it raises NotHere where it cannot
@@ -116,12 +116,12 @@ class LittleMemory(MachineFault):
             Path("/sys/fs/cgroup"): ("memory.max", "memory.current"),
         }
         # The guard first: it looks after groups that are not there, too.
-        held.callback(Guard(cgroups=[mount / name for mount in files]).dismiss)
+        held.callback(CleanupGuard(cgroups=[mount / name for mount in files]).dismiss)
         for mount, (limit, used) in files.items():
             group = mount / name
             with contextlib.suppress(OSError):
                 group.mkdir()
-                held.callback(guard.remove_cgroup, group)
+                held.callback(cleanup_process.remove_cgroup, group)
                 if (group / limit).exists():
                     self._limit, self._used = group / limit, group / used
                     self.hosts = [LOOPBACK, Host(LOOPBACK.address, cgroup=group), LOOPBACK]

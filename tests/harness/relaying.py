@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from harness import relay
 from tensorwire.lab.network import NetworkUnavailable
 from tensorwire.lab.settings import HostSettings
-from tensorwire.scope import Scope
+from tensorwire.owning_context import OwningContext
 
 _TIMEOUT_S = 20.0
 
 
-class RelayProcess(Scope):
+class RelayProcess(OwningContext):
     """A context manager: its interfaces are there within, and gone afterwards."""
 
     def __init__(self, switch: str, hosts: Sequence[str]) -> None:

@@ -24,8 +24,8 @@ import psutil
 from harness.relaying import RelayProcess
 from harness.survival_task import digest, undisturbed
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, Task
-from tensorwire.scope import Scope
+from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
+from tensorwire.owning_context import OwningContext
 
 START_TIMEOUT_S = 120.0
 _TASK = Path(__file__).with_name("survival_task.py")
@@ -100,7 +100,7 @@ class Told:
     """Of each ps's variable when the training was stopped."""
 
 
-class Job(Scope):
+class Job(OwningContext):
     """The tasks of a job and what its chief tells. A context manager: nothing is left afterwards.
 
     Every wait has a deadline, and raises TensorwireError with the chief's words when it has passed.
@@ -130,10 +130,10 @@ class Job(Scope):
         self.tensorflow: str | None = None
         """Its version, once a task serves."""
         self.changed = threading.Condition()
-        self._serving: set[Task] = set()
-        self._ended: set[Task] = set()
+        self._serving: set[TaskProcess] = set()
+        self._ended: set[TaskProcess] = set()
         self._directory = directory
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, TaskProcess] = {}
         self._readers: list[threading.Thread] = []
         self._expected: list[list[int]] = []
         self._reference = self._undisturbed()
@@ -165,7 +165,7 @@ class Job(Scope):
         for reader in self._readers:
             reader.join(10)
 
-    def begin(self, name: str, environment: Mapping[str, str] | None = None) -> Task:
+    def begin(self, name: str, environment: Mapping[str, str] | None = None) -> TaskProcess:
         """Starts a task, for the first time or again, without waiting for it."""
         job, _, index = name.partition(":")
         task = self.cluster.start(
@@ -210,7 +210,7 @@ class Job(Scope):
             if task not in self._serving:
                 raise self.cluster.error_of(task)
 
-    def _listen(self, task: Task) -> None:
+    def _listen(self, task: TaskProcess) -> None:
         message: Mapping[str, object] | None = {}
         while message is not None:
             message = None
@@ -225,7 +225,7 @@ class Job(Scope):
                     self._take(task, message)
                 self.changed.notify_all()
 
-    def _take(self, task: Task, message: Mapping[str, object]) -> None:
+    def _take(self, task: TaskProcess, message: Mapping[str, object]) -> None:
         told = self.told
         if "tensorflow" in message:
             self._serving.add(task)
@@ -255,7 +255,7 @@ class Job(Scope):
         settings = self.settings
         return undisturbed(settings.ps, settings.workers, settings.elements)
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> TaskProcess:
         return self._tasks[name]
 
     def names(self) -> list[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from tensorwire.monitor.figures import (
+from tensorwire.metrics.task_metrics import (
+    PeerTraffic,
     PoolFigures,
     ProcessFigures,
     ServedTask,
     TaskFigures,
     TensorFigures,
-    Traffic,
 )
 
-_NOTHING = dict.fromkeys([field.name for field in dataclasses.fields(Traffic)][2:], 0)
+_NOTHING = dict.fromkeys([field.name for field in dataclasses.fields(PeerTraffic)][2:], 0)
 STEP_BYTES = 1_000_000
 
 
@@ -44,7 +44,7 @@ def figures(
         recv_waiting_us=0,
         pool=PoolFigures(),
         tasks=(ServedTask(name, 0),),
-        peers=tuple(Traffic(name, full_name(p), **{**_NOTHING, **moved}) for p in peers),
+        peers=tuple(PeerTraffic(name, full_name(p), **{**_NOTHING, **moved}) for p in peers),
         reactors=(),
         tensors=()
         if is_ps

@@ -14,13 +14,13 @@ import pytest
 
 from harness.faults import JOBS, FaultJob
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import Evidence, Job
+from tensorwire.doctor.evidence import Evidence, JobEvidence
 from tensorwire.doctor.finding import SMALLEST_COST
 from tensorwire.doctor.gather.plans import placement_of_plan
 from tensorwire.doctor.records import read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
-from tensorwire.monitor import cores
+from tensorwire.metrics import cores
 from tensorwire.placement import plan
 from tensorwire.placement.plan import Variable
 from tensorwire.report import doctor as report
@@ -33,7 +33,7 @@ def look(name: str) -> Evidence:
     return read(LOOKS / f"{name.replace(' ', '-')}.json")
 
 
-def job_of(evidence: Evidence) -> Job:
+def job_of(evidence: Evidence) -> JobEvidence:
     assert evidence.job is not None
     return evidence.job
 
@@ -202,7 +202,7 @@ TWO_JOBS = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
     from test_top import figures, in_cluster
-    from tensorwire.monitor import announce, endpoint
+    from tensorwire.metrics import announce, endpoint
     (now,) = in_cluster({cluster!r}, [figures("ps:0", 10, 50.0)])
     address = endpoint.serve(lambda: now, port=0).address
     announce.announce(address)

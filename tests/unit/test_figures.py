@@ -21,16 +21,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.monitor import announce, endpoint, fetch, prometheus
-from tensorwire.monitor.collect import source
-from tensorwire.monitor.figures import (
+from tensorwire.metrics import announce, endpoint, fetch, prometheus
+from tensorwire.metrics.collect import source
+from tensorwire.metrics.task_metrics import (
+    PeerTraffic,
     PoolFigures,
     ProcessFigures,
     ReactorFigures,
     ServedTask,
     TaskFigures,
     TensorFigures,
-    Traffic,
     short_name,
 )
 
@@ -39,9 +39,9 @@ WORKER = "/job:worker/replica:0/task:3"
 ROOT = Path(__file__).parents[2]
 
 
-def traffic(task: str = PS, peer: str = WORKER, **changes: int) -> Traffic:
-    names = [field.name for field in dataclasses.fields(Traffic)][2:]
-    return Traffic(task, peer, **{**{name: i + 1 for i, name in enumerate(names)}, **changes})
+def traffic(task: str = PS, peer: str = WORKER, **changes: int) -> PeerTraffic:
+    names = [field.name for field in dataclasses.fields(PeerTraffic)][2:]
+    return PeerTraffic(task, peer, **{**{name: i + 1 for i, name in enumerate(names)}, **changes})
 
 
 FIGURES = TaskFigures(
@@ -296,7 +296,7 @@ def test_run_passes_the_endpoint_on_to_the_tasks(tensorwire: Any, tmp_path: Path
 def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: Path) -> None:
     code = """if True:
         import json, sys
-        from tensorwire.monitor import announce
+        from tensorwire.metrics import announce
         announce.announce("127.0.0.1:1")
         print(json.dumps([(a.pid, a.address) for a in announce.discover()]), flush=True)
         """
@@ -311,7 +311,7 @@ def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: P
 def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
     code = """if True:
         import time
-        from tensorwire.monitor import announce
+        from tensorwire.metrics import announce
         announce.announce("127.0.0.1:1")
         print("announced", flush=True)
         time.sleep(60)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tensorwire.errors import UsageError
-from tensorwire.monitor.nic import NicRate, Watch, choose, nominal_mbit_per_s
+from tensorwire.metrics.nic import NicRate, Watch, choose, nominal_mbit_per_s
 from tensorwire.report import nic as lines
 
 MB = 1_000_000

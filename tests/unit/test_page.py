@@ -12,7 +12,16 @@ import pytest
 from tensorwire.bench.transfer import TransferResult
 from tensorwire.errors import TensorwireError
 from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
-from tensorwire.measure.section import Bar, Bars, Line, Lines, Report, Section, Stage, Waterfall
+from tensorwire.measure.section import (
+    Bar,
+    Bars,
+    Line,
+    Lines,
+    Report,
+    Section,
+    Waterfall,
+    WaterfallStage,
+)
 from tensorwire.report import charts, page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page's test needs playwright")
@@ -59,8 +68,8 @@ EVERY_CHART = Report(
                     "From the link to training",
                     "MB/s",
                     [
-                        Stage("link", 1250.0, "raw"),
-                        Stage("grpc rpc", 500.0, "grpc", before=1250.0),
+                        WaterfallStage("link", 1250.0, "raw"),
+                        WaterfallStage("grpc rpc", 500.0, "grpc", before=1250.0),
                     ],
                 ),
                 Lines(

@@ -11,11 +11,11 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
-from tensorwire.plan import advice, examples, kept, sources, sweep, target
+from tensorwire.plan import advice, calibration_file, examples, sources, sweep, target
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import PsLoad, alike, loads
-from tensorwire.plan.question import Question, placed
+from tensorwire.plan.prediction_request import PredictionRequest, placed
 from tensorwire.plan.shape import Shape, link_bytes_per_s
 
 LOOKS = Path(__file__).with_name("looks")
@@ -37,33 +37,35 @@ CALIBRATION = dataclasses.replace(
 )
 
 
-def question(placement: str = "round_robin", side: str = "grpc++", **shape: object) -> Question:
+def question(
+    placement: str = "round_robin", side: str = "grpc++", **shape: object
+) -> PredictionRequest:
     of = Shape(**{"workers": 4, "ps": 2, **shape})  # type: ignore[arg-type]
-    return Question(JOB, CALIBRATION, side, placement, of, steps=20)
+    return PredictionRequest(JOB, CALIBRATION, side, placement, of, steps=20)
 
 
 class TestRecords:
     def test_a_calibration_is_read_as_it_was_kept(self, tmp_path: Path) -> None:
         path = tmp_path / "calibration.json"
         path.write_text(json.dumps(CALIBRATION.to_document()))
-        assert kept.read(path) == CALIBRATION
-        assert Job.from_document(kept.read(path).jobs["ctr"]) == JOB
+        assert calibration_file.read(path) == CALIBRATION
+        assert JobModel.from_document(calibration_file.read(path).jobs["ctr"]) == JOB
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"command": "bench train"}'])
     def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "other.json"
         path.write_text(text)
         with pytest.raises(TensorwireError, match=r"other\.json"):
-            kept.read(path)
+            calibration_file.read(path)
 
     def test_a_calibration_that_is_kept_is_the_users_own(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-        assert not kept.own_path().exists()
-        path = kept.keep(CALIBRATION)
-        assert path == kept.own_path()
-        assert kept.read(path) == CALIBRATION
+        assert not calibration_file.own_path().exists()
+        path = calibration_file.keep(CALIBRATION)
+        assert path == calibration_file.own_path()
+        assert calibration_file.read(path) == CALIBRATION
 
 
 class TestLoads:
@@ -72,7 +74,7 @@ class TestLoads:
         hot = JobVariable(
             Variable("hot", (100, 4), 4), Transfer(1, 80), Transfer(1, 400), ps_cpu_s=1.0, rows=rows
         )
-        job = Job("j", "", 1, (hot,), 0.0)
+        job = JobModel("j", "", 1, (hot,), 0.0)
         plan = dataclasses.replace(placed(job, "round_robin", 2), tasks={"hot": (0, 1)})
         first, second = loads(job, plan)
         # Rows 0 to 49 have all of the first range and 40 of the 90 rows of the second.
@@ -144,7 +146,9 @@ class TestTarget:
         asked = question("balanced")
         simulated: list[int] = []
         with (
-            mock.patch.object(Question, "answer", lambda self: simulated.append(self.shape.ps)),
+            mock.patch.object(
+                PredictionRequest, "answer", lambda self: simulated.append(self.shape.ps)
+            ),
             pytest.raises(TensorwireError, match="no cluster of up to"),
         ):
             target.cheapest([asked], 1e9, target.Prices(1.0, 0.0))

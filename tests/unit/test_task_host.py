@@ -10,7 +10,7 @@ import pytest
 
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster
-from tensorwire.lab import Task as Process
+from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure.task_host import answers, task_type
 from tensorwire.measure.tasks import answer, ask, host_argv

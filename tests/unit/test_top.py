@@ -19,23 +19,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tensorwire.monitor import announce
-from tensorwire.monitor.figures import (
+from tensorwire.metrics import announce
+from tensorwire.metrics.rates import JobRates, between, by_cluster, find_imbalances, job_rates
+from tensorwire.metrics.task_metrics import (
+    PeerTraffic,
     PoolFigures,
     ProcessFigures,
     ReactorFigures,
     ServedTask,
     TaskFigures,
     TensorFigures,
-    Traffic,
     VariableFigures,
 )
-from tensorwire.monitor.rates import JobRates, between, by_cluster, find_imbalances, job_rates
 from tensorwire.report.top import screen
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 MB = 1_000_000
-ZERO = dict.fromkeys([field.name for field in dataclasses.fields(Traffic)][2:], 0)
+ZERO = dict.fromkeys([field.name for field in dataclasses.fields(PeerTraffic)][2:], 0)
 
 
 def full_name(task: str) -> str:
@@ -64,7 +64,7 @@ def figures(
         pool=PoolFigures(),
         tasks=(ServedTask(name, 0),),
         peers=(
-            Traffic(
+            PeerTraffic(
                 name,
                 peer,
                 **{
@@ -201,7 +201,7 @@ TASK = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
     from test_top import figures
-    from tensorwire.monitor import announce, endpoint
+    from tensorwire.metrics import announce, endpoint
     began = time.monotonic()
     def now():
         return figures("ps:0", 1 + time.monotonic() - began, 50.0)

@@ -13,11 +13,11 @@ from typing import Protocol
 from tensorwire.cluster import data_port, split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster
-from tensorwire.lab import Task as Process
+from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.peer import Hello, Peer, await_peer, call_peer
-from tensorwire.measure.task import Task
+from tensorwire.measure.task import HostedTask
 from tensorwire.measure.tasks import TaskProcesses, Watcher, ask, wait_ready
 
 DEFAULT_PORT = 12222
@@ -67,7 +67,7 @@ class RawProcesses(TaskProcesses):
 
     def __init__(
         self,
-        kind: type[Task],
+        kind: type[HostedTask],
         setups: Mapping[str, Message],
         host_pool: HostPool = THIS_MACHINE,
     ) -> None:

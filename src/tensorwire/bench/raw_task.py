@@ -17,12 +17,12 @@ import numpy as np
 from tensorwire.bench.raw import Buffer, RawTcp, rpc_end
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import Task, request, used_cpu_s
+from tensorwire.measure.task import HostedTask, request, used_cpu_s
 
 _CONNECT_TIMEOUT_S = 30.0
 
 
-class RpcTask(Task):
+class RpcTask(HostedTask):
     """A server or a client."""
 
     def __init__(self, protocol: str) -> None:
@@ -66,7 +66,7 @@ class RpcTask(Task):
         return {"cpu_s": used_cpu_s()}
 
 
-class TcpTask(Task):
+class TcpTask(HostedTask):
     """A sender or a receiver."""
 
     def __init__(self, message_size: int) -> None:
@@ -127,7 +127,7 @@ class TcpTask(Task):
         }
 
 
-class MemcpyTask(Task):
+class MemcpyTask(HostedTask):
     """A buffer, and another that it is copied to."""
 
     def __init__(self, message_size: int) -> None:

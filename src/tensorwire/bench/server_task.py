@@ -10,13 +10,13 @@ from typing import Any
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import Task, request, thread_count, used_cpu_s
+from tensorwire.measure.task import HostedTask, request, thread_count, used_cpu_s
 from tensorwire.measure.task_host import first_line
 
 GRPCPP = "grpc++"
 
 
-class PluginTask(Task):
+class PluginTask(HostedTask):
     """A task with a TensorFlow, and with the plug-in where it needs that."""
 
     def __init__(self, needs_plugin: bool) -> None:

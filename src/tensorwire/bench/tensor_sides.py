@@ -14,7 +14,7 @@ from tensorwire.lab.channel import Message
 from tensorwire.measure.contenders import Contender
 from tensorwire.measure.experiment import Side, SomeResult, What
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.task import Task
+from tensorwire.measure.task import HostedTask
 from tensorwire.measure.tasks import REQUEST_TIMEOUT_S, TaskProcesses, Watcher, wait_started
 
 _SLOWEST_MB_PER_S = 20.0
@@ -54,7 +54,7 @@ class ClusterSide(TaskProcesses, Side[What, SomeResult]):
     def __init__(
         self,
         contender: Contender,
-        kinds: Mapping[str, type[Task]],
+        kinds: Mapping[str, type[HostedTask]],
         host_pool: HostPool = THIS_MACHINE,
     ) -> None:
         """`kinds`: what the task of each job is."""

@@ -19,7 +19,7 @@ from typing import Any
 from tensorwire.bench.models import MODELS, examples
 from tensorwire.bench.train_task import TrainTask, TrainWorker
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab import Task as Process
+from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
 from tensorwire.measure.comparison import times

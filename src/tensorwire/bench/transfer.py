@@ -79,7 +79,7 @@ class TransferResult(Result):
         return _section(record)
 
 
-class Plan(ABC):
+class TensorSizes(ABC):
     """What is moved."""
 
     protocols: tuple[str, ...]
@@ -110,7 +110,7 @@ class Plan(ABC):
 
 
 @dataclass(frozen=True)
-class TransferPlan(Plan):
+class TransferPlan(TensorSizes):
     """One size. In MB of 10^6 bytes; `iters` steps of each contender, over all rounds."""
 
     data_mb: float = 100.0
@@ -134,7 +134,7 @@ class TransferPlan(Plan):
 
 
 @dataclass(frozen=True)
-class SizesPlan(Plan):
+class SizesPlan(TensorSizes):
     """Several sizes, each a multiple of 4 bytes."""
 
     sizes_bytes: tuple[int, ...] = SIZES_BYTES
@@ -203,7 +203,9 @@ class TransferSide(TensorSide[TransferResult]):
         )
 
 
-def run(plan: Plan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Record[TransferResult]:
+def run(
+    plan: TensorSizes, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
@@ -220,7 +222,7 @@ def run(plan: Plan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Rec
     )
 
 
-def _check_memory(plan: Plan) -> None:
+def _check_memory(plan: TensorSizes) -> None:
     largest = max(case.what.data_mb for case in plan.cases)
     needed = plan.needed_bytes(largest * 1e6)
     needed += ceilings.COPIES * min(plan.ceiling_bytes, ceilings.LARGEST_BUFFER_BYTES)

@@ -157,8 +157,8 @@ def _of_job(
     from tensorwire.doctor.gather import running
     from tensorwire.doctor.records import read, scaling_of
     from tensorwire.measure.record import Machine
-    from tensorwire.monitor.fetch import check_address
-    from tensorwire.monitor.job import Job
+    from tensorwire.metrics.fetch import check_address
+    from tensorwire.metrics.observed_job import ObservedJob
     from tensorwire.report.progress import ProgressDisplay
 
     if records:
@@ -167,7 +167,7 @@ def _of_job(
     named = None
     if endpoints is not None:
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    addresses = Job(named).addresses()
+    addresses = ObservedJob(named).addresses()
     evidence = Evidence()
     if addresses:
         with ProgressDisplay("doctor", 1) as progress:

@@ -29,7 +29,7 @@ def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None
 
     All interfaces that are up, or those named. Ctrl-C ends it with the averages.
     """
-    from tensorwire.monitor.nic import Watch, choose
+    from tensorwire.metrics.nic import Watch, choose
     from tensorwire.report import nic as lines
 
     watch = Watch(choose(interfaces))

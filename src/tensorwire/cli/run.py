@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tensorwire.errors import UsageError
-from tensorwire.monitor import endpoint
+from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
 from tensorwire.run import environment as run_environment
 

@@ -12,8 +12,8 @@ from rich.live import Live
 
 from tensorwire.cli.numbers import Number
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.monitor.fetch import check_address
-from tensorwire.monitor.job import Job
+from tensorwire.metrics.fetch import check_address
+from tensorwire.metrics.observed_job import ObservedJob
 from tensorwire.report.top import screen, waiting_screen
 
 _NO_TASK = (
@@ -57,7 +57,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
     named = None
     if endpoints is not None:
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    job = Job(named)
+    job = ObservedJob(named)
     if not job.addresses():
         raise TensorwireError(_NO_TASK)
     console = Console(highlight=False)
@@ -68,7 +68,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
             _show_live(console, job, interval)
 
 
-def _show_once(console: Console, job: Job, interval: float, as_json: bool) -> None:
+def _show_once(console: Console, job: ObservedJob, interval: float, as_json: bool) -> None:
     job.look()
     time.sleep(interval)
     rates = job.look()
@@ -81,7 +81,7 @@ def _show_once(console: Console, job: Job, interval: float, as_json: bool) -> No
         console.print(screen(rates, interval))
 
 
-def _show_live(console: Console, job: Job, interval: float) -> None:
+def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
     with Live(
         waiting_screen("looking …"), console=console, screen=True, auto_refresh=False
     ) as live:

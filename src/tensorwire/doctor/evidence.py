@@ -12,7 +12,7 @@ from tensorwire.measure.record import Machine
 
 
 @dataclass(frozen=True)
-class Layer:
+class MeasuredLayer:
     """One way between two of the hosts, measured."""
 
     name: str
@@ -29,7 +29,7 @@ class Layers:
     """From the link up to tensors, between the hosts that the doctor was given."""
 
     source: str
-    measured: tuple[Layer, ...]
+    measured: tuple[MeasuredLayer, ...]
 
     def mb_per_s(self, name: str, protocol: str | None = None) -> float | None:
         """The rate of a layer, or None where it was not measured."""
@@ -136,7 +136,7 @@ class HostFigures:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobEvidence:
     """A job while it runs."""
 
     source: str
@@ -225,7 +225,7 @@ class Evidence:
     """All that was looked at; what was not is None."""
 
     layers: Layers | None = None
-    job: Job | None = None
+    job: JobEvidence | None = None
     placement: Placement | None = None
     input: InputProbe | None = None
     sessions: Sessions | None = None

@@ -6,10 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tensorwire.doctor.evidence import Flow, Job, Split, TaskFigures
+from tensorwire.doctor.evidence import Flow, JobEvidence, Split, TaskFigures
 
 
-def ps_bytes(job: Job) -> dict[str, float]:
+def ps_bytes(job: JobEvidence) -> dict[str, float]:
     """Bytes of tensors that each ps sent to workers and got from them."""
     moved: Counter[str] = Counter({task.task: 0.0 for task in job.ps})
     for task in job.tasks:
@@ -20,7 +20,7 @@ def ps_bytes(job: Job) -> dict[str, float]:
     return dict(moved)
 
 
-def flows_of(job: Job, ps: str) -> tuple[list[Flow], list[Flow]]:
+def flows_of(job: JobEvidence, ps: str) -> tuple[list[Flow], list[Flow]]:
     """What the workers read from a ps, and what they sent to it; a name once for each worker."""
     read = [flow for worker in job.workers for flow in worker.received if flow.peer == ps]
     sent = [flow for task in job.ps if task.task == ps for flow in task.received]
@@ -51,24 +51,24 @@ def typical_split(workers: Sequence[TaskFigures]) -> Split | None:
     )
 
 
-def waiting_share(job: Job) -> float | None:
+def waiting_share(job: JobEvidence) -> float | None:
     """Of a worker's step, what it waits for ps and wire."""
     split = typical_split(job.workers)
     return None if split is None else (split.ps_s + split.wire_s) / split.step_s
 
 
-def communicating_share(job: Job) -> float | None:
+def communicating_share(job: JobEvidence) -> float | None:
     """Of a worker's step, what is neither input nor own compute."""
     split = typical_split(job.workers)
     return None if split is None else 1 - split.own_s / split.step_s
 
 
-def total_steps(job: Job) -> float:
+def total_steps(job: JobEvidence) -> float:
     """Of all workers over the time looked at."""
     return sum(worker.steps or 0.0 for worker in job.workers)
 
 
-def typical_step_s(job: Job) -> float | None:
+def typical_step_s(job: JobEvidence) -> float | None:
     """Seconds of a step of the worker in the middle; None where nobody counted them."""
     known = [worker.step_s for worker in job.workers if worker.step_s is not None]
     return statistics.median(known) if known else None

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tensorwire.dataclass_json import from_document, to_document
 from tensorwire.doctor import figures
 from tensorwire.doctor.evidence import Evidence, Run, Scaling
 from tensorwire.doctor.finding import Diagnosis
-from tensorwire.documents import from_document, to_document
 from tensorwire.errors import TensorwireError
 
 COMMAND = "doctor"

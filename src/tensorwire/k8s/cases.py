@@ -14,7 +14,7 @@ _FORM = "cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]"
 
 
 @dataclass(frozen=True)
-class Case:
+class JobCase:
     """A number of tasks, which either layout can place."""
 
     name: str
@@ -25,14 +25,14 @@ class Case:
 
 # From a test of TensorFlow 1.3 on Kubernetes, in which a server runs ten workers.
 PUBLISHED = (
-    Case("1", 10, 1, 10),
-    Case("2", 50, 5, 10),
-    Case("3", 100, 10, 10),
-    Case("4", 200, 20, 10),
+    JobCase("1", 10, 1, 10),
+    JobCase("2", 50, 5, 10),
+    JobCase("3", 100, 10, 10),
+    JobCase("4", 200, 20, 10),
 )
 
 
-def read_cases(path: Path) -> tuple[Case, ...]:
+def read_cases(path: Path) -> tuple[JobCase, ...]:
     """The cases of a user's file; UsageError says what is wrong with it and shows the form."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def read_cases(path: Path) -> tuple[Case, ...]:
     return cases
 
 
-def find_case(name: str, cases: tuple[Case, ...]) -> Case:
+def find_case(name: str, cases: tuple[JobCase, ...]) -> JobCase:
     """The case of that name; UsageError lists those there are."""
     for case in cases:
         if case.name == name:
@@ -60,7 +60,7 @@ def find_case(name: str, cases: tuple[Case, ...]) -> Case:
     raise UsageError(f"there is no case {name}; there are {known} (--cases FILE adds your own)")
 
 
-def _case(entry: Any, path: Path) -> Case:
+def _case(entry: Any, path: Path) -> JobCase:
     if not isinstance(entry, dict) or not entry.get("name"):
         raise UsageError(f"{path}: a case has no name; the form: {_FORM}")
     name = str(entry["name"])
@@ -73,7 +73,7 @@ def _case(entry: Any, path: Path) -> Case:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UsageError(f"{path}: case {name}: {key} must be a number from 1; {_FORM}")
         numbers[key] = value
-    return Case(name, **numbers)
+    return JobCase(name, **numbers)
 
 
 def _one_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.k8s.state import FAILED, SUCCEEDED
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.task_metrics import TaskFigures
 
 _LOOK_EVERY_S = 2.0
 _REMOVED_WITHIN_S = 120.0

@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 
 from tensorwire.errors import UsageError
-from tensorwire.k8s.box import Box
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.local_kubernetes import LocalKubernetes
 from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.lab.settings import LinkSettings
 from tensorwire.measure.record import LabDocument
-from tensorwire.monitor.fetch import fetch_all
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.fetch import fetch_all
+from tensorwire.metrics.task_metrics import TaskFigures
 from tensorwire.plugin.tensorflow_install import not_installed
 
 # A process of TensorFlow with a small model.
@@ -43,7 +43,7 @@ class LabStage(Stage):
     def run(self, job: Job) -> Iterator[RunningJob]:
         _check_memory(job)
         documents = parse(render(job, self._templates))
-        with Box(documents, link=self._link, limit_cpus=True) as box:
+        with LocalKubernetes(documents, link=self._link, limit_cpus=True) as box:
             self._nodes = max(self._nodes, len(box.nodes))
             yield _InBox(box)
             self._notes |= dict.fromkeys(box.notes)
@@ -82,7 +82,7 @@ class LabStage(Stage):
 
 
 class _InBox(RunningJob):
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: LocalKubernetes) -> None:
         self._box = box
         self._endpoints = [f"{pod.host.address}:{pod.pod.port('metrics')}" for pod in box.pods]
 

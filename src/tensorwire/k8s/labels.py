@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensorwire.errors import UsageError
 from tensorwire.k8s import layout as layouts
-from tensorwire.k8s.cases import Case
+from tensorwire.k8s.cases import JobCase
 
 if TYPE_CHECKING:
     from tensorwire.k8s.connection import Connection
@@ -20,7 +20,7 @@ _ALL = (layouts.SCENARIO_LABEL, layouts.CASE_LABEL, layouts.INDEX_LABEL, layouts
 
 
 def plan(
-    case: Case, layout: str, nodes: Sequence[str], *, remove: bool = False
+    case: JobCase, layout: str, nodes: Sequence[str], *, remove: bool = False
 ) -> dict[str, Labels]:
     """Which node gets which labels; those of another case that a node may have go.
 

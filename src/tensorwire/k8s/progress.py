@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.task_metrics import TaskFigures
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s.job import Job
 from tensorwire.measure.record import LabDocument
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.task_metrics import TaskFigures
 
 
 class RunningJob(ABC):

@@ -19,7 +19,7 @@ from tensorwire.k8s.connection import (
 )
 from tensorwire.k8s.progress import Figures, Progress, counts
 from tensorwire.k8s.state import JobState, TaskState, job_state
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.task_metrics import TaskFigures
 
 _LAST_LINES = 15
 _LONGEST_OUTAGE_S = 600.0  # of an API server, while a job is followed

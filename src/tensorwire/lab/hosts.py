@@ -30,11 +30,11 @@ from typing import Protocol, TypeVar
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import cgroups, enter, network
 from tensorwire.lab.cgroups import CpuGroup
-from tensorwire.lab.guardian import Guard
+from tensorwire.lab.cleanup_guard import CleanupGuard
 from tensorwire.lab.namespaces import NamespaceMaker
 from tensorwire.lab.network import NetworkUnavailable, Switch
 from tensorwire.lab.settings import HostSettings, LabSettings
-from tensorwire.scope import Scope
+from tensorwire.owning_context import OwningContext
 
 # BBR, a default on some machines, measures its way to the rate and is often far below it on a link
 # this short. "reno" is what every kernel lets a namespace choose; there is no loss to recover from.
@@ -105,7 +105,7 @@ class Host:
 LOOPBACK = Host("127.0.0.1")
 
 
-class Lab(Scope):
+class Lab(OwningContext):
     """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Lab(Scope):
     def _make_groups(self, stack: contextlib.ExitStack) -> None:
         paths = cgroups.paths(len(self._settings))
         # The guard first, dismissed last: it looks after groups that are not there, too.
-        stack.callback(Guard(cgroups=paths).dismiss)
+        stack.callback(CleanupGuard(cgroups=paths).dismiss)
         try:
             for path in paths:
                 group = CpuGroup(path)

@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tensorwire.lab import guard
+from tensorwire.lab import cleanup_process
 
 PREFIX = "tensorwire-"
 _CLAIM = "running"
@@ -40,5 +40,5 @@ def sweep(parent: Path) -> None:
         with contextlib.suppress(OSError), path.open("rb") as file:  # it is gone, or another user's
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if token := file.read().decode():
-                guard.kill_all(token)
+                cleanup_process.kill_all(token)
                 shutil.rmtree(path.parent, ignore_errors=True)

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import IO
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import guard, leftovers
+from tensorwire.lab import cleanup_process, leftovers
 from tensorwire.lab.channel import Channel
-from tensorwire.lab.guardian import Guard
+from tensorwire.lab.cleanup_guard import CleanupGuard
 from tensorwire.lab.hosts import LOOPBACK, Host
 from tensorwire.lab.ports import PortLease, listening_ports
 
@@ -40,7 +40,7 @@ def _exit_words(code: int) -> str:
 
 
 @dataclass(eq=False)
-class Task:
+class TaskProcess:
     """One task of a LocalCluster: a process, its log, and the address that it should serve.
 
     `LocalCluster.start` makes it.
@@ -148,9 +148,9 @@ class LocalCluster:
             self._lease.release()
             raise
         self._token = uuid.uuid4().hex
-        self._tasks: list[Task] = []
+        self._tasks: list[TaskProcess] = []
         self._directory: Path | None = None
-        self._guard: Guard | None = None
+        self._guard: CleanupGuard | None = None
         self._claim: leftovers.Claim | None = None
 
     def __enter__(self) -> LocalCluster:
@@ -160,7 +160,7 @@ class LocalCluster:
         with contextlib.ExitStack() as undo:
             undo.callback(self._lease.release)
             # The guard first: whatever interrupts the next lines, it looks after the directory.
-            self._guard = Guard(token=self._token, directory=self._directory)
+            self._guard = CleanupGuard(token=self._token, directory=self._directory)
             undo.callback(self._guard.dismiss)
             self._directory.mkdir(0o700)
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
@@ -231,7 +231,7 @@ class LocalCluster:
         channel: bool = False,
         stream: int | None = None,
         cwd: Path | None = None,
-    ) -> Task:
+    ) -> TaskProcess:
         """Starts a task.
 
         Args:
@@ -275,7 +275,7 @@ class LocalCluster:
                 )
             except OSError as error:
                 raise TensorwireError(f"cannot start {job}:{index}: {error}") from error
-        task = Task(
+        task = TaskProcess(
             job,
             index,
             address,
@@ -303,16 +303,18 @@ class LocalCluster:
             "TMPDIR": str(self.temporary),
             **extra,
         }
-        outer = os.environ.get(guard.TOKEN_VARIABLE)  # a cluster within a task of another
-        environment[guard.TOKEN_VARIABLE] = f"{outer}:{self._token}" if outer else self._token
+        outer = os.environ.get(cleanup_process.TOKEN_VARIABLE)  # a cluster within a task of another
+        environment[cleanup_process.TOKEN_VARIABLE] = (
+            f"{outer}:{self._token}" if outer else self._token
+        )
         return environment
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[TaskProcess, ...]:
         """Every task that was started, in that order."""
         return tuple(self._tasks)
 
-    def failed(self) -> list[Task]:
+    def failed(self) -> list[TaskProcess]:
         """The tasks that ended with an error by themselves."""
         return [task for task in self._tasks if task.has_failed()]
 
@@ -322,7 +324,7 @@ class LocalCluster:
         if failed:
             raise self.error_of(failed[0])
 
-    def error_of(self, task: Task) -> TensorwireError:
+    def error_of(self, task: TaskProcess) -> TensorwireError:
         """What to raise for a task that ended, or closed its channel, when it should not have."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             task.process.wait(1.0)
@@ -332,7 +334,7 @@ class LocalCluster:
         words = f"; its log ({task.log}) ends:\n{tail}" if tail else f" (empty log: {task.log})"
         return TensorwireError(f"{task.name} {what}{words}")
 
-    def wait(self, tasks: Iterable[Task], timeout_s: float) -> None:
+    def wait(self, tasks: Iterable[TaskProcess], timeout_s: float) -> None:
         """Waits until every task of `tasks` has ended well, watching all tasks of the cluster.
 
         Raises:
@@ -356,7 +358,7 @@ class LocalCluster:
             time.sleep(_POLL_S)
 
     def wait_listening(
-        self, tasks: Iterable[Task], timeout_s: float, port: int | None = None
+        self, tasks: Iterable[TaskProcess], timeout_s: float, port: int | None = None
     ) -> None:
         """Waits until somebody listens at the port of each task of `tasks`, on the task's host.
 
@@ -390,7 +392,7 @@ class LocalCluster:
                 task.process.wait(max(0.0, deadline - time.monotonic()))
         for task in self._tasks:
             task.signal(signal.SIGKILL)
-        guard.kill_all(self._token)  # children of tasks, in whatever group or session
+        cleanup_process.kill_all(self._token)  # children of tasks, in whatever group or session
         for task in self._tasks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 task.process.wait(_TERMINATION_GRACE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorwire.documents import from_document
+from tensorwire.dataclass_json import from_document
 from tensorwire.lab import Host, Lab, LabSettings, LocalCluster
 from tensorwire.lab.hosts import LOOPBACK
 from tensorwire.measure.record import LabDocument

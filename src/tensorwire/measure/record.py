@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import tensorwire
-from tensorwire.documents import from_document, to_document
+from tensorwire.dataclass_json import from_document, to_document
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
 from tensorwire.measure.section import Section

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Host, LocalCluster, Task
+from tensorwire.lab import Host, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
 from tensorwire.measure.host_pool import SERVING_JOBS, HostPool
 from tensorwire.measure.peer import (
@@ -173,7 +173,7 @@ class _Started:
     """A task that runs for the leader."""
 
     cluster: LocalCluster
-    task: Task
+    task: TaskProcess
     peer: Peer
 
 

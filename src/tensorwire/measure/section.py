@@ -47,7 +47,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Stage:
+class WaterfallStage:
     """One figure of a `Waterfall`: what is left of `before` at this stage; the rest is lost."""
 
     label: str
@@ -62,7 +62,7 @@ class Waterfall:
 
     title: str
     unit: str
-    stages: Sequence[Stage]
+    stages: Sequence[WaterfallStage]
     caption: str = ""
 
 

@@ -12,7 +12,7 @@ from tensorwire.lab.channel import Message
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Task:
+class HostedTask:
     """A process that answers the requests of the one that started it.
 
     The constructor gets the fields of the first message. A request is a method marked with

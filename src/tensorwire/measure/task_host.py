@@ -18,13 +18,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorwire.documents import arguments_of
+from tensorwire.dataclass_json import arguments_of
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
-from tensorwire.measure.task import Task
+from tensorwire.measure.task import HostedTask
 
 
-def task_type(name: str) -> type[Task]:
+def task_type(name: str) -> type[HostedTask]:
     """The class that MODULE:CLASS names.
 
     Raises:
@@ -32,12 +32,12 @@ def task_type(name: str) -> type[Task]:
     """
     module, _, class_name = name.partition(":")
     found = getattr(importlib.import_module(module), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Task)):
+    if not (isinstance(found, type) and issubclass(found, HostedTask)):
         raise ValueError(f"{name} is no task")
     return found
 
 
-def answers(task: Task, message: Message) -> Iterator[Message]:
+def answers(task: HostedTask, message: Message) -> Iterator[Message]:
     """The answers to a request, as the task gives them.
 
     Raises:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tensorwire.lab import LocalCluster
-from tensorwire.lab import Task as Process
+from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import ChannelClosed, Message
-from tensorwire.measure.task import Task
-from tensorwire.scope import Scope
+from tensorwire.measure.task import HostedTask
+from tensorwire.owning_context import OwningContext
 
 # The first task may have to compile the plug-in.
 _START_TIMEOUT_S = 600.0
@@ -45,7 +45,7 @@ def host_argv(name: str) -> list[str]:
     return [sys.executable, "-m", "tensorwire.measure.task_host", name]
 
 
-def task_argv(kind: type[Task]) -> list[str]:
+def task_argv(kind: type[HostedTask]) -> list[str]:
     """The command line of a task."""
     return host_argv(f"{kind.__module__}:{kind.__qualname__}")
 
@@ -54,7 +54,7 @@ def start_task(
     cluster: LocalCluster,
     job: str,
     index: int,
-    kind: type[Task],
+    kind: type[HostedTask],
     setup: Message,
     env: Mapping[str, str] | None = None,
 ) -> Process:
@@ -112,7 +112,7 @@ def wait_ready(cluster: LocalCluster, process: Process, watcher: Watcher) -> Mes
     return answer(cluster, process, 1.0)
 
 
-class TaskProcesses(Scope):
+class TaskProcesses(OwningContext):
     """Tasks of a cluster, one a job. A context manager: none of them survives it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -123,7 +123,7 @@ class TaskProcesses(Scope):
         """Starts them. Overridden where not all of them are started by `_start_task`."""
 
     def _start_task(
-        self, job: str, kind: type[Task], setup: Message, env: Mapping[str, str] | None = None
+        self, job: str, kind: type[HostedTask], setup: Message, env: Mapping[str, str] | None = None
     ) -> None:
         self._processes[job] = start_task(self._cluster, job, 0, kind, setup, env)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
-from tensorwire.monitor.figures import IN, TaskFigures
+from tensorwire.metrics.task_metrics import IN, TaskFigures
 
 PART = re.compile(r"(.+)/part_(\d+)")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tensorwire.plan.cluster import COLOCATED, ISOLATED
 from tensorwire.plan.loads import loads
 from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.question import BY_TRAFFIC, Question, placed
+from tensorwire.plan.prediction_request import BY_TRAFFIC, PredictionRequest, placed
 from tensorwire.plan.shape import link_text
 
 SATURATED = 0.9
@@ -36,7 +36,7 @@ def saturated(prediction: Prediction) -> str | None:
     return first.name if first.share >= SATURATED else None
 
 
-def hottest_variable(question: Question) -> tuple[int, str, float] | None:
+def hottest_variable(question: PredictionRequest) -> tuple[int, str, float] | None:
     """The ps that moves most, the variable that moves most there, and its share of all bytes.
 
     None where nothing moves.
@@ -56,7 +56,7 @@ def hottest_variable(question: Question) -> tuple[int, str, float] | None:
 
 
 def changes(
-    question: Question,
+    question: PredictionRequest,
     prediction: Prediction,
     on_try: Callable[[str], None] = lambda text: None,
 ) -> list[Change]:
@@ -74,7 +74,7 @@ def changes(
     return sorted(found, key=lambda each: -each.gain)
 
 
-def alternatives(question: Question) -> Iterator[tuple[str, Question]]:
+def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionRequest]]:
     """One thing changed in each."""
     shape, known = question.shape, question.calibration.costs
     hottest = hottest_variable(question)

@@ -15,13 +15,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tensorwire import __version__
-from tensorwire.bench.job import JobSettings, RunningJob, running
-from tensorwire.bench.job_task import Case, TableSettings
+from tensorwire.bench.lab_job import LabJob, LabJobSettings, running
+from tensorwire.bench.lab_job_task import StepCase, TableVariable
 from tensorwire.bench.models import MODELS
 from tensorwire.measure.contenders import PROTOCOLS
 from tensorwire.measure.record import Machine
 from tensorwire.measure.tasks import Watcher
-from tensorwire.placement.plan import Plan, Variable, round_robin
+from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
 from tensorwire.plan import loads, models
 from tensorwire.plan.bounds import alone_s
 from tensorwire.plan.calibrate_fit import (
@@ -36,11 +36,11 @@ from tensorwire.plan.calibrate_fit import (
 )
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import Job, Transfer
+from tensorwire.plan.job import JobModel, Transfer
 from tensorwire.plan.predict import predict
-from tensorwire.plan.recipe import Recipes
+from tensorwire.plan.ps_groups import group_ps
 from tensorwire.plan.shape import ONE_MACHINE, Shape
-from tensorwire.plan.sites import sites
+from tensorwire.plan.worker_step import WorkerSteps
 
 LINK_BITS_PER_S = 1e9
 BATCH_SIZE = 256
@@ -51,24 +51,24 @@ _JOB = "job"
 _PAIR = 2
 """Workers, and ps, of the crowded jobs."""
 
-_SMALL = (TableSettings(256),) * 200
-_LARGE = (TableSettings(1 << 18),) * 4
-_MIXED = (TableSettings(1 << 16),) * 12
+_SMALL = (TableVariable(256),) * 200
+_LARGE = (TableVariable(1 << 18),) * 4
+_MIXED = (TableVariable(1 << 16),) * 12
 
 CASES = (
-    Case("nothing"),
-    Case("tiny", tables=(TableSettings(1),)),
-    Case("small pull", tables=_SMALL, push=False),
-    Case("small push", tables=_SMALL, pull=False),
-    Case("small", tables=_SMALL),
-    Case("large pull", tables=_LARGE, push=False),
-    Case("large push", tables=_LARGE, pull=False),
-    Case("large", tables=_LARGE),
-    Case("mixed", tables=_MIXED),
-    Case("ctr", model="ctr", batch_size=BATCH_SIZE),
-    Case("flights", model="flights", batch_size=BATCH_SIZE),
+    StepCase("nothing"),
+    StepCase("tiny", tables=(TableVariable(1),)),
+    StepCase("small pull", tables=_SMALL, push=False),
+    StepCase("small push", tables=_SMALL, pull=False),
+    StepCase("small", tables=_SMALL),
+    StepCase("large pull", tables=_LARGE, push=False),
+    StepCase("large push", tables=_LARGE, pull=False),
+    StepCase("large", tables=_LARGE),
+    StepCase("mixed", tables=_MIXED),
+    StepCase("ctr", model="ctr", batch_size=BATCH_SIZE),
+    StepCase("flights", model="flights", batch_size=BATCH_SIZE),
 )
-BOTH_WAYS = Case("both ways", tables=_MIXED)
+BOTH_WAYS = StepCase("both ways", tables=_MIXED)
 BOTH_WAYS_BITS_PER_S = (1e9, 1e8)
 _BOTH_WAYS_STARTS = 5
 KERNELS = ("tiny", "small", "large", "mixed")
@@ -110,7 +110,7 @@ def calibrate(
     tensorflow, notes = "", []
     for protocol in protocols:
         for count in (1, _PAIR):
-            settings = JobSettings(count, count, protocol, LINK_BITS_PER_S)
+            settings = LabJobSettings(count, count, protocol, LINK_BITS_PER_S)
             with running(settings, watcher) as job:
                 tensorflow = job.tensorflow
                 notes += [note for note in job.notes if note not in notes]
@@ -167,7 +167,7 @@ def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluste
     return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s).cluster()
 
 
-def _cases(count: int, with_local: bool) -> list[Case]:
+def _cases(count: int, with_local: bool) -> list[StepCase]:
     if count > 1:
         return [case for case in CASES if case.name in CROWDED]
     # The flights' data is an extra of its own.
@@ -178,7 +178,7 @@ def _cases(count: int, with_local: bool) -> list[Case]:
 
 
 def _observed(
-    job: RunningJob, case: Case, seconds: float, *, starts: int = 1, spread: bool = True
+    job: LabJob, case: StepCase, seconds: float, *, starts: int = 1, spread: bool = True
 ) -> Observation:
     """`spread`: tables are dealt out to all ps, and not all on the first."""
     settings = job.settings
@@ -210,7 +210,7 @@ def _observed(
     )
 
 
-def _moved(job: Job) -> tuple[Transfer, Transfer]:
+def _moved(job: JobModel) -> tuple[Transfer, Transfer]:
     """To the worker, and to the ps."""
     to_worker, to_ps = Transfer(), Transfer()
     for each in job.variables:
@@ -219,13 +219,13 @@ def _moved(job: Job) -> tuple[Transfer, Transfer]:
     return to_worker, to_ps
 
 
-def _observed_both_ways(job: RunningJob, seconds: float) -> Observation:
+def _observed_both_ways(job: LabJob, seconds: float) -> Observation:
     """Workers that all pull from one ps and push to it."""
     seen = _observed(job, BOTH_WAYS, seconds, starts=_BOTH_WAYS_STARTS, spread=False)
     return replace(seen, ps=1)
 
 
-def _job(case: Case, fitted: Fitted) -> Job:
+def _job(case: StepCase, fitted: Fitted) -> JobModel:
     """A case as the planner sees it."""
     if not case.model:
         tables = [
@@ -241,8 +241,11 @@ def _job(case: Case, fitted: Fitted) -> Job:
 
 
 def _waits(
-    costs: Mapping[str, Costs], jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
-) -> tuple[dict[str, Costs], dict[str, Job]]:
+    costs: Mapping[str, Costs],
+    jobs: Mapping[str, JobModel],
+    seen: Sequence[Observation],
+    cores: int,
+) -> tuple[dict[str, Costs], dict[str, JobModel]]:
     """Costs and jobs with what shows only in how long steps take."""
     waiting = [each for each in seen if each.side != LOCAL and each.case != NOTHING]
     alone = [each for each in waiting if each.workers == 1]
@@ -257,8 +260,8 @@ def _waits(
             cluster = lab(1, 1, cores, each.link_bits_per_s)
             job = replace(jobs[each.case], **chosen(_JOB, values))
             its = replace(costs[each.side], **chosen(each.side, values))
-            found = sites(cluster, spread[each.case])
-            total += missed(alone_s(Recipes(job, cluster, its, found), 0), each.step_s)
+            found = group_ps(cluster, spread[each.case])
+            total += missed(alone_s(WorkerSteps(job, cluster, its, found), 0), each.step_s)
         return total
 
     choices = {f"{_JOB}/{name}": values for name, values in _AT_ONCE.items()}
@@ -277,7 +280,7 @@ def _waits(
 
 
 def _crowded(
-    costs: Costs, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+    costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
 ) -> Costs:
     """With the `crowded_factor` that explains these best."""
 
@@ -289,7 +292,7 @@ def _crowded(
 
 
 def _both_ways(
-    costs: Costs, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+    costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
 ) -> tuple[tuple[float, float], ...]:
     """`Costs.both_ways`, of the rates at which less than both directions was carried."""
     found = []
@@ -302,7 +305,7 @@ def _both_ways(
     return tuple(sorted(found))
 
 
-def _share(costs: Costs, job: Job, seen: Observation, bytes_per_s: float, cores: int) -> float:
+def _share(costs: Costs, job: JobModel, seen: Observation, bytes_per_s: float, cores: int) -> float:
     """Of twice a link's rate, what explains one observation best."""
 
     def misses(share: Mapping[str, float]) -> float:
@@ -312,7 +315,7 @@ def _share(costs: Costs, job: Job, seen: Observation, bytes_per_s: float, cores:
     return descend(misses, {"share": _SHARES})["share"]
 
 
-def _missed(seen: Observation, job: Job, costs: Costs, cores: int) -> float:
+def _missed(seen: Observation, job: JobModel, costs: Costs, cores: int) -> float:
     """How far off the planner's own prediction of that job is."""
     cluster = lab(seen.workers, seen.ps, cores, seen.link_bits_per_s)
     plan = _dealt(job, seen.ps)
@@ -320,6 +323,6 @@ def _missed(seen: Observation, job: Job, costs: Costs, cores: int) -> float:
     return missed(seen.workers / predicted.steps_per_s, seen.step_s)
 
 
-def _dealt(job: Job, ps: int) -> Plan:
+def _dealt(job: JobModel, ps: int) -> PlacementPlan:
     """The variables where `_observed` had them."""
     return round_robin([each.variable for each in job.variables], ps)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from tensorwire.documents import from_document
+from tensorwire.dataclass_json import from_document
 from tensorwire.plan.costs import Costs, Kernels
 from tensorwire.plan.job import Transfer
 

@@ -10,7 +10,7 @@ COLOCATED, ISOLATED, CUSTOM = "colocated", "isolated", "custom"
 
 
 @dataclass(frozen=True)
-class Host:
+class ClusterHost:
     """An end of a link. Usually one on each machine; the hosts of a lab share one machine."""
 
     machine: int
@@ -28,7 +28,7 @@ class Cluster:
 
     machines: tuple[float, ...]
     """Cores of each."""
-    hosts: tuple[Host, ...]
+    hosts: tuple[ClusterHost, ...]
     workers: tuple[int, ...]
     """The host of each worker."""
     ps: tuple[int, ...]
@@ -65,7 +65,7 @@ class Cluster:
         """
         count = max((*workers, *ps)) + 1
         hosts = tuple(
-            Host(0, links.get(number) if isinstance(links, Mapping) else links)
+            ClusterHost(0, links.get(number) if isinstance(links, Mapping) else links)
             for number in range(count)
         )
         return Cluster((cores,), hosts, tuple(workers), tuple(ps), **limits)
@@ -78,7 +78,7 @@ class Cluster:
         per_host = -(-workers // ps)
         return Cluster(
             (cores,) * ps,
-            tuple(Host(number, link_bytes_per_s) for number in range(ps)),
+            tuple(ClusterHost(number, link_bytes_per_s) for number in range(ps)),
             tuple(worker // per_host for worker in range(workers)),
             tuple(range(ps)),
             COLOCATED,
@@ -98,7 +98,7 @@ class Cluster:
         of_workers = -(-workers // workers_per_host)
         return Cluster(
             (cores,) * (ps + of_workers),
-            tuple(Host(number, link_bytes_per_s) for number in range(ps + of_workers)),
+            tuple(ClusterHost(number, link_bytes_per_s) for number in range(ps + of_workers)),
             tuple(ps + worker // workers_per_host for worker in range(workers)),
             tuple(range(ps)),
             ISOLATED,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorwire.documents import of_command
+from tensorwire.dataclass_json import of_command
 from tensorwire.measure.record import Machine
 
 COMMAND = "plan calibrate"

@@ -6,7 +6,7 @@ import dataclasses
 
 from tensorwire.placement.plan import Variable
 from tensorwire.plan.costs import Kernels
-from tensorwire.plan.job import Job
+from tensorwire.plan.job import JobModel
 from tensorwire.plan.models import of_variables
 
 ONE_BIG = "one-big"
@@ -16,7 +16,7 @@ _BIG, _SMALL = (12_000, 256), (256,)
 _SMALL_VARIABLES = 20
 
 
-def one_big(kernels: Kernels) -> Job:
+def one_big(kernels: Kernels) -> JobModel:
     """A dense parameter of 12 MB that each step reads and updates as a whole, and small ones.
 
     It stands for no model in particular: the published test does not name its own.

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.documents import of_command
+from tensorwire.dataclass_json import of_command
 from tensorwire.placement.plan import Variable
 from tensorwire.placement.traffic import RowRange
 
@@ -60,7 +60,7 @@ class JobVariable:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobModel:
     """A model in training. What differs between clusters (workers, ps, links) is not in it."""
 
     name: str
@@ -101,10 +101,10 @@ class Job:
         return {"command": COMMAND, **dataclasses.asdict(self)}
 
     @staticmethod
-    def from_document(document: Any) -> Job:
+    def from_document(document: Any) -> JobModel:
         """Reads `to_document`.
 
         Raises:
             UsageError: it is not that.
         """
-        return of_command(COMMAND, Job, document)
+        return of_command(COMMAND, JobModel, document)

@@ -7,10 +7,10 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorwire.placement.plan import Plan
+from tensorwire.placement.plan import PlacementPlan
 from tensorwire.placement.traffic import Traffic, row_bounds
 from tensorwire.plan.costs import Costs
-from tensorwire.plan.job import NOTHING, Job, JobVariable, Transfer
+from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
 ALIKE = 0.1
 """Loads that differ by less count as equal where there are too many to tell apart."""
@@ -79,7 +79,7 @@ def receiving_s(transfer: Transfer, costs: Costs) -> float:
     return transfer.tensors * costs.tensor_receive_cpu_s + transfer.bytes * costs.byte_receive_cpu_s
 
 
-def traffic_of(job: Job) -> Traffic:
+def traffic_of(job: JobModel) -> Traffic:
     """What placement weighs by."""
     return Traffic(
         {
@@ -90,7 +90,7 @@ def traffic_of(job: Job) -> Traffic:
     )
 
 
-def loads(job: Job, plan: Plan) -> list[PsLoad]:
+def loads(job: JobModel, plan: PlacementPlan) -> list[PsLoad]:
     """Of each ps of the plan, which has the job's variables."""
     of_ps = [PsLoad()] * plan.ps
     for variable in job.variables:

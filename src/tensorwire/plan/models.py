@@ -15,13 +15,15 @@ from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
 from tensorwire.placement.plan import Variable
 from tensorwire.plan.costs import Kernels
-from tensorwire.plan.job import NOTHING, Job, JobVariable, Transfer
+from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
 _FLOAT, _ID = 4, 8
 _ADAGRAD_SLOTS, _FTRL_SLOTS = 1, 2
 
 
-def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str) -> Job:
+def job_of(
+    model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str
+) -> JobModel:
     """A model of MODELS.
 
     Args:
@@ -58,7 +60,7 @@ def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, so
         dense(f"deep/layer{layer}/bias", (units,), _ADAGRAD_SLOTS)
         width = units
     each_s = ps_cpu_s / len(variables)
-    return Job(
+    return JobModel(
         name=model,
         source=source,
         batch_size=batch_size,
@@ -74,7 +76,7 @@ def of_variables(
     *,
     pull: bool = True,
     push: bool = True,
-) -> Job:
+) -> JobModel:
     """A step that reads and updates every variable as a whole, and does nothing else."""
     found, moved_bytes = [], 0.0
     for variable in variables:
@@ -85,4 +87,4 @@ def of_variables(
         ps_cpu_s = kernels.ps_s(1, both_bytes)
         found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
     own_s = kernels.worker_s(len(found), moved_bytes)
-    return Job(name, "made of variables", 1, tuple(found), own_s)
+    return JobModel(name, "made of variables", 1, tuple(found), own_s)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Use:
+class Utilization:
     """How busy something is that has a limit."""
 
     name: str
@@ -19,7 +19,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class TaskLoad:
+class PredictedLoad:
     """A task, or several that are alike."""
 
     task: str
@@ -64,8 +64,8 @@ class Prediction:
     """Asynchronous: steps of all workers together. Synchronous: steps of all as one."""
     examples_per_s: float
     step: StepParts
-    tasks: Sequence[TaskLoad]
-    uses: Sequence[Use]
+    tasks: Sequence[PredictedLoad]
+    uses: Sequence[Utilization]
     """The busiest first."""
     bound_steps_per_s: float
     """What no such cluster can exceed: the busiest thing busy all the time."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tensorwire.errors import UsageError
 from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.question import Question
+from tensorwire.plan.prediction_request import PredictionRequest
 
 _POINTS = 16
 _WORTH = 0.5
@@ -65,7 +65,7 @@ def parse(text: str) -> Range:
 
 
 def sweep(
-    question: Question, over: Range, on_point: Callable[[int], None] = lambda number: None
+    question: PredictionRequest, over: Range, on_point: Callable[[int], None] = lambda number: None
 ) -> Curve:
     """Asks at each point, and at some more where the curve bends.
 

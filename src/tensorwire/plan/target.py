@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.question import Question
+from tensorwire.plan.prediction_request import PredictionRequest
 from tensorwire.plan.shape import Shape
 
 _PS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100)
@@ -39,13 +39,13 @@ class Prices:
 class Offer:
     """A cluster that reaches the target."""
 
-    question: Question
+    question: PredictionRequest
     prediction: Prediction
     price: float
 
 
 def cheapest(
-    questions: list[Question],
+    questions: list[PredictionRequest],
     steps_per_s: float,
     prices: Prices,
     on_try: Callable[[str], None] = lambda text: None,
@@ -69,7 +69,7 @@ def cheapest(
 
 
 def _best(
-    question: Question, target: float, prices: Prices, on_try: Callable[[str], None]
+    question: PredictionRequest, target: float, prices: Prices, on_try: Callable[[str], None]
 ) -> Offer | None:
     best: Offer | None = None
     for ps in _PS:
@@ -84,7 +84,7 @@ def _best(
     return best
 
 
-def _most_workers(question: Question, ps: int, prices: Prices, below: float) -> int:
+def _most_workers(question: PredictionRequest, ps: int, prices: Prices, below: float) -> int:
     """How many workers with so many ps cost less than `below`."""
     low, high = 0, MOST_WORKERS
     while low < high:
@@ -97,12 +97,14 @@ def _most_workers(question: Question, ps: int, prices: Prices, below: float) -> 
     return low
 
 
-def _fewest_workers(question: Question, target: float, prices: Prices, limit: int) -> Offer | None:
+def _fewest_workers(
+    question: PredictionRequest, target: float, prices: Prices, limit: int
+) -> Offer | None:
     """The fewest that reach it; more workers are taken never to be slower."""
     if question.having(workers=limit).bound() < target:
         return None
 
-    def asked(workers: int) -> tuple[Question, Prediction]:
+    def asked(workers: int) -> tuple[PredictionRequest, Prediction]:
         changed = question.having(workers=workers)
         return changed, changed.answer()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.monitor import endpoint
+from tensorwire.metrics import endpoint
 from tensorwire.plugin import patches, paths
 from tensorwire.plugin.build import ensure_built
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.section import Bars, Chart, Lines, Stage, Waterfall
+from tensorwire.measure.section import Bars, Chart, Lines, Waterfall, WaterfallStage
 from tensorwire.units import data_size, number
 
 Spec = dict[str, Any]
@@ -230,7 +230,7 @@ def _waterfall(chart: Waterfall, width_px: int) -> Spec:
     }
 
 
-def _left(stage: Stage, unit: str) -> str:
+def _left(stage: WaterfallStage, unit: str) -> str:
     """ "500 MB/s (-60%)"."""
     text = f"{number(stage.value)} {unit}"
     if not stage.before:

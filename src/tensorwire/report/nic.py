@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorwire.monitor.nic import NicRate
+from tensorwire.metrics.nic import NicRate
 
 _NUMBER = 12
 _COLUMN = 2 * _NUMBER + 8

@@ -16,7 +16,16 @@ from tensorwire.measure.comparison import doubt, noise_notes, noise_warnings, ra
 from tensorwire.measure.contenders import side_name
 from tensorwire.measure.host_pool import lab_notes
 from tensorwire.measure.record import Ratio, Record, Result
-from tensorwire.measure.section import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
+from tensorwire.measure.section import (
+    Bar,
+    Bars,
+    Chart,
+    Report,
+    Section,
+    Table,
+    Waterfall,
+    WaterfallStage,
+)
 from tensorwire.measure.views import latency_bars
 from tensorwire.report import experiments, page
 from tensorwire.units import data_size, number
@@ -103,7 +112,7 @@ def _layers(suite: Suite) -> Section | None:
     if not layers:
         return None
     stages = [
-        Stage(
+        WaterfallStage(
             _stage_name(r),
             r.mb_per_s,
             r.protocol or "raw",

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.monitor.rates import Imbalance, JobRates, TaskRates
+from tensorwire.metrics.rates import Imbalance, JobRates, TaskRates
 
 MARK = "▲"
 _UNEVEN = "bold yellow"

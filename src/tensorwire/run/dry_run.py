@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster
-from tensorwire.monitor import endpoint
+from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import Model
 from tensorwire.run import environment as run_environment
 

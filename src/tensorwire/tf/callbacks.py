@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorwire.monitor.breakdown import StepBreakdown
-from tensorwire.monitor.collect import source
-from tensorwire.monitor.rates import between
+from tensorwire.metrics.breakdown import StepBreakdown
+from tensorwire.metrics.collect import source
+from tensorwire.metrics.rates import between
 from tensorwire.plugin.loader import stats
 from tensorwire.tf.scalars import write
 from tensorwire.tf.step_timer import StepTimer

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorwire.monitor.breakdown import TOTALS, StepBreakdown, Waits, break_down
-from tensorwire.monitor.collect import source
-from tensorwire.monitor.rates import between
+from tensorwire.metrics.breakdown import TOTALS, StepBreakdown, Waits, break_down
+from tensorwire.metrics.collect import source
+from tensorwire.metrics.rates import between
 from tensorwire.plugin.loader import stats
 from tensorwire.tf.scalars import write
 from tensorwire.tf.step_trace import from_run_metadata

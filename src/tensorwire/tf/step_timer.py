@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from tensorwire.monitor.breakdown import (
+from tensorwire.metrics.breakdown import (
     TOTALS,
     Interval,
     StepBreakdown,

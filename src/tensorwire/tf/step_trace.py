@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any
 
-from tensorwire.monitor.breakdown import Interval, StepTrace
+from tensorwire.metrics.breakdown import Interval, StepTrace
 
 # Kernels that wait for input. What they wait for runs in threads of its own.
 _INPUT = re.compile(

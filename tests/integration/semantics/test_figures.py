@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorwire.metrics.task_metrics import PeerTraffic, TaskFigures, TensorFigures
 
 from tensorwire.lab.ports import PortLease
-from tensorwire.monitor import announce, fetch
-from tensorwire.monitor.figures import TaskFigures, TensorFigures, Traffic
+from tensorwire.metrics import announce, fetch
 
 from .slow_wire import SlowWire
 from .support import TensorFlowCluster, session_config, tf1
@@ -80,7 +80,7 @@ def test_a_tensor_is_counted_by_name_and_peer_at_both_ends(
     for end, way in ((ps, "tx"), (worker, "rx")):
         assert end.total(f"{way}_tensors") >= (5 if fuse else 10)
         assert end.total(f"{way}_tensor_bytes") >= 40_000
-    (peer,) = [Traffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
+    (peer,) = [PeerTraffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
     assert peer.rx_tensors >= 5
     assert peer.rx_frames >= 5
     assert peer.rx_syscalls > 0

@@ -17,7 +17,7 @@ from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensorwire.k8s.experiment import Plan
+    from tensorwire.k8s.layout_comparison import LayoutComparison
 
 
 @click.command(
@@ -48,7 +48,7 @@ Examples:
 @json_option
 @report_option
 def compare(
-    plan: Plan,
+    plan: LayoutComparison,
     image: str | None,
     templates: Path | None,
     link: str | None,
@@ -69,7 +69,7 @@ def compare(
     """
     from tensorwire.cli.showing import keep_and_show
     from tensorwire.cli.termination import end_in_order
-    from tensorwire.k8s import experiment
+    from tensorwire.k8s import layout_comparison
     from tensorwire.lab.settings import LinkSettings, parse_link
     from tensorwire.report.progress import ProgressDisplay
 
@@ -87,7 +87,7 @@ def compare(
 
         stage = LabStage(parse_link("--link", link) if link else LinkSettings(), templates)
         with ProgressDisplay("k8s compare", plan.blocks) as progress:
-            record = experiment.run(plan, stage, progress)
+            record = layout_comparison.run(plan, stage, progress)
     else:
         if link:
             raise UsageError("--link is the lab's: a cluster's nodes have their own")
@@ -98,5 +98,5 @@ def compare(
             Connection(context, namespace) as connection,
             ProgressDisplay("k8s compare", plan.blocks) as progress,
         ):
-            record = experiment.run(plan, ClusterStage(connection, templates), progress)
+            record = layout_comparison.run(plan, ClusterStage(connection, templates), progress)
     keep_and_show(record, json_path, report_path)

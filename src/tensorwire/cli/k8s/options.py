@@ -16,7 +16,7 @@ from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.placement.plan import STRATEGIES
 
 if TYPE_CHECKING:
-    from tensorwire.k8s.cases import Case
+    from tensorwire.k8s.cases import JobCase
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -224,7 +224,7 @@ def experiment_options(command: Command) -> Command:
         up_within: float,
         **options: Any,
     ) -> Any:
-        from tensorwire.k8s import experiment
+        from tensorwire.k8s import layout_comparison
         from tensorwire.k8s.job import Job, Script
 
         found = _found(case, cases_file)
@@ -233,14 +233,14 @@ def experiment_options(command: Command) -> Command:
             image=image or "image",  # the lab's is this machine
             script=Script.named(script, has_image=bool(image))
             if script
-            else experiment.hot_model(),
+            else layout_comparison.hot_model(),
             case=found.name,
             workers=workers or found.workers,
             ps=found.ps,
-            wanted_workers_per_node=experiment.workers_per_node(found, workers),
+            wanted_workers_per_node=layout_comparison.workers_per_node(found, workers),
             **_common(options),
         )
-        plan = experiment.Plan(
+        plan = layout_comparison.LayoutComparison(
             found, job, _placements(placement), rounds, seconds, up_within_s=up_within
         )
         return command(plan=plan, image=image, **options)
@@ -294,7 +294,7 @@ def _placements(text: str) -> tuple[str, ...]:
     return names
 
 
-def _found(case: str, cases_file: Path | None) -> Case:
+def _found(case: str, cases_file: Path | None) -> JobCase:
     from tensorwire.k8s.cases import PUBLISHED, find_case, read_cases
 
     return find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))

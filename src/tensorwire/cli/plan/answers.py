@@ -8,8 +8,8 @@ from tensorwire.cli.plan.asked import Asked
 from tensorwire.files import write_whole
 from tensorwire.measure.record import json_text
 from tensorwire.plan import advice, sweep, target
-from tensorwire.plan.answer import Answer, Basis
-from tensorwire.plan.question import Question
+from tensorwire.plan.plan_result import Basis, PlanResult
+from tensorwire.plan.prediction_request import PredictionRequest
 from tensorwire.report import plan as report
 from tensorwire.report.progress import ProgressDisplay
 
@@ -34,14 +34,14 @@ def give(asked: Asked, json_path: Path | None, report_path: Path | None) -> None
     terminal.show(shown.sections)
 
 
-def _answer(asked: Asked, questions: list[Question], basis: Basis) -> Answer:
+def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> PlanResult:
     if asked.sweep is not None:
-        return Answer(basis, None, (), (), _curves(questions, asked.sweep), ())
+        return PlanResult(basis, None, (), (), _curves(questions, asked.sweep), ())
     if asked.target_steps_per_s is not None:
         wanted = asked.target_steps_per_s
         with ProgressDisplay("looking for clusters", 0) as progress:
             offers = target.cheapest(questions, wanted, asked.prices, progress.activity)
-        return Answer(basis, None, (), (), (), offers, wanted)
+        return PlanResult(basis, None, (), (), (), offers, wanted)
     total = sum(question.worker_steps for question in questions)
     with ProgressDisplay("simulating", total) as progress:
         predictions = []
@@ -51,15 +51,17 @@ def _answer(asked: Asked, questions: list[Question], basis: Basis) -> Answer:
         changes = []
         if asked.with_changes:
             changes = advice.changes(*predictions[0], lambda text: progress.activity(f"if: {text}"))
-    return Answer(basis, asked.case, predictions, changes, (), ())
+    return PlanResult(basis, asked.case, predictions, changes, (), ())
 
 
-def _curves(questions: list[Question], over: sweep.Range) -> list[tuple[Question, sweep.Curve]]:
+def _curves(
+    questions: list[PredictionRequest], over: sweep.Range
+) -> list[tuple[PredictionRequest, sweep.Curve]]:
     curves = []
     with ProgressDisplay("sweeping", len(questions) * len(over.points())) as progress:
         for question in questions:
 
-            def asking(number: int, of: Question = question) -> None:
+            def asking(number: int, of: PredictionRequest = question) -> None:
                 progress.activity(f"{report.name(of)}: {number} {over.what}")
                 progress.advance()
 

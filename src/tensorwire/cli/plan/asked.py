@@ -9,10 +9,10 @@ from typing import Any
 
 from tensorwire.cli.graphs import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plan import examples, kept, sources
+from tensorwire.plan import calibration_file, examples, sources
 from tensorwire.plan.costs import Calibration
-from tensorwire.plan.job import Job
-from tensorwire.plan.question import Question
+from tensorwire.plan.job import JobModel
+from tensorwire.plan.prediction_request import PredictionRequest
 from tensorwire.plan.shape import Shape
 from tensorwire.plan.sweep import Range
 from tensorwire.plan.target import Prices
@@ -39,7 +39,7 @@ class Asked:
     seed: int
     with_changes: bool
 
-    def questions(self, calibration: Calibration) -> list[Question]:
+    def questions(self, calibration: Calibration) -> list[PredictionRequest]:
         """Every layout, protocol and placement that was named.
 
         Raises:
@@ -47,7 +47,7 @@ class Asked:
         """
         job = self._job(calibration)
         return [
-            Question(job, calibration, side, placement, shape, self.seed)
+            PredictionRequest(job, calibration, side, placement, shape, self.seed)
             for shape in self.shapes
             for placement in self.placements
             for side in self.sides
@@ -56,18 +56,18 @@ class Asked:
     def calibration(self) -> tuple[Calibration, str]:
         """The costs to predict from, and whose they are, for people."""
         if self.calibration_path is not None:
-            return kept.read(self.calibration_path), f"costs of {self.calibration_path}"
-        own = kept.own_path()
+            return calibration_file.read(self.calibration_path), f"costs of {self.calibration_path}"
+        own = calibration_file.own_path()
         if own.exists():
-            return kept.read(own), "this user's own calibration"
-        if kept.SHIPPED.exists():
-            return kept.read(kept.SHIPPED), (
+            return calibration_file.read(own), "this user's own calibration"
+        if calibration_file.SHIPPED.exists():
+            return calibration_file.read(calibration_file.SHIPPED), (
                 "the calibration shipped with tensorwire, of another machine: "
                 "`tensorwire plan calibrate` measures this one"
             )
         raise TensorwireError("there is no calibration yet: run `tensorwire plan calibrate`")
 
-    def _job(self, calibration: Calibration) -> Job:
+    def _job(self, calibration: Calibration) -> JobModel:
         given = [each for each in (self.from_path, self.model, self.graph) if each is not None]
         if len(given) > 1:
             raise UsageError("give --from, --model or --graph, one of them")

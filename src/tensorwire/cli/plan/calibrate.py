@@ -37,14 +37,14 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     chosen = parse_protocols(protocols)
     check_installed()
     from tensorwire.plan import calibrate as calibration
-    from tensorwire.plan import kept
+    from tensorwire.plan import calibration_file
     from tensorwire.report import calibration as report
     from tensorwire.report import terminal
     from tensorwire.report.progress import ProgressDisplay
 
     with ProgressDisplay("starting", calibration.runs(chosen)) as progress:
         found, _ = calibration.calibrate(seconds, progress, chosen)
-    path = kept.keep(found)
+    path = calibration_file.keep(found)
     if json_path is not None:
-        write_whole(json_path, kept.text(found.to_document()) + "\n")
+        write_whole(json_path, calibration_file.text(found.to_document()) + "\n")
     terminal.show([report.section(found, path)])

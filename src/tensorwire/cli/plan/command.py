@@ -200,7 +200,7 @@ def read(options: dict[str, Any]) -> Asked:
     from tensorwire.cli.plan.asked import Asked
     from tensorwire.k8s.cases import PUBLISHED, find_case
     from tensorwire.plan.costs import SIDES
-    from tensorwire.plan.question import PLACEMENTS
+    from tensorwire.plan.prediction_request import PLACEMENTS
     from tensorwire.plan.shape import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.sweep import parse
     from tensorwire.plan.target import Prices

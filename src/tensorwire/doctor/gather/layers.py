@@ -13,7 +13,7 @@ from tensorwire.bench.rpc import RpcResult
 from tensorwire.bench.tcp import TcpResult
 from tensorwire.bench.transfer import TransferResult
 from tensorwire.cluster import split_address
-from tensorwire.doctor.evidence import Layer, Layers
+from tensorwire.doctor.evidence import Layers, MeasuredLayer
 from tensorwire.lab.channel import Message
 from tensorwire.measure import remote_hosts
 from tensorwire.measure.contenders import PROTOCOLS, Setting
@@ -21,7 +21,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Record, Result
 from tensorwire.measure.remote_hosts import HostRole
 from tensorwire.measure.tasks import Watcher
-from tensorwire.monitor.nic import nominal_mbit_per_s
+from tensorwire.metrics.nic import nominal_mbit_per_s
 
 _TCP = tcp.TcpPlan(streams=(1, 4), rounds=3)
 _LARGE = rpc.RpcPlan(message_size=4 << 20, concurrency=2, rounds=3)
@@ -125,7 +125,9 @@ def layers_of(
     return Layers(
         source=source,
         measured=tuple(
-            Layer(name, protocol, rate, latencies.get(protocol or "") if name == "rpc" else None)
+            MeasuredLayer(
+                name, protocol, rate, latencies.get(protocol or "") if name == "rpc" else None
+            )
             for (name, protocol), rate in rates.items()
         ),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorwire.doctor.evidence import PlacedPart, Placement
 from tensorwire.errors import UsageError
-from tensorwire.placement.plan import Plan
+from tensorwire.placement.plan import PlacementPlan
 
 
 def placement_of_document(document: Any, source: str) -> Placement:
@@ -21,10 +21,10 @@ def placement_of_document(document: Any, source: str) -> Placement:
         if len(plans) != 1:
             raise UsageError(f"{source} has {len(plans)} plans: keep one, with --strategy")
         document = plans[0]
-    return placement_of_plan(Plan.from_document(document), source)
+    return placement_of_plan(PlacementPlan.from_document(document), source)
 
 
-def placement_of_plan(plan: Plan, source: str) -> Placement:
+def placement_of_plan(plan: PlacementPlan, source: str) -> Placement:
     """Where a strategy puts the variables of `source`."""
     return Placement(
         source=f"{plan.strategy.replace('_', ' ')} of {source}",

@@ -14,7 +14,7 @@ from tensorwire.doctor.evidence import (
     Evidence,
     Flow,
     HostFigures,
-    Job,
+    JobEvidence,
     PlacedPart,
     Placement,
     Sessions,
@@ -22,10 +22,10 @@ from tensorwire.doctor.evidence import (
     TaskFigures,
 )
 from tensorwire.errors import TensorwireError
-from tensorwire.monitor import figures as monitor
-from tensorwire.monitor.fetch import fetch_all
-from tensorwire.monitor.figures import short_name
-from tensorwire.monitor.rates import by_cluster
+from tensorwire.metrics import task_metrics as monitor
+from tensorwire.metrics.fetch import fetch_all
+from tensorwire.metrics.rates import by_cluster
+from tensorwire.metrics.task_metrics import short_name
 
 _TRAINING = ("chief", "worker")
 
@@ -111,7 +111,7 @@ def job_of(
     after: Sequence[monitor.TaskFigures],
     source: str,
     given: Surroundings,
-) -> Job:
+) -> JobEvidence:
     """The job between two looks at its tasks."""
     earlier = {each.name: each for each in before}
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
@@ -122,7 +122,7 @@ def job_of(
         host = host_of[each.name]
         cores[host] = max(each.process.cores, cores.get(host, 0.0))
     cores |= given.cores
-    return Job(
+    return JobEvidence(
         source=source,
         protocol="grpc++",
         tensor_fuse=fused > 0,

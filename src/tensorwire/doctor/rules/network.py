@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, HostFigures, Job, Layers
+from tensorwire.doctor.evidence import Evidence, HostFigures, JobEvidence, Layers
 from tensorwire.doctor.figures import percent
 from tensorwire.doctor.finding import Finding
 from tensorwire.doctor.rules import placement
@@ -44,7 +44,7 @@ def link_saturated(evidence: Evidence) -> Finding | None:
     )
 
 
-def _links(job: Job) -> Iterator[tuple[HostFigures, float, float, str]]:
+def _links(job: JobEvidence) -> Iterator[tuple[HostFigures, float, float, str]]:
     """Host, use of its link while something is under way, use over all, and that in words."""
     communicating = figures.communicating_share(job)
     for host in job.hosts:

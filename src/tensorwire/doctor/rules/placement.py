@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, Job, Placement
+from tensorwire.doctor.evidence import Evidence, JobEvidence, Placement
 from tensorwire.doctor.figures import mb, percent
 from tensorwire.doctor.finding import Confidence, Finding
 
@@ -75,7 +75,7 @@ def big_variable(evidence: Evidence) -> Finding | None:
     )
 
 
-def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
+def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | None:
     loads = figures.ps_bytes(job)
     total = sum(loads.values())
     if total <= 0:
@@ -112,7 +112,7 @@ def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
     )
 
 
-def _cpu_sentence(job: Job, hot_task: str) -> list[str]:
+def _cpu_sentence(job: JobEvidence, hot_task: str) -> list[str]:
     shares = {task.task: task.cpu_share for task in job.ps if task.cpu_share is not None}
     if hot_task not in shares or len(shares) < 2:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, HostFigures, Job
+from tensorwire.doctor.evidence import Evidence, HostFigures, JobEvidence
 from tensorwire.doctor.figures import percent
 from tensorwire.doctor.finding import Finding
 
@@ -22,7 +22,7 @@ class Crowding:
     tasks: tuple[str, ...]
 
 
-def crowding(job: Job) -> Crowding | None:
+def crowding(job: JobEvidence) -> Crowding | None:
     """The host where threads that poll take the largest share of cores that others want."""
     found = []
     for host in job.hosts:

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, Job, Scaling, Split, TaskFigures
+from tensorwire.doctor.evidence import Evidence, JobEvidence, Scaling, Split, TaskFigures
 from tensorwire.doctor.figures import percent
 from tensorwire.doctor.finding import Finding
 
@@ -26,7 +26,7 @@ class Straggler:
     sentence: str
 
 
-def slowest(job: Job) -> Straggler | None:
+def slowest(job: JobEvidence) -> Straggler | None:
     """The worker that takes far fewer steps than the others, or keeps them waiting."""
     workers = [worker for worker in job.workers if worker.steps]
     if len(workers) < 2:
@@ -144,7 +144,7 @@ def _measured_surplus(scaling: Scaling) -> Surplus | None:
     )
 
 
-def _computed_surplus(job: Job) -> Surplus | None:
+def _computed_surplus(job: JobEvidence) -> Surplus | None:
     """Where the ps are saturated by workers each of which alone would hardly load them.
 
     A step takes D of the busiest ps and Z of its worker. From (D + Z) / D workers on, each further

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from tensorwire.doctor import figures as of_job
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.evidence import Job as JobEvidence
+from tensorwire.doctor.evidence import Evidence, JobEvidence
 from tensorwire.doctor.finding import Diagnosis
 from tensorwire.doctor.gather import running as look
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.cases import Case
+from tensorwire.k8s.cases import JobCase
 from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.k8s.layout_result import LayoutResult, TaskLoad, Verdict
@@ -32,7 +31,7 @@ from tensorwire.measure.experiment import Side, measure
 from tensorwire.measure.record import Record
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Unwatched, Watcher
-from tensorwire.monitor.figures import IN, TaskFigures, short_name
+from tensorwire.metrics.task_metrics import IN, TaskFigures, short_name
 
 COMMAND = "k8s compare"
 
@@ -42,10 +41,10 @@ _POLL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayoutComparison:
     """What to compare."""
 
-    case: Case
+    case: JobCase
     job: Job
     """What all sides have in common; layout and placement are theirs."""
     placements: Sequence[str] = ("round_robin",)
@@ -58,7 +57,12 @@ class Plan:
     @property
     def blocks(self) -> int:
         """How often `run` advances its watcher."""
-        return len(self.placements) * len(LAYOUTS) * self.rounds
+        return len(self.arrangements) * self.rounds
+
+    @property
+    def arrangements(self) -> list[tuple[str, str]]:
+        """What is compared: a layout with a placement of variables."""
+        return [(layout, placement) for placement in self.placements for layout in LAYOUTS]
 
     def side_name(self, layout: str, placement: str) -> str:
         """As tables and ratios call it."""
@@ -71,7 +75,7 @@ def hot_model() -> Script:
     return Script(f"{CONFIG_FOLDER}/{path.name}", path.read_text(encoding="utf-8"))
 
 
-def workers_per_node(case: Case, workers: int | None) -> int:
+def workers_per_node(case: JobCase, workers: int | None) -> int:
     """As many as leave the case its number of servers, where fewer workers are run.
 
     Raises:
@@ -106,7 +110,7 @@ class LayoutSide(Side[None, LayoutResult]):
     """A layout with a placement of variables; a block is a job that is started and watched."""
 
     def __init__(
-        self, layout: str, placement: str, plan: Plan, stage: Stage, watcher: Watcher
+        self, layout: str, placement: str, plan: LayoutComparison, stage: Stage, watcher: Watcher
     ) -> None:
         self.name = plan.side_name(layout, placement)
         self._layout = layout
@@ -163,7 +167,7 @@ class LayoutSide(Side[None, LayoutResult]):
         )
 
 
-def run(plan: Plan, stage: Stage, watcher: Watcher) -> Record[LayoutResult]:
+def run(plan: LayoutComparison, stage: Stage, watcher: Watcher) -> Record[LayoutResult]:
     """Runs every layout under every placement `plan.rounds` times.
 
     Raises:
@@ -171,8 +175,7 @@ def run(plan: Plan, stage: Stage, watcher: Watcher) -> Record[LayoutResult]:
     """
     sides = [
         LayoutSide(layout, placement, plan, stage, watcher)
-        for placement in plan.placements
-        for layout in LAYOUTS
+        for layout, placement in plan.arrangements
     ]
     cases = [MeasuredCase(plan.case.name, None, [None] * plan.rounds)]
     pairs = _pairs(plan)
@@ -181,7 +184,7 @@ def run(plan: Plan, stage: Stage, watcher: Watcher) -> Record[LayoutResult]:
 
 
 def _watch(
-    running: RunningJob, job: Job, plan: Plan, stage: Stage, name: str, watcher: Watcher
+    running: RunningJob, job: Job, plan: LayoutComparison, stage: Stage, name: str, watcher: Watcher
 ) -> Look:
     _until_it_trains(running, job, plan.up_within_s, lambda t: watcher.activity(f"{name}: {t}"))
     watcher.activity(f"{name}: looking at it for {plan.seconds:g} s")
@@ -328,7 +331,7 @@ def _steps_per_s(
     return max(rates)
 
 
-def _pairs(plan: Plan) -> list[tuple[str, str]]:
+def _pairs(plan: LayoutComparison) -> list[tuple[str, str]]:
     """Layout against layout under each placement, placement against placement under each layout."""
     name = plan.side_name
     first, *others = plan.placements

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.loads import PsLoad
-from tensorwire.plan.prediction import TaskLoad, Use
-from tensorwire.plan.recipe import CORES, TASK_CORES, THREADS, Recipes, Resource
+from tensorwire.plan.prediction import PredictedLoad, Utilization
 from tensorwire.plan.simulation import Simulated
+from tensorwire.plan.worker_step import CORES, TASK_CORES, THREADS, Resource, WorkerSteps
 
 _NAMED = 3
 
 
-def uses(recipes: Recipes, simulated: Simulated) -> list[Use]:
+def uses(worker_steps: WorkerSteps, simulated: Simulated) -> list[Utilization]:
     """The busiest first; of what only workers use, the mean of each kind."""
     named: dict[str, list[float]] = {}
     for resource, share in simulated.busy.items():
-        named.setdefault(_name(recipes, resource), []).append(share)
-    job, workers = recipes.job, len(recipes.workers)
+        named.setdefault(_name(worker_steps, resource), []).append(share)
+    job, workers = worker_steps.job, len(worker_steps.workers)
     if job.input_examples_per_s:
         batches_per_s = job.input_examples_per_s / job.batch_size
         named["input"] = [simulated.worker_steps_per_s / workers / batches_per_s]
-    means = [Use(name, min(1.0, sum(each) / len(each))) for name, each in named.items()]
+    means = [Utilization(name, min(1.0, sum(each) / len(each))) for name, each in named.items()]
     return sorted(means, key=lambda use: (-use.share, use.name))
 
 
-def tasks(recipes: Recipes, simulated: Simulated) -> list[TaskLoad]:
+def tasks(worker_steps: WorkerSteps, simulated: Simulated) -> list[PredictedLoad]:
     """Every ps, those that are alike as one, and the workers in the mean."""
-    rate, workers = simulated.worker_steps_per_s, len(recipes.workers)
+    rate, workers = simulated.worker_steps_per_s, len(worker_steps.workers)
     found = []
     members: dict[PsLoad, list[int]] = {}
-    for each in recipes.sites.classes:
+    for each in worker_steps.groups.classes:
         members.setdefault(each.load, []).extend(each.members)
     for load, alike in members.items():
-        cpu_s = load.pull_cpu_s(recipes.costs) + load.push_cpu_s(recipes.costs)
+        cpu_s = load.pull_cpu_s(worker_steps.costs) + load.push_cpu_s(worker_steps.costs)
         found.append(
-            TaskLoad(
+            PredictedLoad(
                 f"ps:{min(alike)}",
                 len(alike),
                 rate * cpu_s,
@@ -42,14 +42,14 @@ def tasks(recipes: Recipes, simulated: Simulated) -> list[TaskLoad]:
                 rate * (load.asked.bytes + load.pushed.bytes),
             )
         )
-    busy = {ps for each in recipes.sites.classes for ps in each.members}
-    idle = [ps for ps in range(len(recipes.cluster.ps)) if ps not in busy]
+    busy = {ps for each in worker_steps.groups.classes for ps in each.members}
+    idle = [ps for ps in range(len(worker_steps.cluster.ps)) if ps not in busy]
     if idle:
-        found.append(TaskLoad(f"ps:{idle[0]}", len(idle), 0.0, 0.0, 0.0))
-    step, each_s = recipes.step, rate / workers
-    mean_cpu_s = sum(map(recipes.worker_cpu_s, range(workers))) / workers
+        found.append(PredictedLoad(f"ps:{idle[0]}", len(idle), 0.0, 0.0, 0.0))
+    step, each_s = worker_steps.step, rate / workers
+    mean_cpu_s = sum(map(worker_steps.worker_cpu_s, range(workers))) / workers
     found.append(
-        TaskLoad(
+        PredictedLoad(
             "worker:0",
             workers,
             each_s * mean_cpu_s,
@@ -60,8 +60,8 @@ def tasks(recipes: Recipes, simulated: Simulated) -> list[TaskLoad]:
     return found
 
 
-def _name(recipes: Recipes, resource: Resource) -> str:
-    cluster, kind = recipes.cluster, resource.kind
+def _name(worker_steps: WorkerSteps, resource: Resource) -> str:
+    cluster, kind = worker_steps.cluster, resource.kind
     if kind in (THREADS, TASK_CORES):
         return f"ps:{resource.index} {kind}"
     if kind == CORES:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorwire.monitor import announce
-from tensorwire.monitor.fetch import fetch_all
-from tensorwire.monitor.figures import TaskFigures
-from tensorwire.monitor.rates import JobRates, job_rates
+from tensorwire.metrics import announce
+from tensorwire.metrics.fetch import fetch_all
+from tensorwire.metrics.rates import JobRates, job_rates
+from tensorwire.metrics.task_metrics import TaskFigures
 
 
-class Job:
+class ObservedJob:
     """The tasks at given endpoints, or those of this user on this host that announced theirs."""
 
     def __init__(self, addresses: Sequence[str] | None = None) -> None:

@@ -21,7 +21,7 @@ MOST_CLASSES = 4
 
 
 @dataclass(frozen=True)
-class PsClass:
+class PsGroup:
     """Ps that are alike; the first stands for all."""
 
     members: tuple[int, ...]
@@ -33,10 +33,10 @@ class PsClass:
 
 
 @dataclass(frozen=True)
-class Sites:
+class PsGroups:
     """Which host stands for which, and which machine for which."""
 
-    classes: tuple[PsClass, ...]
+    classes: tuple[PsGroup, ...]
     host: tuple[int, ...]
     """The one that stands for each."""
     machine: tuple[int, ...]
@@ -47,7 +47,7 @@ def is_small(cluster: Cluster) -> bool:
     return len(cluster.workers) * len(cluster.ps) <= MOST_REQUESTS
 
 
-def sites(cluster: Cluster, of_ps: Sequence[PsLoad]) -> Sites:
+def group_ps(cluster: Cluster, of_ps: Sequence[PsLoad]) -> PsGroups:
     """Of a cluster whose ps have these loads (see `loads.alike`)."""
     hosts_on = [0] * len(cluster.machines)
     for host in cluster.hosts:
@@ -80,8 +80,8 @@ def sites(cluster: Cluster, of_ps: Sequence[PsLoad]) -> Sites:
             host_of[index] = stands
             machine_of[cluster.hosts[index].machine] = cluster.hosts[stands].machine
     classes = tuple(
-        PsClass(tuple(members), of_ps[members[0]])
+        PsGroup(tuple(members), of_ps[members[0]])
         for members in by_key.values()
         if of_ps[members[0]].takes_part
     )
-    return Sites(classes, tuple(host_of), tuple(machine_of))
+    return PsGroups(classes, tuple(host_of), tuple(machine_of))

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
-from tensorwire.plan.job import Job, Transfer
+from tensorwire.plan.job import JobModel, Transfer
 from tensorwire.plan.loads import receiving_s, sending_s, total
-from tensorwire.plan.sites import PsClass, Sites
+from tensorwire.plan.ps_groups import PsGroup, PsGroups
 
 CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
     "cores",
@@ -46,7 +46,7 @@ class Resource:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkItem:
     """Work at one resource; see `Station.submit`."""
 
     resource: Resource
@@ -62,7 +62,7 @@ class Part:
 class Phase:
     """What happens at once."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[WorkItem, ...]
     """Of links and ps."""
     exchange_s: float
     """The worker's CPU for tensors."""
@@ -71,7 +71,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class WorkerStep:
     """Of one worker."""
 
     start: Phase
@@ -87,22 +87,22 @@ class Recipe:
         return self.start, self.pull, self.compute, self.push
 
 
-class Recipes:
+class WorkerSteps:
     """Of all workers of one job on one cluster with one side's costs."""
 
-    def __init__(self, job: Job, cluster: Cluster, costs: Costs, sites: Sites) -> None:
+    def __init__(self, job: JobModel, cluster: Cluster, costs: Costs, groups: PsGroups) -> None:
         self.job = job
         self.cluster = cluster
         self.costs = costs
-        self.sites = sites
-        self.step = total(each.load.times(len(each.members)) for each in sites.classes)
+        self.groups = groups
+        self.step = total(each.load.times(len(each.members)) for each in groups.classes)
         """All that a step of a worker asks of the ps together."""
-        self.requests = sum(len(each.members) for each in sites.classes)
-        self._hosts_at = Counter(sites.host)
-        self._machines_at = Counter(sites.machine)
-        made: dict[tuple[int, float], Recipe] = {}
-        self.workers: list[Recipe] = []
-        """The recipe of each."""
+        self.requests = sum(len(each.members) for each in groups.classes)
+        self._hosts_at = Counter(groups.host)
+        self._machines_at = Counter(groups.machine)
+        made: dict[tuple[int, float], WorkerStep] = {}
+        self.workers: list[WorkerStep] = []
+        """The worker_step of each."""
         for worker, host in enumerate(cluster.workers):
             key = host, _slower(job, worker)
             if key not in made:
@@ -115,31 +115,33 @@ class Recipes:
 
     def worker_cpu_s(self, worker: int) -> float:
         """CPU of that worker for a step."""
-        recipe = self.workers[worker]
-        of_phases = (each.exchange_s + each.own_s * recipe.slower for each in recipe.phases)
+        worker_step = self.workers[worker]
+        of_phases = (
+            each.exchange_s + each.own_s * worker_step.slower for each in worker_step.phases
+        )
         return self.job.input_cpu_s + sum(of_phases)
 
-    def worker_cpu(self, worker: int, phase: Phase, slower: float = 1.0) -> list[Part]:
+    def worker_cpu(self, worker: int, phase: Phase, slower: float = 1.0) -> list[WorkItem]:
         """The worker's own part of a phase; `slower` than usual in its own operations."""
         cores = _least(self.costs.exchange_parallelism * self.requests, self.cluster.worker_threads)
         # As usual: jobs with a limit of their own each would be groups of one at their station.
         limit = _mixed(phase.exchange_s, cores, phase.own_s, self.job.worker_parallelism)
         return self._of_worker(worker, phase.exchange_s + phase.own_s * slower, limit)
 
-    def input_cpu(self, worker: int) -> list[Part]:
+    def input_cpu(self, worker: int) -> list[WorkItem]:
         """What it takes to read a batch ahead."""
         return self._of_worker(worker, self.job.input_cpu_s, 1.0)
 
-    def update(self) -> list[Part]:
+    def update(self) -> list[WorkItem]:
         """Synchronous training: what all ps do once for the gradients of a step together."""
         return [
             part
-            for each in self.sites.classes
+            for each in self.groups.classes
             for part in self._ps_cpu(each, 0.0, each.load.cpu_s / 2)
         ]
 
-    def _recipe(self, host: int, slower: float) -> Recipe:
-        job, costs, classes = self.job, self.costs, self.sites.classes
+    def _recipe(self, host: int, slower: float) -> WorkerStep:
+        job, costs, classes = self.job, self.costs, self.groups.classes
         step = self.step
         near = total(each.load.times(self._near(host, each)) for each in classes)
         flows = self.requests - sum(self._near(host, each) for each in classes)
@@ -149,12 +151,12 @@ class Recipes:
         at_once = costs.exchange_overlap
         beside_s = job.worker_cpu_s * job.overlap / 2
 
-        def own_links(direction: str, of_step: Transfer, of_near: Transfer) -> list[Part]:
+        def own_links(direction: str, of_step: Transfer, of_near: Transfer) -> list[WorkItem]:
             return self._link(
                 host, direction, of_step.bytes - of_near.bytes, flows, 1 / self._hosts_as(host)
             )
 
-        return Recipe(
+        return WorkerStep(
             start=Phase((), start_s + sending_s(step.asked, costs)),
             # Two messages go there and back: the request, and the tensors of either way.
             latency_s=costs.step_latency_s + 4 * self.cluster.latency_s,
@@ -181,15 +183,15 @@ class Recipes:
             slower=slower,
         )
 
-    def _near(self, host: int, of: PsClass) -> int:
+    def _near(self, host: int, of: PsGroup) -> int:
         """How many ps of a class are on that host."""
         return sum(self.cluster.ps[ps] == host for ps in of.members)
 
     def _hosts_as(self, host: int) -> int:
         """How many hosts are as that one, and simulated as one."""
-        return self._hosts_at[self.sites.host[host]]
+        return self._hosts_at[self.groups.host[host]]
 
-    def _ps_pull(self, host: int, of: PsClass) -> list[Part]:
+    def _ps_pull(self, host: int, of: PsGroup) -> list[WorkItem]:
         own_s = of.load.cpu_s / 2
         return [
             *self._ps_cpu(of, of.load.pull_cpu_s(self.costs) - own_s, own_s),
@@ -197,14 +199,16 @@ class Recipes:
             *self._ps_link(host, of, IN, of.load.asked),
         ]
 
-    def _ps_push(self, host: int, of: PsClass) -> list[Part]:
+    def _ps_push(self, host: int, of: PsGroup) -> list[WorkItem]:
         own_s = of.load.cpu_s / 2
         return [
             *self._ps_cpu(of, of.load.push_cpu_s(self.costs) - own_s, own_s),
             *self._ps_link(host, of, IN, of.load.pushed),
         ]
 
-    def _ps_link(self, host: int, of: PsClass, direction: str, transfer: Transfer) -> list[Part]:
+    def _ps_link(
+        self, host: int, of: PsGroup, direction: str, transfer: Transfer
+    ) -> list[WorkItem]:
         """What each ps of a class exchanges with a worker on `host`, by its own link."""
         at = self.cluster.ps[of.first]
         far = 1 - self._near(host, of) / len(of.members)
@@ -212,25 +216,27 @@ class Recipes:
             at, direction, transfer.bytes * far, 1, len(of.members) / self._hosts_as(at)
         )
 
-    def _link(self, host: int, direction: str, size: float, flows: int, count: float) -> list[Part]:
+    def _link(
+        self, host: int, direction: str, size: float, flows: int, count: float
+    ) -> list[WorkItem]:
         """`count` bundles of so many flows, each bundle of `size` bytes."""
         rate = self.cluster.hosts[host].link_bytes_per_s
         capacity = math.inf if rate is None else rate * self.costs.link_share
         limit = min(capacity, (self.costs.stream_bytes_per_s or math.inf) * flows)
         if size <= 0 or math.isinf(limit):
             return []
-        at = self.sites.host[host]
+        at = self.groups.host[host]
         share = 1.0 if rate is None else self.costs.both_ways_share(rate)
         # A step of one worker goes one way after the other; those of several meet at a ps.
         is_shared = share < 1.0 and host in self.cluster.ps
         both = Resource(BOTH, at, 2 * share * capacity) if is_shared else None
-        return [Part(Resource(direction, at, capacity), size, limit, flows, count, both)]
+        return [WorkItem(Resource(direction, at, capacity), size, limit, flows, count, both)]
 
-    def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[Part]:
+    def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[WorkItem]:
         host = self.cluster.workers[worker]
         return self._cpu(host, cpu_s, _least(cores, self.cluster.worker_cores), 1)
 
-    def _ps_cpu(self, of: PsClass, exchange_s: float, own_s: float) -> list[Part]:
+    def _ps_cpu(self, of: PsGroup, exchange_s: float, own_s: float) -> list[WorkItem]:
         """Of every ps of a class, for one worker."""
         cluster, costs, job = self.cluster, self.costs, self.job
         cores = _mixed(exchange_s, costs.exchange_parallelism, own_s, job.ps_parallelism)
@@ -240,30 +246,30 @@ class Recipes:
         if cluster.ps_cores is not None and exchange_s + own_s > 0:
             limit = min(cores, cluster.ps_cores)
             resource = Resource(TASK_CORES, of.first, cluster.ps_cores)
-            parts.append(Part(resource, exchange_s + own_s, limit))
+            parts.append(WorkItem(resource, exchange_s + own_s, limit))
         if cluster.ps_threads is not None and exchange_s > 0:
             limit = min(costs.exchange_parallelism, cluster.ps_threads)
             resource = Resource(THREADS, of.first, float(cluster.ps_threads))
-            parts.append(Part(resource, exchange_s, limit))
+            parts.append(WorkItem(resource, exchange_s, limit))
         return parts
 
-    def _cpu(self, host: int, cpu_s: float, cores: float, tasks: int) -> list[Part]:
+    def _cpu(self, host: int, cpu_s: float, cores: float, tasks: int) -> list[WorkItem]:
         """Of `tasks` tasks that are alike, on hosts as that one."""
         if cpu_s <= 0:
             return []
         place = self.cluster.hosts[host]
         capacity = self.cluster.machines[place.machine]
         limit = min(cores, capacity, place.cores or capacity)
-        machine = self.sites.machine[place.machine]
+        machine = self.groups.machine[place.machine]
         of_machine = Resource(CORES, machine, capacity)
-        parts = [Part(of_machine, cpu_s, limit, count=tasks / self._machines_at[machine])]
+        parts = [WorkItem(of_machine, cpu_s, limit, count=tasks / self._machines_at[machine])]
         if place.cores is not None and place.cores < capacity:
-            of_host = Resource(HOST_CORES, self.sites.host[host], place.cores)
-            parts.append(Part(of_host, cpu_s, limit, count=tasks / self._hosts_as(host)))
+            of_host = Resource(HOST_CORES, self.groups.host[host], place.cores)
+            parts.append(WorkItem(of_host, cpu_s, limit, count=tasks / self._hosts_as(host)))
         return parts
 
 
-def _slower(job: Job, worker: int) -> float:
+def _slower(job: JobModel, worker: int) -> float:
     """The slow workers are spread over all."""
     is_slow = int((worker + 1) * job.slow_share) > int(worker * job.slow_share)
     return job.slow_factor if is_slow else 1.0

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tensorwire.errors import UsageError
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.task_metrics import TaskFigures
 
 TIMEOUT_S = 3.0
 

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tensorwire.monitor.collect import Source
-from tensorwire.monitor.figures import TaskFigures, short_name
+from tensorwire.metrics.collect import Source
+from tensorwire.metrics.task_metrics import TaskFigures, short_name
 
 MOST_TENSORS = 20
 """Those that moved most have a metric each; a label with thousands of values helps nobody."""

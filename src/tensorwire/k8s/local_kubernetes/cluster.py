@@ -24,15 +24,15 @@ from typing import Any
 
 import tensorwire
 from tensorwire.errors import TensorwireError
-from tensorwire.k8s.box.jobs_api import NAMESPACE, PORT, JobsApi
-from tensorwire.k8s.box.pods import NotForBox, Pod, by_kind, jobs_of, pods_of
-from tensorwire.k8s.box.scheduler import Node, schedule
 from tensorwire.k8s.job import CONFIG_FOLDER, TOKEN_FOLDER
+from tensorwire.k8s.local_kubernetes.jobs_api import NAMESPACE, PORT, JobsApi
+from tensorwire.k8s.local_kubernetes.pods import NotForBox, Pod, by_kind, jobs_of, pods_of
+from tensorwire.k8s.local_kubernetes.scheduler import Node, schedule
 from tensorwire.k8s.render import Manifest
-from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, Task
+from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.settings import MOST_HOSTS, LinkSettings
+from tensorwire.owning_context import OwningContext
 from tensorwire.plugin.paths import cache_folder
-from tensorwire.scope import Scope
 
 _ACCOUNT = "secrets/kubernetes.io/serviceaccount"
 _POLL_S = 0.1
@@ -54,9 +54,9 @@ class BoxPod:
     pod: Pod
     host: Host
     node: str
-    task: Task
+    task: TaskProcess
     """The process of its container `task`, the newest one."""
-    keeper: Task | None = None
+    keeper: TaskProcess | None = None
     """Of a sidecar's main container."""
     restarts: int = 0
     ended: bool = False
@@ -66,7 +66,7 @@ class BoxPod:
         return self.pod.name
 
 
-class Box(Scope):
+class LocalKubernetes(OwningContext):
     """A context manager; `step` lets kubelets and controllers do what is due."""
 
     def __init__(
@@ -236,7 +236,7 @@ class Box(Scope):
             raise TensorwireError(f"{pod.pod.task} (pod {pod.name}) has failed: {error}")
         pod.task = self._start(index, pod.pod, "pod", pod.pod.task_container)
 
-    def _start(self, index: int, pod: Pod, kind: str, container: Mapping[str, Any]) -> Task:
+    def _start(self, index: int, pod: Pod, kind: str, container: Mapping[str, Any]) -> TaskProcess:
         mounts = [str(self._folder / "etc"), "/etc"]
         if pod.spec["automountServiceAccountToken"]:
             mounts += [str(self._folder / "run"), "/run"]

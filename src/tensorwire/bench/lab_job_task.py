@@ -18,7 +18,7 @@ _START_DEADLINE_S = 60
 
 
 @dataclass(frozen=True)
-class TableSettings:
+class TableVariable:
     """A variable of float32, or a part of one, and its ps."""
 
     floats: int
@@ -26,13 +26,13 @@ class TableSettings:
 
 
 @dataclass(frozen=True)
-class Case:
+class StepCase:
     """What a step does: a model of `bench train`, or tables and products of 256 x 256 matrices."""
 
     name: str
     model: str = ""
     batch_size: int = 256
-    tables: tuple[TableSettings, ...] = ()
+    tables: tuple[TableVariable, ...] = ()
     matmuls: int = 0
     pull: bool = True
     push: bool = True
@@ -40,7 +40,7 @@ class Case:
     """Whether the tables are on the worker itself: what is left of a step without a ps."""
 
 
-class JobWorker(ServerTask):
+class LabJobWorker(ServerTask):
     """A worker: the graph of one case after the other, and its session."""
 
     _graph: Any = None
@@ -48,7 +48,7 @@ class JobWorker(ServerTask):
     _train: Any = None
 
     @request
-    def build(self, case: Case, train_files: Sequence[str] = ()) -> Message:
+    def build(self, case: StepCase, train_files: Sequence[str] = ()) -> Message:
         """Makes a case's graph."""
         self._graph = self._tf.Graph()
         with self._graph.as_default():
@@ -96,7 +96,7 @@ class JobWorker(ServerTask):
         self._session.close()
         return {}
 
-    def _trained(self, case: Case, train_files: Sequence[str]) -> Any:
+    def _trained(self, case: StepCase, train_files: Sequence[str]) -> Any:
         """A real model, as `bench train` has it."""
         v1, tf = self._tf.compat.v1, self._tf
         v1.set_random_seed(2013 + self._index)
@@ -108,14 +108,14 @@ class JobWorker(ServerTask):
             file = Path(train_files[self._index])
             return wide_deep.build(tf, columns, file, case.batch_size).train
 
-    def _made(self, case: Case) -> Any:
+    def _made(self, case: StepCase) -> Any:
         """Reads variables, computes, and adds gradients, as the case says."""
         tf, v1 = self._tf, self._tf.compat.v1
 
-        def place(table: TableSettings) -> str:
+        def place(table: TableVariable) -> str:
             return self._device if case.is_local else f"/job:ps/task:{table.ps}"
 
-        with tf.device(place(TableSettings(0))):
+        with tf.device(place(TableVariable(0))):
             v1.train.get_or_create_global_step()
         variables = []
         for number, table in enumerate(case.tables):

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from tensorwire.bench.job_task import Case, JobWorker, TableSettings
+from tensorwire.bench.lab_job_task import LabJobWorker, StepCase, TableVariable
 from tensorwire.bench.models import MODELS, examples
 from tensorwire.bench.server_task import ServerTask
-from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, Task
+from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
 from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
 from tensorwire.placement.plan import STRATEGIES, Variable
@@ -31,7 +31,7 @@ _UNCOUNTED_STEPS = 2
 
 
 @dataclass(frozen=True)
-class JobSettings:
+class LabJobSettings:
     """How many tasks, on what links, over which protocol."""
 
     workers: int
@@ -61,23 +61,23 @@ class Measured:
     """What all cores of this machine were busy, the kernel's work for the links included."""
 
 
-def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableSettings, ...]:
+def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableVariable, ...]:
     """The tables that a strategy of `tensorwire place` makes of variables of float32."""
     plan = STRATEGIES[placement](variables, ps, None)
     return tuple(
-        TableSettings(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
+        TableVariable(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
     )
 
 
-class RunningJob:
+class LabJob:
     """Tasks that have started; it takes one case after another."""
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: LabJobSettings,
         lab: Lab,
         cluster: LocalCluster,
-        tasks: Sequence[Task],
+        tasks: Sequence[TaskProcess],
         tensorflow: str,
     ) -> None:
         self.settings = settings
@@ -98,7 +98,7 @@ class RunningJob:
         for index in range(len(self._lab.hosts)):
             self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))
 
-    def open(self, case: Case) -> None:
+    def open(self, case: StepCase) -> None:
         """Makes the case's graph and sessions, in which its variables are new."""
         message: Message = {"do": "build", "case": dataclasses.asdict(case)}
         if case.model:
@@ -200,7 +200,7 @@ def _machine_busy_s() -> float:
 
 
 @contextlib.contextmanager
-def running(settings: JobSettings, watcher: Watcher) -> Iterator[RunningJob]:
+def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
     """The job's tasks, each on a lab host of its own, while the context lasts.
 
     Raises:
@@ -219,16 +219,16 @@ def running(settings: JobSettings, watcher: Watcher) -> Iterator[RunningJob]:
         ]
         for task in tasks:
             tensorflow = wait_started(cluster, task, watcher)
-        yield RunningJob(settings, lab, cluster, tasks, tensorflow)
+        yield LabJob(settings, lab, cluster, tasks, tensorflow)
         cluster.check()
 
 
-def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> Task:
+def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> TaskProcess:
     return start_task(
         cluster,
         name,
         index,
-        JobWorker if name == "worker" else ServerTask,
+        LabJobWorker if name == "worker" else ServerTask,
         {"spec": cluster.spec, "job": name, "index": index, "protocol": protocol},
         # Of one machine as the job is of several.
         {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},

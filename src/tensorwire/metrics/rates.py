@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorwire.monitor.figures import FUSED, TaskFigures, TensorFigures
+from tensorwire.metrics.task_metrics import FUSED, TaskFigures, TensorFigures
 
 UNEVEN = 1.5
 """A task with so much more than the mean of its job is out of balance."""

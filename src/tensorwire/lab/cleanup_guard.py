@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorwire.lab import guard
+from tensorwire.lab import cleanup_process
 
 _DISMISSAL_S = 3.0
 
 
-class Guard:
+class CleanupGuard:
     """A process that cleans up when this one dies before it has called `dismiss`."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Guard:
             "cgroups": [str(path) for path in cgroups],
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, json.dumps(legacy)],
+            [sys.executable, "-I", "-S", cleanup_process.__file__, json.dumps(legacy)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.monitor import announce
-from tensorwire.monitor.collect import Source
+from tensorwire.metrics import announce
+from tensorwire.metrics.collect import Source
 
 PORT_VARIABLE = "TENSORWIRE_METRICS_PORT"
 """0: any free one."""
@@ -98,7 +98,7 @@ def start_from_environment(
 
     def start() -> None:
         await_task()
-        from tensorwire.monitor.collect import source
+        from tensorwire.metrics.collect import source
 
         try:
             address = serve(source(stats), **_wanted(os.environ)).address
@@ -189,7 +189,7 @@ def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
 
         def _metrics(self) -> None:
             try:
-                from tensorwire.monitor import prometheus
+                from tensorwire.metrics import prometheus
             except ImportError:
                 self._answer(501, "text/plain", b"prometheus-client is missing: pip install it\n")
                 return

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from tensorwire.monitor.breakdown import TOTALS
-from tensorwire.monitor.cores import usable_cores
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.breakdown import TOTALS
+from tensorwire.metrics.cores import usable_cores
+from tensorwire.metrics.task_metrics import TaskFigures
 
 Source = Callable[[], TaskFigures]
 

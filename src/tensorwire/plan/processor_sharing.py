@@ -50,7 +50,7 @@ class _Group:
         self.queue: list[tuple[float, int, float, Join]] = []
 
 
-class Station:
+class SharedCapacity:
     """`capacity` units of work a second: of cores, seconds of CPU; of a link, bytes."""
 
     def __init__(

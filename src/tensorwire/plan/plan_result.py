@@ -10,7 +10,7 @@ from typing import Any
 from tensorwire import __version__
 from tensorwire.plan.advice import Change
 from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.question import Question
+from tensorwire.plan.prediction_request import PredictionRequest
 from tensorwire.plan.sweep import Curve
 from tensorwire.plan.target import Offer
 
@@ -21,7 +21,7 @@ class Basis:
 
     text: str
     """"this user's own calibration"."""
-    question: Question
+    question: PredictionRequest
 
     @property
     def machine(self) -> str:
@@ -52,15 +52,15 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanResult:
     """Of one call. The lists that were not asked for are empty."""
 
     basis: Basis
     case: str | None
-    predictions: Sequence[tuple[Question, Prediction]]
+    predictions: Sequence[tuple[PredictionRequest, Prediction]]
     changes: Sequence[Change]
     """To the first prediction."""
-    curves: Sequence[tuple[Question, Curve]]
+    curves: Sequence[tuple[PredictionRequest, Curve]]
     offers: Sequence[Offer]
     target_steps_per_s: float | None = None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tensorwire.monitor.figures import StepTotals
+from tensorwire.metrics.task_metrics import StepTotals
 
 Interval = tuple[float, float]
 """Beginning and end in microseconds."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tensorwire.errors import UsageError
-from tensorwire.placement.plan import STRATEGIES, Plan
+from tensorwire.placement.plan import STRATEGIES, PlacementPlan
 from tensorwire.plan.costs import Calibration, Costs
-from tensorwire.plan.job import Job
+from tensorwire.plan.job import JobModel
 from tensorwire.plan.loads import traffic_of
 from tensorwire.plan.predict import bound, predict, steps_of
 from tensorwire.plan.prediction import Prediction
@@ -21,10 +21,10 @@ PLACEMENTS = (*STRATEGIES, BY_TRAFFIC)
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictionRequest:
     """One prediction that is wanted."""
 
-    job: Job
+    job: JobModel
     calibration: Calibration
     side: str
     placement: str
@@ -71,16 +71,16 @@ class Question:
             raise UsageError(f"the calibration has no costs of {self.side}: it has {known}")
         return costs
 
-    def having(self, **fields: object) -> Question:
+    def having(self, **fields: object) -> PredictionRequest:
         """The same with another job, side, placement or shape, or fields of the shape."""
         own = {name: value for name, value in fields.items() if name in self.__dataclass_fields__}
         shape = {name: value for name, value in fields.items() if name not in own}
-        changed: Question = replace(self, **own)  # type: ignore[arg-type]
+        changed: PredictionRequest = replace(self, **own)  # type: ignore[arg-type]
         return replace(changed, shape=replace(changed.shape, **shape)) if shape else changed  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=256)
-def placed(job: Job, placement: str, ps: int) -> Plan:
+def placed(job: JobModel, placement: str, ps: int) -> PlacementPlan:
     """The job's variables on so many ps."""
     variables = [each.variable for each in job.variables]
     if placement == BY_TRAFFIC:

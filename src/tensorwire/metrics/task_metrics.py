@@ -1,7 +1,7 @@
 """The figures of one task: what it moved, for whom it waited, and what its process used.
 
 All counts run from the start of the process; two records of one task and the time between them make
-rates (`tensorwire.monitor.rates`). `TaskFigures.to_json` is what the endpoint serves under
+rates (`tensorwire.metrics.rates`). `TaskFigures.to_json` is what the endpoint serves under
 ``/figures``; docs/figures.md describes every field.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorwire.documents import from_document
+from tensorwire.dataclass_json import from_document
 
 OUT = "out"
 IN = "in"
@@ -21,7 +21,7 @@ FUSED = "fused"
 
 
 @dataclass(frozen=True)
-class Traffic:
+class PeerTraffic:
     """Between a task and one peer; `tx` is what the task sent, `rx` what it received."""
 
     task: str
@@ -177,7 +177,7 @@ class TaskFigures:
     """Time in which at least one Recv waited for another task."""
     pool: PoolFigures = PoolFigures()
     tasks: tuple[ServedTask, ...] = ()
-    peers: tuple[Traffic, ...] = ()
+    peers: tuple[PeerTraffic, ...] = ()
     reactors: tuple[ReactorFigures, ...] = ()
     tensors: tuple[TensorFigures, ...] = ()
     session_graphs: int = 0

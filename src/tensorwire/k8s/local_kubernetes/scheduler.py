@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorwire.k8s.box.pods import NotForBox, Pod
+from tensorwire.k8s.local_kubernetes.pods import NotForBox, Pod
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

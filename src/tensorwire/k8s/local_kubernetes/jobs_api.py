@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from tensorwire.k8s.box.pods import NotForBox
+from tensorwire.k8s.local_kubernetes.pods import NotForBox
 from tensorwire.k8s.render import Manifest
 
 PORT = 6443

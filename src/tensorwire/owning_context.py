@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TypeVar
 
-_Scope = TypeVar("_Scope", bound="Scope")
+_Context = TypeVar("_Context", bound="OwningContext")
 
 
-class Scope(ABC):
+class OwningContext(ABC):
     """A context manager that owns other ones.
 
     What it has entered is left in the reverse order at its end, and at once where entering the next
@@ -23,7 +23,7 @@ class Scope(ABC):
     def _open(self, held: contextlib.ExitStack) -> None:
         """Enters them; `held` takes them."""
 
-    def __enter__(self: _Scope) -> _Scope:
+    def __enter__(self: _Context) -> _Context:
         with contextlib.ExitStack() as held:
             self._open(held)
             self._held = held.pop_all()
