@@ -69,7 +69,7 @@ class Suite:
     """What is left of the link at each layer; its ratios are those of the layers."""
     records: Sequence[Record[Result]]
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Of each layer that has no record why."""
+    """Why a layer has no record, by the layer's name."""
     notes: Sequence[str] = ()
 
     def to_json(self) -> str:

@@ -38,7 +38,7 @@ class LabJobSettings:
     ps: int
     protocol: str
     rate_bits_per_s: float | None = None
-    """Of each task's own link; None: as fast as this machine is."""
+    """Rate of each task's own link; None: as fast as this machine is."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Measured:
 
     seconds: float
     steps_per_s: float
-    """Of all workers together."""
+    """Steps a second of all workers together."""
     starts_steps_per_s: Sequence[float]
     """The same for each start."""
     step_ms: Mapping[str, float]
@@ -93,7 +93,7 @@ class LabJob:
         self._random = random.Random(0)
 
     def set_rate(self, bits_per_s: float) -> None:
-        """Of every link, from now on."""
+        """Sets the rate of every link, from now on."""
         self.settings = replace(self.settings, rate_bits_per_s=bits_per_s)
         for index in range(len(self._lab.hosts)):
             self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))

@@ -83,7 +83,7 @@ class RpcResult(Result):
     """Measured requests."""
     requests_per_s: float
     mb_per_s: float
-    """Of requests."""
+    """MB of requests a second; responses do not count."""
     latency_us: LatencyUs | None
     """None where it is not known."""
     cpu_us_per_request: float | None

@@ -69,7 +69,7 @@ class PsTask(_ServeTask):
 
     @request
     def incarnation(self) -> Message:
-        """Of the server's device: a part of every tensor's key."""
+        """The incarnation of the server's device, which is a part of every tensor's key."""
         return {"incarnation": self._incarnation.value}
 
     @request

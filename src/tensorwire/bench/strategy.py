@@ -31,7 +31,7 @@ from tensorwire.units import number
 CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "tiny": 0.0})
 """MB (10^6 bytes) that one function reads from the ps."""
 FUNCTIONS: Mapping[str, int] = MappingProxyType({"read": 200, "tiny": 1000})
-"""Of each case how many are measured, unless one says otherwise."""
+"""How many functions of each case are measured by default."""
 COMMAND = "bench strategy"
 _WARM_UP = 20
 _WARM_UP_OF_A_BLOCK = 3
@@ -54,7 +54,7 @@ class StrategyResult(Result):
     """Measured functions."""
     functions_per_s: float
     step_ms: StepMs
-    """Of one function, from round to round: each figure is the mean of a round."""
+    """Time of one function. Each sample is the mean over a round."""
 
     @property
     def metric(self) -> Metric:

@@ -17,7 +17,7 @@ from tensorwire.lab.channel import Message
 from tensorwire.measure.task import request
 
 READ_FLOATS = 2_500_000
-"""Of the variable that "read" sums: 10 MB."""
+"""Size of the variable that "read" sums: 10 MB."""
 
 
 class CoordinatorTask(PluginTask):

@@ -62,7 +62,7 @@ class TcpResult(Result):
     message_size: int
     """Bytes of the buffer that each stream sends over and over, and receives into."""
     mb_per_s: float
-    """Of all streams together."""
+    """The rate of all streams together."""
 
     @property
     def metric(self) -> Metric:
@@ -83,7 +83,7 @@ class TcpPlan:
     message_size: int = 128 << 10
     """Bytes of each stream's buffer."""
     seconds: int = 1
-    """Of each measurement in each round."""
+    """How long each measurement of a round takes."""
     rounds: int = 5
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ class Case(Generic[What]):
     name: str
     what: What
     steps: Sequence[int | None]
-    """Of each round; None: as many as the side found to fill a round when it was warmed up."""
+    """Steps of each round; None: as many as the side found to fill a round when it was warmed up."""
 
 
 class Side(ABC, Generic[What, SomeResult]):

@@ -144,7 +144,7 @@ class Noise:
     steal: float
     """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to others."""
     scatter: Mapping[str, float]
-    """Of each side: the quartile distance of its rounds, over their median."""
+    """For each side, the quartile distance of its rounds over their median."""
 
 
 def _now() -> str:

@@ -264,5 +264,5 @@ def _see_ended(session: _Session) -> None:
 
 
 def relay_environment() -> Mapping[str, str]:
-    """Of this process's environment what is the experiment's."""
+    """The variables of this process's environment that an experiment sets for its tasks."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}

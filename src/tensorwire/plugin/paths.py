@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+from tensorwire.errors import TensorwireError
+
 CACHE_VARIABLE = "TENSORWIRE_CACHE"
 
 
@@ -15,8 +17,8 @@ def native_folder() -> Path:
     """The package's ``_native``: ``lib/``, ``include/``, ``plugin/`` and ``raw/``."""
     # Beside the binding and not beside this file: an editable install keeps the two apart.
     spec = util.find_spec("tensorwire._wire")
-    assert spec is not None, "tensorwire is installed without its native parts"
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:
+        raise TensorwireError("tensorwire is installed without its native parts: install it again")
     return Path(spec.origin).parent / "_native"
 
 
