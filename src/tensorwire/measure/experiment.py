@@ -31,7 +31,7 @@ class Case(Generic[What]):
     name: str
     what: What
     steps: Sequence[int | None]
-    """Steps of each round; None: as many as the side found to fill a round when it was warmed up."""
+    """How many in each round; None: as many as the side found to fill a round in its warm-up."""
 
 
 class Side(ABC, Generic[What, SomeResult]):
