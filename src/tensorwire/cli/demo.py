@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from tensorwire.cli.measuring import train_and_show, training_options
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.cli.termination import end_in_order
-from tensorwire.cli.training import train_and_show, training_options
 from tensorwire.measure.contenders import parse_protocols
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tensorwire.bench.payloads import PAYLOADS
-from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.host_pool import between_hosts
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 
 
@@ -78,9 +78,4 @@ def serve(
         protocols=comparison.protocols,
         setting=comparison.setting,
     )
-    measure_and_show(
-        "bench serve",
-        plan.blocks,
-        lambda watcher, host_pool: run(plan, watcher, host_pool),
-        comparison,
-    )
+    measure_and_show("bench serve", plan, run, comparison)

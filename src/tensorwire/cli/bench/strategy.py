@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.host_pool import between_hosts
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 
 
@@ -46,9 +46,4 @@ def strategy(
         protocols=comparison.protocols,
         setting=comparison.setting,
     )
-    measure_and_show(
-        "bench strategy",
-        plan.blocks,
-        lambda watcher, host_pool: run(plan, watcher, host_pool),
-        comparison,
-    )
+    measure_and_show("bench strategy", plan, run, comparison)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tensorwire.bench.raw_processes import SERVER
-from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.errors import UsageError
 
@@ -72,8 +72,8 @@ def tcp(
         return
     measure_and_show(
         "bench tcp",
-        plan.blocks,
-        lambda watcher, host_pool: (
+        plan,
+        lambda plan, watcher, host_pool: (
             measure_remote(plan, ends.target, watcher)
             if ends.target
             else run(plan, watcher, host_pool)

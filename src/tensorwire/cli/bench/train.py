@@ -6,8 +6,8 @@ import click
 
 from tensorwire.bench.models import MODELS
 from tensorwire.cli.host_pool import between_hosts
+from tensorwire.cli.measuring import train_and_show, training_options
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.training import train_and_show, training_options
 
 
 @click.command(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.bench.frame import measure_and_show
 from tensorwire.cli.host_pool import between_hosts
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 
 
@@ -45,12 +45,6 @@ def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> No
         protocols = ("grpc++",)
         notes.append("grpc is left out: its messages end at 2 GB")
     plan = TransferPlan(data_mb, iters, comparison.rounds, protocols, comparison.setting)
-    record = measure_and_show(
-        "bench transfer",
-        plan.blocks,
-        lambda watcher, host_pool: run(plan, watcher, host_pool),
-        comparison,
-        notes=notes,
-    )
+    record = measure_and_show("bench transfer", plan, run, comparison, notes=notes)
     if comparison.part is not None:
         click.echo(f"transfer rate: {record.results[-1].mb_per_s:.6f} MB/s")

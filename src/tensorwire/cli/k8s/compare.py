@@ -67,7 +67,7 @@ def compare(
 
     After -- come the script's own arguments, as for `tensorwire k8s submit`.
     """
-    from tensorwire.cli.showing import keep_and_show
+    from tensorwire.cli.measuring import keep_and_show
     from tensorwire.cli.termination import end_in_order
     from tensorwire.k8s import layout_comparison
     from tensorwire.lab.settings import LinkSettings, parse_link
