@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tensorwire.bench import all_layers
-from tensorwire.bench.all_layers import EverythingPlan, Layer, Suite
+from tensorwire.bench.all_layers import AllLayersPlan, Layer, Suite
 from tensorwire.bench.transfer import SizesPlan, TransferResult
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
@@ -153,7 +153,7 @@ def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
     memory = psutil.virtual_memory()._replace(available=2_000_000_000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     notes: list[str] = []
-    all_layers.layers(EverythingPlan(), notes)
+    all_layers.layers(AllLayersPlan(), notes)
     assert notes == ["tensors of 1 GB are left out: this machine has not the memory for them now"]
 
 

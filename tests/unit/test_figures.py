@@ -25,12 +25,12 @@ from tensorwire.metrics import announce, endpoint, fetch, prometheus
 from tensorwire.metrics.collect import source
 from tensorwire.metrics.task_metrics import (
     PeerTraffic,
-    PoolFigures,
-    ProcessFigures,
-    ReactorFigures,
+    PoolMetrics,
+    ProcessMetrics,
+    ReactorMetrics,
     ServedTask,
-    TaskFigures,
-    TensorFigures,
+    TaskMetrics,
+    TensorMetrics,
     short_name,
 )
 
@@ -44,8 +44,8 @@ def traffic(task: str = PS, peer: str = WORKER, **changes: int) -> PeerTraffic:
     return PeerTraffic(task, peer, **{**{name: i + 1 for i, name in enumerate(names)}, **changes})
 
 
-FIGURES = TaskFigures(
-    process=ProcessFigures("here", 42, 2, 1.5e9, 12.5, 10**9),
+FIGURES = TaskMetrics(
+    process=ProcessMetrics("here", 42, 2, 1.5e9, 12.5, 10**9),
     clock_us=1_000_000,
     recv_tensors=1,
     pushed_tensors=2,
@@ -55,14 +55,14 @@ FIGURES = TaskFigures(
     fused_messages=6,
     fused_tensors=7,
     recv_waiting_us=2_500_000,
-    pool=PoolFigures(1, 2, 3, 4),
+    pool=PoolMetrics(1, 2, 3, 4),
     tasks=(ServedTask(PS, 0),),
     peers=(traffic(),),
-    reactors=(ReactorFigures(PS, 0, 500_000),),
+    reactors=(ReactorMetrics(PS, 0, 500_000),),
     tensors=(
-        TensorFigures(PS, WORKER, "out", "embedding/read", 10, 4_000, 0, 0),
-        TensorFigures(PS, WORKER, "in", "gradients/x", 10, 40, 7, 8),
-        TensorFigures(PS, WORKER, "out", "", 1, 10**9, 0, 0),
+        TensorMetrics(PS, WORKER, "out", "embedding/read", 10, 4_000, 0, 0),
+        TensorMetrics(PS, WORKER, "in", "gradients/x", 10, 40, 7, 8),
+        TensorMetrics(PS, WORKER, "out", "", 1, 10**9, 0, 0),
     ),
 )
 
@@ -105,19 +105,19 @@ def get(address: str, path: str) -> tuple[int, str, bytes]:
 
 
 def test_the_record_survives_json() -> None:
-    assert TaskFigures.from_json(json.loads(json.dumps(FIGURES.to_json()))) == FIGURES
+    assert TaskMetrics.from_json(json.loads(json.dumps(FIGURES.to_json()))) == FIGURES
 
 
 def test_what_a_newer_version_adds_is_ignored_and_what_is_missing_is_named() -> None:
     record = FIGURES.to_json()
     record["news"] = 1
     record["peers"][0]["news"] = 1
-    assert TaskFigures.from_json(record) == FIGURES
+    assert TaskMetrics.from_json(record) == FIGURES
     del record["recv_tensors"]
     with pytest.raises(ValueError, match="recv_tensors"):
-        TaskFigures.from_json(record)
+        TaskMetrics.from_json(record)
     with pytest.raises(ValueError, match="tx_bytes"):
-        TaskFigures.from_json({**FIGURES.to_json(), "peers": [{"task": PS, "peer": WORKER}]})
+        TaskMetrics.from_json({**FIGURES.to_json(), "peers": [{"task": PS, "peer": WORKER}]})
 
 
 def test_tasks_have_short_names() -> None:
@@ -182,7 +182,7 @@ def test_metrics_carry_the_figures() -> None:
 
 
 def test_only_the_tensors_that_moved_most_have_a_metric() -> None:
-    many = tuple(TensorFigures(PS, WORKER, "out", f"t{i}", 1, i, 0, 0) for i in range(500))
+    many = tuple(TensorMetrics(PS, WORKER, "out", f"t{i}", 1, i, 0, 0) for i in range(500))
     families = {f.name: f for f in prometheus.metrics(dataclasses.replace(FIGURES, tensors=many))}
     named = [s.labels["tensor"] for s in families["tensorwire_tensor_bytes"].samples]
     assert named == [f"t{i}" for i in range(499, 479, -1)]

@@ -18,9 +18,9 @@ from tensorwire.measure.tasks import answer, ask, host_argv
 TASK = """
 import os, time
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.task import Task, request
+from tensorwire.measure.task import HostedTask, request
 
-class Adder(Task):
+class Adder(HostedTask):
     def __init__(self, start: int) -> None:
         self.total = start
     def ready(self):

@@ -23,13 +23,13 @@ from tensorwire.metrics import announce
 from tensorwire.metrics.rates import JobRates, between, by_cluster, find_imbalances, job_rates
 from tensorwire.metrics.task_metrics import (
     PeerTraffic,
-    PoolFigures,
-    ProcessFigures,
-    ReactorFigures,
+    PoolMetrics,
+    ProcessMetrics,
+    ReactorMetrics,
     ServedTask,
-    TaskFigures,
-    TensorFigures,
-    VariableFigures,
+    TaskMetrics,
+    TensorMetrics,
+    VariableMetrics,
 )
 from tensorwire.report.top import screen
 
@@ -45,13 +45,13 @@ def full_name(task: str) -> str:
 
 def figures(
     task: str, seconds: float, out_mb: float = 0.0, cores: float = 0.0, **counts: Any
-) -> TaskFigures:
+) -> TaskMetrics:
     """What a task counted that has run for `seconds` at a steady rate."""
     name, peer = full_name(task), full_name("worker:0")
     sent = int(out_mb * MB * seconds)
     pid = 100 + sum(map(ord, task))
-    return TaskFigures(
-        process=ProcessFigures("here", pid, 4, 0.0, cores * seconds, 512 * MB),
+    return TaskMetrics(
+        process=ProcessMetrics("here", pid, 4, 0.0, cores * seconds, 512 * MB),
         clock_us=int(seconds * 1e6),
         recv_tensors=0,
         pushed_tensors=0,
@@ -61,7 +61,7 @@ def figures(
         fused_messages=0,
         fused_tensors=0,
         recv_waiting_us=int(counts.get("waiting", 0.0) * seconds * 1e6),
-        pool=PoolFigures(),
+        pool=PoolMetrics(),
         tasks=(ServedTask(name, 0),),
         peers=(
             PeerTraffic(
@@ -78,18 +78,18 @@ def figures(
             ),
         ),
         reactors=(
-            ReactorFigures(name, 0, int(1e5 * seconds)),
-            ReactorFigures(name, 1, int(4e5 * seconds)),
+            ReactorMetrics(name, 0, int(1e5 * seconds)),
+            ReactorMetrics(name, 1, int(4e5 * seconds)),
         ),
         tensors=(
-            TensorFigures(name, peer, "out", "embedding/read", 1, sent * 9 // 10, 0, 0),
-            TensorFigures(name, peer, "out", "", 1, sent - sent * 9 // 10, 0, 0),
-            TensorFigures(name, peer, "fused", "bias/read", 1, sent // 2, 0, 0),
+            TensorMetrics(name, peer, "out", "embedding/read", 1, sent * 9 // 10, 0, 0),
+            TensorMetrics(name, peer, "out", "", 1, sent - sent * 9 // 10, 0, 0),
+            TensorMetrics(name, peer, "fused", "bias/read", 1, sent // 2, 0, 0),
         ),
     )
 
 
-def job(seconds: float) -> list[TaskFigures]:
+def job(seconds: float) -> list[TaskMetrics]:
     return [
         figures("worker:10", seconds, 1.0, 0.9, waiting=0.75),
         figures("worker:2", seconds, 1.0, 1.0, waiting=0.25),
@@ -132,7 +132,7 @@ def test_the_hot_task_is_out_of_balance_and_the_others_are_not() -> None:
 
 
 def test_the_hot_tensor_is_named_for_its_variable_where_a_task_knows_it() -> None:
-    known = VariableFigures("embedding", full_name("ps:0"), 4 * MB, "embedding/read")
+    known = VariableMetrics("embedding", full_name("ps:0"), 4 * MB, "embedding/read")
     master = dataclasses.replace(figures("worker:2", 12), variables=(known,))
     (ps,) = job_rates([figures("ps:0", 10, 832.0)], [figures("ps:0", 12, 832.0), master]).tasks
     assert ps.hot is not None
@@ -150,10 +150,10 @@ def test_a_job_that_is_even_or_idle_or_alone_is_in_balance() -> None:
     assert find_imbalances([]) == []
 
 
-def in_cluster(cluster: str, tasks: list[TaskFigures]) -> list[TaskFigures]:
+def in_cluster(cluster: str, tasks: list[TaskMetrics]) -> list[TaskMetrics]:
     """The same tasks as processes of another job on the host."""
 
-    def moved(task: TaskFigures) -> TaskFigures:
+    def moved(task: TaskMetrics) -> TaskMetrics:
         pid = task.process.pid + 1000 * ord(cluster[0])
         return dataclasses.replace(
             task,
@@ -165,7 +165,7 @@ def in_cluster(cluster: str, tasks: list[TaskFigures]) -> list[TaskFigures]:
 
 
 def test_two_jobs_of_one_user_are_told_apart() -> None:
-    def even(seconds: float) -> list[TaskFigures]:
+    def even(seconds: float) -> list[TaskMetrics]:
         return [figures(f"ps:{i}", seconds, 90.0) for i in range(3)]
 
     looks = [[*in_cluster("a:1", job(s)), *in_cluster("b:1", even(s))] for s in (10, 12)]

@@ -111,7 +111,7 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class EverythingPlan:
+class AllLayersPlan:
     """One call of `bench all`.
 
     Payloads go by TCP unless `setting` says otherwise, as they do between hosts: a layer can be
@@ -134,7 +134,7 @@ class Layer:
     """Records as they are made; those before a failure count."""
 
 
-def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
+def layers(plan: AllLayersPlan, notes: list[str]) -> list[Layer]:
     """What will be run, in this order; what had to be left out is added to `notes`."""
     common: dict[str, Any] = {"protocols": plan.protocols, "setting": plan.setting}
     quick = plan.quick
@@ -175,7 +175,7 @@ def layers(plan: EverythingPlan, notes: list[str]) -> list[Layer]:
     ]
 
 
-def _sizes_plan(plan: EverythingPlan, notes: list[str]) -> transfer.SizesPlan:
+def _sizes_plan(plan: AllLayersPlan, notes: list[str]) -> transfer.SizesPlan:
     chosen = (64, 10_000, 1_000_000, transfer.CEILING_BYTES) if plan.quick else transfer.SIZES_BYTES
     wanted = transfer.SizesPlan(chosen, 3 if plan.quick else 5, plan.protocols, plan.setting)
     too_large = wanted.too_large()
@@ -194,12 +194,12 @@ def _rpc(
     done: list[Record[RpcResult]] = []
     try:
         for plan in over_sizes:
-            part = _Part(watcher, data_size(plan.message_size))
+            part = _LayerWatcher(watcher, data_size(plan.message_size))
             done.append(rpc.run(plan, part, host_pool))
     finally:
         if done:
             yield of_all_sizes(done)
-    yield rpc.run(alone, _Part(watcher, "one at a time"), host_pool)
+    yield rpc.run(alone, _LayerWatcher(watcher, "one at a time"), host_pool)
 
 
 def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
@@ -247,7 +247,7 @@ def _train(plan: train.TrainPlan, watcher: Watcher, host_pool: HostPool) -> Reco
     return train.run("bench train", plan, on_progress, host_pool)
 
 
-class _Part:
+class _LayerWatcher:
     """The watcher of one layer: says which it is, and counts what it has advanced."""
 
     def __init__(self, watcher: Watcher, name: str) -> None:
@@ -278,7 +278,7 @@ def run(
     records: list[Record[Result]] = []
     failures: dict[str, str] = {}
     for index, layer in enumerate(plan):
-        part = _Part(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
+        part = _LayerWatcher(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
         try:
             records.extend(layer.run(part, host_pool))
         except TensorwireError as error:

@@ -215,7 +215,7 @@ def _placement_of_graph(path: Path, ps: int) -> Placement:
 def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
     from tensorwire.bench.input import probe
     from tensorwire.doctor.evidence import InputProbe
-    from tensorwire.doctor.figures import typical_step_s
+    from tensorwire.doctor.job_usage import typical_step_s
 
     quiet_tensorflow()
     rate = probe(path, _PROBE_S)

@@ -79,7 +79,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class TaskFigures:
+class TaskUsage:
     """One task over `seconds`."""
 
     task: str
@@ -123,7 +123,7 @@ class TaskFigures:
 
 
 @dataclass(frozen=True)
-class HostFigures:
+class HostUsage:
     """One machine while the job ran."""
 
     host: str
@@ -142,22 +142,22 @@ class JobEvidence:
     source: str
     protocol: str
     tensor_fuse: bool
-    tasks: tuple[TaskFigures, ...]
-    hosts: tuple[HostFigures, ...] = ()
+    tasks: tuple[TaskUsage, ...]
+    hosts: tuple[HostUsage, ...] = ()
 
-    def of(self, job: str) -> list[TaskFigures]:
+    def of(self, job: str) -> list[TaskUsage]:
         return [task for task in self.tasks if task.job == job]
 
     @property
-    def ps(self) -> list[TaskFigures]:
+    def ps(self) -> list[TaskUsage]:
         return self.of("ps")
 
     @property
-    def workers(self) -> list[TaskFigures]:
+    def workers(self) -> list[TaskUsage]:
         """Those that train; a chief is one of them."""
         return [task for task in self.tasks if task.job in ("chief", "worker")]
 
-    def host(self, name: str) -> HostFigures | None:
+    def host(self, name: str) -> HostUsage | None:
         return next((host for host in self.hosts if host.host == name), None)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.dataclass_json import from_document, to_document
-from tensorwire.doctor import figures
+from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, Run, Scaling
 from tensorwire.doctor.finding import Diagnosis
 from tensorwire.errors import TensorwireError
@@ -54,7 +54,7 @@ def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
             steps_per_s=sum((w.steps or 0.0) / w.seconds for w in job.workers),
         )
         for job in (look.job for look in looks)
-        if job is not None and figures.total_steps(job)
+        if job is not None and job_usage.total_steps(job)
     ]
     if len({run.workers for run in runs}) < 2:
         return None

@@ -18,7 +18,7 @@ from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.lab.settings import LinkSettings
 from tensorwire.measure.record import LabDocument
 from tensorwire.metrics.fetch import fetch_all
-from tensorwire.metrics.task_metrics import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 from tensorwire.plugin.tensorflow_install import not_installed
 
 # A process of TensorFlow with a small model.
@@ -92,7 +92,7 @@ class _InBox(RunningJob):
             if pod.ended and not pod.pod.is_sidecar:
                 raise ended_early(pod.pod.task)
 
-    def figures(self) -> list[TaskFigures]:
+    def figures(self) -> list[TaskMetrics]:
         found = self._box.observer.inside(lambda: fetch_all(self._endpoints))
         # One that has loaded the plug-in and is no task yet has no name.
         return [f.figures for f in found if f.figures is not None and f.figures.tasks]

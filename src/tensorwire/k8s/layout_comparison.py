@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire.doctor import figures as of_job
+from tensorwire.doctor import job_usage as of_job
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Evidence, JobEvidence
 from tensorwire.doctor.finding import Diagnosis
@@ -31,7 +31,7 @@ from tensorwire.measure.experiment import Side, measure
 from tensorwire.measure.record import Record
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Unwatched, Watcher
-from tensorwire.metrics.task_metrics import IN, TaskFigures, short_name
+from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 
 COMMAND = "k8s compare"
 
@@ -229,7 +229,7 @@ def _let_go_on(running: RunningJob, seconds: float) -> None:
         time.sleep(min(left, _POLL_S))
 
 
-def _trains(task: TaskFigures, job: Job) -> bool:
+def _trains(task: TaskMetrics, job: Job) -> bool:
     """Whether a task is one of those that train, and has taken its first steps."""
     if task.name.partition(":")[0] not in _training_roles(job):
         return False
@@ -246,8 +246,8 @@ def _training_roles(job: Job) -> tuple[str, ...]:
 
 
 def look_at(
-    before: Sequence[TaskFigures],
-    after: Sequence[TaskFigures],
+    before: Sequence[TaskMetrics],
+    after: Sequence[TaskMetrics],
     job: Job,
     node_of: Mapping[str, str],
     stage: Stage,
@@ -301,12 +301,12 @@ def _elsewhere(task: str, node_of: Mapping[str, str]) -> Callable[[str], bool]:
 
 
 def _moved(
-    now: TaskFigures,
-    then: TaskFigures,
+    now: TaskMetrics,
+    then: TaskMetrics,
     count: str,
     counts_peer: Callable[[str], bool] = lambda peer: True,
 ) -> float:
-    def total(figures: TaskFigures) -> float:
+    def total(figures: TaskMetrics) -> float:
         peers = (peer for peer in figures.peers if counts_peer(short_name(peer.peer)))
         return float(sum(getattr(peer, count) for peer in peers))
 
@@ -314,7 +314,7 @@ def _moved(
 
 
 def _steps_per_s(
-    job: JobEvidence, before: Sequence[TaskFigures], after: Sequence[TaskFigures]
+    job: JobEvidence, before: Sequence[TaskMetrics], after: Sequence[TaskMetrics]
 ) -> float:
     """Of all workers; of a coordinator, what the busiest ps had to do, as `k8s status` counts."""
     if of_job.total_steps(job):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorwire.metrics.task_metrics import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Figures:
     """That all ps moved, in and out."""
 
 
-def counts(task: TaskFigures) -> tuple[int, int]:
+def counts(task: TaskMetrics) -> tuple[int, int]:
     """Parts of steps that a task ran, and bytes that it moved over sockets."""
     moved = sum(peer.tx_bytes + peer.rx_bytes for peer in task.peers)
     return task.run_graphs + task.eager_calls, moved

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s.job import Job
 from tensorwire.measure.record import LabDocument
-from tensorwire.metrics.task_metrics import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 
 
 class RunningJob(ABC):
@@ -24,7 +24,7 @@ class RunningJob(ABC):
         """
 
     @abstractmethod
-    def figures(self) -> list[TaskFigures]:
+    def figures(self) -> list[TaskMetrics]:
         """What the tasks serve that serve their figures now."""
 
     @abstractmethod

@@ -33,7 +33,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class Waits:
-    """What Recvs of this process waited, from its beginning on; see `TaskFigures`."""
+    """What Recvs of this process waited, from its beginning on; see `TaskMetrics`."""
 
     not_ready_us: int
     wire_us: int

@@ -12,16 +12,16 @@ import psutil
 
 from tensorwire.metrics.breakdown import TOTALS
 from tensorwire.metrics.cores import usable_cores
-from tensorwire.metrics.task_metrics import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 
-Source = Callable[[], TaskFigures]
+Source = Callable[[], TaskMetrics]
 
 
 def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
     """What reads this process's figures; `stats` is `tensorwire.tf.stats`."""
     process = psutil.Process()
 
-    def collect() -> TaskFigures:
+    def collect() -> TaskMetrics:
         with process.oneshot():
             cpu = process.cpu_times()
             record = {
@@ -32,6 +32,6 @@ def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
                 "cpu_s": cpu.user + cpu.system,
                 "rss_bytes": process.memory_info().rss,
             }
-        return TaskFigures.from_json({**stats(), "process": record, "steps": asdict(TOTALS.now())})
+        return TaskMetrics.from_json({**stats(), "process": record, "steps": asdict(TOTALS.now())})
 
     return collect

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tensorwire.errors import UsageError
-from tensorwire.metrics.task_metrics import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 
 TIMEOUT_S = 3.0
 
@@ -20,7 +20,7 @@ class Fetched:
     """What came of asking one endpoint: figures, or why there are none."""
 
     address: str
-    figures: TaskFigures | None
+    figures: TaskMetrics | None
     error: str = ""
 
 
@@ -45,7 +45,7 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
         body = reply.read()
         if reply.status != 200:
             return Fetched(address, None, f"it is no endpoint of tensorwire (HTTP {reply.status})")
-        return Fetched(address, TaskFigures.from_json(json.loads(body)))
+        return Fetched(address, TaskMetrics.from_json(json.loads(body)))
     except (OSError, http.client.HTTPException) as error:
         return Fetched(address, None, getattr(error, "strerror", None) or str(error) or "no answer")
     except (ValueError, TypeError, AttributeError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tensorwire.metrics import announce
 from tensorwire.metrics.fetch import fetch_all
 from tensorwire.metrics.rates import JobRates, job_rates
-from tensorwire.metrics.task_metrics import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 
 
 class ObservedJob:
@@ -15,7 +15,7 @@ class ObservedJob:
 
     def __init__(self, addresses: Sequence[str] | None = None) -> None:
         self._named = list(addresses) if addresses is not None else None
-        self._last: list[TaskFigures] = []
+        self._last: list[TaskMetrics] = []
 
     def addresses(self) -> list[str]:
         """Where tasks are asked now; those that announce themselves come and go."""
@@ -23,7 +23,7 @@ class ObservedJob:
             return self._named
         return [found.address for found in announce.discover()]
 
-    def figures(self) -> tuple[list[TaskFigures], dict[str, str]]:
+    def figures(self) -> tuple[list[TaskMetrics], dict[str, str]]:
         """What each task counted so far, and of those that do not say it, why."""
         answers = fetch_all(self.addresses())
         figures = [answer.figures for answer in answers if answer.figures is not None]

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tensorwire.metrics.collect import Source
-from tensorwire.metrics.task_metrics import TaskFigures, short_name
+from tensorwire.metrics.task_metrics import TaskMetrics, short_name
 
 MOST_TENSORS = 20
 """Those that moved most have a metric each; a label with thousands of values helps nobody."""
@@ -19,7 +19,7 @@ _BY_DIRECTION = ("task", "peer", "direction")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class FiguresCollector(Collector):
+class MetricsCollector(Collector):
     """Reads the figures anew for each scrape."""
 
     def __init__(self, source: Source) -> None:
@@ -33,11 +33,11 @@ def exposition(source: Source) -> bytes:
     """What a scrape gets, as CONTENT_TYPE: the task's figures and its process's."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(FiguresCollector(source))
+    registry.register(MetricsCollector(source))
     return generate_latest(registry)
 
 
-def metrics(figures: TaskFigures) -> Iterator[Metric]:
+def metrics(figures: TaskMetrics) -> Iterator[Metric]:
     """All metrics of one record. Tasks are labelled "ps:0"."""
     yield from _peers(figures)
     yield from _process(figures)
@@ -48,7 +48,7 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"tensorwire_{name}", text, labels=labels)
 
 
-def _peers(figures: TaskFigures) -> Iterator[Metric]:
+def _peers(figures: TaskMetrics) -> Iterator[Metric]:
     sent = _counter(
         "peer_bytes",
         "Moved between a task and a peer; memory is what one read in the other's.",
@@ -88,7 +88,7 @@ def _peers(figures: TaskFigures) -> Iterator[Metric]:
     yield from (sent, frames, syscalls, tensors, tensor_bytes, connects, damaged, waits)
 
 
-def _process(figures: TaskFigures) -> Iterator[Metric]:
+def _process(figures: TaskMetrics) -> Iterator[Metric]:
     tasks = GaugeMetricFamily(
         "tensorwire_task_polling",
         "1 where the reactors of a task spin instead of sleeping.",
@@ -137,7 +137,7 @@ def _process(figures: TaskFigures) -> Iterator[Metric]:
     yield blocks
 
 
-def _tensors(figures: TaskFigures) -> Iterator[Metric]:
+def _tensors(figures: TaskMetrics) -> Iterator[Metric]:
     family = _counter(
         "tensor_bytes",
         f"Of the {MOST_TENSORS} tensors that moved most.",

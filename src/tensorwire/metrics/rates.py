@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorwire.metrics.task_metrics import FUSED, TaskFigures, TensorFigures
+from tensorwire.metrics.task_metrics import FUSED, TaskMetrics, TensorMetrics
 
 UNEVEN = 1.5
 """A task with so much more than the mean of its job is out of balance."""
@@ -101,8 +101,8 @@ class JobRates:
 
 
 def between(
-    before: TaskFigures,
-    now: TaskFigures,
+    before: TaskMetrics,
+    now: TaskMetrics,
     variables: Mapping[str, str] | None = None,
     cluster: str = "",
 ) -> TaskRates | None:
@@ -116,12 +116,12 @@ def between(
         return None
 
     def moved(out: bool) -> float:
-        def total(figures: TaskFigures) -> int:
+        def total(figures: TaskMetrics) -> int:
             return sum(peer.out_bytes if out else peer.in_bytes for peer in figures.peers)
 
         return max(0, total(now) - total(before)) / seconds
 
-    def waited(figures: TaskFigures) -> tuple[int, int]:
+    def waited(figures: TaskMetrics) -> tuple[int, int]:
         peers = figures.peers
         return sum(peer.not_ready_us for peer in peers), sum(peer.wire_us for peer in peers)
 
@@ -147,8 +147,8 @@ def between(
 
 
 def job_rates(
-    before: Iterable[TaskFigures],
-    now: Iterable[TaskFigures],
+    before: Iterable[TaskMetrics],
+    now: Iterable[TaskMetrics],
     unreachable: Mapping[str, str] | None = None,
 ) -> JobRates:
     """What all tasks did between two looks; a task that came in between is left to the next one."""
@@ -166,7 +166,7 @@ def job_rates(
     return JobRates(tuple(tasks), tuple(find_imbalances(tasks)), dict(unreachable or {}))
 
 
-def by_cluster(figures: Iterable[TaskFigures]) -> dict[str, list[TaskFigures]]:
+def by_cluster(figures: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:
     """Tasks by their cluster; "" has them all where no two have one name.
 
     Then they are of one job, though its tasks may not agree on what its first ps is called.
@@ -175,7 +175,7 @@ def by_cluster(figures: Iterable[TaskFigures]) -> dict[str, list[TaskFigures]]:
     named = [each.name for each in known if each.tasks]
     if len(named) == len(set(named)):
         return {"": known}
-    found: dict[str, list[TaskFigures]] = defaultdict(list)
+    found: dict[str, list[TaskMetrics]] = defaultdict(list)
     for each in known:
         found[each.cluster].append(each)
     return dict(found)
@@ -216,8 +216,8 @@ def _share(part: float, whole: float) -> float:
 
 
 def _hottest(
-    before: Sequence[TensorFigures],
-    now: Sequence[TensorFigures],
+    before: Sequence[TensorMetrics],
+    now: Sequence[TensorMetrics],
     seconds: float,
     variables: Mapping[str, str],
 ) -> HotTensor | None:

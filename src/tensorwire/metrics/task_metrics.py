@@ -1,7 +1,7 @@
 """The figures of one task: what it moved, for whom it waited, and what its process used.
 
 All counts run from the start of the process; two records of one task and the time between them make
-rates (`tensorwire.metrics.rates`). `TaskFigures.to_json` is what the endpoint serves under
+rates (`tensorwire.metrics.rates`). `TaskMetrics.to_json` is what the endpoint serves under
 ``/figures``; docs/figures.md describes every field.
 """
 
@@ -60,7 +60,7 @@ class PeerTraffic:
 
 
 @dataclass(frozen=True)
-class TensorFigures:
+class TensorMetrics:
     """One tensor of the graph, in one direction between a task and a peer."""
 
     task: str
@@ -76,7 +76,7 @@ class TensorFigures:
 
 
 @dataclass(frozen=True)
-class VariableFigures:
+class VariableMetrics:
     """A variable of a graph that a session of the task executes, and a tensor that crosses for it.
 
     A variable has as many of these as tensors: what others read of it, and what they update it or
@@ -93,7 +93,7 @@ class VariableFigures:
 
 
 @dataclass(frozen=True)
-class ReactorFigures:
+class ReactorMetrics:
     """A thread that moves bytes."""
 
     task: str
@@ -103,7 +103,7 @@ class ReactorFigures:
 
 
 @dataclass(frozen=True)
-class PoolFigures:
+class PoolMetrics:
     """The memory that is kept for large tensors."""
 
     used_bytes: int = 0
@@ -140,7 +140,7 @@ class StepTotals:
 
 
 @dataclass(frozen=True)
-class ProcessFigures:
+class ProcessMetrics:
     """The process of a task, as its system sees it."""
 
     host: str
@@ -154,10 +154,10 @@ class ProcessFigures:
 
 
 @dataclass(frozen=True)
-class TaskFigures:
+class TaskMetrics:
     """All figures of one process on grpc++."""
 
-    process: ProcessFigures
+    process: ProcessMetrics
     clock_us: int
     """The steady clock of the host when the counts were read: what rates divide by."""
     recv_tensors: int
@@ -175,16 +175,16 @@ class TaskFigures:
     """Tensors that travelled in `fused_messages`."""
     recv_waiting_us: int
     """Time in which at least one Recv waited for another task."""
-    pool: PoolFigures = PoolFigures()
+    pool: PoolMetrics = PoolMetrics()
     tasks: tuple[ServedTask, ...] = ()
     peers: tuple[PeerTraffic, ...] = ()
-    reactors: tuple[ReactorFigures, ...] = ()
-    tensors: tuple[TensorFigures, ...] = ()
+    reactors: tuple[ReactorMetrics, ...] = ()
+    tensors: tuple[TensorMetrics, ...] = ()
     session_graphs: int = 0
     """That sessions of this task execute."""
     unfiltered_graphs: int = 0
     """Of them, those whose session has the devices of other workers: it has no device_filters."""
-    variables: tuple[VariableFigures, ...] = ()
+    variables: tuple[VariableMetrics, ...] = ()
     """Of those graphs."""
     steps: StepTotals = StepTotals()
     """None is sampled where no hook, callback or timer does it."""
@@ -210,7 +210,7 @@ class TaskFigures:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> TaskFigures:
+    def from_json(cls, record: Mapping[str, Any]) -> TaskMetrics:
         """Of what `to_json` made, perhaps in a newer version: names it does not know are ignored.
 
         Raises:

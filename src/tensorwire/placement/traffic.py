@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
-from tensorwire.metrics.task_metrics import IN, TaskFigures
+from tensorwire.metrics.task_metrics import IN, TaskMetrics
 
 PART = re.compile(r"(.+)/part_(\d+)")
 
@@ -101,7 +101,7 @@ class Traffic:
         return Traffic(moved, is_prediction=True) if moved else None
 
     @staticmethod
-    def of_figures(figures: Sequence[TaskFigures], crossings: Iterable[Crossing]) -> Traffic:
+    def of_figures(figures: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
         """What tasks have counted, by the variables for which it crossed.
 
         Args:
@@ -145,7 +145,7 @@ class Traffic:
         documents = [read_json(path) for path in paths]
         if all(isinstance(each, dict) and "tensors" in each for each in documents):
             try:
-                figures = [TaskFigures.from_json(each) for each in documents]
+                figures = [TaskMetrics.from_json(each) for each in documents]
             except (KeyError, TypeError, ValueError) as error:
                 raise UsageError(f"these are no figures of a task: {error!r}") from error
             return Traffic.of_figures(figures, crossings)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorwire.metrics.task_metrics import PeerTraffic, TaskFigures, TensorFigures
 
 from tensorwire.lab.ports import PortLease
 from tensorwire.metrics import announce, fetch
+from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics, TensorMetrics
 
 from .slow_wire import SlowWire
 from .support import TensorFlowCluster, session_config, tf1
@@ -41,10 +41,10 @@ class Seen:
     def total(self, name: str) -> int:
         return int(self._now()[name] - self.before[name])
 
-    def tensor(self, name: str, direction: str) -> TensorFigures:
+    def tensor(self, name: str, direction: str) -> TensorMetrics:
         """Names are each test's own, so there is nothing to subtract."""
         (found,) = [
-            TensorFigures(**t)
+            TensorMetrics(**t)
             for t in self._now()["tensors"]
             if t["name"] == name and t["direction"] == direction
         ]
@@ -181,7 +181,7 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
     monkeypatch.setenv(announce.FOLDER_VARIABLE, str(tmp_path))
     (found,) = announce.discover()
     figures = fetch.fetch(found.address).figures
-    assert isinstance(figures, TaskFigures)
+    assert isinstance(figures, TaskMetrics)
     assert figures.name == "ps:0"
     assert figures.process.pid == found.pid == cluster.tasks["ps:0"].pid
     assert figures.requests >= 6

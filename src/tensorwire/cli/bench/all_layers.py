@@ -49,14 +49,14 @@ def everything(
     A layer that fails is named, and the others go on; the status is 1 then. After Ctrl-C the files
     have what was measured before.
     """
-    from tensorwire.bench.all_layers import INTERRUPTED, EverythingPlan, layers, run
+    from tensorwire.bench.all_layers import INTERRUPTED, AllLayersPlan, layers, run
     from tensorwire.measure import host_pool
     from tensorwire.report import overview, page, terminal
     from tensorwire.report.progress import ProgressDisplay
 
     if lab is not None and transport != "tcp":
         raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")
-    plan = EverythingPlan(
+    plan = AllLayersPlan(
         quick=quick,
         protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
         setting=Setting(transport=transport),

@@ -13,13 +13,13 @@ import psutil
 from tensorwire.doctor.evidence import (
     Evidence,
     Flow,
-    HostFigures,
+    HostUsage,
     JobEvidence,
     PlacedPart,
     Placement,
     Sessions,
     Split,
-    TaskFigures,
+    TaskUsage,
 )
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import task_metrics as monitor
@@ -67,7 +67,7 @@ def look(
     )
 
 
-def _read(endpoints: Sequence[str]) -> list[monitor.TaskFigures]:
+def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
     found = []
     for fetched in fetch_all(endpoints):
         if fetched.figures is None:
@@ -80,7 +80,7 @@ def _read(endpoints: Sequence[str]) -> list[monitor.TaskFigures]:
     return found
 
 
-def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskFigures]) -> None:
+def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskMetrics]) -> None:
     clusters = by_cluster(figures)
     if len(clusters) < 2:
         return
@@ -96,7 +96,7 @@ def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskFigur
     )
 
 
-def _local_hosts(figures: Sequence[monitor.TaskFigures], given: Surroundings) -> set[str]:
+def _local_hosts(figures: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
     """Those of this machine, whose load is known."""
     here = socket.gethostname()
     return {
@@ -107,8 +107,8 @@ def _local_hosts(figures: Sequence[monitor.TaskFigures], given: Surroundings) ->
 
 
 def job_of(
-    before: Sequence[monitor.TaskFigures],
-    after: Sequence[monitor.TaskFigures],
+    before: Sequence[monitor.TaskMetrics],
+    after: Sequence[monitor.TaskMetrics],
     source: str,
     given: Surroundings,
 ) -> JobEvidence:
@@ -128,7 +128,7 @@ def job_of(
         tensor_fuse=fused > 0,
         tasks=tuple(with_splits(tasks)),
         hosts=tuple(
-            HostFigures(
+            HostUsage(
                 host=host,
                 cores=count,
                 cpu_share=given.cpu_shares.get(host),
@@ -139,7 +139,7 @@ def job_of(
     )
 
 
-def sessions_of(figures: Sequence[monitor.TaskFigures], source: str) -> Sessions:
+def sessions_of(figures: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
     """How the sessions of the tasks were opened."""
     return Sessions(
         source=source,
@@ -147,7 +147,7 @@ def sessions_of(figures: Sequence[monitor.TaskFigures], source: str) -> Sessions
     )
 
 
-def placement_of(figures: Sequence[monitor.TaskFigures]) -> Placement | None:
+def placement_of(figures: Sequence[monitor.TaskMetrics]) -> Placement | None:
     """Where the variables are of the graphs that sessions of the tasks execute; None without."""
     ps = [each.name for each in figures if each.name.startswith("ps:")]
     parts: dict[tuple[str, str], PlacedPart] = {}
@@ -174,12 +174,12 @@ def placement_of(figures: Sequence[monitor.TaskFigures]) -> Placement | None:
 
 
 def _task(
-    before: monitor.TaskFigures, after: monitor.TaskFigures, host_of: Mapping[str, str]
-) -> TaskFigures:
+    before: monitor.TaskMetrics, after: monitor.TaskMetrics, host_of: Mapping[str, str]
+) -> TaskUsage:
     seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
     received = _received(before, after)
     is_worker = after.name.partition(":")[0] in _TRAINING
-    return TaskFigures(
+    return TaskUsage(
         task=after.name,
         host=host_of[after.name],
         seconds=seconds,
@@ -209,14 +209,14 @@ def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Spl
     )
 
 
-def _moved(figures: monitor.TaskFigures, name: str, host_of: Mapping[str, str]) -> float:
+def _moved(figures: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) -> float:
     """From or to tasks of other hosts: what those of one host exchange does not pass its link."""
     here = host_of[figures.name]
     peers = [peer for peer in figures.peers if host_of.get(short_name(peer.peer)) != here]
     return float(sum(getattr(peer, name) for peer in peers))
 
 
-def _received(before: monitor.TaskFigures, after: monitor.TaskFigures) -> list[Flow]:
+def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[Flow]:
     """What came in between, the heaviest first."""
     earlier = {(t.peer, t.name): t for t in before.tensors if t.direction == monitor.IN}
     flows = []
@@ -245,7 +245,7 @@ def _steps(received: Sequence[Flow]) -> float | None:
     return float(statistics.median(often)) if often else None
 
 
-def with_splits(tasks: Sequence[TaskFigures]) -> list[TaskFigures]:
+def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
     """Each worker with the split of its step, of its hook or from what it and the ps waited for.
 
     All Recvs of a task begin with its step. So a ps waits for a gradient as long as the worker
@@ -258,7 +258,7 @@ def with_splits(tasks: Sequence[TaskFigures]) -> list[TaskFigures]:
     ]
 
 
-def _split(worker: TaskFigures, ps: Sequence[TaskFigures]) -> Split | None:
+def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
     """None where the ps receive nothing from this worker."""
     assert worker.steps is not None
     step_s = worker.seconds / worker.steps

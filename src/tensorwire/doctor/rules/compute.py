@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 
-from tensorwire.doctor import figures
+from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.figures import percent, split_words
 from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.job_usage import percent, split_words
 from tensorwire.doctor.rules import placement, threads, workers
 
 BUSY = 0.7
@@ -23,7 +23,7 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
     if job is None or placement.hot(evidence) or workers.surplus(evidence) is not None:
         return None
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
-    split = figures.typical_split(job.workers)
+    split = job_usage.typical_split(job.workers)
     if not shares or statistics.mean(shares) < BUSY or threads.crowding(job) is not None:
         return None
     # The rest of a step is mostly the ps applying updates.
@@ -53,7 +53,7 @@ def worker_compute_bound(evidence: Evidence) -> Finding | None:
         return None
     slow = workers.slowest(job)
     usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
-    split = figures.typical_split(usual)
+    split = job_usage.typical_split(usual)
     if split is None:
         return None
     computes = split.compute_s / split.step_s

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorwire.doctor import figures
+from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, JobEvidence, Placement
-from tensorwire.doctor.figures import mb, percent
 from tensorwire.doctor.finding import Confidence, Finding
+from tensorwire.doctor.job_usage import mb, percent
 
 UNEVEN = 1.5
 """Largest over mean; what `balanced` makes is at most 1.2."""
@@ -76,7 +76,7 @@ def big_variable(evidence: Evidence) -> Finding | None:
 
 
 def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | None:
-    loads = figures.ps_bytes(job)
+    loads = job_usage.ps_bytes(job)
     total = sum(loads.values())
     if total <= 0:
         return None
@@ -85,7 +85,7 @@ def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | No
     if imbalance < UNEVEN:
         return None
     names = _variables(ps, placement)
-    read, sent = (figures.bytes_by_name(flows, names) for flows in figures.flows_of(job, ps))
+    read, sent = (job_usage.bytes_by_name(flows, names) for flows in job_usage.flows_of(job, ps))
     # What is read tells of its variable; of a gradient perhaps only the operation is known.
     busier = read if 2 * read.total() >= sent.total() else sent
     heaviest, heaviest_bytes = busier.most_common(1)[0]
@@ -96,7 +96,7 @@ def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | No
         f"{percent(heaviest_bytes / busier.total())} of it is {heaviest}.",
         *_cpu_sentence(job, ps),
     ]
-    waiting = figures.waiting_share(job)
+    waiting = job_usage.waiting_share(job)
     if waiting is not None:
         sentences.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
     return HotPs(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, HostFigures, JobEvidence
-from tensorwire.doctor.figures import percent
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Evidence, HostUsage, JobEvidence
 from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.job_usage import percent
 
 _NO_CORE_FREE = 0.9
 _HARMLESS = 2  # threads that sleep, however few the cores
@@ -17,7 +17,7 @@ _HARMLESS = 2  # threads that sleep, however few the cores
 class Crowding:
     """A host on which polling threads take cores that others need."""
 
-    host: HostFigures
+    host: HostUsage
     threads: int
     tasks: tuple[str, ...]
 
@@ -68,7 +68,7 @@ def threads_over_cores(evidence: Evidence) -> Finding | None:
     if not over:
         return None
     worst = max(over, key=lambda task: (task.reactors or 0) / (task.cores or 1.0))
-    communicating = figures.communicating_share(job)
+    communicating = job_usage.communicating_share(job)
     spare = 1 - (worst.cores or 1.0) / (worst.reactors or 1)
     variable = f"NETWORK_{'PS' if worst.job == 'ps' else 'WORKER'}_CORE_NUMBER"
     return Finding(

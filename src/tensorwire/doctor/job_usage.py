@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tensorwire.doctor.evidence import Flow, JobEvidence, Split, TaskFigures
+from tensorwire.doctor.evidence import Flow, JobEvidence, Split, TaskUsage
 
 
 def ps_bytes(job: JobEvidence) -> dict[str, float]:
@@ -36,7 +36,7 @@ def bytes_by_name(flows: Sequence[Flow], variables: Mapping[str, str]) -> Counte
     return total
 
 
-def typical_split(workers: Sequence[TaskFigures]) -> Split | None:
+def typical_split(workers: Sequence[TaskUsage]) -> Split | None:
     """The split of the worker in the middle, part by part; None where no worker has one."""
     splits = [worker.split for worker in workers if worker.split is not None]
     if not splits:
