@@ -60,11 +60,10 @@ class FaultWorker(ServerTask):
         self._filters = filters
         self._hook_every = hook_every
         self._session: Any = None
-        self._graph = self._tf.Graph()
-        with self._graph.as_default():
-            with self._tf.device(self._device):
-                batch = self._input()
-            self._train = self._step(batch)
+        self._enter_graph()
+        with self._tf.device(self._device):
+            batch = self._input()
+        self._train = self._step(batch)
 
     def _input(self) -> Any:
         """A batch, as late as its storage makes it."""
@@ -138,15 +137,14 @@ class FaultWorker(ServerTask):
             import tensorwire.tf
 
             hooks.append(tensorwire.tf.StepBreakdownHook(self._hook_every))
-        with self._graph.as_default():
-            self._session = self._tf.compat.v1.train.MonitoredTrainingSession(
-                master=self.target,
-                is_chief=self._index == 0,
-                config=self._session_config(["/job:ps", self._device] if self._filters else ()),
-                hooks=hooks,
-                log_step_count_steps=None,
-                max_wait_secs=_START_DEADLINE_S,
-            )
+        self._session = self._tf.compat.v1.train.MonitoredTrainingSession(
+            master=self.target,
+            is_chief=self._index == 0,
+            config=self._session_config(["/job:ps", self._device] if self._filters else ()),
+            hooks=hooks,
+            log_step_count_steps=None,
+            max_wait_secs=_START_DEADLINE_S,
+        )
         return {}
 
     @request

@@ -85,6 +85,11 @@ class ServerTask(PluginTask):
     def _device(self) -> str:
         return f"/job:{self._job}/task:{self._index}"
 
+    def _enter_graph(self) -> None:
+        """Makes a graph that is the default one from now on: hooks look for it, savers too."""
+        self._default_graph = self._tf.Graph().as_default()
+        self._default_graph.__enter__()
+
     def _session_config(self, device_filters: Sequence[str] = ()) -> Any:
         """A ConfigProto, which fuses tensors where this task was told to."""
         if self._tensor_fuse:

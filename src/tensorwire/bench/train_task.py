@@ -62,17 +62,15 @@ class TrainWorker(TrainTask):
         self._held_out_file = held_out_file
         self._checkpoint_directory = checkpoint_directory
         self._columns = MODELS[model].columns
-        self._graph = tf.Graph()
-        with self._graph.as_default():
-            # Workers draw their batches in different orders, the same ones on every protocol.
-            v1.set_random_seed(2013 + index)
-            with v1.device(
-                v1.train.replica_device_setter(
-                    worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
-                )
-            ):
-                file = Path(train_file) if train_file else self._made_train_file(model)
-                self._model = wide_deep.build(tf, self._columns, file, batch_size)
+        self._enter_graph()
+        # Workers draw their batches in different orders, the same ones on every protocol.
+        v1.set_random_seed(2013 + index)
+        setter = v1.train.replica_device_setter(
+            worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
+        )
+        with v1.device(setter):
+            file = Path(train_file) if train_file else self._made_train_file(model)
+            self._model = wide_deep.build(tf, self._columns, file, batch_size)
 
     def _made_train_file(self, model: str) -> Path:
         """This worker's examples, made here because its starter is on another machine."""
@@ -83,17 +81,16 @@ class TrainWorker(TrainTask):
     @request
     def open(self) -> Message:
         """Opens the session; the chief's initialises the variables."""
-        with self._graph.as_default():
-            self._session = self._tf.compat.v1.train.MonitoredTrainingSession(
-                master=self.target,
-                is_chief=self._index == 0,
-                checkpoint_dir=self._checkpoint_directory or None,
-                config=self._session_config(["/job:ps", self._device]),
-                save_summaries_steps=None,
-                save_summaries_secs=None,
-                log_step_count_steps=None,
-                max_wait_secs=_START_DEADLINE_S,
-            )
+        self._session = self._tf.compat.v1.train.MonitoredTrainingSession(
+            master=self.target,
+            is_chief=self._index == 0,
+            checkpoint_dir=self._checkpoint_directory or None,
+            config=self._session_config(["/job:ps", self._device]),
+            save_summaries_steps=None,
+            save_summaries_secs=None,
+            log_step_count_steps=None,
+            max_wait_secs=_START_DEADLINE_S,
+        )
         return {}
 
     @request
