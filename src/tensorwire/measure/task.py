@@ -26,7 +26,7 @@ class HostedTask:
 
 
 def request(method: Method) -> Method:
-    """Marks a method of a Task that its starter may call."""
+    """Marks a method of a HostedTask that its starter may call."""
     method.is_request = True  # type: ignore[attr-defined]
     return method
 

@@ -1,7 +1,8 @@
 """The process of every task: `python -m tensorwire.measure.task_host MODULE:CLASS`.
 
-The class is a `Task`. The process that started this one asks by JSON messages (`lab.channel`): the
-first is the task's setup, every other {"do": a request of the task, its arguments}. An error that a
+The class is a `HostedTask`. The process that started this one asks by JSON messages
+(`lab.channel`): the first is the task's setup, every other {"do": a request of the task, its
+arguments}. An error that a
 user can do something about, or one of TensorFlow's, is answered by {"error": text} and ends the
 process with status 1; any other ends it with its traceback in the log. The process also ends when
 its starter closes the channel, whatever the task does at that moment.
@@ -28,7 +29,7 @@ def task_type(name: str) -> type[HostedTask]:
     """The class that MODULE:CLASS names.
 
     Raises:
-        ValueError: it names no Task.
+        ValueError: it names no HostedTask.
     """
     module, _, class_name = name.partition(":")
     found = getattr(importlib.import_module(module), class_name, None)

@@ -108,7 +108,7 @@ class Calibration:
     """The most workers, and below the most ps, that it ran at once: beyond is extrapolation."""
     measured_ps: int = 1
     jobs: Mapping[str, Any] = field(default_factory=dict)
-    """`Job.to_document` of models that were measured along with it, by name: "ctr", "flights"."""
+    """`JobModel.to_document` of each model that was measured along with it, by its name: "ctr"."""
     notes: tuple[str, ...] = ()
     """What a reader should know: noise, what could not be measured."""
 

@@ -85,7 +85,7 @@ class SharedCapacity:
         return done
 
     def submit(self, work: float, weight: float, limit: float, count: float, join: Join) -> None:
-        """`count` jobs of `work` each (a share of one: see `Sites`), as one.
+        """`count` jobs of `work` each (a share of one: see `PsGroups`), as one.
 
         A job gets `limit` units a second at most, and of what is short as its `weight` is.
         """
