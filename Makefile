@@ -38,7 +38,7 @@ COVERAGE_TOOLS := coverage gcovr
 UNIT_TESTS := playwright kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/requirements .ci/run-stages .ci/tidy .ci/audit .ci/versions
+PY_SOURCES := src tests .ci/requirements .ci/run-stages .ci/tidy .ci/audit .ci/versions .ci/simulate-defects
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -101,6 +101,22 @@ SECONDS ?= 60
 .PHONY: fuzz
 fuzz: .venv/tools.ready .venv/new.installed ## libFuzzer on what peers send to engine and plug-in (SECONDS=600)
 	@.ci/fuzz $(SECONDS); code=$$?; ((code == 77)) || exit $$code
+
+# One that the user gave: that of `soak` has a default.
+given_seed = $(if $(filter command environment,$(origin SEED)),$(SEED))
+.PHONY: simulate simulate-defects
+simulate: .venv/tools.ready ## the engine in a simulated world that breaks, seed after seed (SECONDS=60; SEED=7 shows one)
+	@.ci/simulate $(SECONDS) $(given_seed)
+simulate-defects: .venv/tools.ready ## puts known defects into the engine, and counts the seeds that find them
+	@.venv/tools/bin/python .ci/simulate-defects
+
+.PHONY: differential differential-2.15.1
+differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats)
+	@$(call differential_on,new)
+differential-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
+	@$(call differential_on,old)
+differential_on = .venv/$(1)/bin/tensorwire build >/dev/null && cd tests && \
+  ../.venv/$(1)/bin/python -m differential --seconds $(SECONDS) $(if $(given_seed),--seed $(given_seed))
 
 .PHONY: unit
 unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0

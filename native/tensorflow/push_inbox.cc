@@ -48,14 +48,15 @@ std::string PushInbox::NameOf(uint64_t scope, std::string_view key) {
   return name;
 }
 
-PushInbox::Order PushInbox::OrderFor(uint64_t scope, std::string_view key) {
+PushInbox::Order PushInbox::OrderFor(uint64_t scope, std::string_view key, bool may_be_new) {
   std::string name = NameOf(scope, key);
   std::lock_guard lock(mutex_);
   if (const auto at = known_.find(name); at != known_.end()) return at->second.order;
-  if (seen_.size() >= kMostSeen) seen_.clear();
-  const bool first = seen_.insert(std::hash<std::string>()(name)).second;
   Order order;
   order.counters = TensorFigures::Get().Of(key, TensorFigures::Direction::kIn);
+  if (!may_be_new) return order;
+  if (seen_.size() >= kMostSeen) seen_.clear();
+  const bool first = seen_.insert(std::hash<std::string>()(name)).second;
   if (first || known_.size() >= kMostOrders) return order;
   order.number = ++last_order_;
   const auto added = known_.emplace(std::move(name), Known{order}).first;

@@ -71,8 +71,9 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   PushInbox(std::weak_ptr<wire::Channel> channel, std::shared_ptr<const RecentSteps> ended)
       : channel_(std::move(channel)), ended_(std::move(ended)) {}
 
-  // The order for a key that a session asks for.
-  Order OrderFor(uint64_t scope, std::string_view key);
+  // The order for a key that a session asks for. `may_be_new`: otherwise only one that it has given
+  // already.
+  Order OrderFor(uint64_t scope, std::string_view key, bool may_be_new = true);
   Expected Expect(int64_t step_id, uint32_t order, std::string_view key,
                   const std::shared_ptr<Waiter>& waiter, Pushed* here);
   // The producer accepted this order. `round_trip_us`: how long request and reply were under way.

@@ -192,10 +192,12 @@ void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
 
 void RemoteRendezvous::RecvCall::Run() {
   RecvClock().Begin(began_us_);
-  // On an accelerator it wants pinned memory, which a push does not know.
-  const bool may_be_pushed = !on_accelerator_ && step_id_ != kNoStep;
+  const bool may_be_pushed = step_id_ != kNoStep;
   if (may_be_pushed) {
-    order_ = link_.inbox->OrderFor(scope_, key_);
+    // What goes to an accelerator wants pinned memory, which a push does not know, and is not
+    // ordered. But another graph of the session may have ordered what has the same key and goes to
+    // the accelerator's host memory; then this one is pushed, too.
+    order_ = link_.inbox->OrderFor(scope_, key_, /*may_be_new=*/!on_accelerator_);
   } else {
     order_.counters = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
   }

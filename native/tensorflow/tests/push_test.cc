@@ -311,6 +311,15 @@ TEST(orders_and_notes_end_with_session_and_step) {
   CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey).number == consumer.order, false);
 }
 
+TEST(who_gives_no_order_has_the_one_that_was_given_for_the_key) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  for (int i = 0; i < 2; ++i) {
+    CHECK_EQ(consumer.inbox->OrderFor(kScope, "another key", /*may_be_new=*/false).number, 0u);
+    CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey, /*may_be_new=*/false).number, consumer.order);
+  }
+}
+
 TEST(nothing_is_pushed_outside_of_steps) {
   Producer producer;
   Consumer consumer(producer.address);

@@ -444,6 +444,8 @@ void Connection::TickFromReactor() {
   // came meanwhile may not have been read yet. That time is no silence.
   if (tick_timer_.time_ms > 0) last_sign_ms_ += std::max<int64_t>(0, now - tick_timer_.time_ms);
   last_sign_ms_ = std::min(last_sign_ms_, now);
+  // Where nobody has answered yet nobody is silent: for that the greeting has its time.
+  if (connecting_) last_sign_ms_ = now;
   const int64_t silent_ms = now - last_sign_ms_;
   if (silent_ms >= options.silent_timeout_ms) {
     CloseFromReactor(Status(Code::kUnavailable, peer_ + " has been silent for " +

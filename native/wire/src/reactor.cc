@@ -34,7 +34,7 @@ void PinToCore(int index) {
 
 }  // namespace
 
-thread_local const Reactor* Reactor::current_ = nullptr;
+constinit thread_local const Reactor* Reactor::current_ = nullptr;
 
 Reactor::Reactor(int index, const EngineOptions& options)
     : index_(index), options_(options), scratch_(new char[kScratchBytes]) {}

@@ -90,7 +90,8 @@ class Reactor {
     RunOn run_on = RunOn::kExecutor;
   };
 
-  static thread_local const Reactor* current_;  // whose thread this is
+  // Whose thread this is; `constinit`, or each look at it would ask whether it has been made.
+  static constinit thread_local const Reactor* current_;
 
   void Loop();
   void DropPosted();

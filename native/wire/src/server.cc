@@ -132,9 +132,9 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
 Status Session::ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim) {
   if (header.method == kFetch) return Status();  // it is answered at once
   const uint64_t limit = context_->options.unanswered_bytes;
-  const uint64_t held = held_bytes_->load(std::memory_order_relaxed);
+  const uint64_t held = held_bytes_->bytes();
   if (held < limit) {
-    *claim = Claim(held_bytes_, kRequestBytes + header.metadata_bytes + header.payload_bytes);
+    *claim = Claim(held_bytes_.get(), kRequestBytes + header.metadata_bytes + header.payload_bytes);
     return Status();
   }
   Status refused(Code::kResourceExhausted,
@@ -263,12 +263,16 @@ void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/
 // --- OrderedHandler ----------------------------------------------------------------------------
 
 void OrderedHandler::ExpectFromReactor(const Request& request) {
-  if (request.one_way || handler_->HandleOn(request) == RunOn::kReactor) return;
+  if (HandleOn(request) == RunOn::kReactor) return;
   std::lock_guard lock(mutex_);
   ++in_handle_[request.id].count;
 }
 
 void OrderedHandler::Handle(Request request) {
+  if (HandleOn(request) == RunOn::kReactor) {  // it is not expected: nothing overtakes it
+    handler_->Handle(std::move(request));
+    return;
+  }
   const uint64_t connection_id = request.connection_id();
   const uint64_t id = request.id;
   handler_->Handle(std::move(request));

@@ -66,7 +66,7 @@ class OrderedHandler : public Handler {
 
  private:
   struct InHandle {
-    int count = 0;  // more than one only where a peer gives an id twice
+    int count = 0;  // more than one of one-way requests, or where a peer gives an id twice
     bool cancelled = false;
   };
   const std::shared_ptr<Handler> handler_;
@@ -113,8 +113,7 @@ class Session : public FrameReceiver {
   std::atomic<bool> greeted_{false};
   uint64_t connection_id_ = 0;
   // By requests that are not answered. They may outlive this.
-  const std::shared_ptr<std::atomic<uint64_t>> held_bytes_ =
-      std::make_shared<std::atomic<uint64_t>>(0);
+  const HeldBytes::Owner held_bytes_ = HeldBytes::Create();
 };
 
 }  // namespace tensorwire::wire

@@ -60,6 +60,10 @@ bool TakeNumber(std::string_view* text, T* number) {
   return true;
 }
 
+// To write the pages of a file that were never touched into a core file, the system would make
+// them: as much memory as the file has bytes.
+void LeaveOutOfCoreFiles(void* base, size_t size) { madvise(base, size, MADV_DONTDUMP); }
+
 }  // namespace
 
 std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
@@ -82,6 +86,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
                           MAP_SHARED | MAP_NORESERVE, shared->fd_.get(), 0);
   if (base == MAP_FAILED) return nullptr;
   shared->base_ = static_cast<char*>(base);
+  LeaveOutOfCoreFiles(base, shared->size_);
   madvise(shared->base_ + kBlocksAt, shared->size_ - kBlocksAt, MADV_HUGEPAGE);  // a wish
   std::memcpy(shared->base_, secret.data(), secret.size());
   shared->used_ = kBlocksAt;
@@ -107,6 +112,7 @@ void SharedMemory::TurnPrivate() {
     // By a limit, or where the system promises no more memory than it has.
     mprotect(base_, size_, PROT_READ);
   }
+  LeaveOutOfCoreFiles(base_, size_);
 }
 
 void* SharedMemory::Map(size_t bytes) {
@@ -203,6 +209,7 @@ Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const Fore
   }
   void* const base = mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   if (base == MAP_FAILED) return refused("its memory cannot be mapped: " + ErrorText(errno));
+  LeaveOutOfCoreFiles(base, size);
   std::shared_ptr<const ForeignMemory> memory(
       new ForeignMemory(static_cast<const char*>(base), size));
   if (Hex({memory->base_, kSecretBytes}) != secret) {

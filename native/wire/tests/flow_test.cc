@@ -164,27 +164,56 @@ class OrderHandler : public TestHandler {
   size_t disconnected_after = 0;
 };
 
-TEST(a_handler_hears_of_a_request_before_its_cancellation_and_before_the_end) {
-  Task ps("ps:0");
-  auto handler = std::make_shared<OrderHandler>();
-  ps.handler = handler;
-  constexpr size_t kRequests = 20;
-  {
+// A task whose handler notes the order in which it hears of what a client says, which then hangs
+// up.
+struct OrderTask {
+  OrderTask() { ps.handler = handler; }
+  void Hear(const std::string& bytes, int hangs_up_after_ms = 0) {
     RawStream stream = RawStream::To(ps.Listen());
     stream.Greet("worker:0", "ps:0");
-    std::string bytes;
-    for (uint64_t id = 1; id <= kRequests; ++id) {
-      bytes += Frame(FrameKind::kRequest, id, kNever) + Frame(FrameKind::kCancel, id);
-    }
     CHECK(stream.Send(bytes));
-    SleepMs(10);
+    SleepMs(hangs_up_after_ms);
   }
+
+  Task ps{"ps:0"};
+  std::shared_ptr<OrderHandler> handler = std::make_shared<OrderHandler>();
+};
+
+TEST(a_handler_hears_of_a_request_before_its_cancellation_and_before_the_end) {
+  OrderTask task;
+  const auto handler = task.handler;
+  constexpr size_t kRequests = 20;
+  std::string bytes;
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    bytes += Frame(FrameKind::kRequest, id, kNever) + Frame(FrameKind::kCancel, id);
+  }
+  task.Hear(bytes, /*hangs_up_after_ms=*/10);
   Eventually([&] {
     std::lock_guard lock(handler->mutex);
     return handler->cancelled_after.size() == kRequests && handler->disconnected_after > 0;
   });
   std::lock_guard lock(handler->mutex);
   for (const bool in_order : handler->cancelled_after) CHECK(in_order);
+  CHECK_EQ(handler->disconnected_after, kRequests);
+  handler->kept.clear();
+}
+
+TEST(a_handler_hears_of_one_way_requests_before_the_end) {
+  OrderTask task;
+  const auto handler = task.handler;
+  constexpr size_t kRequests = 20;
+  std::string bytes;
+  for (const uint16_t method : {kNever, kFromReactor}) {
+    for (size_t i = 0; i < kRequests / 2; ++i) {
+      bytes += Frame(FrameKind::kRequest, 0, method, "", "", kOneWay);
+    }
+  }
+  task.Hear(bytes);
+  Eventually([&] {
+    std::lock_guard lock(handler->mutex);
+    return handler->disconnected_after > 0;
+  });
+  std::lock_guard lock(handler->mutex);
   CHECK_EQ(handler->disconnected_after, kRequests);
   handler->kept.clear();
 }

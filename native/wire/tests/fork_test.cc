@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -240,6 +241,8 @@ TEST(a_forked_process_that_gets_no_memory_of_its_own_cannot_write_its_parent_s) 
   std::memset(block, 'p', kMb);
   refuse_private_memory = true;
   const pid_t child = Fork([&] {
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
     CHECK(Holds(block, 'p'));
     std::memset(block, 'c', kMb);
   });

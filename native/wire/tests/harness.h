@@ -13,13 +13,11 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
-#include <queue>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,6 +26,7 @@
 #include "check.h"
 #include "fd.h"
 #include "hello.h"
+#include "pool.h"
 #include "socket.h"
 #include "tensorwire/wire/engine.h"
 #include "tensorwire/wire/frame.h"
@@ -37,48 +36,6 @@
 // without an engine, to say what no engine would.
 
 namespace tensorwire::wire {
-// Runs closures on two threads of its own, and joins them.
-class Pool {
- public:
-  Pool() {
-    for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { Loop(); });
-  }
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    wake_.notify_all();
-    for (auto& thread : threads_) thread.join();
-  }
-  void Run(std::function<void()> closure) {
-    {
-      std::lock_guard lock(mutex_);
-      closures_.push(std::move(closure));
-    }
-    wake_.notify_one();
-  }
-
- private:
-  void Loop() {
-    for (;;) {
-      std::function<void()> closure;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return ended_ || !closures_.empty(); });
-        if (closures_.empty()) return;
-        closure = std::move(closures_.front());
-        closures_.pop();
-      }
-      closure();
-    }
-  }
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::queue<std::function<void()>> closures_;
-  bool ended_ = false;
-  std::vector<std::thread> threads_;
-};
 
 // An executor whose threads are all busy elsewhere until Resume.
 class StuckExecutor {

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -347,6 +350,40 @@ TEST(the_range_has_room_for_four_times_the_machine_s_memory) {
     if (memory->Map(bytes) != nullptr) most = bytes;
   }
   CHECK(most >= wanted / 100 * 98);
+}
+
+// How many mappings of shared memory this process has, and how many of them a core file leaves out.
+std::pair<int, int> MappingsAndThoseLeftOutOfACore() {
+  std::ifstream smaps("/proc/self/smaps");
+  std::pair<int, int> counted{0, 0};
+  bool is_ours = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find("/memfd:tensorwire") != std::string::npos) {
+      is_ours = true;
+      ++counted.first;
+    } else if (is_ours && line.rfind("VmFlags:", 0) == 0) {
+      if ((line + " ").find(" dd ") != std::string::npos) ++counted.second;
+      is_ours = false;
+    }
+  }
+  return counted;
+}
+
+TEST(a_core_file_has_no_shared_memory) {
+  const auto memory = SharedMemory::Create();
+  std::shared_ptr<const ForeignMemory> foreign;
+  CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+  auto [mapped, left_out] = MappingsAndThoseLeftOutOfACore();
+  CHECK(mapped >= 2);
+  CHECK_EQ(left_out, mapped);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::tie(mapped, left_out) = MappingsAndThoseLeftOutOfACore();
+    _exit(mapped >= 2 && left_out == mapped ? 0 : 1);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
 }
 
 TEST(a_peer_finds_loans_and_blocks_whatever_a_page_has) {

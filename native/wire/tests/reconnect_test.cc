@@ -179,6 +179,28 @@ TEST(a_peer_that_accepts_and_never_answers_costs_the_connect_timeout_only) {
   CHECK(SteadyMs() - begin < 3000);
 }
 
+TEST(the_time_in_which_nobody_has_answered_yet_is_no_silence_of_a_peer) {
+  // A listener whose queue is full answers no further connection.
+  const RawServer listener;
+  CHECK_EQ(::listen(listener.fd(), /*backlog=*/0), 0);
+  SocketAddress address;
+  address.length = sizeof(sockaddr_in);
+  CHECK_EQ(
+      getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address.storage), &address.length),
+      0);
+  std::vector<Fd> queued(4);
+  for (Fd& fd : queued) CHECK(BeginConnect(address, &fd).ok());
+  Task worker("worker:0", 1, [](EngineOptions* options) {
+    options->connect_timeout_ms = 500;
+    options->silent_timeout_ms = 50;
+    options->ping_after_ms = 20;
+  });
+  auto channel = worker.engine->Connect(listener.address(), "ps:0");
+  const Status status = Get(Begin(*channel, kEcho, "")).status;
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK(Contains(status.message(), "no answer"));
+}
+
 TEST(a_deadline_holds_while_the_connection_is_being_made) {
   RawServer server;
   Task worker("worker:0");

@@ -1,4 +1,4 @@
-"""One task of a job of `bench.job`."""
+"""One task of a job of `bench.lab_job`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A task that serves one address of a cluster and answers questions about itself.
 
 Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "index",
-"protocol", "plugin"}. It says {"ready": true} when it serves, and ends when the channel is closed.
+"protocol", "plugin", "device", "cpus"}; "device" is a library with a pluggable device, or null. It
+says {"ready": true} when it serves, and ends when the channel is closed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ def main() -> None:
     protocol = arguments["protocol"]
     if arguments["plugin"]:
         import tensorwire.tf
+    if arguments["device"] is not None:
+        from tensorflow.python.framework import load_library
+
+        load_library.load_pluggable_device_library(arguments["device"])
     server = tf.compat.v1.train.Server(
         arguments["spec"],
         job_name=arguments["job"],
         task_index=arguments["index"],
         protocol=protocol,
+        config=tf.compat.v1.ConfigProto(device_count={"CPU": arguments["cpus"]}),
     )
     end.send({"ready": True, "target": server.target})
     while (question := end.receive()) is not None:

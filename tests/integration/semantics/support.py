@@ -41,9 +41,24 @@ class TensorFlowCluster:
     Tasks on grpc load the plug-in only where that is asked for.
     """
 
-    def __init__(self, protocol: str, jobs: Mapping[str, int], plugin: bool = False) -> None:
+    def __init__(
+        self,
+        protocol: str,
+        jobs: Mapping[str, int],
+        plugin: bool = False,
+        devices: Mapping[str, Path] | None = None,
+        cpus: int = 1,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            devices: libraries with a pluggable device, by the names of the tasks that load them.
+            cpus: CPU devices of each task.
+        """
         self.protocol = protocol
         self.plugin = plugin or protocol == "grpc++"
+        self.devices = {task: str(library) for task, library in (devices or {}).items()}
+        self.cpus = cpus
         self.local = LocalCluster(jobs)
         self.tasks: dict[str, TaskProcess] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
@@ -75,6 +90,8 @@ class TensorFlowCluster:
             "index": index if serves is None else serves,
             "protocol": self.protocol,
             "plugin": self.plugin,
+            "device": self.devices.get(f"{job}:{index}"),
+            "cpus": self.cpus,
         }
         task = self.local.start(
             job,

@@ -6,14 +6,14 @@ import random
 from collections import Counter
 
 import pytest
-from tensorwire.k8s.local_kubernetes.pods import pods_of
-from tensorwire.k8s.local_kubernetes.scheduler import Node, feasible, schedule
 
 from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.errors import UsageError
 from tensorwire.k8s.cases import PUBLISHED, JobCase
 from tensorwire.k8s.labels import command, plan
 from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS
+from tensorwire.k8s.local_kubernetes.pods import pods_of
+from tensorwire.k8s.local_kubernetes.scheduler import Node, feasible, schedule
 
 ROLE, GROUP = "app.kubernetes.io/component", "tensorwire/group"
 

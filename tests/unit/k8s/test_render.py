@@ -12,7 +12,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tensorwire.k8s.local_kubernetes.pods import by_kind, jobs_of, pods_of, task_container
 
 from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
@@ -20,6 +19,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.cases import PUBLISHED, JobCase, find_case, read_cases
 from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS
+from tensorwire.k8s.local_kubernetes.pods import by_kind, jobs_of, pods_of, task_container
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 
 # Kubernetes supports a minor version until three newer ones are out.

@@ -110,33 +110,56 @@ class TENSORWIRE_API Pusher {
   std::shared_ptr<Connection> connection_;
 };
 
+// The bytes that the unanswered requests of one connection hold. It lives until its owner has let
+// go and they have: one atomic operation for each of a request's two ends, where a shared pointer
+// to the number would take two.
+class HeldBytes {
+ public:
+  struct LetGo {
+    void operator()(HeldBytes* held) const { held->Sub(kOwned); }
+  };
+  using Owner = std::unique_ptr<HeldBytes, LetGo>;
+  static Owner Create() { return Owner(new HeldBytes); }
+
+  uint64_t bytes() const { return value_.load(std::memory_order_relaxed) & ~kOwned; }
+  void Add(uint64_t bytes) { value_.fetch_add(bytes, std::memory_order_relaxed); }
+  void Sub(uint64_t bytes) {
+    if (value_.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) delete this;
+  }
+
+ private:
+  static constexpr uint64_t kOwned = uint64_t{1} << 63;
+  HeldBytes() = default;
+  ~HeldBytes() = default;
+
+  std::atomic<uint64_t> value_{kOwned};
+};
+
 // What a request holds of its connection's EngineOptions::unanswered_bytes, until it is answered or
 // goes. A copy holds as much again. For who keeps a request's id and not the request, too.
-class TENSORWIRE_API Claim {
+class Claim {
  public:
   Claim() = default;
-  Claim(std::shared_ptr<std::atomic<uint64_t>> held_bytes, uint64_t bytes)
-      : held_bytes_(std::move(held_bytes)), bytes_(bytes) {
-    if (held_bytes_ != nullptr) held_bytes_->fetch_add(bytes_, std::memory_order_relaxed);
+  Claim(HeldBytes* held, uint64_t bytes) : held_(held), bytes_(bytes) {
+    if (held_ != nullptr) held_->Add(bytes_);
   }
-  Claim(const Claim& other) : Claim(other.held_bytes_, other.bytes_) {}
-  Claim(Claim&& other) noexcept = default;
+  Claim(const Claim& other) : Claim(other.held_, other.bytes_) {}
+  Claim(Claim&& other) noexcept
+      : held_(std::exchange(other.held_, nullptr)), bytes_(other.bytes_) {}
   Claim& operator=(Claim other) noexcept {
-    std::swap(held_bytes_, other.held_bytes_);
+    std::swap(held_, other.held_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
   ~Claim() { Release(); }
 
   void Release() {
-    if (held_bytes_ == nullptr) return;
-    held_bytes_->fetch_sub(bytes_, std::memory_order_relaxed);
-    held_bytes_.reset();
+    if (held_ != nullptr) std::exchange(held_, nullptr)->Sub(bytes_);
   }
 
  private:
-  std::shared_ptr<std::atomic<uint64_t>> held_bytes_;  // by all requests of the connection
-  uint64_t bytes_ = 0;
+  HeldBytes* held_ = nullptr;
+  uint64_t bytes_ = 0;  // not 0 where there is a claim
 };
 
 // A request that came in. Answer it with exactly one of Reply and Fail, from any thread, now or

@@ -1,0 +1,61 @@
+# The engine under simulation: its object files in a program of its own, whose linker leads what they
+# ask of the system to the simulator. docs/simulation.md says what that is for.
+#
+# Not with a sanitizer: ThreadSanitizer looks at real threads, and there is one here; and
+# AddressSanitizer puts room between the static variables, whose place tells tasks apart.
+if(TENSORWIRE_SANITIZE)
+  return()
+endif()
+set(simulation ${CMAKE_CURRENT_LIST_DIR})
+if(NOT DEFINED simulated_engine)  # .ci/simulate-defects names a copy with a defect
+  set(simulated_engine ${wire_sources})
+endif()
+
+# Compiled as for ThreadSanitizer, the engine calls a function at each atomic operation, where the
+# simulator may let another thread have its turn (atomics.cc).
+add_library(simulated_objects OBJECT ${simulated_engine})
+target_link_libraries(simulated_objects PUBLIC tensorwire_flags)
+list(GET simulated_engine 0 first_source)
+get_filename_component(simulated_folder ${first_source} DIRECTORY)
+target_include_directories(simulated_objects PUBLIC
+  ${simulated_folder} ${simulated_folder}/../include)
+set_target_properties(simulated_objects PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+target_compile_options(simulated_objects PRIVATE -fno-pie)
+target_compile_options(simulated_objects PRIVATE -fsanitize=thread -O1)
+
+add_library(simulation_begin OBJECT ${simulation}/statics_begin.cc)
+add_library(simulation_end OBJECT ${simulation}/statics_end.cc)
+foreach(mark simulation_begin simulation_end)
+  target_link_libraries(${mark} PRIVATE tensorwire_flags)
+endforeach()
+
+# What the engine asks of the system; system_calls.cc has a __wrap_ for each.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${simulation}/system_calls.txt)
+file(STRINGS ${simulation}/system_calls.txt wrapped REGEX "^[^#]")
+list(TRANSFORM wrapped PREPEND "-Wl,--wrap=")
+
+file(GLOB simulator_sources CONFIGURE_DEPENDS ${simulation}/*.cc)
+list(FILTER simulator_sources EXCLUDE REGEX "statics_(begin|end).cc$")
+# The order of the objects is that of the sections: the engine's static variables between two marks.
+add_executable(simulate
+  $<TARGET_OBJECTS:simulation_begin> $<TARGET_OBJECTS:simulated_objects>
+  $<TARGET_OBJECTS:simulation_end> ${simulator_sources})
+target_include_directories(simulate PRIVATE
+  ${simulation} ${simulation}/../tests ${simulated_folder} ${simulated_folder}/../include)
+target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads)
+target_compile_options(simulate PRIVATE -fno-pie -O1)
+# The C++ library, too: its threads and condition variables are led to the simulator as well.
+target_link_options(simulate PRIVATE -no-pie -static-libstdc++ -static-libgcc ${wrapped})
+
+# Fixed seeds; those that once failed; that a seed does the same again; and that a promise that is
+# broken is noticed.
+add_test(NAME simulate COMMAND simulate --seeds 0..1000)
+add_test(NAME simulate_kept COMMAND simulate --kept ${simulation}/kept_seeds.txt)
+add_test(NAME simulate_broken COMMAND simulate --break 1)
+set_tests_properties(simulate_broken PROPERTIES
+  PASS_REGULAR_EXPRESSION "SEED=1 at .* has not ended, and its engine has")
+add_test(NAME simulate_twice COMMAND simulate --twice 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20)
+set_tests_properties(simulate simulate_kept simulate_broken simulate_twice PROPERTIES TIMEOUT 300)
+add_test(NAME simulate_symbols COMMAND ${CMAKE_COMMAND} -E env
+  ${simulation}/check_symbols ${CMAKE_NM} ${simulation}/system_calls.txt $<TARGET_OBJECTS:simulated_objects>
+  COMMAND_EXPAND_LISTS)

@@ -1,0 +1,230 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+// A deterministic world for the engine: virtual time, processes, and fibers in the place of
+// threads, all in one real thread. One seed decides everything, so that a run can be had again.
+//
+// The engine's own object files run in it. The linker leads their system calls, locks and threads
+// here (system_calls.cc); the engine knows nothing of it.
+namespace tensorwire::simulation {
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15);  // SplitMix64
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  // 0 to n - 1.
+  uint64_t Below(uint64_t n) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * n) >> 64);
+  }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+  int64_t Between(int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(Below(static_cast<uint64_t>(most - least) + 1));
+  }
+  // Small numbers as often as large ones.
+  int64_t AnySize(int64_t least, int64_t most);
+
+ private:
+  uint64_t state_;
+};
+
+constexpr int64_t kNever = INT64_MAX;
+constexpr int64_t kUs = 1000;
+constexpr int64_t kMs = 1000 * kUs;
+constexpr int64_t kSecond = 1000 * kMs;
+
+class File;
+struct Block;
+struct Process;
+
+struct Fiber {
+  Process* process = nullptr;
+  uint64_t id = 0;
+  std::function<void()> body;
+  enum class State { kReady, kBlocked, kEnded } state = State::kReady;
+  const void* waits_for = nullptr;  // while it is blocked
+  uint64_t waits = 0;               // how often it has blocked: tells an old timeout from a new one
+  bool timed_out = false;
+  // Saved while others run.
+  void* stack_pointer = nullptr;
+  char* stack = nullptr;
+  std::vector<char> thread_locals;
+  int error = 0;               // errno
+  int inside = 0;              // KernelMode
+  int undisturbed = 0;         // while a static variable is initialised
+  int64_t handed_over_ns = 0;  // when what it runs was given to its executor; 0: nothing was
+  int yields = 0;              // one after the other, with nothing in between
+};
+
+// What a process has and others have not. Its memory is counted; what it leaves behind when it is
+// killed goes with it.
+struct Process {
+  std::string name;
+  int pid = 0;
+  int machine = 0;
+  bool frozen = false;
+  bool ended = false;
+  int fibers = 0;             // that have not ended
+  std::vector<char> statics;  // the engine's static variables, while others run
+  std::vector<std::shared_ptr<File>> files;
+  Block* blocks = nullptr;  // of its memory
+  size_t block_count = 0;
+  size_t block_bytes = 0;
+  std::unordered_map<void*, size_t> mappings;
+  std::vector<Fiber*> parked;    // ready, but frozen
+  std::function<void()> at_end;  // the last fiber has ended
+};
+
+// The way from one machine to another.
+struct Link {
+  int64_t latency_ns = 50 * kUs;
+  int64_t bytes_per_s = 1'000'000'000;
+  int64_t clogged_until_ns = 0;
+};
+
+struct Machine {
+  bool up = true;
+  int boots = 0;
+};
+
+class World {
+ public:
+  explicit World(uint64_t seed);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  Random random;
+  int64_t now_ns = 1000 * kSecond;
+
+  // --- what the seed chose for the machines (workload.cc sets it) ---
+  uint64_t switch_one_in = 0;  // how rarely a fiber loses its core where it could; 0: never
+  uint64_t stall_one_in = 0;   // of these, how rarely for long
+  int64_t longest_stall_ns = 5 * kMs;
+  int64_t call_ns = 300;          // what a system call takes
+  uint64_t partial_one_in = 0;    // reads and writes that take part of what they could
+  uint64_t interrupt_one_in = 0;  // EINTR
+  uint64_t epoll_failure_one_in = 0;
+  uint64_t descriptor_failure_one_in = 0;
+  uint64_t flip_one_in = 0;          // of segments, one bit
+  size_t buffer_bytes = 256u << 10;  // of a connection, each way
+  uint64_t damaged_segments = 0;
+  uint64_t failed_calls = 0;  // by the two above
+
+  // --- time ---
+  void At(int64_t time_ns, std::function<void()> event);
+  void After(int64_t delay_ns, std::function<void()> event) {
+    At(now_ns + delay_ns, std::move(event));
+  }
+  // Until `done`, which is asked between events.
+  void Run(const std::function<bool()>& done);
+  uint64_t switches() const { return switches_; }
+
+  // --- processes and fibers ---
+  Process* Start(std::string name, int machine, std::function<void()> body);
+  Fiber* AddFiber(Process* process, std::function<void()> body);
+  void Freeze(Process* process);
+  void Thaw(Process* process);
+  // Its fibers never run again. `silently`: its peers hear nothing of it.
+  void Kill(Process* process, bool silently);
+  Process* ByPid(int pid);
+  // Blocks of the process that nothing leads to any more, and which it should have freed.
+  std::string Leaks(Process* process);
+
+  // --- on a fiber, in KernelMode ---
+  // False: the time came first.
+  bool Block(const void* on, int64_t until_ns = kNever);
+  void Wake(Fiber* fiber);
+  void WakeAll(const void* on);
+  void WakeOne(const void* on);
+  void Yield();  // the others have their turn
+  void Stall();  // loses its core for a while
+
+  // --- network ---
+  Link& LinkBetween(int from, int to);
+  std::vector<Machine> machines;
+  std::unordered_map<uint64_t, File*> listeners;  // by machine and port
+  int next_port = 40'000;
+
+  std::vector<std::unique_ptr<Process>> processes;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  int next_pid = 100;
+
+ private:
+  struct Event {
+    int64_t time_ns;
+    uint64_t number;
+    std::function<void()> run;
+  };
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.time_ns != b.time_ns ? a.time_ns > b.time_ns : a.number > b.number;
+    }
+  };
+  void MakeReady(Fiber* fiber);
+  void EndProcess(Process* process);
+  void RunFiber(Fiber* fiber);
+
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  uint64_t last_event_ = 0;
+  std::vector<Fiber*> ready_;
+  uint64_t switches_ = 0;
+  std::unordered_map<uint64_t, Link> links_;
+};
+
+// The one that is being simulated, and who runs in it; null outside.
+extern World* world;
+extern Fiber* current;
+
+// While one lives, what is done is the simulator's doing and not the process's: memory is not
+// counted, system calls are the real ones, and no other fiber has its turn.
+class KernelMode {
+ public:
+  KernelMode() { ++depth; }
+  ~KernelMode() { --depth; }
+  KernelMode(const KernelMode&) = delete;
+  KernelMode& operator=(const KernelMode&) = delete;
+  static int depth;
+};
+inline bool InProcess() { return current != nullptr && KernelMode::depth == 0; }
+
+// Where another fiber may have its turn: at system calls, locks and atomic operations.
+extern int64_t points_left;
+void TakePoint();
+inline void Point() {
+  if (--points_left <= 0) TakePoint();
+}
+
+// Prepares what all worlds share. First of all.
+void SetUp();
+
+// --- the trace ---
+// All that happens goes into a hash, and to stdout where that is wanted.
+extern bool show_trace;
+extern uint64_t trace_hash;
+void Trace(const char* what, int64_t a = 0, int64_t b = 0, int64_t c = 0);
+void TraceText(const std::string& text);
+
+// An invariant does not hold: says so with the seed, and ends this process.
+[[noreturn]] void Violated(const std::string& what);
+extern uint64_t seed;
+
+// --- memory (memory.cc) ---
+void FreeAll(Process* process);
+void ForgetMemory();  // all processes have ended: addresses begin anew
+// Calls with each block's address and size.
+void ForEachBlock(const Process* process, const std::function<void(char*, size_t)>& visit);
+
+}  // namespace tensorwire::simulation

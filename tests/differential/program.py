@@ -1,0 +1,266 @@
+"""Random programs as plain data: what is computed where, and in which steps. Knows no TensorFlow.
+
+A seed is text, and always gives the same program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+JOBS = {"ps": 1, "worker": 2, "chief": 1}
+"""The chief is the client; everybody else only serves."""
+SERVERS = ("ps:0", "worker:0", "worker:1")
+CPUS = 2
+"""CPU devices of each server; the chief has one."""
+DEVICES = (
+    *(f"/job:{job}/task:{task}/device:CPU:{cpu}"
+      for job, task in (("ps", 0), ("worker", 0), ("worker", 1)) for cpu in range(CPUS)),
+    "/job:chief/task:0/device:CPU:0",
+)  # fmt: skip
+DTYPES = (
+    "float32", "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32",
+    "int64", "bool", "complex64", "string", "string",
+)  # fmt: skip
+SIZES = (0, 1, 3, 40, 400, 1000, 1025, 40_000, 70_000, 300_000)
+"""Elements: up to 4 KB, beyond what is lent through memory (256 KiB) and what the pool keeps."""
+LARGE_SIZES = (2_200_000, 7_500_000)
+"""Elements of what several streams carry (8 MB and more, and 30 MB): numbers of 4 bytes only."""
+MOST_STRINGS = 3000
+ERRORS = ("gather", "assert", "reshape", "number", "file", "numerics", "closed queue", "unset")
+
+_STATELESS = {
+    "source": 0, "mix": 6, "move": 6, "fan": 1, "split": 2, "branch": 3, "dead": 1, "cond": 1,
+    "loop": 2, "list": 1, "call": 1, "after": 1, "error": 1.2,
+}  # fmt: skip
+_STATEFUL = {"variable": 3, "counter": 3, "queue": 3}
+# Switch and Merge, variables that are references, and loops of a graph are for sessions; what is
+# run operation by operation has no edges to order it by.
+_NOT_IN = {
+    "session": frozenset[str](),
+    "function": frozenset({"reference"}),
+    "eager": frozenset({"dead", "branch", "reference", "counter", "queue", "after"}),
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One tensor of a program. `inputs` and `after` are indices of earlier nodes."""
+
+    kind: str
+    devices: tuple[str, ...]
+    """Four: a node uses as many as its kind has parts."""
+    dtype: str
+    size: int
+    """Elements of a source; of what is made from others, how many are kept."""
+    inputs: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    salt: int = 0
+    error: str = ""
+    """For the kind "error": which."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """What the client does once.
+
+    Kinds: "run", one step. "together", several at once. With what may come of them left to chance:
+    "deadline", a step with less time than it may need; "cancel", a step that is cancelled on its
+    way. Of a step that cannot end: "stuck deadline", "stuck cancel".
+    """
+
+    kind: str
+    steps: tuple[int, ...]
+    """Numbers that the sources depend on."""
+    wanted: int = 0
+    """Which of the program's sets of fetches."""
+    moment: float = 0.0
+    """Of a deadline or a cancellation, as a share of what the step takes without."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph and what is done with it."""
+
+    seed: str
+    mode: str
+    """"session" (TensorFlow 1), "function" or "eager" (TensorFlow 2)."""
+    nodes: tuple[Node, ...]
+    wanted: tuple[tuple[int, ...], ...]
+    acts: tuple[Act, ...]
+    master: str = "worker:0"
+    fused: bool = False
+    control_flow_v2: bool = False
+    optimized: bool = False
+
+    @property
+    def servers(self) -> list[str]:
+        """Those that its steps need."""
+        used = {device.split("/device:")[0] for node in self.nodes for device in node.devices}
+        names = {name.removeprefix("/job:").replace("/task", "") for name in used}
+        masters = {self.master} if self.mode == "session" else set()
+        return [name for name in SERVERS if name in names | masters]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Program:
+        nodes = tuple(
+            Node(**{key: _tuples(value) for key, value in node.items()}) for node in data["nodes"]
+        )
+        acts = tuple(
+            Act(**{key: _tuples(value) for key, value in act.items()}) for act in data["acts"]
+        )
+        return Program(**{**data, "nodes": nodes, "acts": acts, "wanted": _tuples(data["wanted"])})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def drawn(seed: str, *, endured: bool = False) -> Program:
+    """The program of a seed. `endured`: one whose steps may be repeated and fail at any time."""
+    draw = random.Random(seed)
+    mode = draw.choices(("session", "function", "eager"), (5, 4, 0 if endured else 1))[0]
+    is_stateful = not endured and draw.random() < 0.3
+    nodes = _nodes(draw, mode, is_stateful, errors=not (endured or is_stateful))
+    wanted = tuple(
+        tuple(draw.sample(range(len(nodes)), k=min(len(nodes), draw.randint(1, 8))))
+        for _ in range(draw.choice((1, 1, 2)))
+    )
+    return Program(
+        seed,
+        mode,
+        nodes,
+        wanted,
+        () if endured else _acts(draw, mode, is_stateful, len(wanted)),
+        master=draw.choice(SERVERS),
+        fused=mode == "session" and draw.random() < 0.4,
+        control_flow_v2=draw.random() < 0.5,
+        optimized=draw.random() < 0.2,
+    )
+
+
+def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> tuple[Node, ...]:
+    kinds = {**_STATELESS, **(_STATEFUL if is_stateful else {})}
+    if mode == "session" and is_stateful:
+        kinds["reference"] = 3
+    kinds = {kind: weight for kind, weight in kinds.items() if kind not in _NOT_IN[mode]}
+    if not errors:
+        kinds["error"] = 0
+    # Two at least, so that one of them is of a server.
+    devices = draw.sample(DEVICES, k=draw.choice((2, 2, 3, 4, len(DEVICES))))
+    sources = draw.randint(1, 5)
+    nodes: list[Node] = []
+    # Operation by operation each is waited for.
+    most = 8 if mode == "eager" else 35
+    for index in range(sources + min(most, draw.choice((1, 2, 3, 5, 8, 12, 20, 35)))):
+        earlier = range(max(0, index - 12), index)
+        is_source = index < sources
+        dtype = draw.choice(DTYPES)
+        size = draw.choice(SIZES)
+        if is_source and draw.random() < 0.04:
+            dtype, size = draw.choice(("float32", "int32")), draw.choice(LARGE_SIZES)
+        nodes.append(
+            Node(
+                "source" if is_source else draw.choices(list(kinds), list(kinds.values()))[0],
+                tuple(draw.choices(devices, k=4)),
+                dtype,
+                min(size, MOST_STRINGS) if dtype == "string" else size,
+                () if is_source else tuple(draw.choices(earlier, k=draw.randint(1, 4))),
+                (draw.choice(earlier),) if index and draw.random() < 0.2 else (),
+                draw.randrange(1000),
+                draw.choice(ERRORS),
+            )
+        )
+    return tuple(nodes)
+
+
+def _acts(draw: random.Random, mode: str, is_stateful: bool, sets: int) -> tuple[Act, ...]:
+    """A tensor's first step asks for it, the second orders it, from the third on it is pushed."""
+    kinds = {"run": 8.0}
+    if not is_stateful and mode != "eager":
+        kinds.update({"together": 1.5, "cancel": 1, "stuck cancel": 0.4})
+        if mode == "session":
+            kinds.update({"deadline": 1, "stuck deadline": 0.15})
+    return tuple(
+        Act(
+            kind := draw.choices(list(kinds), list(kinds.values()))[0],
+            tuple(
+                draw.randrange(50) for _ in range(draw.randint(2, 6) if kind == "together" else 1)
+            ),
+            draw.randrange(sets),
+            draw.uniform(0, 1.3),
+        )
+        for _ in range(draw.choice((3, 4, 4, 6, 9)))
+    )
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs with less in them, those with much less first."""
+    acts = program.acts
+    for half in (acts[: len(acts) // 2], acts[len(acts) // 2 :]):
+        if 0 < len(half) < len(acts):
+            yield dataclasses.replace(program, acts=half)
+    for index in range(len(acts)):
+        if len(acts) > 1:
+            yield dataclasses.replace(program, acts=acts[:index] + acts[index + 1 :])
+    if len(program.wanted) > 1:
+        for kept in program.wanted:
+            only = tuple(dataclasses.replace(act, wanted=0) for act in acts)
+            yield dataclasses.replace(program, wanted=(kept,), acts=only)
+    for number, wanted in enumerate(program.wanted):
+        for index in range(len(wanted)):
+            if len(wanted) > 1:
+                fewer = wanted[:index] + wanted[index + 1 :]
+                sets = (*program.wanted[:number], fewer, *program.wanted[number + 1 :])
+                yield dataclasses.replace(program, wanted=sets)
+    if (trimmed := _without_unused(program)) is not None:
+        yield trimmed
+    for index, node in enumerate(program.nodes):
+        for fewer in _simpler(node):
+            nodes = (*program.nodes[:index], fewer, *program.nodes[index + 1 :])
+            yield dataclasses.replace(program, nodes=nodes)
+
+
+def _simpler(node: Node) -> Iterator[Node]:
+    if node.kind != "source":
+        yield dataclasses.replace(node, kind="source", inputs=(), after=())
+    if node.kind not in ("source", "move"):
+        yield dataclasses.replace(node, kind="move")
+    for index in range(len(node.inputs)):
+        if len(node.inputs) > 1:
+            fewer = node.inputs[:index] + node.inputs[index + 1 :]
+            yield dataclasses.replace(node, inputs=fewer)
+    if node.after:
+        yield dataclasses.replace(node, after=())
+    if node.size > 3:
+        yield dataclasses.replace(node, size=3)
+
+
+def _without_unused(program: Program) -> Program | None:
+    """Only nodes that a fetched one needs, or None where that are all."""
+    needed: set[int] = set()
+    left = [index for wanted in program.wanted for index in wanted]
+    while left:
+        if (index := left.pop()) not in needed:
+            needed.add(index)
+            left += [*program.nodes[index].inputs, *program.nodes[index].after]
+    if len(needed) == len(program.nodes):
+        return None
+    number = {index: at for at, index in enumerate(sorted(needed))}
+
+    def renamed(indices: Sequence[int]) -> tuple[int, ...]:
+        return tuple(number[index] for index in indices)
+
+    nodes = tuple(
+        dataclasses.replace(node, inputs=renamed(node.inputs), after=renamed(node.after))
+        for index, node in enumerate(program.nodes)
+        if index in needed
+    )
+    wanted = tuple(renamed(each) for each in program.wanted)
+    return dataclasses.replace(program, nodes=nodes, wanted=wanted)

@@ -1,0 +1,398 @@
+"""The nodes of a program as operations of TensorFlow: in a graph, in a function or one by one.
+
+Every value is exact, depends on the step's number and on all that the node takes, and is a vector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from .program import Node, Program
+
+tf1 = tf.compat.v1
+_raw = tf.raw_ops
+
+FAN = 24
+"""Small tensors that one node sends between two devices."""
+_PERIOD = 251
+_WHOLE = 1025
+"""What is fetched as it is; of more elements the client gets a digest that its device made."""
+
+
+class Tensors:
+    """What the nodes of a program compute in one step.
+
+    Shared resources are in the container `tag`, which no other program has.
+    """
+
+    def __init__(self, program: Program, tag: str, step: Any) -> None:
+        """`step`: its number, an int32 scalar."""
+        self._program = program
+        self._tag = tag
+        self._step = step
+        self._values: list[Any] = []
+        for index, node in enumerate(program.nodes):
+            after = [self._values[each] for each in node.after]
+            with tf.control_dependencies(after), tf.device(node.devices[0]):
+                self._values.append(self._made(index, node))
+
+    def fetches(self, wanted: tuple[int, ...]) -> list[Any]:
+        found = []
+        for index in wanted:
+            node = self._program.nodes[index]
+            if node.size <= _WHOLE:
+                found.append(self._values[index])
+            else:
+                with tf.device(node.devices[2]):
+                    found.append(digest(self._values[index]))
+        return found
+
+    def gate(self) -> Any:
+        """A tensor that is never made, on its way to another device."""
+        first = self._program.nodes[0]
+        with tf.device(first.devices[0]):
+            never = _raw.QueueDequeueV2(
+                handle=self._queue(f"{self._tag}-gate", tf.int32), component_types=[tf.int32]
+            )[0]
+        with tf.device(first.devices[3]):
+            return tf.reshape(never, [-1])[:1] + 1
+
+    def _queue(self, name: str, dtype: Any) -> Any:
+        return _raw.FIFOQueueV2(
+            component_types=[dtype], shapes=[], container=self._tag, shared_name=name
+        )
+
+    def _variable(self, name: str, dtype: Any) -> Any:
+        return _raw.VarHandleOp(
+            dtype=dtype, shape=tf.TensorShape(None), container=self._tag, shared_name=name
+        )
+
+    def _made(self, index: int, node: Node) -> Any:
+        values = [self._values[each] for each in node.inputs]
+        name = f"{self._tag}-{index}"
+        if node.kind == "source":
+            return self._source(node)
+        if node.kind == "error":
+            return self._error(node, values[0], name)
+        if node.kind in _STORED:
+            return _STORED[node.kind](self, node, values, name)
+        return _COMPUTED[node.kind](node, values, self._step)
+
+    def _source(self, node: Node) -> Any:
+        # No optimizer knows how many there are; of every third source it depends on the step.
+        more = self._step % 3 if node.salt % 3 == 0 else self._step // 1000
+        numbers = (tf.range(node.size + more) * 7 + self._step * 13 + node.salt) % _PERIOD
+        return of_type(numbers, tf.as_dtype(node.dtype), node.salt)
+
+    def _error(self, node: Node, value: Any, name: str) -> Any:
+        """One that two of three steps do not meet, or none does not."""
+        fires = tf.equal((self._step + node.salt + tf.size(value) * 0) % 3, 0)
+        if node.error == "closed queue":
+            queue = self._queue(name, tf.int32)
+            with tf.control_dependencies([_raw.QueueCloseV2(handle=queue)]):
+                found = _raw.QueueDequeueV2(handle=queue, component_types=[tf.int32])[0]
+        elif node.error == "unset":
+            found = _raw.ReadVariableOp(resource=self._variable(name, tf.int32), dtype=tf.int32)
+        else:
+            found = _ERRORS[node.error](fires)
+        with tf.device(node.devices[1]):
+            return tf.reshape(tf.cast(found, tf.int32), [-1])[:1] + 1
+
+    def _assigned(self, node: Node, values: list[Any], name: str) -> Any:
+        """Written from one device, read by another."""
+        value = changed(values[0], node.size)
+        with tf.device(node.devices[1]):
+            handle = self._variable(name, value.dtype)
+            write = _raw.AssignVariableOp(resource=handle, value=value)
+            with control(write):
+                read = _raw.ReadVariableOp(resource=handle, dtype=value.dtype)
+        with tf.device(node.devices[2]):
+            return changed(read, node.size)
+
+    def _counted(self, node: Node, values: list[Any], name: str) -> Any:
+        """A variable that remembers all steps, those of which it was not fetched left out."""
+        grown = tf.cast(tf.size(values[0]) + self._step, tf.int64)
+        with tf.device(node.devices[1]):
+            handle = self._variable(name, tf.int64)
+            is_new = tf.logical_not(_raw.VarIsInitializedOp(resource=handle))
+
+            def begin() -> Any:
+                with tf.device(node.devices[1]):
+                    write = _raw.AssignVariableOp(
+                        resource=handle, value=tf.range(tf.constant(node.size, tf.int64))
+                    )
+                with control(write):
+                    return tf.constant(0)
+
+            with control(tf1.cond(is_new, begin, lambda: tf.constant(0))):
+                write = _raw.AssignAddVariableOp(resource=handle, value=tf.fill([node.size], grown))
+            with control(write):
+                read = _raw.ReadVariableOp(resource=handle, dtype=tf.int64)
+        with tf.device(node.devices[2]):
+            return changed(read, node.size)
+
+    def _queued(self, node: Node, values: list[Any], name: str) -> Any:
+        """Two elements through a queue, put in and taken out by different devices."""
+        value = changed(values[0], node.size)
+        with tf.device(node.devices[1]):
+            queue = self._queue(name, value.dtype)
+        put = []
+        for number, device in enumerate(node.devices[:2]):
+            with control(*put[-1:]), tf.device(device):
+                element = changed(value, node.size - number)
+            with control(element, *put[-1:]), tf.device(node.devices[1]):
+                put.append(_raw.QueueEnqueueV2(handle=queue, components=[element]))
+        taken: list[Any] = []
+        for _ in put:
+            with control(put[-1], *taken[-1:]), tf.device(node.devices[1]):
+                taken += _raw.QueueDequeueV2(handle=queue, component_types=[value.dtype])
+        with tf.device(node.devices[2]):
+            return tf.concat([tf.reshape(each, [-1]) for each in taken], 0)
+
+    def _referred(self, node: Node, values: list[Any], name: str) -> Any:
+        """A variable of TensorFlow 1 that is a reference."""
+        value = changed(values[0], node.size)
+        graph = tf1.get_default_graph()
+        with graph.container(self._tag), tf.control_dependencies(None), tf.device(node.devices[1]):
+            variable = tf1.Variable(
+                tf.zeros([0], value.dtype),
+                use_resource=False,
+                validate_shape=False,
+                name=name,
+                trainable=False,
+            )
+        with tf.device(node.devices[1]):
+            written = tf1.assign(variable, value, validate_shape=False)
+        with tf.device(node.devices[2]):
+            return changed(written, node.size)
+
+
+_STORED: dict[str, Callable[[Tensors, Node, list[Any], str], Any]] = {
+    "variable": Tensors._assigned,
+    "counter": Tensors._counted,
+    "queue": Tensors._queued,
+    "reference": Tensors._referred,
+}
+
+
+@contextlib.contextmanager
+def control(*after: Any) -> Iterator[None]:
+    """Control edges; nothing where operations run one by one, whose results are None."""
+    with tf.control_dependencies([each for each in after if each is not None]):
+        yield
+
+
+def of_type(numbers: Any, dtype: Any, salt: int) -> Any:
+    """Numbers below 251 as another type: exactly, or rounded in the same way everywhere."""
+    if dtype != tf.string:
+        return tf.cast(numbers, dtype)
+    if salt % 4:
+        return tf.strings.as_string(numbers)
+    # Of many lengths, empty ones included, and at times long.
+    text = tf.strings.reduce_join(tf.fill([40 if salt % 8 else 2000], f"{salt}~"))
+    zeros = tf.zeros_like(numbers)
+    return tf.strings.substr(tf.fill(tf.shape(numbers), text), zeros, numbers * (salt % 5))
+
+
+def changed(value: Any, keep: int) -> Any:
+    """A vector of its first elements, that depends on them."""
+    value = tf.reshape(value, [-1])[: max(keep, 40)]
+    if value.dtype == tf.bool:
+        return tf.logical_not(value)
+    if value.dtype == tf.string:
+        return tf.strings.join(["x", value])
+    return value + tf.ones_like(value)
+
+
+def mixed(values: list[Any], dtype: Any, keep: int) -> Any:
+    """Of tensors of any types one of `dtype`: those of that type, and the sizes of the others."""
+    same = [tf.reshape(value, [-1]) for value in values if value.dtype == dtype]
+    sizes = [tf.reshape(tf.size(value), [1]) for value in values if value.dtype != dtype]
+    return changed(tf.concat(same + [of_type(size, dtype, 1) for size in sizes], axis=0), keep)
+
+
+def digest(value: Any) -> Any:
+    """Its size, and a sum in which each element counts by its place."""
+    if value.dtype == tf.string:
+        numbers = tf.strings.to_hash_bucket_fast(value, 2**31)
+    else:
+        real = tf.math.real(value) if value.dtype.is_complex else value
+        numbers = tf.cast(real, tf.int64)
+    places = tf.range(tf.size(numbers, tf.int64), dtype=tf.int64) % 1009 + 1
+    return tf.stack([tf.size(numbers, tf.int64), tf.reduce_sum(numbers * places)])
+
+
+def _mix(node: Node, values: list[Any], step: Any) -> Any:
+    del step
+    return mixed(values, tf.as_dtype(node.dtype), node.size)
+
+
+def _move(node: Node, values: list[Any], step: Any) -> Any:
+    del step
+    for device in node.devices[: 1 + node.salt % 3]:
+        with tf.device(device):
+            value = values[0] = changed(values[0], node.size)
+    return value
+
+
+def _fan(node: Node, values: list[Any], step: Any) -> Any:
+    del step
+    parts = [changed(values[0], 40)[: number % 5] for number in range(FAN)]
+    with tf.device(node.devices[1]):
+        return tf.concat([changed(part, 40) for part in parts], 0)
+
+
+def _split(node: Node, values: list[Any], step: Any) -> Any:
+    del step
+    value = changed(values[0], node.size)
+    third = tf.size(value) // 3
+    parts = []
+    for number, device in enumerate(node.devices[1:]):
+        part = value[number * third : (number + 1) * third]
+        with tf.device(device):
+            parts.append(changed(part, node.size))
+    return tf.concat(parts, 0)
+
+
+def _chosen(node: Node, step: Any) -> Any:
+    return tf.equal((step + node.salt) % 2, 0)
+
+
+def _branch(node: Node, values: list[Any], step: Any) -> Any:
+    """One side is dead: Switch, the two sides and Merge each on a device of their own."""
+    off, on = _raw.Switch(data=values[0], pred=_chosen(node, step))
+    with tf.device(node.devices[1]):
+        off = changed(changed(off, node.size), node.size)
+    with tf.device(node.devices[2]):
+        on = changed(on, node.size)
+    with tf.device(node.devices[3]):
+        return _raw.Merge(inputs=[off, on])[0]
+
+
+def _dead(node: Node, values: list[Any], step: Any) -> Any:
+    """A dead region that other tensors go into, and that ends in a branch that lives."""
+    dtype = tf.as_dtype(node.dtype)
+    off, on = _raw.Switch(data=changed(values[0], 40), pred=_chosen(node, step))
+    for device in node.devices[1:3]:
+        with tf.device(device):
+            on = mixed([on, values[-1]], dtype, 40)
+    with tf.device(node.devices[3]):
+        on = mixed([on, values[0]], dtype, 40)
+        off = mixed([off], dtype, 40)
+        return _raw.Merge(inputs=[on, off])[0]
+
+
+def _cond(node: Node, values: list[Any], step: Any) -> Any:
+    dtype = tf.as_dtype(node.dtype)
+
+    def side(device: str, times: int) -> Any:
+        value = mixed(values, dtype, node.size)
+        for _ in range(times):
+            with tf.device(device):
+                value = changed(value, node.size)
+        return value
+
+    return tf1.cond(
+        _chosen(node, step),
+        lambda: side(node.devices[1], 1),
+        lambda: side(node.devices[2], 2),
+    )
+
+
+def _loop(node: Node, values: list[Any], step: Any) -> Any:
+    """A loop that carries a tensor, uses another, and is on two devices."""
+
+    def body(i: Any, carried: Any, passed: Any) -> Any:
+        with tf.device(node.devices[1]):
+            return i + 1, changed(carried, node.size), tf.identity(passed)
+
+    rounds = (step + node.salt) % 4
+    last = tf.reshape(values[-1], [-1])
+    _, carried, passed = tf1.while_loop(
+        lambda i, *_: i < rounds,
+        body,
+        [tf.constant(0), tf.reshape(values[0], [-1])[: max(node.size, 40)], last],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])],
+        parallel_iterations=1 + node.salt % 4,
+    )
+    return mixed([carried, passed], tf.as_dtype(node.dtype), node.size)
+
+
+def _list(node: Node, values: list[Any], step: Any) -> Any:
+    """A list of tensors: a variant, which crosses as bytes that TensorFlow makes."""
+    del step
+    value = tf.reshape(changed(values[0], 40)[:40], [-1, 1])
+    handle = _raw.TensorListFromTensor(tensor=value, element_shape=tf.constant([1]))
+    with tf.device(node.devices[1]):
+        handle = tf.identity(handle)
+    with tf.device(node.devices[2]):
+        stacked = _raw.TensorListStack(
+            input_handle=handle,
+            element_shape=tf.constant([1]),
+            element_dtype=value.dtype,
+            num_elements=-1,
+        )
+        return tf.reshape(stacked, [-1])
+
+
+def _call(node: Node, values: list[Any], step: Any) -> Any:
+    """A function whose parts are on several devices."""
+    del step
+    dtype = tf.as_dtype(node.dtype)
+
+    @tf.function(autograph=False)
+    def layer(*given: Any) -> Any:
+        with tf.device(node.devices[1]):
+            first = mixed(list(given), dtype, node.size)
+        with tf.device(node.devices[2]):
+            return changed(first, node.size)
+
+    return layer(*values)
+
+
+def _after(node: Node, values: list[Any], step: Any) -> Any:
+    """Control edges that go around."""
+    del step
+    edge = values[0]
+    for device in node.devices[1:]:
+        with tf.control_dependencies([edge]), tf.device(device):
+            edge = tf.no_op()
+    with tf.control_dependencies([edge]):
+        return changed(values[-1], node.size)
+
+
+_COMPUTED: dict[str, Callable[[Node, list[Any], Any], Any]] = {
+    "mix": _mix,
+    "move": _move,
+    "fan": _fan,
+    "split": _split,
+    "branch": _branch,
+    "dead": _dead,
+    "cond": _cond,
+    "loop": _loop,
+    "list": _list,
+    "call": _call,
+    "after": _after,
+}
+
+
+def _asserted(fires: Any) -> Any:
+    check = tf.debugging.Assert(tf.logical_not(fires), ["this is meant to fail"])
+    with control(check):
+        return tf.constant(1)
+
+
+_ERRORS: dict[str, Callable[[Any], Any]] = {
+    "gather": lambda fires: tf.gather(tf.range(4), tf.where(fires, 9, 1)),
+    "assert": _asserted,
+    "reshape": lambda fires: tf.reshape(tf.range(tf.where(fires, 3, 4)), [2, 2]),
+    "number": lambda fires: tf.strings.to_number(tf.where(fires, "not one", "1")),
+    "file": lambda fires: tf.size(tf.io.read_file(tf.where(fires, "/no/such/file", "/dev/null"))),
+    "numerics": lambda fires: tf.debugging.check_numerics(
+        1.0 / tf.where(fires, 0.0, 1.0), "it says: not finite \u2713"
+    ),
+}

@@ -1,0 +1,129 @@
+"""Whether what grpc++ made of a program, a fault or a long run is what gRPC makes of it.
+
+Pure functions: the tests of this test are in tests/unit/test_differential.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.survival import Holdings
+
+from .program import Act
+
+Outcome = Sequence[Any]
+
+# Where chance decides whether a step ends before what ends it: as gRPC ends it.
+ENDED: Mapping[str, frozenset[str]] = {
+    "deadline": frozenset({"DeadlineExceededError"}),
+    "cancel": frozenset({"CancelledError", "AbortedError", "RuntimeError"}),
+}
+# What steps may fail with while a fault lasts. A step that its deadline ends waited for a task that
+# never will answer.
+_LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError"})
+# What a server says that has taken the place of one that knew the session, or the context.
+_UNKNOWN = frozenset({"InvalidArgumentError", "NotFoundError", "FailedPreconditionError"})
+AFTER_FAULT: Mapping[str, frozenset[str]] = {
+    "killed": _LOST | _UNKNOWN,
+    "replaced": _LOST | _UNKNOWN,
+    "frozen": frozenset(),
+    "silent": _LOST,
+}
+# A session begins when all servers are there; a master tells nobody that it still waits for one.
+BEGINNING = frozenset({"DeadlineExceededError"})
+
+# What a task may hold more than before, beside what it holds more on gRPC: connections that are
+# made when they are first needed, threads of pools, and what the allocator keeps.
+MORE_DESCRIPTORS = 9
+MORE_THREADS = 24
+MORE_MB = 80.0
+MORE_POOL_BYTES = 16e6
+
+
+def difference(act: Act, references: Sequence[Outcome], found: Outcome) -> str:
+    """What tells the outcome of an act from all that it came to on gRPC, or nothing."""
+    if found[0] == "all":
+        pairs = zip(*(each[1:] for each in references if each[0] == "all"), strict=True)
+        parts = [_plain(seen, one) for seen, one in zip(pairs, found[1:], strict=False)]
+        return next(filter(None, parts), "") if parts else _plain(references, found)
+    kind = act.kind.removeprefix("stuck ")
+    if act.kind != kind and found[0] == "error":
+        allowed = ENDED[kind] | {each[1] for each in references if each[0] == "error"}
+        return "" if found[1] in allowed else f"{found[1]}, not {_any_of(allowed)}"
+    if found[0] == "chance":
+        _, calm, ended, later = found
+        if words := _plain([each[1] for each in references if each[0] == "chance"], calm):
+            return words
+        if later != calm and not (later[0] == calm[0] == "error"):
+            return f"after it {_short(later)}, before it {_short(calm)}"
+        if ended == ["as calm"] or (ended[0] == "error" and ended[1] in ENDED[kind]):
+            return ""
+        return f"{_short(ended)}, neither as without it nor {_any_of(ENDED[kind])}"
+    return _plain(references, found)
+
+
+def _plain(references: Sequence[Outcome], found: Outcome) -> str:
+    if any(found == each for each in references):
+        return ""
+    return f"{_short(found)}, not {' or '.join(sorted({_short(each) for each in references}))}"
+
+
+def after_fault(kind: str, told: Mapping[str, Any]) -> list[str]:
+    """What is wrong with steps that went on while a task had a fault of this kind."""
+    wrong = [f"a step was {_short(each)}" for each in told["wrong"][:3]]
+    for where, errors in told["errors"].items():
+        waits = BEGINNING if where != "a step" and AFTER_FAULT[kind] else frozenset()
+        wrong += [
+            f"{where} fails with {code}: {words[-400:]}"
+            for code, words in errors.items()
+            if code not in AFTER_FAULT[kind] | waits
+        ]
+    if not told["recovered"]:
+        wrong.append(f"steps are not right again: {told['right']} were; {told['errors']}")
+    return wrong
+
+
+def leaks(
+    before: Mapping[str, Holdings],
+    after: Mapping[str, Holdings],
+    reference_before: Mapping[str, Holdings],
+    reference_after: Mapping[str, Holdings],
+) -> list[str]:
+    """What tasks hold that they did not before, and that grew less on gRPC."""
+    found = []
+    for name, was in before.items():
+        now = after[name]
+        for what, unit, more in (
+            ("descriptors", "", MORE_DESCRIPTORS),
+            ("threads", "", MORE_THREADS),
+            ("resident_mb", " MB", MORE_MB),
+        ):
+            grown = getattr(now, what) - getattr(was, what)
+            on_grpc = getattr(reference_after[name], what) - getattr(reference_before[name], what)
+            if grown > max(0, on_grpc) * 1.5 + more:
+                found.append(
+                    f"{name}: {what} grew by {grown:.0f}{unit}, by {on_grpc:.0f}{unit} on gRPC"
+                )
+    return found
+
+
+def pool_leaks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Memory of large tensors that is still used though no step is under way."""
+    found = []
+    for name, stats in after.items():
+        was, now = (
+            float(each.get("pool", {}).get("used_bytes", 0)) for each in (before[name], stats)
+        )
+        if now > was + MORE_POOL_BYTES:
+            found.append(f"{name}: {was / 1e6:.0f} MB of the pool were used, now {now / 1e6:.0f}")
+    return found
+
+
+def _short(outcome: Outcome) -> str:
+    text = str(list(outcome))
+    return text if len(text) < 600 else f"{text[:600]}…"
+
+
+def _any_of(words: frozenset[str]) -> str:
+    return " or ".join(sorted(words))

@@ -1,0 +1,88 @@
+"""A device whose memory the CPU may not touch (protected_device.cc), and clusters that have it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import tensorwire
+from plugin_unit import build_unit
+from tensorwire.plugin import paths
+
+from .support import TensorFlowCluster
+
+# One ps without the device, whose memory others of this host can read, and one with it.
+JOBS = {"ps": 2, "worker": 1}
+WITH_DEVICE = ("ps:1", "worker:0")
+
+PS_CPU = "/job:ps/task:0/device:CPU:0"
+PS_DEVICE = "/job:ps/task:1/device:PROTECTED:0"
+WORKER_CPU = "/job:worker/task:0/device:CPU:0"
+WORKER_DEVICE = "/job:worker/task:0/device:PROTECTED:0"
+
+_SOURCE = Path(__file__).with_name("protected_device.cc")
+# By a name: the file and the condition under which the plug-in copies between device and host.
+COPIES = {
+    "TO_HOST": ("worker_service.cc", "if (on_device && "),
+    "TO_DEVICE": ("rendezvous.cc", "if (on_accelerator_ && !incoming"),
+}
+_LEAVE_OUT = "LEAVE_OUT_"  # the beginning of a variable's name
+
+
+def build_device(folder: Path) -> Path:
+    """The device's library, for the installed TensorFlow."""
+    library = folder / "protected_device.so"
+    build_unit(library, [], [_SOURCE], flags=("-O1", "-shared", "-fPIC", "-Wl,--as-needed"))
+    return library
+
+
+def device_cluster(protocol: str, library: Path) -> TensorFlowCluster:
+    """The plug-in is loaded under grpc, too: it fuses tensors there."""
+    return TensorFlowCluster(
+        protocol, JOBS, plugin=True, devices=dict.fromkeys(WITH_DEVICE, library)
+    )
+
+
+def package_without_copies(folder: Path) -> dict[str, str]:
+    """A copy of the package whose plug-in leaves out a copy where `left_out` is in its environment.
+
+    Returns the environment in which it is imported. Its plug-in is compiled.
+    """
+    package = folder / "tensorwire"
+    shutil.copytree(Path(tensorwire.__file__).parent, package)
+    # The same folder, unless the package is an editable install.
+    shutil.copytree(paths.native_folder().parent, package, dirs_exist_ok=True)
+    for copy, (file, condition) in COPIES.items():
+        path = package / "_native" / "plugin" / file
+        source = path.read_text()
+        assert source.count(condition) == 1, f"{file} copies under another condition"
+        asked = f'if (std::getenv("{_LEAVE_OUT}{copy}") == nullptr && '
+        path.write_text(source.replace(condition, condition.replace("if (", asked)))
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+        paths.CACHE_VARIABLE: str(folder / "cache"),
+    }
+    subprocess.run(
+        [sys.executable, "-m", "tensorwire.cli.main", "build"],
+        env={**os.environ, **environment},
+        check=True,
+        timeout=1200,
+    )
+    return environment
+
+
+def left_out(copy: str) -> dict[str, str]:
+    """What a task's environment has in addition where that copy is left out."""
+    return {f"{_LEAVE_OUT}{copy}": "1"}
+
+
+def variable(device: str, name: str) -> Any:
+    """The handle of a variable of floats, of any shape."""
+    with tf.device(device):
+        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=None, shared_name=name)

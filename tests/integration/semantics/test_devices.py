@@ -1,0 +1,252 @@
+"""Tensors of a device between tasks, without a GPU: a device whose memory the CPU may not touch."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import load_library
+
+from .devices import (
+    COPIES,
+    PS_CPU,
+    PS_DEVICE,
+    WORKER_CPU,
+    WORKER_DEVICE,
+    build_device,
+    device_cluster,
+    left_out,
+    package_without_copies,
+    variable,
+)
+from .fusing import fusing_session, total
+from .support import TensorFlowCluster, tf1
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread", func_only=True)]
+
+STEPS = 4
+# More than what goes through memory or over several streams.
+LARGE = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def device_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not hasattr(load_library, "load_pluggable_device_library"):
+        pytest.skip(f"TensorFlow {tf.__version__} loads no pluggable devices")
+    return build_device(tmp_path_factory.mktemp("device"))
+
+
+@pytest.fixture(scope="module", params=["grpc", "tcp", "memory"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """grpc, or which way large tensors go on grpc++."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def devices(transport: str, device_library: Path, plugin: None) -> Iterator[TensorFlowCluster]:
+    """ps:0 without the device, ps:1 and worker:0 with it."""
+    protocol = "grpc" if transport == "grpc" else "grpc++"
+    with device_cluster(protocol, device_library) as cluster:
+        cluster.start_all({} if protocol == "grpc" else {"TENSORWIRE_TRANSPORT": transport})
+        yield cluster
+
+
+def of_worker(cluster: TensorFlowCluster, counter: str) -> int:
+    return cluster.stats("worker:0")[counter]
+
+
+@pytest.mark.parametrize("elements", [0, 3, LARGE])
+@pytest.mark.parametrize(
+    ("held", "computed"),
+    [(PS_CPU, WORKER_DEVICE), (PS_DEVICE, WORKER_CPU), (PS_DEVICE, WORKER_DEVICE)],
+    ids=["worker", "ps", "both"],
+)
+def test_training_on_a_device(
+    devices: TensorFlowCluster, transport: str, held: str, computed: str, elements: int
+) -> None:
+    expected = np.linspace(0, 0.5, elements, dtype=np.float32)
+    with tf.Graph().as_default() as graph:
+        with tf.device(WORKER_CPU):
+            start = tf1.placeholder(tf.float32, [None])
+        handle = variable(held, f"trained_{held}_{computed}_{elements}")
+        with tf.device(held):
+            assign = tf.raw_ops.AssignVariableOp(resource=handle, value=start)
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        with tf.device(computed):
+            gradient = value * value
+        with tf.device(held):
+            update = tf.raw_ops.AssignAddVariableOp(resource=handle, value=gradient)
+        with devices.session(graph) as session:
+            session.run(assign, {start: expected})
+            read = of_worker(devices, "read_bytes")
+            for _ in range(STEPS):
+                session.run(update)
+                expected = expected + expected * expected
+            np.testing.assert_array_equal(session.run(value), expected)
+            read = of_worker(devices, "read_bytes") - read
+    if elements == LARGE and held == PS_CPU:
+        assert (read >= STEPS * expected.nbytes) == (transport == "memory")
+
+
+def test_tensors_of_a_device_beside_pushed_ones(devices: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS_CPU):
+            value = tf1.placeholder(tf.float32, [None], name="value") + 1.0
+            word = tf.strings.as_string(value)
+        with tf.device(WORKER_CPU):
+            pushed = value * 2.0
+            length = tf.strings.length(word)
+        with tf.device(WORKER_DEVICE):
+            squared = value * value
+            same_word = tf.identity(word)  # strings are in host memory on every device
+        with tf.device(PS_DEVICE):
+            doubled = squared + squared
+        with tf.device(PS_CPU):
+            results = [pushed - 1.0, length + 0, doubled - 1.0, tf.strings.upper(same_word)]
+        with devices.session(graph) as session:
+            pushes = of_worker(devices, "pushed_tensors")
+            for step in range(10):
+                fed = np.arange(step, step + 5, dtype=np.float32)
+                minus, letters, twice, upper = session.run(results, {"value:0": fed})
+                np.testing.assert_array_equal(minus, (fed + 1) * 2 - 1)
+                np.testing.assert_array_equal(twice, 2 * (fed + 1) ** 2 - 1)
+                assert letters.tolist() == [len(text) for text in upper]
+                assert [float(text) for text in upper] == (fed + 1).tolist()
+            pushes = of_worker(devices, "pushed_tensors") - pushes
+    assert (pushes > 0) == (devices.protocol == "grpc++")
+
+
+def test_a_tensor_that_was_pushed_into_host_memory_comes_to_the_device_too(
+    devices: TensorFlowCluster,
+) -> None:
+    """Two graphs of one session have one name for what goes to one device; which of its memories
+    it is to be in they say themselves."""
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS_CPU):
+            value = tf1.placeholder(tf.float32, [None], name="value") + 1.0
+        with tf.device(WORKER_DEVICE):
+            on_host = tf.negative(value, name="result")
+            on_device = tf.identity(value, name="result")
+        fed = np.arange(5, dtype=np.float32)
+        with devices.session(graph, step_timeout_ms=20_000) as session:
+            for _ in range(3):
+                for _ in range(5):
+                    found = session.run(on_host, {"value:0": fed})
+                    np.testing.assert_array_equal(found, -fed - 1)
+                for _ in range(20):
+                    found = session.run(on_device, {"value:0": fed})
+                    np.testing.assert_array_equal(found, fed + 1)
+
+
+def test_tensors_of_a_device_beside_fused_ones(devices: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS_CPU):
+            values = [tf.fill([i + 1], float(i)) for i in range(8)]
+        with tf.device(WORKER_CPU):
+            on_cpu = [value * value for value in values[:4]]
+        with tf.device(WORKER_DEVICE):
+            on_device = [value * value for value in values[4:]]
+        with tf.device(PS_CPU):
+            total_of_all = tf.add_n([tf.reduce_sum(value) for value in on_cpu + on_device])
+        with fusing_session(devices, graph) as session:
+            fused = total(devices, "fused_tensors")
+            for _ in range(STEPS):
+                assert session.run(total_of_all) == sum(i * i * (i + 1) for i in range(8))
+            fused = total(devices, "fused_tensors") - fused
+    assert fused == STEPS * 8  # those between the CPUs, there and back
+
+
+@pytest.mark.parametrize(("near", "far"), [(PS_CPU, WORKER_DEVICE), (WORKER_DEVICE, PS_CPU)])
+def test_the_branch_not_taken_of_a_device(devices: TensorFlowCluster, near: str, far: str) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(WORKER_CPU):
+            value = tf1.placeholder(tf.float32, [None], name="value")
+            pred = tf1.placeholder(tf.bool, [], name="pred")
+        with tf.device(near):
+            passed = tf.identity(value)
+            if_false, if_true = tf.raw_ops.Switch(data=passed, pred=pred)
+            if_false, if_true = tf.identity(if_false), tf.identity(if_true)
+        with tf.device(far):
+            branches = [if_false + if_false, if_true * if_true]
+            merged, _ = tf.raw_ops.Merge(inputs=branches)
+        with tf.device(near):
+            result = tf.identity(merged)
+        with devices.session(graph) as session:
+            fed = np.arange(5, dtype=np.float32)
+            for taken in (True, False, True, True, False, False):
+                found = session.run(result, {"value:0": fed, "pred:0": taken})
+                np.testing.assert_array_equal(found, fed * fed if taken else fed + fed)
+
+
+def test_a_list_of_tensors_goes_through_a_device(devices: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS_CPU):
+            value = tf1.placeholder(tf.float32, [3], name="value") + 1.0
+            handle = tf.raw_ops.EmptyTensorList(
+                element_shape=-1, max_num_elements=-1, element_dtype=tf.float32
+            )
+            for element in (value, value * 2.0):
+                handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=element)
+        with tf.device(WORKER_DEVICE):
+            squared = value * value
+            handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=squared)
+        with tf.device(PS_CPU):
+            stacked = tf.raw_ops.TensorListStack(
+                input_handle=handle, element_shape=[-1], element_dtype=tf.float32
+            )
+        with devices.session(graph) as session:
+            for step in range(STEPS):
+                fed = np.arange(step, step + 3, dtype=np.float32)
+                found = session.run(stacked, {"value:0": fed})
+                np.testing.assert_array_equal(found, [fed + 1, 2 * (fed + 1), (fed + 1) ** 2])
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory, plugin: None) -> dict[str, str]:
+    """The environment of tasks that leave out copies."""
+    return package_without_copies(tmp_path_factory.mktemp("faulty"))
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_task_that_leaves_a_copy_out_crashes(
+    copy: str, device_library: Path, faulty: dict[str, str]
+) -> None:
+    fed = np.arange(1000, dtype=np.float32)
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS_CPU):
+            value = tf1.placeholder(tf.float32, [None], name="value")
+        with tf.device(WORKER_CPU):
+            made_there = tf.random.uniform([1000])
+        with tf.device(WORKER_DEVICE):
+            to_device = value * value
+            made = made_there * made_there
+        with tf.device(PS_CPU):
+            to_host = made + 1.0
+    fetches = {
+        # Not its value, which would be copied to the host.
+        "TO_DEVICE": (to_device.op, {"value:0": fed}),
+        "TO_HOST": (to_host, {}),
+    }
+    # With checksums the CPU looks at what it sends. Otherwise only the kernel does, which refuses
+    # to send what the process may not read: that is an error of the step and no crash.
+    environment = {**faulty, **left_out(copy), "TENSORWIRE_CHECKSUM": "1"}
+    # The master, which is to survive, places nodes by the kernels that it knows itself.
+    library = dict.fromkeys(("ps:0", "worker:0"), device_library)
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}, devices=library) as cluster:
+        cluster.start_all(environment)
+        worker = cluster.tasks["worker:0"]
+        with cluster.session(graph, master="ps:0", step_timeout_ms=20_000) as session:
+            (other,) = set(COPIES) - {copy}
+            session.run(*fetches[other])  # what is not left out goes on as it was
+            assert worker.poll() is None
+            # The device's stream may crash after the step that gave it work has ended.
+            with contextlib.suppress(tf.errors.OpError):
+                session.run(*fetches[copy])
+        assert worker.process.wait(30) == -signal.SIGSEGV
+        worker.stop()  # its end is no failure, whose log would be kept
