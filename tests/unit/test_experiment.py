@@ -111,6 +111,18 @@ def test_back_and_forth_the_second_round_begins_with_the_side_that_was_last() ->
     assert asked[4:8] == ["slow 1", "fast 1", "fast 1", "slow 1"]
 
 
+def test_cases_that_take_turns_have_a_block_each_in_every_round() -> None:
+    asked: list[str] = []
+    sides = (Sleeper("slow", 4.0, asked), Sleeper("fast", 1.0, asked))
+    cases = [Case("one", 1.0, [1, 1]), Case("two", 2.0, [2, 2])]
+
+    record = measured(*sides, cases=cases, cases_take_turns=True)
+
+    a_round = ["slow 1", "fast 1", "slow 2", "fast 2"]
+    assert [each for each in asked if each[-1].isdigit()] == [*a_round, *a_round]
+    assert list(record.ratios) == ["fast/slow one", "fast/slow two"]
+
+
 def test_a_ceiling_is_compared_in_the_cases_in_which_it_takes_part() -> None:
     sides = (Sleeper("fast", 1.0, []), Ceiling("ceiling", 0.5, []))
 

@@ -116,7 +116,9 @@ def run(
         TensorwireError: a task failed or did not answer in time.
     """
     sides = [StepsSide(each, host_pool) for each in plan.contenders]
-    return measure(COMMAND, sides, plan.turns, watcher, lab=host_pool.document)
+    return measure(
+        COMMAND, sides, plan.turns, watcher, lab=host_pool.document, cases_take_turns=True
+    )
 
 
 def _section(record: Record[StepsResult]) -> Section:

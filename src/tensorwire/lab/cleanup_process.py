@@ -1,6 +1,6 @@
 """Removes what a cluster or a lab left behind when the process that owned it is gone.
 
-Run as a script, alone: `guard.py LEGACY`, with a pipe as standard input whose other end only the
+Run as a script, alone: `cleanup_process.py LEGACY`, with a pipe as standard input whose other end only the
 owner holds. LEGACY is JSON: {"token": text or null, "directory": path or null, "cgroups": [paths]}.
 A byte on the pipe means that the owner has cleaned up by itself. The end of
 the pipe without one means that the owner died, however it died, and the guard does the work.

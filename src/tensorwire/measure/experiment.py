@@ -3,6 +3,7 @@
 Every side runs as long as the experiment, and all of them start before the first one is measured.
 In each round of a case every side runs a block of steps, one side after the other. Whatever else
 the machine does meanwhile meets all sides alike, so their ratios hold where their times do not.
+Cases that are read side by side take turns within each round, too.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def measure(
     pairs: Sequence[tuple[str, str]] = PAIRS,
     lab: LabDocument | None = None,
     back_and_forth: bool = False,
+    cases_take_turns: bool = False,
 ) -> Record[SomeResult]:
     """Measures; `watcher.advance` is called once for each round of each case.
 
@@ -93,6 +95,8 @@ def measure(
         pairs: sides' names, the one that should be faster first.
         lab: the hosts in a box, as the record has them.
         back_and_forth: the sides take turns A B, B A, and not A B, A B.
+        cases_take_turns: a round has a block of each case, and not all rounds of a case come before
+            those of the next. The cases have equally many rounds.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
@@ -107,11 +111,9 @@ def measure(
             stack.enter_context(side)
         for side in sides:
             side.wait_started(watcher)
-        for case in cases:
-            of_case = [side for side in sides if side.takes_part(case.what)]
-            rounds[case.name] = _take_turns(
-                case, of_case, watcher, f"{case.name}: " * (len(cases) > 1), back_and_forth
-            )
+        for group in [cases] if cases_take_turns else [[case] for case in cases]:
+            prefix = f"{group[0].name}: " if len(group) < len(cases) else ""
+            rounds |= _take_turns(group, sides, watcher, prefix, back_and_forth)
         for case in cases:
             for side in sides:
                 if side.name not in rounds[case.name]:
@@ -134,21 +136,28 @@ def measure(
 
 
 def _take_turns(
-    case: Case[What],
+    cases: Sequence[Case[What]],
     sides: Sequence[Side[What, SomeResult]],
     watcher: Watcher,
     prefix: str,
     back_and_forth: bool,
-) -> dict[str, list[Sequence[float]]]:
-    rounds: dict[str, list[Sequence[float]]] = {side.name: [] for side in sides}
+) -> dict[str, dict[str, list[Sequence[float]]]]:
+    """Seconds by case and side; a round has a block of each case on each side."""
+    taking_part = [(case, [s for s in sides if s.takes_part(case.what)]) for case in cases]
+    rounds: dict[str, dict[str, list[Sequence[float]]]] = {
+        case.name: {side.name: [] for side in of_case} for case, of_case in taking_part
+    }
     watcher.activity(f"{prefix}warming up")
-    for side in sides:
-        side.warm_up(case.what)
+    for case, of_case in taking_part:
+        for side in of_case:
+            side.warm_up(case.what)
     watcher.activity(f"{prefix}measuring")
-    for number, steps in enumerate(case.steps):
-        for side in reversed(sides) if back_and_forth and number % 2 else sides:
-            rounds[side.name].append(side.block(case.what, steps))
-        watcher.advance()
-    for side in sides:
-        side.verify(case.what)
+    for number, steps_of_cases in enumerate(zip(*(case.steps for case in cases), strict=True)):
+        for (case, of_case), steps in zip(taking_part, steps_of_cases, strict=True):
+            for side in reversed(of_case) if back_and_forth and number % 2 else of_case:
+                rounds[case.name][side.name].append(side.block(case.what, steps))
+            watcher.advance()
+    for case, of_case in taking_part:
+        for side in of_case:
+            side.verify(case.what)
     return rounds
