@@ -1,9 +1,9 @@
 """Removes what a cluster or a lab left behind when the process that owned it is gone.
 
-Run as a script, alone: `cleanup_process.py LEGACY`, with a pipe as standard input whose other end only the
-owner holds. LEGACY is JSON: {"token": text or null, "directory": path or null, "cgroups": [paths]}.
-A byte on the pipe means that the owner has cleaned up by itself. The end of
-the pipe without one means that the owner died, however it died, and the guard does the work.
+Run as a script, alone: `cleanup_process.py LEGACY`. Only the owner holds the other end of the pipe
+that is its standard input. LEGACY is JSON: {"token": text or null, "directory": path or null,
+"cgroups": [paths]}. A byte on the pipe means that the owner has cleaned up itself. If the pipe ends
+without one, the owner has died, and this process cleans up.
 
 A parent-death signal would not do: it reaches only direct children, fires when the *thread* that
 started them ends, and has to be set between fork and exec. A token in the environment reaches every
