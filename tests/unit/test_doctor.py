@@ -14,8 +14,7 @@ import pytest
 
 from harness.faults import JOBS, FaultJob
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import Evidence, JobEvidence
-from tensorwire.doctor.finding import SMALLEST_COST
+from tensorwire.doctor.evidence import SMALLEST_COST, Evidence, JobEvidence
 from tensorwire.doctor.gather.plans import placement_of_plan
 from tensorwire.doctor.records import read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES

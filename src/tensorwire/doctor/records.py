@@ -9,8 +9,7 @@ from typing import Any
 
 from tensorwire.dataclass_json import from_document, to_document
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Run, Scaling
-from tensorwire.doctor.finding import Diagnosis
+from tensorwire.doctor.evidence import Diagnosis, Evidence, Run, Scaling
 from tensorwire.errors import TensorwireError
 
 COMMAND = "doctor"

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from tensorwire.doctor import job_usage as of_job
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import Evidence, JobEvidence
-from tensorwire.doctor.finding import Diagnosis
+from tensorwire.doctor.evidence import Diagnosis, Evidence, JobEvidence
 from tensorwire.doctor.gather import running as look
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.cases import JobCase

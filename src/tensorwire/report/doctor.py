@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.finding import Diagnosis, Finding
+from tensorwire.doctor.evidence import Diagnosis, Evidence, Finding
 from tensorwire.doctor.job_usage import percent, ps_bytes
 from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
 

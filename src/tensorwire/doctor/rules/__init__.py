@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding
 from tensorwire.doctor.rules.compute import ps_cpu_bound, worker_compute_bound
 from tensorwire.doctor.rules.input import input_bound
 from tensorwire.doctor.rules.network import link_saturated, rpc_below_link, small_tensors

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding
 from tensorwire.doctor.job_usage import percent, split_words
 from tensorwire.doctor.rules import placement, threads, workers
 

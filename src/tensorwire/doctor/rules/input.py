@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, InputProbe
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding, InputProbe
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import workers
 

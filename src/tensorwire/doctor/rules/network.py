@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, HostUsage, JobEvidence, Layers
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence, Layers
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import placement
 

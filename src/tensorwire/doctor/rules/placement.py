@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, JobEvidence, Placement
-from tensorwire.doctor.finding import Confidence, Finding
+from tensorwire.doctor.evidence import Confidence, Evidence, Finding, JobEvidence, Placement
 from tensorwire.doctor.job_usage import mb, percent
 
 UNEVEN = 1.5

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding
 
 
 def no_device_filters(evidence: Evidence) -> Finding | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, HostUsage, JobEvidence
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence
 from tensorwire.doctor.job_usage import percent
 
 _NO_CORE_FREE = 0.9

@@ -6,8 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, JobEvidence, Scaling, Split, TaskUsage
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, Scaling, Split, TaskUsage
 from tensorwire.doctor.job_usage import percent
 
 _SLOW = 0.7  # of the others' steps
