@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.quiet import quiet_tensorflow
+from tensorwire.cli.tensorflow import quiet_tensorflow
 
 
 @click.command(

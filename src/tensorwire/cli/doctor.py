@@ -10,10 +10,9 @@ import click
 
 from tensorwire.bench.raw_processes import SERVER
 from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
-from tensorwire.cli.graphs import model_of_file
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option, report_option
-from tensorwire.cli.quiet import quiet_tensorflow
+from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json
 

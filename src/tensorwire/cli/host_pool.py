@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import Comparison
 from tensorwire.cluster import ClusterSpec
 from tensorwire.errors import UsageError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from tensorwire import __version__
-from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.errors import TensorwireError
 
 COMMANDS = {

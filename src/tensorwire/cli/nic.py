@@ -6,7 +6,7 @@ import itertools
 
 import click
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 
 
 @click.command(

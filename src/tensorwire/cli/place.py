@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from tensorwire import __version__
-from tensorwire.cli.graphs import model_of_file
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import write_whole
 from tensorwire.placement.plan import STRATEGIES, Model

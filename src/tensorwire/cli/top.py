@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.metrics.fetch import check_address
 from tensorwire.metrics.observed_job import ObservedJob

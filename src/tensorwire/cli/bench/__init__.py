@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.cli.termination import end_in_order
 
 COMMANDS = {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from tensorwire.bench.raw_processes import CLIENT, DEFAULT_PORT, SERVER, Target
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.k8s.options import (
     context_option,
     experiment_options,
     up_within_option,
 )
-from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import UsageError
 

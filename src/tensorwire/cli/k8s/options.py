@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import UsageError
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.placement.plan import STRATEGIES

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensorwire.cli.graphs import model_of_file
+from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plan import calibration_file, examples, sources
 from tensorwire.plan.costs import Calibration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option
 from tensorwire.files import write_whole
 from tensorwire.measure.contenders import parse_protocols

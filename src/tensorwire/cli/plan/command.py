@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.lazy import LazyGroup
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import LazyGroup, Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 

@@ -1,12 +1,11 @@
-"""Groups of commands that load a command's module only when it is asked for.
-
-`tensorwire --help` stays quick so, and a command works where the libraries of another are missing.
-"""
+"""Extensions of click: groups that load commands on demand, and finite numbers."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -35,3 +34,17 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
+
+
+class Number(click.FloatRange):
+    """A range of finite numbers: click's own let "nan" through, which is above and below nothing,
+    and "inf".
+    """
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
