@@ -2,8 +2,7 @@
 
 import pytest
 
-from tensorwire.bench.lab_job import LabJobSettings, running
-from tensorwire.bench.lab_job_task import StepCase, TableVariable
+from tensorwire.bench.lab_job import LabJobSettings, StepCase, TableVariable, running
 
 pytestmark = pytest.mark.newest
 FLOATS = 1 << 16

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.metrics import announce, endpoint, fetch, prometheus
+from tensorwire.metrics import announce, endpoint, observed_job, prometheus
 from tensorwire.metrics.collect import source
 from tensorwire.metrics.task_metrics import (
     PeerTraffic,
@@ -204,7 +204,7 @@ def test_every_metric_of_the_grafana_dashboard_exists() -> None:
 def test_an_endpoint_serves_json_and_metrics(served: Callable[..., str]) -> None:
     address = served(port=0)
     assert address.startswith("127.0.0.1:")
-    assert fetch.fetch(address) == fetch.Fetched(address, FIGURES)
+    assert observed_job.fetch(address) == observed_job.Fetched(address, FIGURES)
     status, content_type, body = get(address, "/metrics")
     assert status == 200
     assert content_type.startswith("text/plain; version=0.0.4")
@@ -226,7 +226,7 @@ def test_an_endpoint_at_a_socket_is_for_its_owner_alone(
     path = tmp_path / "figures.sock"
     address = served(socket_path=path)
     assert address == f"unix:{path}"
-    assert fetch.fetch(address).figures == FIGURES
+    assert observed_job.fetch(address).figures == FIGURES
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(TensorwireError, match="another process serves there"):
         served(socket_path=path)
@@ -238,7 +238,7 @@ def test_a_socket_that_a_killed_process_left_is_taken_over(
     path = tmp_path / "figures.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert fetch.fetch(served(socket_path=path)).figures == FIGURES
+    assert observed_job.fetch(served(socket_path=path)).figures == FIGURES
 
 
 def start_and_wait(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
@@ -336,7 +336,7 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         quiet = f"127.0.0.1:{silent.getsockname()[1]}"
-        answers = fetch.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
+        answers = observed_job.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
     assert answers[0].figures == FIGURES
     assert "timed out" in answers[1].error
     assert "No such file" in answers[2].error
@@ -347,4 +347,4 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
 )
 def test_what_is_no_endpoint_is_a_wrong_usage(address: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT or unix:PATH"):
-        fetch.check_address(address)
+        observed_job.check_address(address)

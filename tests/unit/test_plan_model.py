@@ -11,8 +11,7 @@ from tensorwire.plan import ps_groups
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import SYNC, JobModel, JobVariable, Transfer
-from tensorwire.plan.predict import predict
-from tensorwire.plan.prediction import Prediction
+from tensorwire.plan.prediction import Prediction, predict
 from tensorwire.plan.processor_sharing import Join, SharedCapacity
 
 FREE = Costs(0, 0, 0, 0, 0, 0, 0, link_share=1.0)

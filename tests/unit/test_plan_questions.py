@@ -11,12 +11,12 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
-from tensorwire.plan import advice, calibration_file, examples, sources, sweep, target
+from tensorwire.plan import advice, calibration_file, models, sources, sweep, target
+from tensorwire.plan.cluster import Shape, link_bytes_per_s
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import PsLoad, alike, loads
-from tensorwire.plan.prediction_request import PredictionRequest, placed
-from tensorwire.plan.shape import Shape, link_bytes_per_s
+from tensorwire.plan.prediction import PredictionRequest, placed
 
 LOOKS = Path(__file__).with_name("looks")
 GRPC = Costs(1e-3, 1e-4, 1e-4, 4e-5, 4e-5, 5e-10, 5e-10, step_latency_s=3e-4)
@@ -31,7 +31,7 @@ CALIBRATION = Calibration(
     measured_workers=2,
     measured_ps=2,
 )
-JOB = examples.one_big(CALIBRATION.kernels)
+JOB = models.one_big(CALIBRATION.kernels)
 CALIBRATION = dataclasses.replace(
     CALIBRATION, jobs={"ctr": json.loads(json.dumps(JOB.to_document()))}
 )

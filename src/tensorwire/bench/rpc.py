@@ -35,6 +35,7 @@ from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compared, latency_bars
 from tensorwire.measure.contenders import PROTOCOLS
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -42,7 +43,6 @@ from tensorwire.measure.record import LabDocument, LatencyUs, Metric, Record, Re
 from tensorwire.measure.section import Bar, Bars, Chart, Line, Lines, Section, Table
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
-from tensorwire.measure.views import compared, latency_bars
 from tensorwire.units import data_size, number
 
 COMMAND = "bench rpc"

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorwire.bench.payloads import check_message_size
-from tensorwire.bench.serve_task import ClientsTask, PsTask
+from tensorwire.bench.serve_task import ClientsTask, PsTask, check_message_size
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compared, latency_bars
 from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Setting
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -28,7 +28,6 @@ from tensorwire.measure.record import LatencyUs, Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import TaskProcesses, Watcher, wait_started
-from tensorwire.measure.views import compared, latency_bars
 from tensorwire.units import number
 
 COMMAND = "bench serve"

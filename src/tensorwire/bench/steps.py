@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorwire.bench.tensor_sides import Tensors, TensorSide
 from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_case, compared, step_bars, step_cells
 from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PROTOCOLS,
@@ -27,7 +28,6 @@ from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Section, Table
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
-from tensorwire.measure.views import by_case, compared, step_bars, step_cells
 
 COMMAND = "bench steps"
 _FLOATS_OF_4_KB = 1024

@@ -7,26 +7,84 @@ the messages between it and the worker, and the copy of the result back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tensorwire.bench.server_task import GRPCPP, ServerTask
-from tensorwire.bench.strategy_task import READ_FLOATS, CoordinatorTask
+from tensorwire.bench.server_task import GRPCPP, PluginTask, ServerTask
 from tensorwire.bench.tensor_sides import ClusterSide
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_case, compared, step_cells
 from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Contender, Setting, contenders
 from tensorwire.measure.experiment import Case, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.task import request
 from tensorwire.measure.tasks import Watcher
-from tensorwire.measure.views import by_case, compared, step_cells
 from tensorwire.units import number
+
+READ_FLOATS = 2_500_000
+"""Size of the variable that "read" sums: 10 MB."""
+
+
+class CoordinatorTask(PluginTask):
+    """The strategy, its coordinator, and the functions of each case."""
+
+    def __init__(self, spec: Mapping[str, Sequence[str]], protocol: str) -> None:
+        """Connects to the ps and the worker, which must have started."""
+        super().__init__(needs_plugin=protocol == GRPCPP)
+        tf = self._tf
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(dict(spec)), rpc_layer=protocol
+        )
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        with strategy.scope():
+            # Drawn at random, so that no optimizer can make a constant of the sum.
+            table = tf.Variable(tf.random.uniform([READ_FLOATS]))
+        number = tf.constant(1.0)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def read() -> Any:
+            return tf.reduce_sum(table)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def tiny(value: Any) -> Any:
+            return value + 1.0
+
+        # The sum of floats depends on the order of the additions a little.
+        self._cases: dict[str, tuple[Any, tuple[Any, ...], float]] = {
+            "read": (read, (), float(tf.reduce_sum(table.read_value()))),
+            "tiny": (tiny, (number,), 2.0),
+        }
+
+    @request
+    def run(self, case: str, iters: int) -> Message:
+        """Seconds from the first `schedule` of `iters` to the end of the last function.
+
+        The results are kept, as a script keeps its losses: so each comes to the coordinator, and
+        the function has surely run.
+        """
+        function, arguments, expected = self._cases[case]
+        gc.disable()
+        try:
+            begin = time.perf_counter()
+            results = [self._coordinator.schedule(function, args=arguments) for _ in range(iters)]
+            self._coordinator.join()
+            seconds = time.perf_counter() - begin
+        finally:
+            gc.enable()
+        right = all(math.isclose(r.fetch(), expected, rel_tol=1e-4) for r in results)
+        return {"seconds": seconds, "right": right}
+
 
 CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "tiny": 0.0})
 """MB (10^6 bytes) that one function reads from the ps."""

@@ -21,6 +21,7 @@ from tensorwire.bench import ceilings
 from tensorwire.bench.tensor_sides import Tensors, TensorSide
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compared, step_bars, step_cells
 from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PAIRS,
@@ -36,7 +37,6 @@ from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Bar, Bars, Line, Lines, Section, Table
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import Watcher
-from tensorwire.measure.views import compared, step_bars, step_cells
 from tensorwire.units import data_size, number
 
 COMMAND = "bench transfer"

@@ -156,8 +156,7 @@ def _of_job(
     from tensorwire.doctor.gather import running
     from tensorwire.doctor.records import read, scaling_of
     from tensorwire.measure.record import Machine
-    from tensorwire.metrics.fetch import check_address
-    from tensorwire.metrics.observed_job import ObservedJob
+    from tensorwire.metrics.observed_job import ObservedJob, check_address
     from tensorwire.report.progress import ProgressDisplay
 
     if records:

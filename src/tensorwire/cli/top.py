@@ -12,8 +12,7 @@ from rich.live import Live
 
 from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.metrics.fetch import check_address
-from tensorwire.metrics.observed_job import ObservedJob
+from tensorwire.metrics.observed_job import ObservedJob, check_address
 from tensorwire.report.top import screen, waiting_screen
 
 _NO_TASK = (

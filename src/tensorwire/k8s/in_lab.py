@@ -17,7 +17,7 @@ from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.lab.settings import LinkSettings
 from tensorwire.measure.record import LabDocument
-from tensorwire.metrics.fetch import fetch_all
+from tensorwire.metrics.observed_job import fetch_all
 from tensorwire.metrics.task_metrics import TaskMetrics
 from tensorwire.plugin.tensorflow_install import not_installed
 

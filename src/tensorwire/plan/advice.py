@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tensorwire.plan.cluster import COLOCATED, ISOLATED
+from tensorwire.plan.cluster import COLOCATED, ISOLATED, link_text
 from tensorwire.plan.loads import loads
-from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.prediction_request import BY_TRAFFIC, PredictionRequest, placed
-from tensorwire.plan.shape import link_text
+from tensorwire.plan.prediction import BY_TRAFFIC, Prediction, PredictionRequest, placed
 
 SATURATED = 0.9
 _WORTH = 1.05

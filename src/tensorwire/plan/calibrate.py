@@ -15,8 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tensorwire import __version__
-from tensorwire.bench.lab_job import LabJob, LabJobSettings, running
-from tensorwire.bench.lab_job_task import StepCase, TableVariable
+from tensorwire.bench.lab_job import LabJob, LabJobSettings, StepCase, TableVariable, running
 from tensorwire.bench.models import MODELS
 from tensorwire.measure.contenders import PROTOCOLS
 from tensorwire.measure.record import Machine
@@ -34,12 +33,11 @@ from tensorwire.plan.calibrate_fit import (
     missed,
     others_cores,
 )
-from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, Transfer
-from tensorwire.plan.predict import predict
+from tensorwire.plan.prediction import predict
 from tensorwire.plan.ps_groups import group_ps
-from tensorwire.plan.shape import ONE_MACHINE, Shape
 from tensorwire.plan.worker_step import WorkerSteps
 
 LINK_BITS_PER_S = 1e9

@@ -7,6 +7,7 @@ it once: both are counted with the first who needs them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,3 +89,25 @@ def of_variables(
         found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
     own_s = kernels.worker_s(len(found), moved_bytes)
     return JobModel(name, "made of variables", 1, tuple(found), own_s)
+
+
+ONE_BIG = "one-big"
+_BATCH_SIZE = 256
+_FLOAT = 4
+_BIG, _SMALL = (12_000, 256), (256,)
+_SMALL_VARIABLES = 20
+
+
+def one_big(kernels: Kernels) -> JobModel:
+    """A dense parameter of 12 MB that each step reads and updates as a whole, and small ones.
+
+    It stands for no model in particular: the published test does not name its own.
+    """
+    shapes = {"big": _BIG, **{f"small{n}": _SMALL for n in range(_SMALL_VARIABLES)}}
+    variables = [Variable(name, shape, _FLOAT) for name, shape in shapes.items()]
+    return dataclasses.replace(
+        of_variables(ONE_BIG, variables, kernels),
+        source="one parameter of 12 MB and 20 of 1 KB, invented; own work by the calibration's "
+        "kernels",
+        batch_size=_BATCH_SIZE,
+    )

@@ -9,8 +9,7 @@ from typing import Any
 
 from tensorwire import __version__
 from tensorwire.plan.advice import Change
-from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.prediction_request import PredictionRequest
+from tensorwire.plan.prediction import Prediction, PredictionRequest
 from tensorwire.plan.sweep import Curve
 from tensorwire.plan.target import Offer
 

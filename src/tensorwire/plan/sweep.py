@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorwire.errors import UsageError
-from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.prediction_request import PredictionRequest
+from tensorwire.plan.prediction import Prediction, PredictionRequest
 
 _POINTS = 16
 _WORTH = 0.5

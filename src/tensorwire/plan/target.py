@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.prediction_request import PredictionRequest
-from tensorwire.plan.shape import Shape
+from tensorwire.plan.cluster import Shape
+from tensorwire.plan.prediction import Prediction, PredictionRequest
 
 _PS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100)
 MOST_WORKERS = 2000

@@ -12,7 +12,14 @@ from tensorwire.bench.serve import ServeResult
 from tensorwire.bench.steps import StepsResult
 from tensorwire.bench.train import TrainResult, steps_bars, verdicts
 from tensorwire.bench.transfer import TransferResult, transfer_lines
-from tensorwire.measure.comparison import doubt, noise_notes, noise_warnings, ratio_table, times
+from tensorwire.measure.comparison import (
+    doubt,
+    latency_bars,
+    noise_notes,
+    noise_warnings,
+    ratio_table,
+    times,
+)
 from tensorwire.measure.contenders import side_name
 from tensorwire.measure.host_pool import lab_notes
 from tensorwire.measure.record import Ratio, Record, Result
@@ -26,7 +33,6 @@ from tensorwire.measure.section import (
     Waterfall,
     WaterfallStage,
 )
-from tensorwire.measure.views import latency_bars
 from tensorwire.report import experiments, page
 from tensorwire.units import data_size, number
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plugin import fusion
-from tensorwire.plugin.imports import after_import
+from tensorwire.plugin.patches import after_import
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
 DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from tensorwire.placement import graphs, strategy_v2
 from tensorwire.placement.plan import Model, Variable
-from tensorwire.plugin.imports import after_import
+from tensorwire.plugin.patches import after_import
 
 # Larger values are never made: a table of the real size need not fit into this machine.
 _MADE_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from tensorwire.metrics.collect import source
 from tensorwire.metrics.rates import between
 from tensorwire.plugin.loader import stats
 from tensorwire.tf.scalars import write
-from tensorwire.tf.step_timer import StepTimer
+from tensorwire.tf.step_trace import StepTimer
 
 
 class FiguresCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from tensorwire.k8s.layout import COLOCATED, ISOLATED
 from tensorwire.k8s.local_kubernetes import LocalKubernetes, NotForBox
 from tensorwire.k8s.progress import counts
 from tensorwire.k8s.render import parse, render
-from tensorwire.metrics.fetch import fetch
+from tensorwire.metrics.observed_job import fetch
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tensorwire.lab.ports import PortLease
-from tensorwire.metrics import announce, fetch
+from tensorwire.metrics import announce, observed_job
 from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics, TensorMetrics
 
 from .slow_wire import SlowWire
@@ -180,7 +180,7 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
     # The ps took any free port and announced it; the worker's was taken, and it went on.
     monkeypatch.setenv(announce.FOLDER_VARIABLE, str(tmp_path))
     (found,) = announce.discover()
-    figures = fetch.fetch(found.address).figures
+    figures = observed_job.fetch(found.address).figures
     assert isinstance(figures, TaskMetrics)
     assert figures.name == "ps:0"
     assert figures.process.pid == found.pid == cluster.tasks["ps:0"].pid

@@ -12,8 +12,7 @@ from tensorwire.errors import UsageError
 from tensorwire.k8s.cases import PUBLISHED, JobCase
 from tensorwire.k8s.labels import command, plan
 from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS
-from tensorwire.k8s.local_kubernetes.pods import pods_of
-from tensorwire.k8s.local_kubernetes.scheduler import Node, feasible, schedule
+from tensorwire.k8s.local_kubernetes.pods import Node, feasible, pods_of, schedule
 
 ROLE, GROUP = "app.kubernetes.io/component", "tensorwire/group"
 

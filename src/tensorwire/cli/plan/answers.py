@@ -9,7 +9,7 @@ from tensorwire.files import write_whole
 from tensorwire.measure.record import json_text
 from tensorwire.plan import advice, sweep, target
 from tensorwire.plan.plan_result import Basis, PlanResult
-from tensorwire.plan.prediction_request import PredictionRequest
+from tensorwire.plan.prediction import PredictionRequest
 from tensorwire.report import plan as report
 from tensorwire.report.progress import ProgressDisplay
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plan import calibration_file, examples, sources
+from tensorwire.plan import calibration_file, models, sources
+from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Calibration
 from tensorwire.plan.job import JobModel
-from tensorwire.plan.prediction_request import PredictionRequest
-from tensorwire.plan.shape import Shape
+from tensorwire.plan.prediction import PredictionRequest
 from tensorwire.plan.sweep import Range
 from tensorwire.plan.target import Prices
 
@@ -76,8 +76,8 @@ class Asked:
         elif self.graph is not None:
             model = model_of_file(self.graph)
             job = sources.of_model(model, calibration, str(self.graph), self.batch)
-        elif (self.model or (self.case and examples.ONE_BIG)) == examples.ONE_BIG:
-            job = examples.one_big(calibration.kernels)
+        elif (self.model or (self.case and models.ONE_BIG)) == models.ONE_BIG:
+            job = models.one_big(calibration.kernels)
         else:
             job = sources.of_calibrated(calibration, self.model or "ctr")
         if self.batch is not None and self.graph is None and self.batch != job.batch_size:

@@ -38,7 +38,7 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     check_installed()
     from tensorwire.plan import calibrate as calibration
     from tensorwire.plan import calibration_file
-    from tensorwire.report import calibration as report
+    from tensorwire.report import plan as report
     from tensorwire.report import terminal
     from tensorwire.report.progress import ProgressDisplay
 

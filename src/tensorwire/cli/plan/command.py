@@ -198,9 +198,9 @@ def read(options: dict[str, Any]) -> Asked:
     """
     from tensorwire.cli.plan.asked import Asked
     from tensorwire.k8s.cases import PUBLISHED, find_case
+    from tensorwire.plan.cluster import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.costs import SIDES
-    from tensorwire.plan.prediction_request import PLACEMENTS
-    from tensorwire.plan.shape import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
+    from tensorwire.plan.prediction import PLACEMENTS
     from tensorwire.plan.sweep import parse
     from tensorwire.plan.target import Prices
 

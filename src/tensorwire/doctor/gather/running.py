@@ -23,7 +23,7 @@ from tensorwire.doctor.evidence import (
 )
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import task_metrics as monitor
-from tensorwire.metrics.fetch import fetch_all
+from tensorwire.metrics.observed_job import fetch_all
 from tensorwire.metrics.rates import by_cluster
 from tensorwire.metrics.task_metrics import short_name
 

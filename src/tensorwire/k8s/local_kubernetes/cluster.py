@@ -26,8 +26,15 @@ import tensorwire
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s.job import CONFIG_FOLDER, TOKEN_FOLDER
 from tensorwire.k8s.local_kubernetes.jobs_api import NAMESPACE, PORT, JobsApi
-from tensorwire.k8s.local_kubernetes.pods import NotForBox, Pod, by_kind, jobs_of, pods_of
-from tensorwire.k8s.local_kubernetes.scheduler import Node, schedule
+from tensorwire.k8s.local_kubernetes.pods import (
+    Node,
+    NotForBox,
+    Pod,
+    by_kind,
+    jobs_of,
+    pods_of,
+    schedule,
+)
 from tensorwire.k8s.render import Manifest
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.settings import MOST_HOSTS, LinkSettings
