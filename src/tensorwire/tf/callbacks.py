@@ -15,7 +15,7 @@ from tensorwire.metrics.breakdown import StepBreakdown
 from tensorwire.metrics.collect import source
 from tensorwire.metrics.rates import between
 from tensorwire.plugin.loader import stats
-from tensorwire.tf.scalars import write
+from tensorwire.tf.hooks import write
 from tensorwire.tf.step_trace import StepTimer
 
 
