@@ -15,11 +15,10 @@ import pytest
 from harness.faults import JOBS, FaultJob
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import SMALLEST_COST, Evidence, JobEvidence
-from tensorwire.doctor.gather.plans import placement_of_plan
-from tensorwire.doctor.records import read, scaling_of, to_json
+from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
-from tensorwire.metrics import cores
+from tensorwire.metrics import collect
 from tensorwire.placement import plan
 from tensorwire.placement.plan import Variable
 from tensorwire.report import doctor as report
@@ -250,9 +249,9 @@ def test_a_quota_of_a_control_group_limits_the_cores(
         (group.parent / name).write_text(text)
     (tmp_path / "cgroup").write_text("0::/pod/task\n")
     (tmp_path / "mounts").write_text(f"cgroup2 {tmp_path / 'mount'} cgroup2 rw 0 0\n")
-    monkeypatch.setattr(cores, "_CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(cores, "_MOUNTS", tmp_path / "mounts")
-    found = cores.usable_cores()
+    monkeypatch.setattr(collect, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(collect, "_MOUNTS", tmp_path / "mounts")
+    found = collect.usable_cores()
     assert found == wanted if wanted is not None else found >= 1
 
 

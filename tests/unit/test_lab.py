@@ -19,7 +19,7 @@ from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, cleanup_process
 from tensorwire.lab.channel import ChannelClosed
-from tensorwire.lab.interruption import held_back
+from tensorwire.lab.network import held_back
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 

@@ -7,7 +7,7 @@ from simpy import Environment
 
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import STRATEGIES, Variable
-from tensorwire.plan import ps_groups
+from tensorwire.plan import loads
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import SYNC, JobModel, JobVariable, Transfer
@@ -204,7 +204,7 @@ class TestPlacementAndLayout:
     ) -> None:
         cluster = Cluster.colocated(40, 4, 4, 2 * GBIT)
         exact = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
-        monkeypatch.setattr(ps_groups, "MOST_REQUESTS", 0)
+        monkeypatch.setattr(loads, "MOST_REQUESTS", 0)
         standing = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
         assert standing.steps_per_s == pytest.approx(exact.steps_per_s, rel=0.1)
 

@@ -11,7 +11,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
-from tensorwire.plan import advice, calibration_file, models, sources, sweep, target
+from tensorwire.plan import calibration_file, models, search, sources
 from tensorwire.plan.cluster import Shape, link_bytes_per_s
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
@@ -97,7 +97,7 @@ class TestLoads:
 
 class TestSweep:
     def test_the_bend_is_where_the_ps_has_no_more_to_give(self) -> None:
-        curve = sweep.sweep(question(ps=1), sweep.parse("workers=1..40"))
+        curve = search.sweep(question(ps=1), search.parse("workers=1..40"))
         most, best = curve.best
         assert curve.bend is not None
         assert 2 <= curve.bend <= most
@@ -110,17 +110,17 @@ class TestSweep:
         assert best.steps_per_s < 2 * at.steps_per_s
 
     def test_a_curve_that_only_rises_has_no_bend(self) -> None:
-        curve = sweep.sweep(question("balanced", ps=40, cores=64.0), sweep.parse("workers=1..4"))
+        curve = search.sweep(question("balanced", ps=40, cores=64.0), search.parse("workers=1..4"))
         assert curve.bend is None
         assert [number for number, _ in curve.points] == [1, 2, 3, 4]
 
     @pytest.mark.parametrize("text", ["workers", "workers=5..5", "workers=0..5", "links=1..2"])
     def test_what_is_no_range_is_refused(self, text: str) -> None:
         with pytest.raises(UsageError, match=r"workers=1\.\.1000"):
-            sweep.parse(text)
+            search.parse(text)
 
     def test_a_long_range_is_looked_at_where_it_is_small_most_closely(self) -> None:
-        points = sweep.parse("workers=1..1000").points()
+        points = search.parse("workers=1..1000").points()
         assert (points[0], points[-1]) == (1, 1000)
         assert 10 < len(points) < 20
 
@@ -128,8 +128,8 @@ class TestSweep:
 class TestTarget:
     def test_the_cheapest_reaches_it_and_one_worker_less_does_not(self) -> None:
         asked = question("balanced", cores=4.0)
-        prices = target.Prices(core=1.0, gbit=0.1)
-        (best,) = target.cheapest([asked], 300.0, prices)
+        prices = search.Prices(core=1.0, gbit=0.1)
+        (best,) = search.cheapest([asked], 300.0, prices)
         assert best.prediction.steps_per_s >= 300
         workers = best.question.shape.workers
         assert best.question.having(workers=workers - 1).answer().steps_per_s < 300
@@ -140,7 +140,7 @@ class TestTarget:
     def test_what_no_cluster_reaches_is_said(self) -> None:
         slow = question(link_bytes_per_s=1e5)
         with pytest.raises(TensorwireError, match="no cluster of up to"):
-            target.cheapest([slow], 1e4, target.Prices(1.0, 0.0))
+            search.cheapest([slow], 1e4, search.Prices(1.0, 0.0))
 
     def test_what_no_cluster_reaches_is_not_simulated(self) -> None:
         asked = question("balanced")
@@ -151,7 +151,7 @@ class TestTarget:
             ),
             pytest.raises(TensorwireError, match="no cluster of up to"),
         ):
-            target.cheapest([asked], 1e9, target.Prices(1.0, 0.0))
+            search.cheapest([asked], 1e9, search.Prices(1.0, 0.0))
         assert simulated == []
 
     @pytest.mark.parametrize("training", ["async", "sync"])
@@ -162,18 +162,18 @@ class TestTarget:
 
     def test_without_prices_nothing_is_cheapest(self) -> None:
         with pytest.raises(UsageError, match="--price-core"):
-            target.cheapest([question()], 10.0, target.Prices(0.0, 0.0))
+            search.cheapest([question()], 10.0, search.Prices(0.0, 0.0))
 
 
 class TestAdvice:
     def test_placing_the_big_variable_in_parts_is_what_helps_one_hot_ps(self) -> None:
         asked = question(workers=30, ps=4)
         prediction = asked.answer()
-        found = advice.changes(asked, prediction)
+        found = search.changes(asked, prediction)
         assert "balanced" in found[0].text
         assert "ps:0 has 100% of all bytes for big" in found[0].text
         assert found[0].gain > 2
-        assert advice.saturated(prediction).startswith("ps:0")
+        assert search.saturated(prediction).startswith("ps:0")
         assert not any("workers" in each.text for each in found)
 
 

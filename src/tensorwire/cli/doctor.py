@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorwire.bench.raw_processes import SERVER
-from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
 from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.hosts import TwoEnds, two_ends_options
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.errors import TensorwireError, UsageError
@@ -198,13 +198,13 @@ def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
 
 
 def _placement(path: Path) -> Placement:
-    from tensorwire.doctor.gather.plans import placement_of_document
+    from tensorwire.doctor.records import placement_of_document
 
     return placement_of_document(read_json(path), str(path))
 
 
 def _placement_of_graph(path: Path, ps: int) -> Placement:
-    from tensorwire.doctor.gather.plans import placement_of_plan
+    from tensorwire.doctor.records import placement_of_plan
     from tensorwire.placement.plan import round_robin
 
     return placement_of_plan(round_robin(model_of_file(path).variables, ps), str(path))

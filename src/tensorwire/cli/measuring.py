@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from tensorwire.cli.host_pool import chosen_host_pool
+from tensorwire.cli.hosts import chosen_host_pool
 from tensorwire.cli.options import Comparison
 from tensorwire.measure.host_pool import HostPool
 from tensorwire.measure.record import Record, Result
@@ -57,7 +57,7 @@ def measure_and_show(
 def train_and_show(command: str, plan: TrainPlan, comparison: Comparison) -> None:
     """Trains, shows how far it is, and says what came of it."""
     from tensorwire.bench.train import run
-    from tensorwire.report.training_progress import TrainingDisplay
+    from tensorwire.report.progress import TrainingDisplay
 
     names = [each.name for each in plan.contenders]
     with (

@@ -1,14 +1,20 @@
-"""The sizes of job that an experiment compares: the published test's four, and a user's own."""
+"""Cases: sizes of jobs that an experiment compares, and the labels of their nodes."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from tensorwire.errors import UsageError
+from tensorwire.k8s import layout as layouts
+
+if TYPE_CHECKING:
+    from tensorwire.k8s.connection import Connection
 
 _FORM = "cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]"
 
@@ -78,3 +84,45 @@ def _case(entry: Any, path: Path) -> JobCase:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+Labels = Mapping[str, str | None]
+"""None takes a label away."""
+
+_ALL = (layouts.SCENARIO_LABEL, layouts.CASE_LABEL, layouts.INDEX_LABEL, layouts.TYPE_LABEL)
+
+
+def plan(
+    case: JobCase, layout: str, nodes: Sequence[str], *, remove: bool = False
+) -> dict[str, Labels]:
+    """Which node gets which labels; those of another case that a node may have go.
+
+    Raises:
+        UsageError: there are too few nodes, or one is named twice.
+    """
+    groups = (
+        *layouts.split("worker", case.workers, case.workers_per_node),
+        *layouts.split("ps", case.ps, 1),
+    )
+    wanted = layouts.node_labels(layout, case.name, groups)
+    if len(set(nodes)) < len(nodes):
+        raise UsageError("a node is named twice: each is one server of the case")
+    none: Labels = dict.fromkeys(_ALL)
+    if remove:
+        return dict.fromkeys(nodes, none)
+    if len(nodes) < len(wanted):
+        raise UsageError(f"case {case.name}, {layout}, takes {len(wanted)} nodes, not {len(nodes)}")
+    return {node: {**none, **labels} for node, labels in zip(nodes, wanted, strict=False)}
+
+
+def command(node: str, labels: Labels) -> str:
+    """The kubectl command that does it."""
+    words = [f"{key}-" if value is None else f"{key}={value}" for key, value in labels.items()]
+    return shlex.join(["kubectl", "label", "node", node, "--overwrite", *words])
+
+
+def apply_labels(connection: Connection, wanted: Mapping[str, Labels]) -> None:
+    """Raises TensorwireError where a node is not there or may not be labelled."""
+    for node, labels in wanted.items():
+        with connection.explained():
+            connection.core.patch_node(node, {"metadata": {"labels": dict(labels)}})

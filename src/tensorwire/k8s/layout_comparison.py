@@ -23,8 +23,8 @@ from tensorwire.k8s.cases import JobCase
 from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.k8s.layout_result import LayoutResult, TaskLoad, Verdict
-from tensorwire.k8s.progress import counts
 from tensorwire.k8s.stage import RunningJob, Stage
+from tensorwire.k8s.state import counts
 from tensorwire.measure.experiment import Case as MeasuredCase
 from tensorwire.measure.experiment import Side, measure
 from tensorwire.measure.record import Record

@@ -17,8 +17,7 @@ from tensorwire.k8s.connection import (
     Connection,
     Unreachable,
 )
-from tensorwire.k8s.progress import Figures, Progress, counts
-from tensorwire.k8s.state import JobState, TaskState, job_state
+from tensorwire.k8s.state import Figures, JobState, Progress, TaskState, counts, job_state
 from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LAST_LINES = 15

@@ -1,18 +1,67 @@
-"""The figures of this process: what the plug-in counted, and what the system knows."""
+"""The metrics of this process: what the plug-in counted, and what the system knows."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tensorwire.metrics.breakdown import TOTALS
-from tensorwire.metrics.cores import usable_cores
 from tensorwire.metrics.task_metrics import TaskMetrics
+
+_CGROUPS = Path("/proc/self/cgroup")
+_MOUNTS = Path("/proc/self/mounts")
+
+
+def usable_cores() -> float:
+    """Of its CPU set, or by the quota of a control group that it is in, whichever is less.
+
+    A quota is what Kubernetes makes of `limits.cpu`; all processes of the group share it.
+    """
+    return min(float(len(os.sched_getaffinity(0))), *_quotas(), float("inf"))
+
+
+def _quotas() -> Iterator[float]:
+    """Of each group on the way up, in cores."""
+    for group, mount in _groups():
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+                yield _quota(folder)
+            if folder == mount:
+                break
+
+
+def _groups() -> Iterator[tuple[Path, Path]]:
+    """The groups of this process that may have CPU quotas, each with where its kind is mounted."""
+    own: dict[str, str] = {}
+    for line in _CGROUPS.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
+    for line in _MOUNTS.read_text().splitlines():
+        _, mount, kind, options = line.split()[:4]
+        if kind == "cgroup" and "cpu" in options.split(",") and "cpu" in own:
+            yield Path(mount + own["cpu"]), Path(mount)
+        elif kind == "cgroup2" and "" in own:
+            yield Path(mount + own[""]), Path(mount)
+
+
+def _quota(folder: Path) -> float:
+    """Raises OSError or ValueError where the group has none."""
+    if (folder / "cpu.max").exists():
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)  # ValueError: "max"
+    quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+    if quota_us <= 0:
+        raise ValueError("no quota")
+    return quota_us / int((folder / "cpu.cfs_period_us").read_text())
+
 
 Source = Callable[[], TaskMetrics]
 

@@ -36,8 +36,8 @@ from tensorwire.plan.calibrate_fit import (
 from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, Transfer
+from tensorwire.plan.loads import group_ps
 from tensorwire.plan.prediction import predict
-from tensorwire.plan.ps_groups import group_ps
 from tensorwire.plan.worker_step import WorkerSteps
 
 LINK_BITS_PER_S = 1e9

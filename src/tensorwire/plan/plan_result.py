@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorwire import __version__
-from tensorwire.plan.advice import Change
 from tensorwire.plan.prediction import Prediction, PredictionRequest
-from tensorwire.plan.sweep import Curve
-from tensorwire.plan.target import Offer
+from tensorwire.plan.search import Change, Curve, Offer
 
 
 @dataclass(frozen=True)

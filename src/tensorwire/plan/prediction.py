@@ -15,9 +15,8 @@ from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.cluster import Cluster, Shape
 from tensorwire.plan.costs import Calibration, Costs
 from tensorwire.plan.job import SYNC, JobModel
-from tensorwire.plan.loads import PsLoad, traffic_of
-from tensorwire.plan.ps_groups import MOST_CLASSES, group_ps, is_small
-from tensorwire.plan.simulation import Simulated, Simulation
+from tensorwire.plan.loads import MOST_CLASSES, PsLoad, group_ps, is_small, traffic_of
+from tensorwire.plan.simulation import Simulated, Simulation, StepParts
 from tensorwire.plan.worker_step import CORES, TASK_CORES, THREADS, Resource, WorkerSteps
 
 
@@ -42,25 +41,6 @@ class PredictedLoad:
     """Busy, on average."""
     out_bytes_per_s: float
     in_bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """Where the time of a worker's step goes, in seconds; a mean over workers and steps."""
-
-    input_s: float
-    """Waiting for input."""
-    pull_s: float
-    """From the start of the step until all variables are there."""
-    compute_s: float
-    push_s: float
-    """Until every ps has applied the gradients."""
-    others_s: float
-    """Synchronous training: waiting for the other workers."""
-
-    @property
-    def step_s(self) -> float:
-        return self.input_s + self.pull_s + self.compute_s + self.push_s + self.others_s
 
 
 @dataclass(frozen=True)

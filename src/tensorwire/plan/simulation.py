@@ -15,7 +15,6 @@ from simpy import Environment, Event
 
 from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.job import SYNC
-from tensorwire.plan.prediction import StepParts
 from tensorwire.plan.processor_sharing import Join, SharedCapacity
 from tensorwire.plan.worker_step import CORES, LINKS, Phase, Resource, WorkerSteps, WorkItem
 
@@ -30,6 +29,25 @@ _UNCOUNTED = 0.2
 """Share of the steps with which a simulation begins."""
 
 Process = Generator[Event, Any, None]
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Where the time of a worker's step goes, in seconds; a mean over workers and steps."""
+
+    input_s: float
+    """Waiting for input."""
+    pull_s: float
+    """From the start of the step until all variables are there."""
+    compute_s: float
+    push_s: float
+    """Until every ps has applied the gradients."""
+    others_s: float
+    """Synchronous training: waiting for the other workers."""
+
+    @property
+    def step_s(self) -> float:
+        return self.input_s + self.pull_s + self.compute_s + self.push_s + self.others_s
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
 from tensorwire.plan.job import JobModel, Transfer
-from tensorwire.plan.loads import receiving_s, sending_s, total
-from tensorwire.plan.ps_groups import PsGroup, PsGroups
+from tensorwire.plan.loads import PsGroup, PsGroups, receiving_s, sending_s, total
 
 CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
     "cores",

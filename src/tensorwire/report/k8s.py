@@ -8,8 +8,7 @@ from rich.table import Table
 
 from tensorwire.k8s.cases import JobCase
 from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, servers, split
-from tensorwire.k8s.progress import Progress
-from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState
+from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState, Progress
 
 
 def cases_table(cases: Sequence[JobCase]) -> Table:

@@ -16,8 +16,8 @@ pytest.importorskip("yaml")
 from tensorwire.k8s.job import Job, Script
 from tensorwire.k8s.layout import COLOCATED, ISOLATED
 from tensorwire.k8s.local_kubernetes import LocalKubernetes, NotForBox
-from tensorwire.k8s.progress import counts
 from tensorwire.k8s.render import parse, render
+from tensorwire.k8s.state import counts
 from tensorwire.metrics.observed_job import fetch
 
 pytestmark = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorwire.bench.raw_processes import SERVER
-from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
+from tensorwire.cli.hosts import TwoEnds, two_ends_options
 from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.errors import UsageError

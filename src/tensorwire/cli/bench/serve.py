@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorwire.bench.serve_task import PAYLOADS
-from tensorwire.cli.host_pool import between_hosts
+from tensorwire.cli.hosts import between_hosts
 from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorwire.bench.models import MODELS
-from tensorwire.cli.host_pool import between_hosts
+from tensorwire.cli.hosts import between_hosts
 from tensorwire.cli.measuring import train_and_show, training_options
 from tensorwire.cli.options import Comparison, comparison_options
 

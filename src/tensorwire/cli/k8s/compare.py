@@ -83,7 +83,7 @@ def compare(
         }
         if given := [option for option, value in of_a_cluster.items() if value]:
             raise UsageError(f"{' and '.join(given)}: of a cluster; name its --image, too")
-        from tensorwire.k8s.in_lab import LabStage
+        from tensorwire.k8s.stage import LabStage
 
         stage = LabStage(parse_link("--link", link) if link else LinkSettings(), templates)
         with ProgressDisplay("k8s compare", plan.blocks) as progress:

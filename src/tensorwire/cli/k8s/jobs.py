@@ -105,8 +105,7 @@ def status(
 
     from tensorwire.k8s import watch
     from tensorwire.k8s.connection import Connection
-    from tensorwire.k8s.progress import Progress
-    from tensorwire.k8s.state import FAILED
+    from tensorwire.k8s.state import FAILED, Progress
     from tensorwire.report.k8s import StateLines, state_line, tasks_table
 
     with Connection(context, namespace) as connection:

@@ -14,7 +14,7 @@ from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
 if TYPE_CHECKING:
-    from tensorwire.cli.plan.asked import Asked
+    from tensorwire.cli.plan.prediction import Asked
 
 COMMANDS = {
     "calibrate": (
@@ -185,9 +185,9 @@ def plan(context: click.Context, /, **options: Any) -> None:
         return
     if importlib.util.find_spec("simpy") is None:
         raise TensorwireError("the planner needs simpy: pip install 'tensorwire[plan]'")
-    from tensorwire.cli.plan import answers
+    from tensorwire.cli.plan import prediction
 
-    answers.give(read(options), options["json_path"], options["report_path"])
+    prediction.give(read(options), options["json_path"], options["report_path"])
 
 
 def read(options: dict[str, Any]) -> Asked:
@@ -196,13 +196,12 @@ def read(options: dict[str, Any]) -> Asked:
     Raises:
         UsageError: options contradict each other or name what there is not.
     """
-    from tensorwire.cli.plan.asked import Asked
+    from tensorwire.cli.plan.prediction import Asked
     from tensorwire.k8s.cases import PUBLISHED, find_case
     from tensorwire.plan.cluster import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.costs import SIDES
     from tensorwire.plan.prediction import PLACEMENTS
-    from tensorwire.plan.sweep import parse
-    from tensorwire.plan.target import Prices
+    from tensorwire.plan.search import Prices, parse
 
     wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
     if len(wanted) > 1:

@@ -192,3 +192,24 @@ def workers_past_saturation(evidence: Evidence) -> Finding | None:
         change=f"Run {max(1, round(found.enough))} workers, or add ps (or cores for them) before "
         "adding workers.",
     )
+
+
+def no_device_filters(evidence: Evidence) -> Finding | None:
+    """Sessions that need every worker alive."""
+    sessions = evidence.sessions
+    if sessions is None or not sessions.without_device_filters:
+        return None
+    names = ", ".join(sessions.without_device_filters)
+    return Finding(
+        rule="no-device-filters",
+        title="Sessions without device_filters: one lost or finished worker stalls the others",
+        cost=None,
+        evidence=(
+            f"{names} opened a session that names no device_filters, so it waits for every task "
+            "of the cluster whenever it starts or recovers.",
+        ),
+        confidence="high",
+        change="Give it config=tensorwire.tf.ConfigProto(cluster=..., job_name=..., "
+        "task_index=...), which sets them.",
+        is_risk=True,
+    )

@@ -1,4 +1,4 @@
-"""What the options of `tensorwire plan` ask, and the job and costs that they name."""
+"""What `tensorwire plan` is asked, and its answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 
 from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plan import calibration_file, models, sources
+from tensorwire.files import write_whole
+from tensorwire.measure.record import json_text
+from tensorwire.plan import calibration_file, models, search, sources
 from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Calibration
 from tensorwire.plan.job import JobModel
+from tensorwire.plan.plan_result import Basis, PlanResult
 from tensorwire.plan.prediction import PredictionRequest
-from tensorwire.plan.sweep import Range
-from tensorwire.plan.target import Prices
+from tensorwire.plan.search import Prices, Range
+from tensorwire.report import plan as report
+from tensorwire.report.progress import ProgressDisplay
 
 
 @dataclass(frozen=True)
@@ -85,3 +89,58 @@ class Asked:
                 f"--batch is for --graph: {job.name} was measured with {job.batch_size}"
             )
         return replace(job, **self.job_changes)
+
+
+def give(asked: Asked, json_path: Path | None, report_path: Path | None) -> None:
+    """Predicts, writes the files that were asked for, and prints the tables.
+
+    Raises:
+        TensorwireError: what was asked cannot be answered, or a file not be read or written.
+    """
+    from tensorwire.report import page, terminal
+
+    calibration, text = asked.calibration()
+    questions = asked.questions(calibration)
+    basis = Basis(text, questions[0])
+    answer = _answer(asked, questions, basis)
+    if json_path is not None:
+        write_whole(json_path, json_text(answer.document()))
+    shown = report.page(answer)
+    if report_path is not None:
+        page.write(report_path, shown)
+    terminal.show(shown.sections)
+
+
+def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> PlanResult:
+    if asked.sweep is not None:
+        return PlanResult(basis, None, (), (), _curves(questions, asked.sweep), ())
+    if asked.target_steps_per_s is not None:
+        wanted = asked.target_steps_per_s
+        with ProgressDisplay("looking for clusters", 0) as progress:
+            offers = search.cheapest(questions, wanted, asked.prices, progress.activity)
+        return PlanResult(basis, None, (), (), (), offers, wanted)
+    total = sum(question.worker_steps for question in questions)
+    with ProgressDisplay("simulating", total) as progress:
+        predictions = []
+        for question in questions:
+            progress.activity(report.name(question))
+            predictions.append((question, question.answer(progress.advance)))
+        changes = []
+        if asked.with_changes:
+            changes = search.changes(*predictions[0], lambda text: progress.activity(f"if: {text}"))
+    return PlanResult(basis, asked.case, predictions, changes, (), ())
+
+
+def _curves(
+    questions: list[PredictionRequest], over: search.Range
+) -> list[tuple[PredictionRequest, search.Curve]]:
+    curves = []
+    with ProgressDisplay("sweeping", len(questions) * len(over.points())) as progress:
+        for question in questions:
+
+            def asking(number: int, of: PredictionRequest = question) -> None:
+                progress.activity(f"{report.name(of)}: {number} {over.what}")
+                progress.advance()
+
+            curves.append((question, search.sweep(question, over, asking)))
+    return curves
