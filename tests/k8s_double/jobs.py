@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorwire.k8s.cases import JobCase
 from tensorwire.k8s.job import Job, Script
+from tensorwire.k8s.layout import JobCase
 from tensorwire.k8s.render import Manifest, parse, render
 
 SCRIPT = Script("/etc/tensorwire/train.py", "import tensorflow\n")

@@ -48,7 +48,7 @@ def test_every_command_explains_itself_with_an_example(tensorwire: Any, command:
 def test_importing_the_package_loads_no_tensorflow(python: Any) -> None:
     code = (
         "import sys, tensorwire, tensorwire.cluster, tensorwire.cli.main, tensorwire.cli.run, "
-        "tensorwire.cli.build, tensorwire.plugin.build, tensorwire.run.environment\n"
+        "tensorwire.cli.run, tensorwire.plugin.build, tensorwire.run.environment\n"
         "assert 'tensorflow' not in sys.modules\n"
         "assert not any('tensorwire_plugin' in line for line in open('/proc/self/maps'))"
     )

@@ -6,20 +6,86 @@ link that is slower than the machine's memory it is iperf3, where installed, in 
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from tensorwire.bench import iperf3
 from tensorwire.bench.raw_task import MemcpyTask, TcpTask
 from tensorwire.bench.tensor_sides import Tensors
 from tensorwire.cluster import split_address
+from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster
 from tensorwire.measure import statistics
 from tensorwire.measure.experiment import Case, Side
-from tensorwire.measure.host_pool import HostPool
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Result
 from tensorwire.measure.statistics import Rounds
 from tensorwire.measure.tasks import TaskProcesses, Watcher, wait_ready
+
+IPERF3 = "iperf3"
+LARGEST_MESSAGE_BYTES = 1 << 20
+"""It sends and receives no larger ones over TCP."""
+_SLACK_S = 30.0
+
+
+def version() -> str:
+    """ "3.12"; "" where it is not installed."""
+    if not is_installed():
+        return ""
+    told = subprocess.run([IPERF3, "--version"], capture_output=True, text=True, check=False)
+    words = told.stdout.split()
+    return words[1] if len(words) > 1 else ""
+
+
+def is_installed() -> bool:
+    return shutil.which(IPERF3) is not None
+
+
+class Iperf3(TaskProcesses):
+    """A server at one end, and a client at the other each time that it is asked for."""
+
+    def __init__(
+        self,
+        host_pool: HostPool = THIS_MACHINE,
+        parts: tuple[str, ...] = ("server", "client"),
+        address: str = "",
+    ) -> None:
+        """`parts`: those of this host; `address`: of the server, where that is another's."""
+        super().__init__(host_pool.cluster(dict.fromkeys(parts, 1)))
+        self._parts = parts
+        self._address = address or self._cluster.spec["server"][0]
+
+    def _start(self) -> None:
+        if "server" in self._parts:
+            port = self._address.rpartition(":")[2]
+            server = self._cluster.start("server", 0, [IPERF3, "--server", "--port", port])
+            self._cluster.wait_listening([server], _SLACK_S, int(port))
+
+    def mb_per_s(
+        self, seconds: int = 1, streams: int = 1, message_size: int | None = None
+    ) -> float:
+        """MB (10^6 bytes) that arrived each second, over all streams."""
+        host, _, port = self._address.rpartition(":")
+        argv = [IPERF3, "--client", host.strip("[]"), "--port", port, "--json"]
+        argv += ["--time", str(seconds), "--parallel", str(streams)]
+        if message_size is not None:
+            argv += ["--length", str(min(message_size, LARGEST_MESSAGE_BYTES))]
+        output = self._cluster.directory / "client.json"
+        client = self._cluster.start("client", 0, argv, stdout=output)
+        self._cluster.wait([client], seconds + _SLACK_S)
+        return _received_mb_per_s(output)
+
+
+def _received_mb_per_s(output: Path) -> float:
+    try:
+        received = json.loads(output.read_text())["end"]["sum_received"]
+        return float(received["bits_per_second"]) / 8e6
+    except (ValueError, KeyError) as error:
+        raise TensorwireError(f"iperf3 said something else than expected: {error!r}") from error
+
 
 LARGEST_BUFFER_BYTES = 1_000_000_000
 """Above this a buffer is in DRAM wholly, and the rate of a larger one is the same."""
@@ -89,10 +155,10 @@ class MemcpySide(CeilingSide):
         return self._steps("copier", "memcpy", steps or 1)
 
 
-class Iperf3Ceiling(iperf3.Iperf3, Side[Tensors, Any]):
+class Iperf3Ceiling(Iperf3, Side[Tensors, Any]):
     """iperf3, which runs for a second instead of a number of steps."""
 
-    name = iperf3.IPERF3
+    name = IPERF3
 
     def __init__(self, at: Tensors, host_pool: HostPool) -> None:
         super().__init__(host_pool)
@@ -113,7 +179,7 @@ def ceiling_sides(at: Tensors, host_pool: HostPool) -> list[Side[Tensors, Result
     sides: list[Side[Tensors, Result]] = [TcpSide(at, host_pool)]
     if not host_pool.have_link:
         sides.append(MemcpySide(at, host_pool))
-    elif host_pool.is_this_machine and iperf3.is_installed():
+    elif host_pool.is_this_machine and is_installed():
         sides.append(Iperf3Ceiling(at, host_pool))
     return sides
 

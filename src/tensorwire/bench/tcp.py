@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.bench.iperf3 import IPERF3, Iperf3
-from tensorwire.bench.iperf3 import is_installed as iperf3_is_installed
-from tensorwire.bench.iperf3 import version as iperf3_version
+from tensorwire.bench.ceilings import IPERF3, Iperf3
+from tensorwire.bench.ceilings import is_installed as iperf3_is_installed
+from tensorwire.bench.ceilings import version as iperf3_version
 from tensorwire.bench.raw_processes import (
     CLIENT,
     SERVER,

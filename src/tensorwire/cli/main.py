@@ -20,7 +20,7 @@ COMMANDS = {
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
-    "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
+    "build": ("tensorwire.cli.run:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
     "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),

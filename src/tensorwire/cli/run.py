@@ -1,4 +1,4 @@
-"""``tensorwire run``: a training script unchanged, with the plug-in loaded."""
+"""The commands that load the plug-in: `tensorwire build`, and `tensorwire run` for a script."""
 
 from __future__ import annotations
 
@@ -9,10 +9,31 @@ from pathlib import Path
 
 import click
 
+from tensorwire.cli.tensorflow import quiet_tensorflow
 from tensorwire.errors import UsageError
 from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
 from tensorwire.run import environment as run_environment
+
+
+@click.command(
+    epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
+)
+@click.option("--force", is_flag=True, help="Build even where a finished build is there.")
+def build(force: bool) -> None:
+    """Compile the plug-in for the installed TensorFlow, and load it to see that it works.
+
+    This happens by itself at the first use of grpc++; do it ahead of time for a container image,
+    or where the machine that trains has no compiler. The result is in the folder that
+    TENSORWIRE_CACHE names, or in your cache folder.
+    """
+    quiet_tensorflow()
+    from tensorwire.plugin.build import ensure_built
+    from tensorwire.plugin.loader import load
+
+    if force:
+        ensure_built(rebuild=True)
+    click.echo(load())
 
 
 @click.command(

@@ -19,9 +19,8 @@ from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Diagnosis, Evidence, JobEvidence
 from tensorwire.doctor.gather import running as look
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.cases import JobCase
 from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
-from tensorwire.k8s.layout import COLOCATED, LAYOUTS
+from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase
 from tensorwire.k8s.layout_result import LayoutResult, TaskLoad, Verdict
 from tensorwire.k8s.stage import RunningJob, Stage
 from tensorwire.k8s.state import counts

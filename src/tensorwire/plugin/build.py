@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorwire import __version__
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, paths
+from tensorwire.plugin import cache, compiler, tensorflow_install
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
     TESTED,
@@ -55,8 +55,8 @@ class PluginSource:
 
 def packaged_source() -> PluginSource:
     """The source that came with this package."""
-    native = paths.native_folder()
-    return PluginSource(native / "plugin", native / "include", paths.engine_library())
+    native = tensorflow_install.native_folder()
+    return PluginSource(native / "plugin", native / "include", tensorflow_install.engine_library())
 
 
 def bench_source(plugin: Path) -> PluginSource:

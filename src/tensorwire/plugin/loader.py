@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import endpoint
-from tensorwire.plugin import patches, paths
+from tensorwire.plugin import patches, tensorflow_install
 from tensorwire.plugin.build import ensure_built
 
 
@@ -45,7 +45,7 @@ def load() -> Path:
 def _load(path: Path) -> LoadedPlugin:
     import tensorflow as tf
 
-    engine = paths.engine_library()
+    engine = tensorflow_install.engine_library()
     try:
         # First, so that the plug-in finds it by its SONAME and needs no rpath.
         ctypes.CDLL(str(engine))

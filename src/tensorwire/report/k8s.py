@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from tensorwire.k8s.cases import JobCase
-from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, servers, split
+from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, JobCase, servers, split
 from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState, Progress
 
 

@@ -17,9 +17,9 @@ from k8s_double.api_server import ApiServer
 from k8s_double.figures import STEP_BYTES, figures
 from tensorwire.cli.main import main
 from tensorwire.errors import UsageError
-from tensorwire.k8s.cases import PUBLISHED
 from tensorwire.k8s.in_cluster import ClusterStage
 from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import PUBLISHED
 from tensorwire.k8s.layout_comparison import LayoutComparison, hot_model, look_at, workers_per_node
 from tensorwire.k8s.layout_result import LayoutResult
 from tensorwire.lab import cleanup_process

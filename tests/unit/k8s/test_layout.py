@@ -9,8 +9,7 @@ import pytest
 
 from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.errors import UsageError
-from tensorwire.k8s.cases import PUBLISHED, JobCase, command, plan
-from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS
+from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS, PUBLISHED, JobCase, command, plan
 from tensorwire.k8s.local_kubernetes.pods import Node, feasible, pods_of, schedule
 
 ROLE, GROUP = "app.kubernetes.io/component", "tensorwire/group"

@@ -16,9 +16,8 @@ import yaml
 from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.cases import PUBLISHED, JobCase, find_case, read_cases
 from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
-from tensorwire.k8s.layout import LAYOUTS
+from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, read_cases
 from tensorwire.k8s.local_kubernetes.pods import by_kind, jobs_of, pods_of, task_container
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 

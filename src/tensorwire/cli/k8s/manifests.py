@@ -23,7 +23,7 @@ def cases(cases_file: Path | None) -> None:
     """
     from rich.console import Console
 
-    from tensorwire.k8s.cases import PUBLISHED, read_cases
+    from tensorwire.k8s.layout import PUBLISHED, read_cases
     from tensorwire.report.k8s import cases_table
 
     mine = read_cases(cases_file) if cases_file else ()
@@ -116,7 +116,7 @@ def label(
     The labels are the published test's: SCENCE (1 co-located, 2 isolated), CASE, INDEX of the
     server, and TYPE (worker or ps) where they are isolated.
     """
-    from tensorwire.k8s.cases import PUBLISHED, command, find_case, plan, read_cases
+    from tensorwire.k8s.layout import PUBLISHED, command, find_case, plan, read_cases
 
     found = find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))
     nodes = [*(first_nodes or "").replace(",", " ").split(), *more_nodes]
@@ -127,8 +127,8 @@ def label(
         for node, labels in wanted.items():
             click.echo(command(node, labels))
         return
-    from tensorwire.k8s.cases import apply_labels
     from tensorwire.k8s.connection import Connection
+    from tensorwire.k8s.layout import apply_labels
 
     with Connection(context) as connection:
         apply_labels(connection, wanted)

@@ -16,7 +16,7 @@ from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.placement.plan import STRATEGIES
 
 if TYPE_CHECKING:
-    from tensorwire.k8s.cases import JobCase
+    from tensorwire.k8s.layout import JobCase
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -295,7 +295,7 @@ def _placements(text: str) -> tuple[str, ...]:
 
 
 def _found(case: str, cases_file: Path | None) -> JobCase:
-    from tensorwire.k8s.cases import PUBLISHED, find_case, read_cases
+    from tensorwire.k8s.layout import PUBLISHED, find_case, read_cases
 
     return find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))
 

@@ -197,7 +197,7 @@ def read(options: dict[str, Any]) -> Asked:
         UsageError: options contradict each other or name what there is not.
     """
     from tensorwire.cli.plan.prediction import Asked
-    from tensorwire.k8s.cases import PUBLISHED, find_case
+    from tensorwire.k8s.layout import PUBLISHED, find_case
     from tensorwire.plan.cluster import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.costs import SIDES
     from tensorwire.plan.prediction import PLACEMENTS

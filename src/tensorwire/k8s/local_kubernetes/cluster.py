@@ -39,7 +39,7 @@ from tensorwire.k8s.render import Manifest
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.settings import MOST_HOSTS, LinkSettings
 from tensorwire.owning_context import OwningContext
-from tensorwire.plugin.paths import cache_folder
+from tensorwire.plugin.tensorflow_install import cache_folder
 
 _ACCOUNT = "secrets/kubernetes.io/serviceaccount"
 _POLL_S = 0.1
