@@ -23,7 +23,7 @@ from tensorwire.measure.record import Machine
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.lab.settings import parse
-from tensorwire.metrics import announce
+from tensorwire.metrics import observed_job
 from tensorwire.report import page, terminal
 from tensorwire.measure.section import Bar, Bars, Report, Section, Table
 
@@ -79,7 +79,7 @@ def start(cluster: LocalCluster, job: str, index: int, placement: str, report_ev
         "HOT_PS_STEPS": str(10**9),
         "TENSORWIRE_METRICS_SOCKET": str(figures_of(cluster, job, index)),
         # Where the user's `tensorwire top` looks for tasks, and not in the cluster's own folder.
-        announce.FOLDER_VARIABLE: str(announce.folder()),
+        observed_job.FOLDER_VARIABLE: str(observed_job.folder()),
     }
     output = cluster.directory / f"{job}-{index}-{placement}.out"
     command = [*TENSORWIRE, "run", "--placement", placement, str(SCRIPT)]

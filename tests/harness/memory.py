@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tensorwire.bench.memory import MemoryResult
 from tensorwire.bench.tensor_sides import TensorSide
-from tensorwire.bench.transfer import check_data_mb, check_grpc_limit, one_tensor
+from tensorwire.bench.transfer import MemoryResult, check_data_mb, check_grpc_limit, one_tensor
 from tensorwire.errors import UsageError
 from tensorwire.measure.contenders import Contender, Setting
 from tensorwire.measure.record import Record

@@ -13,8 +13,8 @@ import pytest
 from harness import faults
 from harness.faults import FaultJob, Table, Work
 from tensorwire.bench import input as bench_input
+from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.gather import running
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 from tensorwire.measure.tasks import Unwatched
@@ -35,7 +35,7 @@ JOB = FaultJob(
 
 def test_a_running_job_is_told_its_big_variable_and_its_open_sessions() -> None:
     with faults.running(JOB, Unwatched()) as run:
-        evidence = running.look(run.endpoints, 1.0)
+        evidence = job_evidence.look(run.endpoints, 1.0)
     findings = {finding.rule: finding for finding in diagnose(evidence).findings}
     assert findings["big-variable"].title.startswith("embedding (12 MB) is too big for one ps")
     assert evidence.sessions is not None

@@ -17,11 +17,11 @@ from tensorwire.bench.serve import connections_to
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
+from tensorwire.measure import comparison
 from tensorwire.measure.peer import Hello, call_peer
 from tensorwire.measure.record import Record
 from tensorwire.measure.tasks import Unwatched
 from tensorwire.plugin import compiler
-from tensorwire.report import experiments
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_both_protocols_take_turns_and_are_compared(grpc_cpp: None) -> None:
     for result in (grpc, ours):
         check(result, 60)
     assert list(record.ratios) == ["grpc++/grpc"]
-    section = experiments.section(record)
+    section = comparison.section(record)
     assert [row[1] for row in section.tables[0].rows] == [grpc.implementation, "engine"]
 
 

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.metrics import announce, endpoint, observed_job, prometheus
+from tensorwire.metrics import endpoint, observed_job, prometheus
 from tensorwire.metrics.collect import source
 from tensorwire.metrics.task_metrics import (
     PeerTraffic,
@@ -71,7 +71,7 @@ FIGURES = TaskMetrics(
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees, or is seen by, what this user runs."""
     folder = tmp_path / "runtime"
-    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(folder))
     for name in (endpoint.PORT_VARIABLE, endpoint.HOST_VARIABLE, endpoint.SOCKET_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -262,7 +262,7 @@ def test_a_port_that_is_taken_is_a_line_in_the_log(
     (record,) = caplog.records
     assert f"127.0.0.1:{port} (Address already in use)" in record.getMessage()
     assert "TENSORWIRE_METRICS_PORT" in record.getMessage()
-    assert announce.discover() == []
+    assert observed_job.discover() == []
 
 
 @pytest.mark.parametrize("port", ["x", "65536", "-1"])
@@ -304,8 +304,8 @@ def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: P
     assert done.returncode == 0, done.stderr
     ((_, address),) = json.loads(done.stdout)
     assert address == "127.0.0.1:1"
-    assert announce.discover() == []
-    assert list(announce.folder().iterdir()) == []
+    assert observed_job.discover() == []
+    assert list(observed_job.folder().iterdir()) == []
 
 
 def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
@@ -319,16 +319,16 @@ def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as task:
         assert task.stdout is not None
         task.stdout.readline()
-        assert [found.pid for found in announce.discover()] == [task.pid]
+        assert [found.pid for found in observed_job.discover()] == [task.pid]
         task.kill()
-    assert announce.discover() == []
-    assert list(announce.folder().iterdir()) == []
+    assert observed_job.discover() == []
+    assert list(observed_job.folder().iterdir()) == []
 
 
 def test_only_the_owner_reads_the_folder(runtime: Path) -> None:
-    announce.announce("127.0.0.1:1")
+    observed_job.announce("127.0.0.1:1")
     assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
-    assert [found.pid for found in announce.discover()] == [os.getpid()]
+    assert [found.pid for found in observed_job.discover()] == [os.getpid()]
 
 
 def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(

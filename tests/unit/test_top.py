@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tensorwire.metrics import announce
+from tensorwire.metrics import observed_job
 from tensorwire.metrics.rates import JobRates, between, by_cluster, find_imbalances, job_rates
 from tensorwire.metrics.task_metrics import (
     PeerTraffic,
@@ -215,7 +215,7 @@ TASK = """if True:
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "runtime"
-    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(folder))
     return folder
 
 

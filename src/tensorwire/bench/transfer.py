@@ -301,3 +301,56 @@ _COLUMNS = ["MB/s", "step ms p50", "p90", "min", "CPU s/GB"]
 def _cells(result: TransferResult) -> list[str]:
     cpu = "-" if result.cpu_s_per_gb is None else number(result.cpu_s_per_gb)
     return [number(result.mb_per_s), *step_cells(result.step_ms), cpu]
+
+
+@dataclass(frozen=True)
+class MemoryResult(Result):
+    """`benchmarks/memory`: what one task holds while one large tensor moves over and over."""
+
+    commands = ("benchmarks/memory",)
+
+    protocol: str
+    transport: str
+    task: str
+    """"ps:0" or "worker:0"."""
+    data_mb: float
+    iters: int
+    early_mb: float
+    """Resident memory, in MB of 10^6 bytes, after the first hundred steps."""
+    highest_mb: float
+    """The highest of the samples taken from then on."""
+    final_mb: float
+    """After the last step."""
+    pool_cap_mb: float
+    """What a task may keep of received tensors' memory (TENSORWIRE_POOL_MB)."""
+
+    @property
+    def metric(self) -> Metric:
+        of = f"Highest memory of {self.task}, tensors of {data_size(self.data_mb * 1e6)}"
+        return Metric(of, self.protocol, self.highest_mb, "MB", more_is_better=False)
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _memory_section(record)
+
+
+def _memory_section(record: Record[MemoryResult]) -> Section:
+    table = Table(
+        f"Resident memory over {record.results[0].iters} steps, MB (of 10^6 bytes)",
+        ["task", "protocol", "tensor", "after 100 steps", "highest", "at the end", "pool's cap"],
+        [
+            [
+                [
+                    r.task,
+                    r.protocol,
+                    *(
+                        f"{mb:.0f}"
+                        for mb in (r.data_mb, r.early_mb, r.highest_mb, r.final_mb, r.pool_cap_mb)
+                    ),
+                ]
+                for r in record.results
+            ]
+        ],
+        text_columns=2,
+    )
+    return Section("Memory", tables=[table])

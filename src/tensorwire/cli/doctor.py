@@ -152,8 +152,8 @@ def _of_job(
 ) -> Evidence:
     """What is known of the job: from its tasks, or from earlier looks, the last of which counts."""
     import tensorwire
+    from tensorwire.doctor import job_evidence
     from tensorwire.doctor.evidence import Evidence
-    from tensorwire.doctor.gather import running
     from tensorwire.doctor.records import read, scaling_of
     from tensorwire.measure.record import Machine
     from tensorwire.metrics.observed_job import ObservedJob, check_address
@@ -170,31 +170,31 @@ def _of_job(
     if addresses:
         with ProgressDisplay("doctor", 1) as progress:
             progress.activity(f"looking at {len(addresses)} tasks for {seconds:g} s")
-            evidence = running.look(addresses, seconds)
+            evidence = job_evidence.look(addresses, seconds)
     elif needs_job:
         raise TensorwireError(_NOTHING_TO_LOOK_AT)
     return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 
 
 def _serve(ends: TwoEnds) -> None:
-    from tensorwire.doctor.gather import layers
+    from tensorwire.doctor import layers_evidence
     from tensorwire.report.progress import ProgressDisplay
 
     with ProgressDisplay("doctor", 1) as progress:
-        layers.serve(ends.port, ends.peer_timeout_s, progress)
+        layers_evidence.serve(ends.port, ends.peer_timeout_s, progress)
 
 
 def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
-    from tensorwire.doctor.gather import layers
+    from tensorwire.doctor import layers_evidence
     from tensorwire.lab.settings import parse
     from tensorwire.measure import host_pool
     from tensorwire.report.progress import ProgressDisplay
 
-    with ProgressDisplay("doctor", layers.STEPS) as progress:
+    with ProgressDisplay("doctor", layers_evidence.STEPS) as progress:
         if ends.target is not None:
-            return layers.measure_remote(ends.target, progress)
+            return layers_evidence.measure_remote(ends.target, progress)
         with host_pool.open_host_pool(parse(lab_text) if lab_text else None) as chosen:
-            return layers.measure(progress, chosen)
+            return layers_evidence.measure(progress, chosen)
 
 
 def _placement(path: Path) -> Placement:

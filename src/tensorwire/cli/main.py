@@ -16,7 +16,7 @@ from tensorwire.errors import TensorwireError
 
 COMMANDS = {
     "demo": (
-        "tensorwire.cli.demo:demo",
+        "tensorwire.cli.bench.train:demo",
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),

@@ -80,13 +80,14 @@ def keep_and_show(
     Raises:
         TensorwireError: a file cannot be written.
     """
-    from tensorwire.report import experiments, page, terminal
+    from tensorwire.measure import comparison
+    from tensorwire.report import page, terminal
 
     if json_path is not None:
         record.write(json_path)
     if report_path is not None:
         page.write(report_path, page.of_record(record))
-    section = experiments.section(record)
+    section = comparison.section(record)
     terminal.show([dataclasses.replace(section, notes=[*notes, *section.notes])])
 
 

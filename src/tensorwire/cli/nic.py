@@ -30,7 +30,7 @@ def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None
     All interfaces that are up, or those named. Ctrl-C ends it with the averages.
     """
     from tensorwire.metrics.nic import Watch, choose
-    from tensorwire.report import nic as lines
+    from tensorwire.report import top as lines
 
     watch = Watch(choose(interfaces))
     shown: list[str] = []

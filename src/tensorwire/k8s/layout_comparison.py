@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorwire.doctor import job_evidence as look
 from tensorwire.doctor import job_usage as of_job
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Diagnosis, Evidence, JobEvidence
-from tensorwire.doctor.gather import running as look
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import cleanup_process, leftovers
+from tensorwire.lab import cleanup_guard, cleanup_process
 from tensorwire.lab.channel import Channel
 from tensorwire.lab.cleanup_guard import CleanupGuard
 from tensorwire.lab.hosts import LOOPBACK, Host
@@ -151,12 +151,12 @@ class LocalCluster:
         self._tasks: list[TaskProcess] = []
         self._directory: Path | None = None
         self._guard: CleanupGuard | None = None
-        self._claim: leftovers.Claim | None = None
+        self._claim: cleanup_guard.Claim | None = None
 
     def __enter__(self) -> LocalCluster:
         parent = Path(tempfile.gettempdir())
-        leftovers.sweep(parent)
-        self._directory = parent / f"{leftovers.PREFIX}{self._token}"
+        cleanup_guard.sweep(parent)
+        self._directory = parent / f"{cleanup_guard.PREFIX}{self._token}"
         with contextlib.ExitStack() as undo:
             undo.callback(self._lease.release)
             # The guard first: whatever interrupts the next lines, it looks after the directory.
@@ -164,7 +164,7 @@ class LocalCluster:
             undo.callback(self._guard.dismiss)
             self._directory.mkdir(0o700)
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            self._claim = leftovers.Claim(self._directory, self._token)
+            self._claim = cleanup_guard.Claim(self._directory, self._token)
             self.temporary.mkdir()
             undo.pop_all()
         return self

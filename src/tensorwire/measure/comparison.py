@@ -1,13 +1,15 @@
-"""Comparisons of sides: ratios with intervals, doubts, and the bars and cells that show them."""
+"""Comparisons of sides: ratios with intervals, doubts, and how a record shows them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorwire.measure.contenders import PAIRS
-from tensorwire.measure.record import LatencyUs, Machine, Noise, Ratio, StepMs
-from tensorwire.measure.section import Bar, Bars, Table
+from tensorwire.measure.host_pool import lab_notes
+from tensorwire.measure.record import LatencyUs, Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.units import number
 
 if TYPE_CHECKING:
@@ -187,3 +189,28 @@ def compared(ratios: Mapping[str, Ratio], does: str) -> str:
     first = next(iter(of_side))
     clauses[0] = clauses[0].replace(first, f"{first} {does}", 1) + " as fast as grpc"
     return ", ".join(clauses) + "."
+
+
+def section(record: Record[Result], *, follows_others: bool = False) -> Section:
+    """The record as people read it.
+
+    Args:
+        record: of any experiment.
+        follows_others: the load before it was that of our own experiments.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    if not record.results:
+        raise ValueError("a record without a result")
+    kind = type(record.results[0])
+    shown = kind.section(record)
+    return dataclasses.replace(
+        shown,
+        tables=[*shown.tables, *ratio_table(record.ratios)],
+        notes=[*shown.notes, *lab_notes(record.lab), *noise_notes(record.noise)],
+        warnings=[
+            *([] if follows_others else noise_warnings(record.noise, record.host)),
+            *doubts(record.ratios, kind.more_rounds_by),
+        ],
+    )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.metrics import announce
+from tensorwire.metrics import observed_job
 from tensorwire.metrics.collect import Source
 
 PORT_VARIABLE = "TENSORWIRE_METRICS_PORT"
@@ -107,7 +107,7 @@ def start_from_environment(
             return
         _log.info("tensorwire: figures are served at %s", address)
         try:
-            announce.announce(address)
+            observed_job.announce(address)
         except (OSError, TensorwireError) as error:
             _log.warning(
                 "tensorwire: this task is not announced to `tensorwire top` (%s); "

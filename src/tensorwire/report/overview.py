@@ -12,6 +12,7 @@ from tensorwire.bench.serve import ServeResult
 from tensorwire.bench.steps import StepsResult
 from tensorwire.bench.train import TrainResult, steps_bars, verdicts
 from tensorwire.bench.transfer import TransferResult, transfer_lines
+from tensorwire.measure import comparison
 from tensorwire.measure.comparison import (
     doubt,
     latency_bars,
@@ -33,7 +34,7 @@ from tensorwire.measure.section import (
     Waterfall,
     WaterfallStage,
 )
-from tensorwire.report import experiments, page
+from tensorwire.report import page
 from tensorwire.units import data_size, number
 
 _NAMES = {
@@ -57,7 +58,7 @@ def report(suite: Suite) -> Report:
         _training(suite),
     ]
     details = [
-        dataclasses.replace(experiments.section(record, follows_others=True), is_detail=True)
+        dataclasses.replace(comparison.section(record, follows_others=True), is_detail=True)
         for record in suite.records
     ]
     return Report(

@@ -7,14 +7,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tensorwire.bench import memory  # noqa: F401, its result registers itself
+from tensorwire.bench import transfer  # noqa: F401, its result registers itself
 from tensorwire.bench.all_layers import COMMAND, Suite
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s import layout_result  # noqa: F401
+from tensorwire.measure import comparison
 from tensorwire.measure.comparison import in_brackets
 from tensorwire.measure.record import Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Report, Section, Table
-from tensorwire.report import experiments, overview, page
+from tensorwire.report import overview, page
 from tensorwire.units import number
 
 Runs = Mapping[str, Sequence[Record[Result]]]
@@ -139,7 +140,7 @@ def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
 
 def _alone(of_runs: Mapping[str, list[Record[Result]]]) -> list[Section]:
     return [
-        dataclasses.replace(shown := experiments.section(record), title=f"{shown.title}, {name}")
+        dataclasses.replace(shown := comparison.section(record), title=f"{shown.title}, {name}")
         for name, records in of_runs.items()
         for record in records
         if record.command != COMMAND  # what it sums up is shown itself

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tensorwire.lab.ports import PortLease
-from tensorwire.metrics import announce, observed_job
+from tensorwire.metrics import observed_job
 from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics, TensorMetrics
 
 from .slow_wire import SlowWire
@@ -146,7 +146,7 @@ def far_apart(plugin: None, tmp_path: Path) -> Iterator[tuple[TensorFlowCluster,
                 cwd=folder,
                 env={
                     "TENSORWIRE_METRICS_PORT": str(metrics),
-                    announce.FOLDER_VARIABLE: str(tmp_path),
+                    observed_job.FOLDER_VARIABLE: str(tmp_path),
                 },
             )
         cluster.ready(*cluster.tasks.values())
@@ -178,8 +178,8 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
     assert after.not_ready_us - before.not_ready_us < waited_for_wire
 
     # The ps took any free port and announced it; the worker's was taken, and it went on.
-    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(tmp_path))
-    (found,) = announce.discover()
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(tmp_path))
+    (found,) = observed_job.discover()
     figures = observed_job.fetch(found.address).figures
     assert isinstance(figures, TaskMetrics)
     assert figures.name == "ps:0"

@@ -21,11 +21,11 @@ COMMANDS = {
         "Raw RPC without TensorFlow: grpc++ and gRPC.",
     ),
     "transfer": (
-        "tensorwire.cli.bench.transfer:transfer",
+        "tensorwire.cli.bench.tensors:transfer",
         "Move one tensor from worker to ps, over and over.",
     ),
     "steps": (
-        "tensorwire.cli.bench.steps:steps",
+        "tensorwire.cli.bench.tensors:steps",
         "Time steps that move little: one tiny tensor, and many small ones.",
     ),
     "strategy": (

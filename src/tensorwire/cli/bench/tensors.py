@@ -1,4 +1,4 @@
-"""`tensorwire bench transfer`."""
+"""`tensorwire bench transfer` and `tensorwire bench steps`."""
 
 from __future__ import annotations
 
@@ -48,3 +48,42 @@ def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> No
     record = measure_and_show("bench transfer", plan, run, comparison, notes=notes)
     if comparison.part is not None:
         click.echo(f"transfer rate: {record.results[-1].mb_per_s:.6f} MB/s")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire bench steps
+  tensorwire bench steps --case many --tensor-fuse --json steps.json"""
+)
+@click.option(
+    "--case",
+    type=click.Choice(["tiny", "many"]),
+    help="tiny: one tensor of 4 KB; many: 200 tensors of 4 KB.  [default: both]",
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(min=1),
+    default=600,
+    show_default=True,
+    help="Measured steps of each case and protocol.",
+)
+@comparison_options(default_rounds=20)
+@between_hosts("bench steps")
+def steps(
+    *,
+    case: str | None,
+    iters: int,
+    comparison: Comparison,
+) -> None:
+    """Time steps that move little: one tiny tensor, and many small ones."""
+    from tensorwire.bench.steps import CASES, StepsPlan, run
+
+    plan = StepsPlan(
+        cases=(case,) if case is not None else tuple(CASES),
+        iters=iters,
+        rounds=comparison.rounds,
+        protocols=comparison.protocols,
+        setting=comparison.setting,
+    )
+    measure_and_show("bench steps", plan, run, comparison)
