@@ -38,7 +38,7 @@ COVERAGE_TOOLS := coverage gcovr
 UNIT_TESTS := playwright kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/requirements .ci/run-stages .ci/tidy .ci/audit .ci/versions .ci/simulate-defects
+PY_SOURCES := src tests examples $(shell grep -lE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
