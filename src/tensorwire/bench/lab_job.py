@@ -198,7 +198,7 @@ class Measured:
     """The median of each worker."""
     cpu_s: Mapping[str, float]
     steps: Mapping[str, int]
-    """That took this CPU time and received these bytes; the rate is of most of them."""
+    """Steps that took this CPU time and received these bytes; the rate covers most of them."""
     received_bytes: Mapping[str, int]
     """Over the task's link, with TCP's headers; empty without a network of the lab's own."""
     machine_cpu_s: float

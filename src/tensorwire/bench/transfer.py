@@ -158,7 +158,7 @@ class SizesPlan(TensorSizes):
 
 
 def steps_of_a_round(size_bytes: int) -> int:
-    """So many that a round takes a fraction of a second, and one at least."""
+    """Steps for which a round takes a fraction of a second; at least one."""
     return max(1, min(_MOST_STEPS_A_ROUND, round(_BYTES_A_ROUND / size_bytes)))
 
 

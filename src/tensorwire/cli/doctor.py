@@ -48,7 +48,7 @@ Examples:
     type=Number(min=0.5, max=600),
     default=10.0,
     show_default=True,
-    help="How long to look at the job.",
+    help="Seconds to observe the job.",
 )
 @click.option(
     "--record",
@@ -56,22 +56,22 @@ Examples:
     multiple=True,
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Judge an earlier look (--json) again; several tell how the job scales.",
+    help="Diagnose an earlier look (--json) again; several show how the job scales.",
 )
 @click.option(
     "--plan",
     "plan_path",
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Look at a placement, which `tensorwire place --strategy … --json` writes.",
+    help="Diagnose a placement that `tensorwire place --strategy … --json` wrote.",
 )
 @click.option(
     "--graph",
     type=click.Path(path_type=Path),
-    help="Look at TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
+    help="Diagnose TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
     "a .meta file, a graph.pbtxt.",
 )
-@click.option("--ps", type=click.IntRange(min=1), help="With --graph: number of ps.")
+@click.option("--ps", type=click.IntRange(min=1), help="Number of ps, with --graph.")
 @click.option(
     "--data",
     metavar="PATH",
@@ -80,14 +80,14 @@ Examples:
 @click.option(
     "--data-mb-per-step",
     type=Number(min=0, min_open=True),
-    help="MB (10^6 bytes) of it that a worker reads at a step, to compare with what it gives.",
+    help="MB (10^6 bytes) that a worker reads per step, to compare with the rate of --data.",
 )
 @click.option(
     "--layers",
     is_flag=True,
     help="Measure TCP, RPC and tensors between two ends of this machine, in a minute.",
 )
-@click.option("--lab", "lab_text", metavar="SPEC", help="As --layers, in a lab: hosts=2,…")
+@click.option("--lab", "lab_text", metavar="SPEC", help="Like --layers, in a lab: hosts=2,…")
 @json_option
 @report_option
 @two_ends_options

@@ -33,7 +33,7 @@ Examples:
 @click.option(
     "--script",
     type=click.Path(path_type=Path),
-    help="Run this script until it would train; it starts no server and needs no other task.",
+    help="Run this script up to its first training step; no server and no other task is needed.",
 )
 @click.option("--ps", type=click.IntRange(min=1), required=True, help="Number of ps.")
 @click.option(
@@ -41,13 +41,13 @@ Examples:
     "traffic_paths",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="What an earlier run moved: figures of a ps (docs/figures.md), and of each other one, or "
-    "bytes a step of each variable (docs/placement.md).",
+    help="Traffic of an earlier run: metrics of each ps (docs/metrics.md), or bytes per step of "
+    "each variable (docs/placement.md).",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    help="Without --traffic: stands for the sizes that the graph leaves open.",
+    help="Batch size: replaces unknown dimensions of the graph, without --traffic.",
 )
 @click.option(
     "--strategy",
@@ -61,7 +61,7 @@ Examples:
     "keep_whole",
     metavar="NAME",
     multiple=True,
-    help="A variable, or a pattern of names, that balanced does not split.",
+    help="Variable name or pattern that balanced does not split.",
 )
 @click.option(
     "--deadline",

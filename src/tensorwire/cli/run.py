@@ -19,7 +19,7 @@ from tensorwire.run import environment as run_environment
 @click.command(
     epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
 )
-@click.option("--force", is_flag=True, help="Build even where a finished build is there.")
+@click.option("--force", is_flag=True, help="Build again even if a finished build exists.")
 def build(force: bool) -> None:
     """Compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
@@ -43,43 +43,43 @@ def build(force: bool) -> None:
 @click.option(
     "--protocol",
     type=click.Choice(["grpc++", "grpc"]),
-    help="Used whatever the script says. Default: what the script says.",
+    help="Overrides the script's protocol. Default: the script's own.",
 )
 @click.option(
     "--tensor-fuse",
     is_flag=True,
-    help="Tensors that cross between two tasks at the same depth travel as one message.",
+    help="Send the small tensors between two tasks as one message.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="Serve each task's figures here, 0 for any free port: /metrics for Prometheus, and what "
-    "tensorwire top reads.",
+    help="Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
+    "`tensorwire top`.",
 )
 @click.option(
     "--metrics-host",
     metavar="ADDRESS",
-    help="Where --metrics-port listens.  [default: 127.0.0.1]",
+    help="Address on which --metrics-port listens.  [default: 127.0.0.1]",
 )
 @click.option(
     "--placement",
     type=click.Choice(tuple(STRATEGIES)),
-    help="Where variables go, if the script does not say: one ps after the other, the one with the "
-    "fewest bytes, or planned and split after a dry run.  [default: round_robin]",
+    help="Placement of variables, unless the script chooses one: one ps after the other, the ps "
+    "with the fewest bytes, or planned and split after a dry run.  [default: round_robin]",
 )
 @click.option(
     "--traffic",
     "traffic_paths",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="What an earlier run moved, for --placement balanced: see `tensorwire place`.",
+    help="Traffic of an earlier run, for --placement balanced: see `tensorwire place`.",
 )
 @click.option(
     "--keep-whole",
     "keep_whole",
     metavar="NAME",
     multiple=True,
-    help="A variable, or a pattern of names, that --placement balanced does not split.",
+    help="Variable name or pattern that --placement balanced does not split.",
 )
 @click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."

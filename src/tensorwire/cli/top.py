@@ -39,10 +39,10 @@ Examples:
     type=Number(min=0.1),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between updates.",
 )
-@click.option("--once", is_flag=True, help="One look, then end; so it is without a terminal, too.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: as JSON.")
+@click.option("--once", is_flag=True, help="Look once, then exit; the default without a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print JSON.")
 def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Show what each task of a running job does, live.
 

@@ -22,7 +22,7 @@ class MeasuredLayer:
     """"grpc" or "grpc++"; None below RPC."""
     mb_per_s: float | None
     latency_us: float | None = None
-    """Of a small request and its answer."""
+    """Latency of a small request with its reply."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Split:
     """Where the time of a worker's step goes, in seconds; a mean over the steps looked at."""
 
     input_s: float | None
-    """None where nobody looked: it is in `compute_s` then."""
+    """None if it was not measured: it is then part of `compute_s`."""
     compute_s: float
     """Own kernels."""
     ps_s: float
@@ -89,7 +89,7 @@ class TaskUsage:
     cpu_s: float | None
     """CPU time of the process."""
     cores: float | None
-    """That it may use: affinity and cgroup's quota, whichever is less."""
+    """Cores that the task may use: its CPU affinity or its cgroup quota, whichever is less."""
     reactors: int | None = None
     """Communication threads."""
     polling: bool = False
@@ -99,9 +99,9 @@ class TaskUsage:
     rx_bytes: float = 0.0
     received: tuple[Flow, ...] = ()
     steps: float | None = None
-    """Of a worker."""
+    """Steps that a worker took."""
     split: Split | None = None
-    """Of a worker's step."""
+    """Parts of a worker's step."""
 
     @property
     def job(self) -> str:
@@ -109,7 +109,7 @@ class TaskUsage:
 
     @property
     def cpu_share(self) -> float | None:
-        """Of the cores that it may use; what polls does not count, for it is busy without work."""
+        """Busy share of its cores. Polling threads do not count: they are busy without work."""
         if self.cpu_s is None or not self.cores or self.seconds <= 0:
             return None
         idle_s = (self.reactors or 0) * self.seconds if self.polling else 0.0
@@ -129,9 +129,9 @@ class HostUsage:
 
     host: str
     cores: float
-    """That its tasks may use; of a host that is a pod, the pod's limit."""
+    """Cores that its tasks may use; for a pod, the pod's limit."""
     cpu_share: float | None
-    """Of all cores, by whatever runs there."""
+    """Busy share of all cores, by any process."""
     link_mb_per_s: float | None = None
     """What its link carries in one direction."""
 
@@ -210,7 +210,7 @@ class Run:
     workers: int
     ps: int
     steps_per_s: float
-    """Of all workers together."""
+    """Rate of all workers together."""
 
 
 @dataclass(frozen=True)
@@ -233,14 +233,14 @@ class Evidence:
     scaling: Scaling | None = None
     machine: Machine | None = None
     version: str = ""
-    """Of tensorwire."""
+    """Version of tensorwire."""
     tensorflow: str = ""
 
 
 Confidence = Literal["high", "medium", "low"]
 
 SMALLEST_COST = 0.05
-"""Of a step: what costs less is not worth a change."""
+"""Share of a step. A smaller cost is not worth a change."""
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ class Surroundings:
 
     links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
     cpu_shares: Mapping[str, float] = field(default_factory=dict)
-    """Of all cores of a host."""
+    """Busy share of all cores, by host."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """A task's host where it is not that of its process: the lab's."""
     cores: Mapping[str, int] = field(default_factory=dict)
-    """Of a host whose tasks may use fewer each, as pods with a limit."""
+    """Cores of hosts on which each task may use fewer, such as pods with a limit."""
 
 
 def look(
@@ -284,5 +284,5 @@ def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
 
 
 def _wait_s(flow: Flow) -> float:
-    """Of one tensor."""
+    """Seconds for which one tensor was waited for."""
     return (flow.not_ready_s + flow.wire_s) / flow.tensors

@@ -52,24 +52,24 @@ def typical_split(workers: Sequence[TaskUsage]) -> Split | None:
 
 
 def waiting_share(job: JobEvidence) -> float | None:
-    """Of a worker's step, what it waits for ps and wire."""
+    """Share of a worker's step in which it waits for ps or wire."""
     split = typical_split(job.workers)
     return None if split is None else (split.ps_s + split.wire_s) / split.step_s
 
 
 def communicating_share(job: JobEvidence) -> float | None:
-    """Of a worker's step, what is neither input nor own compute."""
+    """Share of a worker's step that is neither input nor own compute."""
     split = typical_split(job.workers)
     return None if split is None else 1 - split.own_s / split.step_s
 
 
 def total_steps(job: JobEvidence) -> float:
-    """Of all workers over the time looked at."""
+    """Steps of all workers during the observation."""
     return sum(worker.steps or 0.0 for worker in job.workers)
 
 
 def typical_step_s(job: JobEvidence) -> float | None:
-    """Seconds of a step of the worker in the middle; None where nobody counted them."""
+    """Seconds of a step of the worker in the middle; None if they were not counted."""
     known = [worker.step_s for worker in job.workers if worker.step_s is not None]
     return statistics.median(known) if known else None
 

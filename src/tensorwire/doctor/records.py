@@ -62,7 +62,7 @@ def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
 
 
 def placement_of_document(document: Any, source: str) -> Placement:
-    """Of one plan, or of the only plan among `plans`.
+    """The placement of one plan, or of the only plan among `plans`.
 
     Raises:
         UsageError: the document has none, or several.

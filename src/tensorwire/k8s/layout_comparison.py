@@ -2,7 +2,7 @@
 
 A side is a layout with a placement of variables. Each round runs every side once, as a job that is
 started, watched while it trains, and removed; A B, then B A, so that a machine that grows slower or
-faster favours nobody.
+faster does not bias the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 COMMAND = "k8s compare"
 
 _FIRST_STEPS = 10
-"""Of each worker: by then every variable has crossed, and what is made at first use is made."""
+"""Uncounted steps of each worker. Afterwards every variable and lazy resource exists."""
 _POLL_S = 0.5
 
 
@@ -314,7 +314,7 @@ def _moved(
 def _steps_per_s(
     job: JobEvidence, before: Sequence[TaskMetrics], after: Sequence[TaskMetrics]
 ) -> float:
-    """Of all workers; of a coordinator, what the busiest ps had to do, as `k8s status` counts."""
+    """Steps of all workers. With a coordinator: calls of the busiest ps, as in `k8s status`."""
     if of_job.total_steps(job):
         return sum((worker.steps or 0.0) / worker.seconds for worker in job.workers)
     earlier = {each.name: each for each in before}

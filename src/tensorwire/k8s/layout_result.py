@@ -62,7 +62,7 @@ class LayoutResult(Result):
     seconds: float
     """How long each job was looked at."""
     steps_per_s: float
-    """Of all workers together; the median over the rounds."""
+    """Rate of all workers together; the median over the rounds."""
     between_nodes_mb_per_s: float
     """What tasks of different nodes sent each other; these and what follows: of the round in the
     middle."""
@@ -178,7 +178,7 @@ def _detail(result: LayoutResult, results: Sequence[LayoutResult]) -> Section:
 
 
 def _headline(ratios: Mapping[str, Ratio], results: Sequence[LayoutResult]) -> str:
-    """Of the layouts under the first placement, and of the placements where there are several."""
+    """Compares the layouts under the first placement, and the placements if there are several."""
     sentences = []
     for name, ratio in ratios.items():
         first, second = name.split("/")

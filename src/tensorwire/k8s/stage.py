@@ -24,7 +24,7 @@ from tensorwire.plugin.tensorflow_install import not_installed
 
 
 class RunningJob(ABC):
-    """A job that was started, seen from whoever measures it."""
+    """A job that was started and is measured."""
 
     @abstractmethod
     def go_on(self) -> None:
@@ -45,7 +45,7 @@ class RunningJob(ABC):
     @property
     @abstractmethod
     def node_of(self) -> Mapping[str, str]:
-        """Of each task, by its name."""
+        """The node of each task, by the task's name."""
 
 
 class Stage(ABC):

@@ -30,7 +30,7 @@ class TaskState:
     pod: str | None = None
     node: str | None = None
     restarts: int = 0
-    """Of its containers, and pods that were replaced."""
+    """Restarts of its containers plus replaced pods."""
     metrics_port: int = 9100
     trouble: str | None = None
     """Why it does not go on, and what to do; None where nothing is wrong."""
@@ -48,7 +48,7 @@ class JobState:
     outcome: str | None
     """SUCCEEDED or FAILED; None while the job goes on."""
     troubles: tuple[str, ...] = ()
-    """Of the job as a whole: pods that could not be made."""
+    """Troubles of the job as a whole: pods that could not be created."""
 
     def count(self, *phases: str) -> int:
         return sum(1 for task in self.tasks if task.phase in phases)
@@ -222,7 +222,7 @@ class Figures:
     steps: int
     """Parts of steps that workers ran on the ps that ran most."""
     bytes: int
-    """That all ps moved, in and out."""
+    """Bytes that all ps sent and received."""
 
 
 def counts(task: TaskMetrics) -> tuple[int, int]:

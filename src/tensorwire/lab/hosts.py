@@ -65,7 +65,7 @@ class Host:
     """Paths of its namespaces, the network's first; none of its own: this process's."""
     cgroup: Path | None = None
     port: int | None = None
-    """Of its one task; None: whatever is free."""
+    """Port of its one task; None: any free port."""
     is_this_machine: bool = True
     """Whether it has this machine's files; the hosts of a lab have."""
 

@@ -75,7 +75,7 @@ class TaskProcess:
         return self.process.poll()
 
     def has_failed(self) -> bool:
-        """Whether the task ended with an error that nobody asked for by `stop`."""
+        """Whether the task ended with an error, and not because of `stop`."""
         return not self._stopped_on_purpose and self.poll() not in (None, 0)
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
@@ -242,7 +242,7 @@ class LocalCluster:
             stdout: a file for the standard output; without one it goes to the log, where the
                 standard error always goes.
             channel: connect standard input and output to `Task.channel`.
-            stream: a descriptor that both are instead, a connection to somebody else.
+            stream: a descriptor for both instead: a connection to another process.
             cwd: the working directory; without one, this process's own.
 
         Raises:
@@ -360,7 +360,7 @@ class LocalCluster:
     def wait_listening(
         self, tasks: Iterable[TaskProcess], timeout_s: float, port: int | None = None
     ) -> None:
-        """Waits until somebody listens at the port of each task of `tasks`, on the task's host.
+        """Waits until a process listens on the port of each task of `tasks`, on the task's host.
 
         Args:
             port: where they listen, if not at their own address.

@@ -56,7 +56,7 @@ _NETWORK = ipaddress.ip_network("198.18.0.0/24")
 # What a link may send at once after a pause: small against a tensor, large against the time it
 # takes to wake the machine's timer.
 BURST_BYTES = 256 << 10
-"""That a link lets through at once after a pause, beside its rate: the planner knows it."""
+"""Bytes that a link passes at once after a pause, in addition to its rate; the planner uses it."""
 _QUANTUM_BYTES = 60_000
 _ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
 # What a delayed link may hold: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.

@@ -49,7 +49,7 @@ class HostSettings(LinkSettings):
     cpus: float | None = None
     """CPU seconds a second that all tasks of the host together may use."""
     is_cut: bool = False
-    """Whether its link carries nothing; nobody is told, as when a cable far away is pulled."""
+    """Whether its link drops everything silently, as if a remote cable were pulled."""
     loss: float = 0.0
     """The share of packets that are lost, in each direction. This and `late` take a lab with a
     relay."""

@@ -15,7 +15,7 @@ class Table:
     groups: Sequence[Sequence[Sequence[str]]]
     """Rows that belong together, with a line between one group and the next."""
     text_columns: int = 1
-    """So many at the left hold words, the others figures."""
+    """Number of columns at the left that contain words; the others contain numbers."""
 
     @property
     def rows(self) -> list[Sequence[str]]:

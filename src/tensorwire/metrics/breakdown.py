@@ -24,11 +24,11 @@ class StepTrace:
     """When what ran in a step. Intervals may overlap and come in any order."""
 
     compute: Sequence[Interval] = ()
-    """Of kernels of this task."""
+    """When kernels of this task ran."""
     input: Sequence[Interval] = ()
-    """Of what fetched input for it; same clock."""
+    """When input was fetched for it; same clock."""
     others: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
-    """Of kernels of each other task, by that task's clock; empty where nothing is known of them."""
+    """When kernels of each other task ran, by that task's clock; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Waits:
 
     @classmethod
     def of(cls, stats: Mapping[str, Any]) -> Waits:
-        """Of what `tensorwire.tf.stats` returns."""
+        """Reads what `tensorwire.tf.stats` returns."""
         return cls(stats["not_ready_us"], stats["wire_us"], stats["recv_waiting_us"])
 
 
@@ -141,7 +141,7 @@ def _within(intervals: Sequence[Interval], begin: float, end: float) -> list[Int
 
 
 class _Totals:
-    """Of all breakdowns of this process."""
+    """Sums of all breakdowns of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

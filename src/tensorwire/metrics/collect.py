@@ -21,7 +21,7 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def usable_cores() -> float:
-    """Of its CPU set, or by the quota of a control group that it is in, whichever is less.
+    """Cores that this process may use: its CPU set or its control group's quota, if less.
 
     A quota is what Kubernetes makes of `limits.cpu`; all processes of the group share it.
     """
@@ -29,7 +29,7 @@ def usable_cores() -> float:
 
 
 def _quotas() -> Iterator[float]:
-    """Of each group on the way up, in cores."""
+    """Quotas of its group and of all groups above it, in cores."""
     for group, mount in _groups():
         for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError, ZeroDivisionError):

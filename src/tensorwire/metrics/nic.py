@@ -37,7 +37,7 @@ class NicRate:
 
     @property
     def share(self) -> float | None:
-        """Of the nominal speed, in the busier direction: 1.0 is a full link."""
+        """Share of the nominal speed in the busier direction: 1.0 is a full link."""
         if self.mbit_per_s is None:
             return None
         return max(self.in_kb_per_s, self.out_kb_per_s) * 8e3 / (self.mbit_per_s * 1e6)

@@ -72,7 +72,7 @@ def discover() -> list[Announcement]:
     """The processes that announced themselves and still run, oldest first.
 
     Raises:
-        TensorwireError: the folder belongs to somebody else.
+        TensorwireError: the folder belongs to another user.
     """
     where = folder()
     if not where.is_dir():
@@ -149,7 +149,7 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
 
 
 def fetch_all(addresses: Iterable[str], timeout_s: float = TIMEOUT_S) -> list[Fetched]:
-    """Asks all at once, so that one that hangs delays nobody; in their order."""
+    """Asks all at once, so that one that hangs does not delay the others; keeps their order."""
     wanted = list(addresses)
     if not wanted:
         return []

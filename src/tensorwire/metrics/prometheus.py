@@ -12,7 +12,7 @@ from tensorwire.metrics.collect import Source
 from tensorwire.metrics.task_metrics import TaskMetrics, short_name
 
 MOST_TENSORS = 20
-"""Those that moved most have a metric each; a label with thousands of values helps nobody."""
+"""Tensors with a metric of their own: those that moved most. More labels would be useless."""
 
 _BY_DIRECTION = ("task", "peer", "direction")
 
@@ -20,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsCollector(Collector):
-    """Reads the figures anew for each scrape."""
+    """Reads the metrics again for each scrape."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

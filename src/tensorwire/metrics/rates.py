@@ -24,7 +24,7 @@ class HotTensor:
     """The variable's, where a task of the job knows whose the tensor is."""
     bytes_per_s: float
     share: float
-    """Of all bytes of tensors that the task moved, 0 to 1."""
+    """Share of all tensor bytes that the task moved, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class Imbalance:
     over_mean: float
     """What the task has, over the mean of its job."""
     share: float
-    """Of what its job has, 0 to 1."""
+    """Share of the job's total, 0 to 1."""
     hot: HotTensor | None
-    """Of "bytes": what it moves most."""
+    """For "bytes": the tensor that it moves most."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 All counts run from the start of the process; two records of one task and the time between them make
 rates (`tensorwire.metrics.rates`). `TaskMetrics.to_json` is what the endpoint serves under
-``/figures``; docs/figures.md describes every field.
+``/figures``; docs/metrics.md describes every field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorwire.dataclass_json import from_document
 OUT = "out"
 IN = "in"
 FUSED = "fused"
-"""Of a tensor that went out as a part of another one (`tensor_fuse`), which counts as well."""
+"""Direction of a tensor that was sent within a fused tensor, which is counted, too."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PeerTraffic:
     wire_us: int
     """What they waited for a tensor that was made, summed."""
     damaged_frames: int = 0
-    """That arrived from the peer with another checksum than they were sent with."""
+    """Frames from the peer with a wrong checksum."""
 
     @property
     def out_bytes(self) -> int:
@@ -68,7 +68,7 @@ class TensorMetrics:
     direction: str
     """OUT, IN or FUSED; waits are those of IN."""
     name: str
-    """Of the node that makes it. "": all that have no entry of their own."""
+    """Name of the node that makes it. "": all tensors without an entry of their own."""
     tensors: int
     bytes: int
     not_ready_us: int
@@ -146,7 +146,7 @@ class ProcessMetrics:
     host: str
     pid: int
     cores: float
-    """That the process may use; a part of one where a control group says so."""
+    """Cores that the process may use; a fraction if a control group limits it."""
     at_s: float
     """When the record was made, in seconds since 1970."""
     cpu_s: float
@@ -163,7 +163,7 @@ class TaskMetrics:
     recv_tensors: int
     """Tensors wanted from other tasks."""
     pushed_tensors: int
-    """Of them, those that came without being asked for."""
+    """Those of them that arrived as pushes."""
     served_tensors: int
     """Requests for a tensor that this task answered."""
     run_graphs: int
@@ -181,11 +181,11 @@ class TaskMetrics:
     reactors: tuple[ReactorMetrics, ...] = ()
     tensors: tuple[TensorMetrics, ...] = ()
     session_graphs: int = 0
-    """That sessions of this task execute."""
+    """Graphs that sessions of this task execute."""
     unfiltered_graphs: int = 0
-    """Of them, those whose session has the devices of other workers: it has no device_filters."""
+    """Those of them whose session has the devices of other workers: no device_filters."""
     variables: tuple[VariableMetrics, ...] = ()
-    """Of those graphs."""
+    """Variables of those graphs."""
     steps: StepTotals = StepTotals()
     """None is sampled where no hook, callback or timer does it."""
 
@@ -211,7 +211,7 @@ class TaskMetrics:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> TaskMetrics:
-        """Of what `to_json` made, perhaps in a newer version: names it does not know are ignored.
+        """Reads what `to_json` made, perhaps by a newer version: unknown names are ignored.
 
         Raises:
             ValueError: something is missing.

@@ -71,7 +71,7 @@ class _Owners:
         return self._root(op if handle is None else handle)
 
     def _root(self, op: Any) -> str | None:
-        """Of a slot, the variable that it belongs to."""
+        """The variable that a slot belongs to."""
         names = (group.decode().removeprefix("loc:@") for group in op.colocation_groups())
         own = op.name if op.name in self._variables else None
         return next((n for n in names if n in self._variables and n != op.name), own)
@@ -146,7 +146,7 @@ def _variable(node: Any, slot_bytes: int, may_split: bool) -> Variable:
 
 
 def known_shape(node: Any) -> tuple[int, ...] | None:
-    """Of a variable's node; None where it is not fully known."""
+    """Shape of a variable's node; None if it is not fully known."""
     shape = node.attr["shape"].shape
     sizes = tuple(dim.size for dim in shape.dim)
     return None if shape.unknown_rank or any(size < 0 for size in sizes) else sizes
@@ -168,7 +168,7 @@ def model_of(graph: Any, splittable: Collection[str] | None = None) -> Model:
 
 
 def model_of_function(build: Callable[[], Any]) -> Model:
-    """Of what `build` makes, called once in a graph of its own that is thrown away."""
+    """The model that `build` makes. It is called once, in a graph that is discarded."""
     import tensorflow as tf
 
     seen: set[str] = set()
@@ -194,7 +194,7 @@ def noting_splittable(names: set[str]) -> Iterator[None]:
 
 
 def model_of_file(path: Path) -> Model:
-    """Of a SavedModel's folder, a MetaGraph (`.meta`) or a graph in text (`.pbtxt`).
+    """Reads a SavedModel's folder, a MetaGraph (`.meta`) or a graph in text (`.pbtxt`).
 
     Raises:
         UsageError: it is none of them, or has no variables.

@@ -33,7 +33,7 @@ class Variable:
     shape: tuple[int, ...]
     item_bytes: int
     slot_bytes: int = 0
-    """Of variables that are colocated with it, whose parts are where its parts are."""
+    """Bytes of colocated variables, whose parts are on the same ps as its own parts."""
     can_split: bool = True
 
     @property

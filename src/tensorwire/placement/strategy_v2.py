@@ -20,7 +20,7 @@ class Names:
         self._seen: dict[str, int] = {}
 
     def next(self, kwargs: Mapping[str, Any]) -> str:
-        """Of the variable that is about to be made with these arguments of a variable creator."""
+        """Name of the variable that a variable creator is about to make with these arguments."""
         import tensorflow as tf
 
         scope = tf.get_current_name_scope()

@@ -30,7 +30,7 @@ class Crossing:
     """A tensor that goes between a worker and the ps of `variable` for that variable."""
 
     node: str
-    """That makes it."""
+    """Name of the node that makes the tensor."""
     variable: str
     to_ps: bool
     shape: Sequence[int] | None
@@ -137,7 +137,7 @@ class Traffic:
 
     @staticmethod
     def read(paths: Sequence[Path], crossings: Iterable[Crossing] = ()) -> Traffic:
-        """One record of traffic, or figures of tasks (docs/figures.md), a file each.
+        """One record of traffic, or figures of tasks (docs/metrics.md), a file each.
 
         Raises:
             UsageError: they are neither, or cannot be read.
@@ -161,7 +161,7 @@ class Traffic:
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> Traffic:
-        """Of the JSON above, parsed; raises KeyError, TypeError or ValueError where it is not."""
+        """Reads the JSON above, parsed; raises KeyError, TypeError or ValueError."""
         moved, rows = {}, {}
         for name, entry in document["variables"].items():
             if isinstance(entry, (int, float)):

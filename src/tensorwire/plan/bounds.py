@@ -8,7 +8,7 @@ from collections import defaultdict
 from tensorwire.plan.worker_step import CORES, Resource, WorkerSteps, WorkItem
 
 _MOST_STEPS = 20
-"""After which pauses, and what bursts they give, are as long as ever; usually after two."""
+"""Iterations until pauses and their bursts no longer change; usually two suffice."""
 
 
 def alone_s(worker_steps: WorkerSteps, worker: int) -> float:

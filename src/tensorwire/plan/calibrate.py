@@ -80,17 +80,17 @@ _WAITS = {
     "step_latency_s": (0.0, 50e-6, 100e-6, 200e-6, 400e-6),
     "link_share": (0.95, 0.9, 1.0),
 }
-"""Of each side."""
+"""Cases that are measured for each side."""
 _AT_ONCE = {
     "overlap": (0.0, 0.25, 0.5, 0.75, 1.0),
     "worker_parallelism": (1.0, 1.5, 2.0),
     "ps_parallelism": (1.0, 1.5, 2.0),
 }
-"""Of a job: its operations are the same on each side."""
+"""Cases of a job's own operations, which are the same on each side."""
 _CROWDED = {"crowded_factor": tuple(1.0 + 0.05 * step for step in (*range(17), *range(-8, 0)))}
 _SHARES = tuple(1.0 - 0.05 * step for step in range(11))
 _STEPS = 40
-"""Of a simulation while a factor is looked for."""
+"""Steps of a simulation while a factor is searched."""
 
 
 _UNFITTED = Fitted({}, Kernels(0.0, 0.0), dict.fromkeys(MODELS, (0.0, 0.0)))
@@ -304,7 +304,7 @@ def _both_ways(
 
 
 def _share(costs: Costs, job: JobModel, seen: Observation, bytes_per_s: float, cores: int) -> float:
-    """Of twice a link's rate, what explains one observation best."""
+    """Share of twice a link's rate that explains one observation best."""
 
     def misses(share: Mapping[str, float]) -> float:
         its = replace(costs, both_ways=((bytes_per_s, share["share"]),))

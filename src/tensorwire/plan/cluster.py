@@ -23,7 +23,7 @@ class ClusterHost:
     """Nominal, in each direction at once; None: as fast as need be. Tasks of one host do not use
     it between them."""
     cores: float | None = None
-    """That its tasks together may use; None: all of the machine's."""
+    """Cores that its tasks together may use; None: all of the machine's."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Cluster:
     """The host of each ps."""
     layout: str = CUSTOM
     worker_cores: float | None = None
-    """That one worker may use (a container's limit); None: all of its host's."""
+    """Cores that one worker may use (a container's limit); None: all of its host's."""
     ps_cores: float | None = None
     worker_threads: int | None = None
     """Communication threads of a worker; None: as many as it likes."""
     ps_threads: int | None = None
     latency_s: float = 0.0
-    """Of the network, one way, between two hosts."""
+    """One-way network latency between two hosts."""
     link_burst_bytes: float = 0.0
-    """That each direction of a link lets through at once after a pause, as queues that hold a rate
+    """Bytes that each direction of a link passes at once after a pause, as queues that hold a rate
     do: a lab's, and those of many a cloud. It comes back at the link's rate."""
 
     @staticmethod
@@ -112,7 +112,7 @@ class Cluster:
 
 ONE_MACHINE = "one-machine"
 SCENARIOS = (COLOCATED, ISOLATED)
-"""Of the published test."""
+"""Layouts of the published test."""
 LAYOUTS = (*SCENARIOS, ONE_MACHINE)
 
 
@@ -126,7 +126,7 @@ class Shape:
     """COLOCATED: each machine has a ps and an equal share of the workers. ISOLATED: a machine for
     each ps, others for workers. ONE_MACHINE: a lab, each task with a link of its own."""
     cores: float = 16.0
-    """Of each machine."""
+    """Cores of each machine."""
     link_bytes_per_s: float | None = 1.25e9
     workers_per_host: int = 1
     """ISOLATED."""

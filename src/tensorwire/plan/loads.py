@@ -19,13 +19,13 @@ ALIKE = 0.1
 
 @dataclass(frozen=True)
 class PsLoad:
-    """Of one ps, for one step of one worker."""
+    """Load of one ps in one step of one worker."""
 
     asked: Transfer = NOTHING
     pulled: Transfer = NOTHING
     pushed: Transfer = NOTHING
     cpu_s: float = 0.0
-    """Of its own operations."""
+    """CPU time of its own operations."""
 
     @property
     def takes_part(self) -> bool:
@@ -57,7 +57,7 @@ class PsLoad:
         )
 
     def pull_cpu_s(self, costs: Costs) -> float:
-        """Of the ps until what it has is sent: half of its own operations are look-ups."""
+        """CPU time of the ps until its tensors are sent: half of its operations are look-ups."""
         return (
             costs.request_ps_cpu_s
             + receiving_s(self.asked, costs)
@@ -66,7 +66,7 @@ class PsLoad:
         )
 
     def push_cpu_s(self, costs: Costs) -> float:
-        """Of the ps from the first gradient to the last update."""
+        """CPU time of the ps from the first gradient to the last update."""
         return receiving_s(self.pushed, costs) + self.cpu_s / 2
 
 
@@ -92,7 +92,7 @@ def traffic_of(job: JobModel) -> Traffic:
 
 
 def loads(job: JobModel, plan: PlacementPlan) -> list[PsLoad]:
-    """Of each ps of the plan, which has the job's variables."""
+    """Loads of each ps of the plan, which has the job's variables."""
     of_ps = [PsLoad()] * plan.ps
     for variable in job.variables:
         tasks = plan.tasks[variable.variable.name]
@@ -149,7 +149,7 @@ def alike(of_ps: Sequence[PsLoad], costs: Costs, most: int) -> list[PsLoad]:
 
 
 def total(each: Iterable[PsLoad]) -> PsLoad:
-    """Of several ps together."""
+    """Load of several ps together."""
     return functools.reduce(operator.add, each, PsLoad())
 
 
@@ -186,7 +186,7 @@ def is_small(cluster: Cluster) -> bool:
 
 
 def group_ps(cluster: Cluster, of_ps: Sequence[PsLoad]) -> PsGroups:
-    """Of a cluster whose ps have these loads (see `loads.alike`)."""
+    """Groups the ps of a cluster, which have these loads (see `alike`)."""
     hosts_on = [0] * len(cluster.machines)
     for host in cluster.hosts:
         hosts_on[host.machine] += 1

@@ -50,7 +50,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """Of one call. The lists that were not asked for are empty."""
+    """Result of one call. Lists that were not asked for are empty."""
 
     basis: Basis
     case: str | None

@@ -215,7 +215,7 @@ def _recipes(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan)
 
 
 def _steps_per_s(worker_steps: WorkerSteps, worker_steps_per_s: float) -> float:
-    """Of the job: in synchronous training the workers' steps make one."""
+    """Steps per second of the job: in synchronous training, the workers' steps make one."""
     if worker_steps.job.training != SYNC:
         return worker_steps_per_s
     return worker_steps_per_s / (len(worker_steps.workers) - worker_steps.job.backup_workers)
@@ -237,7 +237,7 @@ class PredictionRequest:
     shape: Shape
     seed: int = 0
     steps: int | None = None
-    """Of each worker; None: enough."""
+    """Simulated steps of each worker; None: enough for a stable rate."""
 
     @property
     def worker_steps(self) -> int:

@@ -75,7 +75,7 @@ class SharedCapacity:
         self._numbers = itertools.count()
 
     def at_once(self, work: float, count: float) -> float:
-        """Of `count` jobs of `work` each, how much of each is done at once; counted as done."""
+        """How much of each of `count` jobs of `work` is done immediately; it counts as done."""
         if not self._burst:
             return 0.0
         self._advance()
@@ -143,7 +143,7 @@ class SharedCapacity:
             timer.callbacks.append(self._woken)
 
     def _left(self, wanted: float) -> float:
-        """Of the capacity, where more is wanted than there is."""
+        """Share of the capacity that each job gets if more is wanted than there is."""
         excess = min(1.0, wanted / self.capacity - 1.0)
         return self.capacity / (1.0 + (self._crowded_factor - 1.0) * excess)
 

@@ -116,7 +116,7 @@ class Prices:
 
     core: float
     gbit: float
-    """Of a machine's link."""
+    """Price per Gbit/s of a machine's link."""
 
     def of(self, shape: Shape) -> float:
         """All machines, with all of their cores, or the cores of containers where those are."""

@@ -98,11 +98,11 @@ class Simulation:
 
     @property
     def updates(self) -> int | None:
-        """Of synchronous training, so far."""
+        """Updates of synchronous training so far."""
         return None if self._barrier is None else self._barrier.updates
 
     def busy_s(self) -> dict[Resource, float]:
-        """So far."""
+        """Busy seconds of each resource so far."""
         return {resource: station.busy_s() for resource, station in self._stations.items()}
 
     def _train(self, worker: int, log: _Log) -> Process:

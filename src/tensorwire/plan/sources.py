@@ -87,7 +87,7 @@ def of_model(model: Model, calibration: Calibration, name: str, batch_size: int 
 
 
 def of_record(path: Path, calibration: Calibration) -> JobModel:
-    """Of a record: `bench train` or `demo`, a look of `doctor`, or a job that calibrate wrote.
+    """Reads a record: of `bench train`, `demo` or `doctor`, or a job that calibrate wrote.
 
     Raises:
         TensorwireError: it is none of these.
@@ -197,7 +197,7 @@ def _by_variable(
 ) -> dict[str, tuple[Transfer, Transfer]]:
     """Pulled and pushed by variable, as far as the job has told which tensor is whose.
 
-    What is nobody's, gradients mostly, counts with the variables of its ps, by their bytes.
+    Tensors without a variable, mostly gradients, count with the variables of their ps, by bytes.
     """
     parts = seen.placement.parts if seen.placement is not None else ()
     names = {(f"ps:{p.ps}", tensor): p.variable for p in parts for tensor in p.tensors}

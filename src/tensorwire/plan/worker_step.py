@@ -39,7 +39,7 @@ class Resource:
 
     kind: str
     index: int
-    """Of the machine (CORES), the host (HOST_CORES, OUT, IN) or the ps (TASK_CORES, THREADS)."""
+    """Index of the machine (CORES), host (HOST_CORES, OUT, IN) or ps (TASK_CORES, THREADS)."""
     capacity: float
     """CPU seconds, or bytes, a second."""
 
@@ -62,7 +62,7 @@ class Phase:
     """What happens at once."""
 
     parts: tuple[WorkItem, ...]
-    """Of links and ps."""
+    """Work on links and ps."""
     exchange_s: float
     """The worker's CPU for tensors."""
     own_s: float = 0.0
@@ -71,7 +71,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class WorkerStep:
-    """Of one worker."""
+    """The step of one worker."""
 
     start: Phase
     latency_s: float
@@ -87,7 +87,7 @@ class WorkerStep:
 
 
 class WorkerSteps:
-    """Of all workers of one job on one cluster with one side's costs."""
+    """Steps of all workers of one job on one cluster with one side's costs."""
 
     def __init__(self, job: JobModel, cluster: Cluster, costs: Costs, groups: PsGroups) -> None:
         self.job = job
@@ -236,7 +236,7 @@ class WorkerSteps:
         return self._cpu(host, cpu_s, _least(cores, self.cluster.worker_cores), 1)
 
     def _ps_cpu(self, of: PsGroup, exchange_s: float, own_s: float) -> list[WorkItem]:
-        """Of every ps of a class, for one worker."""
+        """CPU work of every ps of a class for one worker."""
         cluster, costs, job = self.cluster, self.costs, self.job
         cores = _mixed(exchange_s, costs.exchange_parallelism, own_s, job.ps_parallelism)
         host, ps = cluster.ps[of.first], len(of.members)
@@ -253,7 +253,7 @@ class WorkerSteps:
         return parts
 
     def _cpu(self, host: int, cpu_s: float, cores: float, tasks: int) -> list[WorkItem]:
-        """Of `tasks` tasks that are alike, on hosts as that one."""
+        """CPU work of `tasks` equal tasks on hosts like this one."""
         if cpu_s <= 0:
             return []
         place = self.cluster.hosts[host]

@@ -37,7 +37,7 @@ class PluginSource:
     include: Path
     engine: Path
     name: str = PLUGIN_NAME
-    """Of the library."""
+    """Name of the library."""
     what: str = "the grpc++ plug-in"
     """For messages."""
     plugin: Path | None = None
@@ -112,7 +112,7 @@ def ensure_built(
 
 
 def _source_digest(tensorflow: TensorFlowInstall, source: PluginSource) -> str:
-    """Of all that a build depends on but the compiler."""
+    """Digest of everything that a build depends on, except the compiler."""
     parts: list[str | bytes] = [__version__, source.name, tensorflow.fingerprint]
     parts += [*_FLAGS, *_LINK_FLAGS]
     parts += tensorflow.compile_flags

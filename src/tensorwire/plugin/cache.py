@@ -32,7 +32,7 @@ class Recipe:
     """How a library is built, and what it depends on beside the compiler."""
 
     name: str
-    """Of the library, a file."""
+    """File name of the library."""
     what: str
     """For messages: "the grpc++ plug-in"."""
     against: str

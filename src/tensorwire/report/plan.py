@@ -143,7 +143,7 @@ def _load(of: str, question: PredictionRequest, task: PredictedLoad) -> list[str
 
 
 def _hot(question: PredictionRequest, prediction: Prediction) -> str | None:
-    """That one ps carries the load, where it is so."""
+    """A sentence if one ps carries most of the load."""
     ps = [task for task in prediction.tasks if task.task.startswith("ps:")]
     moved = [task.out_bytes_per_s + task.in_bytes_per_s for task in ps for _ in range(task.count)]
     limit = saturated(prediction)

@@ -54,7 +54,7 @@ def _machines(runs: Runs) -> Table:
 
 
 def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Metric]]:
-    """Of each measurement and unit, the figure of each side and run."""
+    """The metric of each side and run, by measurement and unit."""
     found: dict[tuple[str, str], dict[tuple[str, str], Metric]] = {}
     for name, records in runs.items():
         for record in records:

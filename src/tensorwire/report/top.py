@@ -106,7 +106,7 @@ def _sentence(found: Imbalance) -> str:
 
 
 def _size(count: float) -> str:
-    """Of bytes, in units of 10^3: "12.3 MB"."""
+    """Bytes in units of 10^3: "12.3 MB"."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"

@@ -69,7 +69,7 @@ class StepBreakdownCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def last(self) -> StepBreakdown | None:
-        """Of the step that was sampled last."""
+        """Breakdown of the last sampled step."""
         return self._timer.last
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

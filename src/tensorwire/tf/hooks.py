@@ -112,7 +112,7 @@ class StepBreakdownHook(_SampledHook):
         self._waits = Waits(0, 0, 0)
         self._begun_us = 0.0
         self.last: StepBreakdown | None = None
-        """Of the step that was sampled last."""
+        """Breakdown of the last sampled step."""
 
     def _before(self, run_context: Any) -> Any:
         self._waits = Waits.of(stats())

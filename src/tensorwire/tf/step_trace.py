@@ -30,7 +30,7 @@ _WAITING = re.compile(
 
 
 def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
-    """Of a step that ran with ``trace_level=FULL_TRACE``, in microseconds since 1970.
+    """Reads a step that ran with ``trace_level=FULL_TRACE``, in microseconds since 1970.
 
     `own_task` as in "/job:worker/replica:0/task:0"; without a cluster there is only one.
     """
@@ -56,7 +56,7 @@ def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
 
 
 def _operation(node: Any) -> str:
-    """Of "name = Operation(inputs)", or of a node whose label is another's."""
+    """The operation of "name = Operation(inputs)", or of a node with another label."""
     found = re.search(r" = (\w+)\(", node.timeline_label)
     return found[1] if found else str(node.timeline_label or node.node_name)
 
@@ -159,7 +159,7 @@ class StepTimer:
         self._count = 0
         self._inputs: list[Interval] = []
         self.last: StepBreakdown | None = None
-        """Of the step that was sampled last."""
+        """Breakdown of the last sampled step."""
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

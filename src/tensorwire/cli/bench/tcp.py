@@ -32,21 +32,21 @@ Examples:
     default="1,4",
     show_default=True,
     callback=_numbers,
-    help="How many streams at once; each number is measured.",
+    help="Numbers of parallel streams; each is measured.",
 )
 @click.option(
     "--message-size",
     type=int,
     default=128 << 10,
     show_default=True,
-    help="Bytes of the buffer that a stream sends over and over.",
+    help="Bytes of the buffer that a stream sends repeatedly.",
 )
 @click.option(
     "--seconds",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Time of each measurement in each round.",
+    help="Seconds per measurement and round.",
 )
 @comparison_options(default_rounds=5, tensor_fuse=False, transport=False, protocols=False)
 @two_ends_options

@@ -23,7 +23,7 @@ Examples:
     "single_protocols",
     multiple=True,
     metavar="NAME",
-    help="As --protocols, one at a time; may be repeated.",
+    help="One protocol, like --protocols; may be repeated.",
 )
 @training_options
 @comparison_options(default_rounds=8, lab=False)

@@ -28,13 +28,13 @@ Examples:
   tensorwire k8s compare --case 2 --image REGISTRY/IMAGE --script train.py"""
 )
 @experiment_options
-@click.option("--link", metavar="RATE", help="In the lab: of each node, as 1gbit.")
+@click.option("--link", metavar="RATE", help="Link rate of each node in the lab, such as 1gbit.")
 @click.option(
     "--seconds",
     type=Number(min=1, max=3600),
     default=20.0,
     show_default=True,
-    help="How long each job is looked at, once all of its workers train.",
+    help="Seconds to observe each job once all of its workers train.",
 )
 @click.option(
     "--rounds",

@@ -174,7 +174,7 @@ def logs(
     type=Number(min=0),
     default=120.0,
     show_default=True,
-    help="Until the pods must be gone.",
+    help="Seconds to wait for the pods to be deleted.",
 )
 def delete(name: str, namespace: str | None, context: str | None, timeout: float) -> None:
     """Remove all objects of the job NAME, and wait until its pods are gone.

@@ -19,13 +19,13 @@ Examples:
   tensorwire plan calibrate
   sudo tensorwire plan calibrate --json this-machine.json   # with links, which take root"""
 )
-@click.option("--protocols", default="grpc,grpc++", show_default=True, help="Which to measure.")
+@click.option("--protocols", default="grpc,grpc++", show_default=True, help="Protocols to measure.")
 @click.option(
     "--seconds",
     type=Number(min=0.1, max=60),
     default=1.0,
     show_default=True,
-    help="How long to look at each of some thirty small jobs.",
+    help="Seconds to observe each of about thirty small jobs.",
 )
 @json_option
 def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:

@@ -81,21 +81,21 @@ Examples:
     metavar="RATE",
     default="10gbit",
     show_default=True,
-    help="Of each machine, in each direction: 10gbit, 500mbit, none.",
+    help="Link rate of each machine, in each direction: 10gbit, 500mbit, none.",
 )
 @click.option(
     "--latency-us",
     type=Number(min=0),
     default=25.0,
     show_default=True,
-    help="Of the network, one way.",
+    help="One-way network latency in microseconds.",
 )
 @click.option(
     "--cores",
     type=Number(min=0, min_open=True),
     default=16.0,
     show_default=True,
-    help="Of each machine.",
+    help="Cores of each machine.",
 )
 @click.option(
     "--workers-per-node",
@@ -105,12 +105,12 @@ Examples:
 @click.option(
     "--worker-cores",
     type=Number(min=0, min_open=True),
-    help="That a worker may use.  [default: all of its machine's; 0.3 with --case]",
+    help="Cores that a worker may use.  [default: all of its machine's; 0.3 with --case]",
 )
 @click.option(
     "--ps-cores",
     type=Number(min=0, min_open=True),
-    help="That a ps may use.  [default: all of its machine's; 2 with --case]",
+    help="Cores that a ps may use.  [default: all of its machine's; 2 with --case]",
 )
 @click.option("--ps-threads", type=click.IntRange(min=1), help="Communication threads of a ps.")
 @click.option(
@@ -132,22 +132,22 @@ Examples:
     "--backup-workers",
     type=click.IntRange(min=0),
     default=0,
-    help="Synchronous: so many workers are not waited for.",
+    help="Synchronous training: number of workers that are not waited for.",
 )
 @click.option(
     "--stragglers",
     type=Number(min=0, max=2),
     default=0.0,
     metavar="SIGMA",
-    help="Spread of a worker's own time from step to step (of its logarithm): 0.3 is a third.",
+    help="Variation of a worker's compute time (sigma of its logarithm): 0.3 is about a third.",
 )
 @click.option(
     "--input-rate",
     type=Number(min=0, min_open=True),
-    help="Examples a second that the input gives one worker.",
+    help="Examples per second that the input delivers to one worker.",
 )
 @click.option(
-    "--sweep", metavar="workers=1..1000", help="A curve, and where it bends; or ps=1..20."
+    "--sweep", metavar="workers=1..1000", help="Predict a curve and its knee; or ps=1..20."
 )
 @click.option(
     "--case", metavar="1..4", help="A case of the published table, both of its scenarios."
@@ -156,22 +156,22 @@ Examples:
     "--target",
     type=Number(min=0, min_open=True),
     metavar="STEPS/S",
-    help="The cheapest cluster that takes so many steps a second.",
+    help="Find the cheapest cluster that reaches this rate.",
 )
-@click.option("--price-core", type=Number(min=0), default=0.0, help="Of a core, for --target.")
+@click.option("--price-core", type=Number(min=0), default=0.0, help="Price per core, for --target.")
 @click.option(
-    "--price-gbit", type=Number(min=0), default=0.0, help="Of a Gbit/s of a machine's link."
+    "--price-gbit", type=Number(min=0), default=0.0, help="Price per Gbit/s of a machine's link."
 )
 @click.option(
     "--calibration",
     "calibration_path",
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Costs of another machine.  [default: this user's own, else those shipped]",
+    help="Calibration file of another machine.  [default: this user's, else the shipped one]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what varies by chance.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
-    "--no-changes", is_flag=True, help="Do not try what could be changed, which takes longer."
+    "--no-changes", is_flag=True, help="Do not search for improvements, which takes longer."
 )
 @json_option
 @report_option

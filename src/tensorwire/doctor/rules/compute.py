@@ -86,7 +86,7 @@ def threads_over_cores(evidence: Evidence) -> Finding | None:
 
 
 BUSY = 0.7
-"""Of a task's cores: TensorFlow's kernels leave gaps even where nothing is left to gain."""
+"""Share of a task's cores that counts as busy: kernels always leave some gaps."""
 _WAITS = 0.2
 # More ps, or a faster network, could then make a step at most a ninth faster.
 _COMPUTES = 0.9

@@ -19,12 +19,12 @@ class HotPs:
 
     ps: str
     share: float
-    """Of the bytes of all ps."""
+    """Share of the bytes of all ps."""
     imbalance: float
     heaviest: str
     """Variable or tensor."""
     heaviest_share: float
-    """Of the bytes of all ps, in the direction that moves more."""
+    """Share of the bytes of all ps, in the busier direction."""
     is_split_needed: bool
     sentences: tuple[str, ...]
     cost: float | None

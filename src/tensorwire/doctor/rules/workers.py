@@ -125,7 +125,7 @@ def surplus(evidence: Evidence) -> Surplus | None:
 
 
 def _measured_surplus(scaling: Scaling) -> Surplus | None:
-    """Of the two largest runs, where the larger one brought far less than its workers."""
+    """The two largest runs, if the additional workers brought far less than their share."""
     few, many = sorted(scaling.runs, key=lambda run: run.workers)[-2:]
     if many.workers == few.workers:
         return None

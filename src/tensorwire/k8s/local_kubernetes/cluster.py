@@ -64,7 +64,7 @@ class BoxPod:
     task: TaskProcess
     """The process of its container `task`, the newest one."""
     keeper: TaskProcess | None = None
-    """Of a sidecar's main container."""
+    """Process of a sidecar's main container."""
     restarts: int = 0
     ended: bool = False
 

@@ -24,7 +24,7 @@ class Pod:
     name: str
     """At which the others find it: "flights-ps-0-0.flights"."""
     job: str
-    """Of its Job."""
+    """Name of its Job."""
     member: int
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -62,7 +62,7 @@ class Pod:
         return _cores(self.task_container, "limits")
 
     def port(self, name: str) -> int:
-        """Of its task, by its name."""
+        """The task's port with this name."""
         ports = {each["name"]: each["containerPort"] for each in self.task_container["ports"]}
         return int(ports[name])
 
