@@ -13,8 +13,6 @@ import pytest
 from tensorwire.bench import serve
 from tensorwire.measure.tasks import Unwatched
 
-pytestmark = pytest.mark.tensorflow
-
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
 RESULT_FIELDS = [
     "protocol",

@@ -15,8 +15,6 @@ import pytest
 
 from tensorwire.lab import cleanup_process
 
-pytestmark = pytest.mark.tensorflow
-
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "steps"]
 RESULT_FIELDS = ["protocol", "tensor_fuse", "case", "data_mb", "tensors", "iters", "step_ms"]
 

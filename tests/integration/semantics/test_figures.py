@@ -21,7 +21,7 @@ from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics, TensorMetr
 from .slow_wire import SlowWire
 from .support import TensorFlowCluster, session_config, tf1
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
 
 PS = "/job:ps/replica:0/task:0"
 W0 = "/job:worker/replica:0/task:0"

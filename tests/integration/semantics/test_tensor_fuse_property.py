@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from .fusing import total, with_and_without
 from .support import TensorFlowCluster, tf1
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
 
 TASKS = ("/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1")
 DTYPES = (tf.float32, tf.float16, tf.int32, tf.bool, tf.string)
