@@ -32,13 +32,14 @@ TEST_TOOLS := pytest pytest-timeout hypothesis
 TENSORFLOW_TESTS := portpicker dill tblib
 # Exact, because what is well formatted changes from version to version.
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 import-linter==2.16 types-psutil
+QUICK_TOOLS := pytest-xdist kubernetes-validate
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
 COVERAGE_TOOLS := coverage gcovr
 # The report page's test drives the system's Chromium by the first; the second checks manifests.
 UNIT_TESTS := playwright kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests examples $(shell grep -lE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
+PY_SOURCES := src tests examples $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -56,6 +57,12 @@ test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, c
 	@$$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages \
 	  lint native native-address native-thread integration-2.15.1 -- unit tidy integration-2.21.0 \
 	  -- fault-tolerance-2.15.1 fault-tolerance-2.21.0
+
+.PHONY: quick
+quick: .venv/tools.editable ## lint, fast native tests, and unit tests that start no process: a minute, without TensorFlow
+	@$(MAKE) --no-print-directory lint
+	@.ci/native-test plain -LE slow -j 2
+	@TENSORWIRE_TESTS=quick .venv/tools/bin/python $(PYTEST) -n 2 tests/unit
 
 .PHONY: lint
 lint: .venv/tools.ready ## ruff, mypy --strict, import-linter and clang-format, changing nothing
@@ -177,7 +184,15 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/tools.ready: Makefile pyproject.toml
 	@python=$$(.ci/find-python $(NEW_PYTHONS) 3.14) || { \
 	  echo "make: no Python 3.10 or newer found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }; \
-	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) tensorwire[metrics]
+	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(QUICK_TOOLS) \
+	  tensorwire[all]
+	@touch $@
+
+# For `make quick`: changes of Python files take effect at once, those of native files need this again.
+.venv/tools.editable: .venv/tools.ready $(filter native/wire/% native/raw/% native/python/% CMakeLists.txt,$(SOURCES))
+	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/tools/bin:$$PATH" \
+	  flock build/.installing .venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/audit.ready: Makefile

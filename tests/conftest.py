@@ -17,7 +17,11 @@ import pytest
 hypothesis.settings.register_profile(
     "tensorwire", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("tensorwire")
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("tensorwire"), max_examples=10
+)
+QUICK = os.environ.get("TENSORWIRE_TESTS") == "quick"
+hypothesis.settings.load_profile("quick" if QUICK else "tensorwire")
 
 # A job that a shell put into the background ignores Ctrl-C, and so would everything it starts; the
 # tests that press Ctrl-C need it to work.
@@ -50,7 +54,7 @@ def _skip(*_: object, **__: object) -> None:
 def quick_tests_start_no_process() -> Iterator[None]:
     """Skips a test of `make quick` at the moment when it would start a process."""
     with pytest.MonkeyPatch.context() as patch:
-        if os.environ.get("TENSORWIRE_TESTS") == "quick":
+        if QUICK:
             patch.setattr(subprocess.Popen, "__init__", _skip)
             patch.setattr(os, "fork", _skip)
         yield
