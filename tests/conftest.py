@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -16,11 +17,20 @@ import pytest
 hypothesis.settings.register_profile(
     "tensorwire", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("tensorwire")
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("tensorwire"), max_examples=10
+)
+QUICK = os.environ.get("TENSORWIRE_TESTS") == "quick"
+hypothesis.settings.load_profile("quick" if QUICK else "tensorwire")
 
 # A job that a shell put into the background ignores Ctrl-C, and so would everything it starts; the
 # tests that press Ctrl-C need it to work.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What imports TensorFlow when it is collected.
+collect_ignore = ["integration", "unit/test_differential.py"]
+if importlib.util.find_spec("tensorflow") is not None:
+    collect_ignore = []
 
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -33,6 +43,20 @@ def temporary_files_go_with_the_tests(tmp_path_factory: pytest.TempPathFactory) 
         patch.setattr("tempfile.tempdir", None)
         # Tasks announce themselves there too, and other tests may run beside these.
         patch.delenv("XDG_RUNTIME_DIR", raising=False)
+        yield
+
+
+def _skip(*_: object, **__: object) -> None:
+    pytest.skip("starts a process: not of the quick tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_tests_start_no_process() -> Iterator[None]:
+    """Skips a test of `make quick` at the moment when it would start a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        if QUICK:
+            patch.setattr(subprocess.Popen, "__init__", _skip)
+            patch.setattr(os, "fork", _skip)
         yield
 
 

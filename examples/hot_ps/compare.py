@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire.bench.record import Host
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.lab.settings import parse
-from tensorwire.monitor import announce
+from tensorwire.measure.record import Machine
+from tensorwire.measure.section import Bar, Bars, Report, Section, Table
+from tensorwire.metrics import observed_job
 from tensorwire.report import page, terminal
-from tensorwire.report.blocks import Bar, Bars, Report, Section, Table
 
 PS, WORKERS, STEPS, DEADLINE_S = 5, 2, 200, 180
 SCRIPT = Path(__file__).with_name("train.py")
@@ -79,7 +79,7 @@ def start(cluster: LocalCluster, job: str, index: int, placement: str, report_ev
         "HOT_PS_STEPS": str(10**9),
         "TENSORWIRE_METRICS_SOCKET": str(figures_of(cluster, job, index)),
         # Where the user's `tensorwire top` looks for tasks, and not in the cluster's own folder.
-        announce.FOLDER_VARIABLE: str(announce.folder()),
+        observed_job.FOLDER_VARIABLE: str(observed_job.folder()),
     }
     output = cluster.directory / f"{job}-{index}-{placement}.out"
     command = [*TENSORWIRE, "run", "--placement", placement, str(SCRIPT)]
@@ -182,7 +182,7 @@ def main() -> None:
         page.write(options.page, report)
     if options.json:
         document = {
-            "host": dataclasses.asdict(Host.here()),
+            "host": dataclasses.asdict(Machine.here()),
             "notes": notes,
             "placements": {name: dataclasses.asdict(seen) for name, seen in found.items()},
         }

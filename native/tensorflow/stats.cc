@@ -14,7 +14,7 @@
 #include "tensor_figures.h"
 #include "tensorwire/wire/clock.h"
 
-// The figures of this process, as JSON: what tensorwire.tf.stats() returns. docs/figures.md says
+// The figures of this process, as JSON: what tensorwire.tf.stats() returns. docs/metrics.md says
 // what each of them is.
 
 namespace tensorwire::plugin {

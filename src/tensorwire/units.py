@@ -1,6 +1,13 @@
-"""How figures are written for people."""
+"""Numbers with units, as people read and write them."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+_BITS = {"bit": "1", "kbit": "1e3", "mbit": "1e6", "gbit": "1e9"}
+RATE_EXAMPLE = "10gbit or 500mbit"
 
 
 def number(value: float) -> str:
@@ -17,3 +24,26 @@ def data_size(size_bytes: float) -> str:
         if size_bytes >= scale:
             return f"{number(size_bytes / scale)} {unit}"
     return f"{number(size_bytes)} B"
+
+
+def parse_quantity(text: str, units: Mapping[str, str]) -> float | None:
+    """A number and the name of a unit, as in "50us"; None where the text is something else.
+
+    Args:
+        units: how many of what is returned each unit has, in decimals.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in units:
+        return None
+    return float(Decimal(match[1]) * Decimal(units[match[2]]))
+
+
+def parse_rate(text: str) -> float | None:
+    """Bits a second, of "10gbit" or "500 Mbit/s"; None where the text is something else."""
+    return parse_quantity(text.strip().lower().removesuffix("/s"), _BITS)
+
+
+def rate_text(bits_per_s: float) -> str:
+    """As `parse_rate` reads it."""
+    scale, unit = (1e9, "gbit") if bits_per_s >= 1e9 else (1e6, "mbit")
+    return f"{bits_per_s / scale:g}{unit}"

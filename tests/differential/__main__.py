@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 
 import click
 
+from tensorwire.cli.main import run_command
 from tensorwire.errors import TensorwireError
 
 from . import differential
@@ -48,9 +48,4 @@ def main(seconds: float, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(standalone_mode=False)
-    except click.Abort:
-        sys.exit(130)
-    except (TensorwireError, click.ClickException) as error:
-        sys.exit(f"differential: {error}")
+    run_command(main, "differential")

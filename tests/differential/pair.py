@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.bench.survival import Holdings
-from tensorwire.scope import Scope
+from harness.survival import Holdings
+from tensorwire.owning_context import OwningContext
 
 from . import verdict
 from .program import Program
@@ -64,7 +64,7 @@ class Held:
     stats: Mapping[str, Any]
 
 
-class Pair(Scope):
+class Pair(OwningContext):
     """A context manager: no process is left. A side that hangs is started anew."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:

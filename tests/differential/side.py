@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.survival import Holdings
 from integration.semantics.support import TensorFlowCluster, hear, task_environment
-from tensorwire.bench.survival import Holdings
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Task
+from tensorwire.lab import TaskProcess
 from tensorwire.lab.channel import Message
-from tensorwire.scope import Scope
+from tensorwire.owning_context import OwningContext
 
 from .program import CPUS, JOBS, SERVERS, Program
 
@@ -31,7 +31,7 @@ class Hang(TensorwireError):
     """No answer in time. Says where the threads of the tasks are."""
 
 
-class Side(Scope):
+class Side(OwningContext):
     """A context manager: no process is left."""
 
     def __init__(self, protocol: str, environment: Mapping[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class Side(Scope):
         self.protocol = protocol
         self._environment = dict(environment or {})
         self._cluster = TensorFlowCluster(protocol, JOBS, cpus=CPUS)
-        self._chief: Task | None = None
+        self._chief: TaskProcess | None = None
         self._numbers = iter(range(1_000_000))
 
     def _open(self, held: contextlib.ExitStack) -> None:
@@ -68,7 +68,7 @@ class Side(Scope):
         )
         hear(self._chief)
 
-    def _begin(self, name: str) -> Task:
+    def _begin(self, name: str) -> TaskProcess:
         job, _, index = name.partition(":")
         return self._cluster.begin(job, int(index), self._environment)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorwire.bench.survival import Holdings
+from harness.survival import Holdings
 
 from .program import Act
 

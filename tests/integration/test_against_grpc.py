@@ -14,7 +14,6 @@ from differential.pair import PEER_TIMEOUT, Pair
 from differential.program import Act, Program
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.slow,
     pytest.mark.timeout(600, method="thread", func_only=True),
 ]

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tensorwire.bench import serve
-
-pytestmark = pytest.mark.tensorflow
+from tensorwire.measure.tasks import Unwatched
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
 RESULT_FIELDS = [
@@ -28,11 +27,6 @@ RESULT_FIELDS = [
     "ps_cpu_us_per_request",
     "ps_threads",
 ]
-
-
-class Silent:
-    def activity(self, text: str) -> None: ...
-    def advance(self, count: int = 1) -> None: ...
 
 
 def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
@@ -70,7 +64,7 @@ def test_a_ps_has_no_thread_for_each_of_its_clients() -> None:
             clients=clients, requests=2 * clients, rounds=1, protocols=("grpc++",)
         )
         # It refuses to measure unless every client has a connection.
-        (result,) = serve.run(plan, Silent()).results
+        (result,) = serve.run(plan, Unwatched()).results
         threads[clients] = result.ps_threads
     # A ps has up to eight reactors, and gRPC some threads that come and go.
     assert threads[256] - threads[2] < 32

@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab import guard
-
-pytestmark = pytest.mark.tensorflow
+from tensorwire.lab import cleanup_process
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "steps"]
 RESULT_FIELDS = ["protocol", "tensor_fuse", "case", "data_mb", "tensors", "iters", "step_ms"]
@@ -92,7 +90,7 @@ def test_ctrl_c_ends_every_task_and_says_so_in_one_line() -> None:
         [*COMMAND, "--protocols", "grpc", "--iters", "1000000"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, guard.TOKEN_VARIABLE: token},
+        env={**os.environ, cleanup_process.TOKEN_VARIABLE: token},
         text=True,
         start_new_session=True,
     ) as command:
@@ -100,10 +98,10 @@ def test_ctrl_c_ends_every_task_and_says_so_in_one_line() -> None:
         for line in command.stderr:
             if "measuring" in line:
                 break
-        assert len(guard.processes_with(token)) >= 3  # the command, ps and worker
+        assert len(cleanup_process.processes_with(token)) >= 3  # the command, ps and worker
         command.send_signal(signal.SIGINT)
         rest = command.stderr.read()
         command.wait(30)
     assert command.returncode == 130
     assert rest.strip() == "tensorwire: interrupted"
-    assert guard.processes_with(token) == []
+    assert cleanup_process.processes_with(token) == []

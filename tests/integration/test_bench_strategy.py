@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "strategy"]
 RESULT_FIELDS = ["protocol", "case", "data_mb", "iters", "functions_per_s", "step_ms"]

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.tensorflow
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "train"]
 RESULT_FIELDS = [

@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench.greeting import Hello, call_peer, installed_tensorflow
 from tensorwire.lab.ports import PortLease
-
-pytestmark = pytest.mark.tensorflow
+from tensorwire.measure.peer import Hello, call_peer, installed_tensorflow
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "transfer"]
 RESULT_FIELDS = [

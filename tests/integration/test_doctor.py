@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench import faults
+from harness import faults
+from harness.faults import FaultJob, Table, Work
 from tensorwire.bench import input as bench_input
-from tensorwire.bench.faults import FaultJob, Table, Work
+from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.gather import running
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
-
-pytestmark = pytest.mark.tensorflow
+from tensorwire.measure.tasks import Unwatched
 
 SMALL = tuple(Table(f"table{index}", 10, index % 2) for index in range(4))
 JOB = FaultJob(
@@ -32,17 +31,9 @@ JOB = FaultJob(
 )
 
 
-class Silent:
-    def activity(self, text: str) -> None:
-        pass
-
-    def advance(self, count: int = 1) -> None:
-        pass
-
-
 def test_a_running_job_is_told_its_big_variable_and_its_open_sessions() -> None:
-    with faults.running(JOB, Silent()) as run:
-        evidence = running.look(run.endpoints, 1.0)
+    with faults.running(JOB, Unwatched()) as run:
+        evidence = job_evidence.look(run.endpoints, 1.0)
     findings = {finding.rule: finding for finding in diagnose(evidence).findings}
     assert findings["big-variable"].title.startswith("embedding (12 MB) is too big for one ps")
     assert evidence.sessions is not None

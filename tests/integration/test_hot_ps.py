@@ -13,7 +13,7 @@ import pytest
 
 from tensorwire.lab import LocalCluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, func_only=True)]
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 LOOKS_DEADLINE_S = 100
 FOLDER = Path(__file__).parents[2] / "examples" / "hot_ps"

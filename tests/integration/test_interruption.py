@@ -20,7 +20,7 @@ import pytest
 
 from tensorwire.lab import cgroups
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.newest]
+pytestmark = pytest.mark.newest
 
 LAB = ["--lab", "hosts=2,rate=10gbit,cpus=2"]
 BENCHES = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorwire.bench.job import Case, JobSettings, Table, running
+from tensorwire.bench.lab_job import LabJobSettings, StepCase, TableVariable, running
 
 pytestmark = pytest.mark.newest
 FLOATS = 1 << 16
@@ -17,10 +17,10 @@ class Quiet:
 
 
 def test_a_step_moves_what_its_tables_say_and_cases_follow_one_another() -> None:
-    with running(JobSettings(1, 1, "grpc++", 1e9), Quiet()) as job:
+    with running(LabJobSettings(1, 1, "grpc++", 1e9), Quiet()) as job:
         for case in (
-            Case("both", tables=(Table(FLOATS), Table(FLOATS))),
-            Case("pull", tables=(Table(FLOATS),), push=False),
+            StepCase("both", tables=(TableVariable(FLOATS), TableVariable(FLOATS))),
+            StepCase("pull", tables=(TableVariable(FLOATS),), push=False),
         ):
             job.open(case)
             measured = job.measure(0.1, warm_up_s=0.0, least_steps=4)

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.tensorflow
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory"
 POOL_MB = 32

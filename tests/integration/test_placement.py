@@ -17,7 +17,7 @@ from tensorwire.lab import LocalCluster
 
 tf = pytest.importorskip("tensorflow")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, method="thread")]
+pytestmark = pytest.mark.timeout(600, method="thread")
 
 tf1 = tf.compat.v1
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -134,14 +134,14 @@ def test_a_variable_that_is_kept_whole_is_not_split(placement: Any) -> None:
 def test_what_a_step_moves_is_known_for_each_variable(
     placement: Any, graph_mode: Any, setter: Any
 ) -> None:
-    from tensorwire.placement import crossings
+    from tensorwire.placement import graphs
 
     with tf1.device(setter):
         ids = tf.random.uniform([100], 0, 50, tf.int64)
         rows = tf1.nn.embedding_lookup(tf1.get_variable("table", [50, 8]), ids)
         loss = tf.reduce_sum(tf.matmul(rows, tf1.get_variable("kernel", [8, 4])))
         tf1.train.AdagradOptimizer(0.1).minimize(loss)
-    traffic = placement.Traffic.predicted(crossings.of_graph(graph_mode))
+    traffic = placement.Traffic.predicted(graphs.of_graph(graph_mode))
     learning_rate = 4
     assert traffic.bytes_per_step["kernel"] == 2 * 8 * 4 * 4 + learning_rate
     # The ids twice: to look up, and beside the gradient.

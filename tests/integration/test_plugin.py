@@ -10,8 +10,6 @@ tf = pytest.importorskip("tensorflow")
 
 import tensorwire.tf  # noqa: E402 - after TensorFlow is known to be there
 
-pytestmark = pytest.mark.tensorflow
-
 
 def test_loading_again_is_nothing() -> None:
     assert tensorwire.tf.load() == tensorwire.tf.load()

@@ -24,7 +24,6 @@ from plugin_unit import (
 from tensorwire.lab.ports import PortLease
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(900, method="thread", func_only=True),
 ]

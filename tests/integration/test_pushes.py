@@ -8,7 +8,7 @@ import pytest
 
 from plugin_unit import PUSH_FILES, PUSH_TEST, build_unit, check
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(300, method="thread", func_only=True)
 
 
 def test_a_push_never_costs_anybody_a_tensor(tmp_path: Path) -> None:

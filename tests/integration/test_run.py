@@ -17,7 +17,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread")]
+pytestmark = pytest.mark.timeout(300, method="thread")
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 

@@ -8,7 +8,7 @@ import pytest
 
 from plugin_unit import build_unit, check
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(300, method="thread", func_only=True)
 
 TEST = Path(__file__).with_name("native") / "tensor_codec_test.cc"
 

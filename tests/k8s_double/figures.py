@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from tensorwire.monitor.figures import (
-    PoolFigures,
-    ProcessFigures,
+from tensorwire.metrics.task_metrics import (
+    PeerTraffic,
+    PoolMetrics,
+    ProcessMetrics,
     ServedTask,
-    TaskFigures,
-    TensorFigures,
-    Traffic,
+    TaskMetrics,
+    TensorMetrics,
 )
 
-_NOTHING = dict.fromkeys([field.name for field in dataclasses.fields(Traffic)][2:], 0)
+_NOTHING = dict.fromkeys([field.name for field in dataclasses.fields(PeerTraffic)][2:], 0)
 STEP_BYTES = 1_000_000
 
 
@@ -24,15 +24,15 @@ def full_name(task: str) -> str:
 
 def figures(
     task: str, seconds: float, steps_per_s: float = 10.0, workers: int = 1, ps: int = 1
-) -> TaskFigures:
+) -> TaskMetrics:
     """Of a task after `seconds`; each worker gets STEP_BYTES from each ps at each of its steps."""
     name = full_name(task)
     steps = int(seconds * steps_per_s)
     is_ps = task.startswith("ps:")
     peers = [f"worker:{i}" for i in range(workers)] if is_ps else [f"ps:{i}" for i in range(ps)]
     moved = {("tx_bytes" if is_ps else "rx_bytes"): steps * STEP_BYTES}
-    return TaskFigures(
-        process=ProcessFigures(f"host-of-{task}", 1, 0.5, 0.0, 0.25 * seconds, 512_000_000),
+    return TaskMetrics(
+        process=ProcessMetrics(f"host-of-{task}", 1, 0.5, 0.0, 0.25 * seconds, 512_000_000),
         clock_us=int(seconds * 1e6),
         recv_tensors=0,
         pushed_tensors=0,
@@ -42,14 +42,14 @@ def figures(
         fused_messages=0,
         fused_tensors=0,
         recv_waiting_us=0,
-        pool=PoolFigures(),
+        pool=PoolMetrics(),
         tasks=(ServedTask(name, 0),),
-        peers=tuple(Traffic(name, full_name(p), **{**_NOTHING, **moved}) for p in peers),
+        peers=tuple(PeerTraffic(name, full_name(p), **{**_NOTHING, **moved}) for p in peers),
         reactors=(),
         tensors=()
         if is_ps
         else tuple(
-            TensorFigures(name, full_name(p), "in", "embedding", steps, steps * STEP_BYTES, 0, 0)
+            TensorMetrics(name, full_name(p), "in", "embedding", steps, steps * STEP_BYTES, 0, 0)
             for p in peers
         ),
     )

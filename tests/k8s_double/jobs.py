@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorwire.k8s.cases import Case
 from tensorwire.k8s.job import Job, Script
+from tensorwire.k8s.layout import JobCase
 from tensorwire.k8s.render import Manifest, parse, render
 
 SCRIPT = Script("/etc/tensorwire/train.py", "import tensorflow\n")
@@ -16,7 +16,7 @@ def job(workers: int = 4, ps: int = 2, **options: Any) -> Job:
     return Job(workers=workers, ps=ps, **named)
 
 
-def job_of_case(case: Case, layout: str, **options: Any) -> Job:
+def job_of_case(case: JobCase, layout: str, **options: Any) -> Job:
     return job(
         case.workers,
         case.ps,

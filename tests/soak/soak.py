@@ -22,7 +22,9 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.survival import Holdings, Job, JobSettings, lab_for
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from harness.survival import Holdings, Job, JobSettings, lab_for
+from tensorwire.cli.main import run_command
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
 
@@ -170,9 +172,4 @@ def soak(minutes: float, seed: int, protocol: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        soak(standalone_mode=False)
-    except click.Abort:
-        sys.exit(130)
-    except (TensorwireError, click.ClickException) as error:
-        sys.exit(f"soak: {error}")
+    run_command(soak, "soak")

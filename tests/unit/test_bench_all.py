@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tensorwire.bench import everything
-from tensorwire.bench.everything import EverythingPlan, Layer
-from tensorwire.bench.places import Places
-from tensorwire.bench.record import Ratio, Record, Result, StepMs, TransferResult
-from tensorwire.bench.sides import Watcher
-from tensorwire.bench.sizes import SizesPlan
-from tensorwire.bench.suite import Suite, read
+from tensorwire.bench import all_layers
+from tensorwire.bench.all_layers import AllLayersPlan, Layer, Suite
+from tensorwire.bench.transfer import SizesPlan, TransferResult
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
+from tensorwire.measure.host_pool import HostPool
+from tensorwire.measure.record import Ratio, Record, Result, StepMs
+from tensorwire.measure.tasks import Watcher
+from tensorwire.report.runs import read
 
 RECORD = Record[Result](
     "bench transfer",
@@ -29,21 +29,21 @@ RECORD = Record[Result](
 )
 
 
-def good(watcher: Watcher, places: Places) -> list[Record[Result]]:
+def good(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
     watcher.activity("measuring")
     watcher.advance()
     return [RECORD]
 
 
-def failing(watcher: Watcher, places: Places) -> list[Record[Result]]:
+def failing(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
     raise TensorwireError("the ps went")
 
 
-def broken(watcher: Watcher, places: Places) -> list[Record[Result]]:
+def broken(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
     raise ZeroDivisionError("a mistake of ours")
 
 
-def interrupted(watcher: Watcher, places: Places) -> list[Record[Result]]:
+def interrupted(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
     raise KeyboardInterrupt
 
 
@@ -61,13 +61,13 @@ class Seen:
         self.advanced += count
 
 
-def layers(*runs: Callable[[Watcher, Places], list[Record[Result]]]) -> list[Layer]:
+def layers(*runs: Callable[[Watcher, HostPool], list[Record[Result]]]) -> list[Layer]:
     return [Layer(run.__name__, 3, run) for run in runs]
 
 
 def test_a_layer_that_fails_does_not_stop_the_others() -> None:
     seen = Seen()
-    suite = everything.run(layers(failing, broken, good), ["a note"], seen)
+    suite = all_layers.run(layers(failing, broken, good), ["a note"], seen)
     assert suite.records == [RECORD]
     assert suite.failures == {
         "failing": "the ps went",
@@ -80,7 +80,7 @@ def test_a_layer_that_fails_does_not_stop_the_others() -> None:
 
 
 def test_ctrl_c_ends_the_call_and_keeps_what_was_measured() -> None:
-    suite = everything.run(layers(good, interrupted, broken), [], Seen())
+    suite = all_layers.run(layers(good, interrupted, broken), [], Seen())
     assert suite.records == [RECORD]
     assert suite.failures == {"interrupted": "interrupted", "broken": "interrupted"}
 
@@ -88,7 +88,7 @@ def test_ctrl_c_ends_the_call_and_keeps_what_was_measured() -> None:
 def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *runs: object, path: Path
 ) -> tuple[int, str, str]:
-    monkeypatch.setattr(everything, "layers", lambda plan, notes: layers(*runs))  # type: ignore[arg-type]
+    monkeypatch.setattr(all_layers, "layers", lambda plan, notes: layers(*runs))  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as stop:
         main(["bench", "all", "--json", str(path), "--report", str(path.with_suffix(".html"))])
     captured = capsys.readouterr()
@@ -153,7 +153,7 @@ def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
     memory = psutil.virtual_memory()._replace(available=2_000_000_000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     notes: list[str] = []
-    everything.layers(EverythingPlan(), notes)
+    all_layers.layers(AllLayersPlan(), notes)
     assert notes == ["tensors of 1 GB are left out: this machine has not the memory for them now"]
 
 

@@ -117,8 +117,8 @@ def test_more_requests_on_their_way_than_memory_holds_are_refused(
 def test_the_command_itself_loads_neither_tensorflow_nor_the_plug_in() -> None:
     code = (
         "import sys, tensorwire.cli.bench, tensorwire.bench.transfer, tensorwire.bench.steps\n"
-        "import tensorwire.bench.rpc, tensorwire.bench.tcp, tensorwire.bench.raw_task\n"
-        "import tensorwire.bench.two_hosts, tensorwire.bench.tensor_task\n"
+        "import tensorwire.bench.rpc, tensorwire.bench.tcp, tensorwire.bench.train\n"
+        "import tensorwire.measure.remote_hosts, tensorwire.bench.tensor_sides\n"
         "assert not {'tensorflow', 'tensorwire.tf'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,24 +11,17 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench import raw
-from tensorwire.bench.greeting import Hello, call_peer
-from tensorwire.bench.raw_ends import CLIENT, port_of
-from tensorwire.bench.record import Record, RpcResult
-from tensorwire.bench.rpc import COMMAND, RpcPlan, local_sides, run
+from tensorwire.bench.raw_processes import CLIENT, port_of
+from tensorwire.bench.rpc import COMMAND, RpcPlan, RpcResult, local_sides, run
 from tensorwire.bench.serve import connections_to
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
+from tensorwire.measure import comparison
+from tensorwire.measure.peer import Hello, call_peer
+from tensorwire.measure.record import Record
+from tensorwire.measure.tasks import Unwatched
 from tensorwire.plugin import compiler
-from tensorwire.report import experiments
-
-
-class Silent:
-    """Nobody watches."""
-
-    def activity(self, text: str) -> None: ...
-
-    def advance(self, count: int = 1) -> None: ...
 
 
 @pytest.fixture
@@ -70,7 +63,7 @@ def test_grpcpp_is_the_engine_and_answers_every_request(
         rounds=4,
         protocols=("grpc++",),
     )
-    record = run(plan, Silent())
+    record = run(plan, Unwatched())
     (result,) = record.results
     assert result.implementation == "engine"
     assert (result.concurrency, result.channels, result.server_threads) == (4, channels, 2)
@@ -84,14 +77,14 @@ def test_grpcpp_is_the_engine_and_answers_every_request(
 
 def test_both_protocols_take_turns_and_are_compared(grpc_cpp: None) -> None:
     plan = RpcPlan(message_size=100_000, concurrency=4, total_message=60, rounds=3)
-    record = run(plan, Silent())
+    record = run(plan, Unwatched())
     grpc, ours = record.results
     assert grpc.implementation.startswith("grpc C++ 1.")
     assert (grpc.protocol, ours.protocol) == ("grpc", "grpc++")
     for result in (grpc, ours):
         check(result, 60)
     assert list(record.ratios) == ["grpc++/grpc"]
-    section = experiments.section(record)
+    section = comparison.section(record)
     assert [row[1] for row in section.tables[0].rows] == [grpc.implementation, "engine"]
 
 
@@ -107,8 +100,9 @@ def test_much_data_gets_few_requests_in_flight_each_on_a_connection() -> None:
 @pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
 def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
     plan = RpcPlan(channels=3, server_threads=2, protocols=(protocol,))
-    with local_sides(plan, Silent()) as (side,):
-        side.block(plan, 300)
+    with local_sides(plan, Unwatched()) as (side,):
+        side.wait_started(Unwatched())
+        side.block(None, 300)
         port = port_of(protocol, split_address(side.address)[1])
         assert connections_to(port, os.getpid()) == 3
 
@@ -121,7 +115,7 @@ def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
     plan = RpcPlan(
         message_size=5_000_000, concurrency=3, channels=2, total_message=12, protocols=("grpc",)
     )
-    (result,) = run(plan, Silent()).results
+    (result,) = run(plan, Unwatched()).results
     assert result.implementation.startswith("grpcio 1.")
     check(result, 12)
 

@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 from tensorwire.bench.raw import RawTcp
-from tensorwire.bench.record import Record, TcpResult
-from tensorwire.bench.tcp import TcpPlan, run
-from tensorwire.report import experiments
-
-
-class Silent:
-    """Nobody watches."""
-
-    def activity(self, text: str) -> None: ...
-
-    def advance(self, count: int = 1) -> None: ...
+from tensorwire.bench.tcp import TcpPlan, TcpResult, run
+from tensorwire.measure import comparison
+from tensorwire.measure.record import Record
+from tensorwire.measure.tasks import Unwatched
 
 
 def test_every_message_arrives_before_a_block_is_done() -> None:
@@ -48,7 +41,7 @@ def test_every_message_arrives_before_a_block_is_done() -> None:
 
 
 def measured() -> Record[TcpResult]:
-    return run(TcpPlan(streams=(2,), message_size=65536, seconds=1, rounds=1), Silent())
+    return run(TcpPlan(streams=(2,), message_size=65536, seconds=1, rounds=1), Unwatched())
 
 
 def test_our_streams_are_measured_without_iperf3(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +50,7 @@ def test_our_streams_are_measured_without_iperf3(monkeypatch: pytest.MonkeyPatch
     (result,) = record.results
     assert (result.implementation, result.streams, result.message_size) == ("tcp", 2, 65536)
     assert result.mb_per_s > 0
-    assert "iperf3" in experiments.section(record).notes[0]
+    assert "iperf3" in comparison.section(record).notes[0]
     (read,) = Record.from_json(record.to_json()).results
     assert isinstance(read, TcpResult)
     assert read.message_size == 65536
@@ -71,7 +64,7 @@ def test_iperf3_has_its_turn_and_a_row_with_its_version() -> None:
     assert theirs.implementation.startswith("iperf3 3.")
     assert theirs.mb_per_s > 0
     assert list(record.ratios) == ["tcp x2/iperf3 x2"]
-    assert [row[0] for row in experiments.section(record).tables[0].rows] == [
+    assert [row[0] for row in comparison.section(record).tables[0].rows] == [
         "tcp (ours)",
         theirs.implementation,
     ]

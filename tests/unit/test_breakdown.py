@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorwire.monitor.breakdown import StepTrace, Waits, break_down, union
+from tensorwire.metrics.breakdown import StepTrace, Waits, break_down, union
 
 NOTHING = Waits(0, 0, 0)
 S = 1e6

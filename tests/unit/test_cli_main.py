@@ -27,7 +27,7 @@ def test_help_lists_every_command_and_loads_none(python: Any) -> None:
         "try: main(['--help'])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
         "loaded = {m for m in sys.modules if m.startswith('tensorwire.cli.')}\n"
-        "print(sorted(loaded - {'tensorwire.cli.main', 'tensorwire.cli.lazy'}))"
+        "print(sorted(loaded - {'tensorwire.cli.main', 'tensorwire.cli.click_extensions'}))"
     )
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def test_every_command_explains_itself_with_an_example(tensorwire: Any, command:
 def test_importing_the_package_loads_no_tensorflow(python: Any) -> None:
     code = (
         "import sys, tensorwire, tensorwire.cluster, tensorwire.cli.main, tensorwire.cli.run, "
-        "tensorwire.cli.build, tensorwire.plugin.build, tensorwire.plugin.runner\n"
+        "tensorwire.cli.run, tensorwire.plugin.build, tensorwire.run.environment\n"
         "assert 'tensorflow' not in sys.modules\n"
         "assert not any('tensorwire_plugin' in line for line in open('/proc/self/maps'))"
     )

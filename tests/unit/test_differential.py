@@ -11,7 +11,7 @@ from differential import program as programs
 from differential import verdict
 from differential.differential import Plan, events, shrunk
 from differential.program import Act, Program
-from tensorwire.bench.survival import Holdings
+from harness.survival import Holdings
 
 VALUE = ["value", ["int32[1] aa"]]
 OTHER = ["value", ["int32[1] bb"]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tensorwire.bench.disturbances import ALL, Survival
-from tensorwire.bench.sides import PROTOCOLS
-from tensorwire.report import markdown
-from tensorwire.report.disturbances import tables
+from harness import markdown
+from harness.disturbance_tables import tables
+from harness.disturbances import ALL, Survival
+from tensorwire.measure.contenders import PROTOCOLS
 
 ROOT = Path(__file__).parents[2]
 

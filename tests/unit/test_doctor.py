@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.faults import JOBS, FaultJob
+from harness.faults import JOBS, FaultJob
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import Evidence, Job
-from tensorwire.doctor.finding import SMALLEST_COST
-from tensorwire.doctor.gather.plans import placement_of_plan
-from tensorwire.doctor.records import read, scaling_of, to_json
+from tensorwire.doctor.evidence import SMALLEST_COST, Evidence, JobEvidence
+from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
-from tensorwire.monitor import cores
+from tensorwire.metrics import collect
 from tensorwire.placement import plan
 from tensorwire.placement.plan import Variable
 from tensorwire.report import doctor as report
@@ -33,7 +31,7 @@ def look(name: str) -> Evidence:
     return read(LOOKS / f"{name.replace(' ', '-')}.json")
 
 
-def job_of(evidence: Evidence) -> Job:
+def job_of(evidence: Evidence) -> JobEvidence:
     assert evidence.job is not None
     return evidence.job
 
@@ -202,10 +200,10 @@ TWO_JOBS = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
     from test_top import figures, in_cluster
-    from tensorwire.monitor import announce, endpoint
+    from tensorwire.metrics import endpoint, observed_job
     (now,) = in_cluster({cluster!r}, [figures("ps:0", 10, 50.0)])
     address = endpoint.serve(lambda: now, port=0).address
-    announce.announce(address)
+    observed_job.announce(address)
     print(address, flush=True)
     time.sleep(100)
 """
@@ -251,9 +249,9 @@ def test_a_quota_of_a_control_group_limits_the_cores(
         (group.parent / name).write_text(text)
     (tmp_path / "cgroup").write_text("0::/pod/task\n")
     (tmp_path / "mounts").write_text(f"cgroup2 {tmp_path / 'mount'} cgroup2 rw 0 0\n")
-    monkeypatch.setattr(cores, "_CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(cores, "_MOUNTS", tmp_path / "mounts")
-    found = cores.usable_cores()
+    monkeypatch.setattr(collect, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(collect, "_MOUNTS", tmp_path / "mounts")
+    found = collect.usable_cores()
     assert found == wanted if wanted is not None else found >= 1
 
 

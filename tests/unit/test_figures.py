@@ -21,16 +21,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.monitor import announce, endpoint, fetch, prometheus
-from tensorwire.monitor.collect import source
-from tensorwire.monitor.figures import (
-    PoolFigures,
-    ProcessFigures,
-    ReactorFigures,
+from tensorwire.metrics import endpoint, observed_job, prometheus
+from tensorwire.metrics.collect import source
+from tensorwire.metrics.task_metrics import (
+    PeerTraffic,
+    PoolMetrics,
+    ProcessMetrics,
+    ReactorMetrics,
     ServedTask,
-    TaskFigures,
-    TensorFigures,
-    Traffic,
+    TaskMetrics,
+    TensorMetrics,
     short_name,
 )
 
@@ -39,13 +39,13 @@ WORKER = "/job:worker/replica:0/task:3"
 ROOT = Path(__file__).parents[2]
 
 
-def traffic(task: str = PS, peer: str = WORKER, **changes: int) -> Traffic:
-    names = [field.name for field in dataclasses.fields(Traffic)][2:]
-    return Traffic(task, peer, **{**{name: i + 1 for i, name in enumerate(names)}, **changes})
+def traffic(task: str = PS, peer: str = WORKER, **changes: int) -> PeerTraffic:
+    names = [field.name for field in dataclasses.fields(PeerTraffic)][2:]
+    return PeerTraffic(task, peer, **{**{name: i + 1 for i, name in enumerate(names)}, **changes})
 
 
-FIGURES = TaskFigures(
-    process=ProcessFigures("here", 42, 2, 1.5e9, 12.5, 10**9),
+FIGURES = TaskMetrics(
+    process=ProcessMetrics("here", 42, 2, 1.5e9, 12.5, 10**9),
     clock_us=1_000_000,
     recv_tensors=1,
     pushed_tensors=2,
@@ -55,14 +55,14 @@ FIGURES = TaskFigures(
     fused_messages=6,
     fused_tensors=7,
     recv_waiting_us=2_500_000,
-    pool=PoolFigures(1, 2, 3, 4),
+    pool=PoolMetrics(1, 2, 3, 4),
     tasks=(ServedTask(PS, 0),),
     peers=(traffic(),),
-    reactors=(ReactorFigures(PS, 0, 500_000),),
+    reactors=(ReactorMetrics(PS, 0, 500_000),),
     tensors=(
-        TensorFigures(PS, WORKER, "out", "embedding/read", 10, 4_000, 0, 0),
-        TensorFigures(PS, WORKER, "in", "gradients/x", 10, 40, 7, 8),
-        TensorFigures(PS, WORKER, "out", "", 1, 10**9, 0, 0),
+        TensorMetrics(PS, WORKER, "out", "embedding/read", 10, 4_000, 0, 0),
+        TensorMetrics(PS, WORKER, "in", "gradients/x", 10, 40, 7, 8),
+        TensorMetrics(PS, WORKER, "out", "", 1, 10**9, 0, 0),
     ),
 )
 
@@ -71,7 +71,7 @@ FIGURES = TaskFigures(
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees, or is seen by, what this user runs."""
     folder = tmp_path / "runtime"
-    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(folder))
     for name in (endpoint.PORT_VARIABLE, endpoint.HOST_VARIABLE, endpoint.SOCKET_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -105,19 +105,19 @@ def get(address: str, path: str) -> tuple[int, str, bytes]:
 
 
 def test_the_record_survives_json() -> None:
-    assert TaskFigures.from_json(json.loads(json.dumps(FIGURES.to_json()))) == FIGURES
+    assert TaskMetrics.from_json(json.loads(json.dumps(FIGURES.to_json()))) == FIGURES
 
 
 def test_what_a_newer_version_adds_is_ignored_and_what_is_missing_is_named() -> None:
     record = FIGURES.to_json()
     record["news"] = 1
     record["peers"][0]["news"] = 1
-    assert TaskFigures.from_json(record) == FIGURES
+    assert TaskMetrics.from_json(record) == FIGURES
     del record["recv_tensors"]
     with pytest.raises(ValueError, match="recv_tensors"):
-        TaskFigures.from_json(record)
+        TaskMetrics.from_json(record)
     with pytest.raises(ValueError, match="tx_bytes"):
-        TaskFigures.from_json({**FIGURES.to_json(), "peers": [{"task": PS, "peer": WORKER}]})
+        TaskMetrics.from_json({**FIGURES.to_json(), "peers": [{"task": PS, "peer": WORKER}]})
 
 
 def test_tasks_have_short_names() -> None:
@@ -182,7 +182,7 @@ def test_metrics_carry_the_figures() -> None:
 
 
 def test_only_the_tensors_that_moved_most_have_a_metric() -> None:
-    many = tuple(TensorFigures(PS, WORKER, "out", f"t{i}", 1, i, 0, 0) for i in range(500))
+    many = tuple(TensorMetrics(PS, WORKER, "out", f"t{i}", 1, i, 0, 0) for i in range(500))
     families = {f.name: f for f in prometheus.metrics(dataclasses.replace(FIGURES, tensors=many))}
     named = [s.labels["tensor"] for s in families["tensorwire_tensor_bytes"].samples]
     assert named == [f"t{i}" for i in range(499, 479, -1)]
@@ -204,7 +204,7 @@ def test_every_metric_of_the_grafana_dashboard_exists() -> None:
 def test_an_endpoint_serves_json_and_metrics(served: Callable[..., str]) -> None:
     address = served(port=0)
     assert address.startswith("127.0.0.1:")
-    assert fetch.fetch(address) == fetch.Fetched(address, FIGURES)
+    assert observed_job.fetch(address) == observed_job.Fetched(address, FIGURES)
     status, content_type, body = get(address, "/metrics")
     assert status == 200
     assert content_type.startswith("text/plain; version=0.0.4")
@@ -226,7 +226,7 @@ def test_an_endpoint_at_a_socket_is_for_its_owner_alone(
     path = tmp_path / "figures.sock"
     address = served(socket_path=path)
     assert address == f"unix:{path}"
-    assert fetch.fetch(address).figures == FIGURES
+    assert observed_job.fetch(address).figures == FIGURES
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(TensorwireError, match="another process serves there"):
         served(socket_path=path)
@@ -238,7 +238,7 @@ def test_a_socket_that_a_killed_process_left_is_taken_over(
     path = tmp_path / "figures.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert fetch.fetch(served(socket_path=path)).figures == FIGURES
+    assert observed_job.fetch(served(socket_path=path)).figures == FIGURES
 
 
 def start_and_wait(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
@@ -262,7 +262,7 @@ def test_a_port_that_is_taken_is_a_line_in_the_log(
     (record,) = caplog.records
     assert f"127.0.0.1:{port} (Address already in use)" in record.getMessage()
     assert "TENSORWIRE_METRICS_PORT" in record.getMessage()
-    assert announce.discover() == []
+    assert observed_job.discover() == []
 
 
 @pytest.mark.parametrize("port", ["x", "65536", "-1"])
@@ -296,39 +296,39 @@ def test_run_passes_the_endpoint_on_to_the_tasks(tensorwire: Any, tmp_path: Path
 def test_a_task_with_an_endpoint_is_found_until_it_ends(python: Any, tmp_path: Path) -> None:
     code = """if True:
         import json, sys
-        from tensorwire.monitor import announce
-        announce.announce("127.0.0.1:1")
-        print(json.dumps([(a.pid, a.address) for a in announce.discover()]), flush=True)
+        from tensorwire.metrics import observed_job
+        observed_job.announce("127.0.0.1:1")
+        print(json.dumps([(a.pid, a.address) for a in observed_job.discover()]), flush=True)
         """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
     ((_, address),) = json.loads(done.stdout)
     assert address == "127.0.0.1:1"
-    assert announce.discover() == []
-    assert list(announce.folder().iterdir()) == []
+    assert observed_job.discover() == []
+    assert list(observed_job.folder().iterdir()) == []
 
 
 def test_a_killed_task_is_not_found_and_leaves_nothing() -> None:
     code = """if True:
         import time
-        from tensorwire.monitor import announce
-        announce.announce("127.0.0.1:1")
+        from tensorwire.metrics import observed_job
+        observed_job.announce("127.0.0.1:1")
         print("announced", flush=True)
         time.sleep(60)
         """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as task:
         assert task.stdout is not None
         task.stdout.readline()
-        assert [found.pid for found in announce.discover()] == [task.pid]
+        assert [found.pid for found in observed_job.discover()] == [task.pid]
         task.kill()
-    assert announce.discover() == []
-    assert list(announce.folder().iterdir()) == []
+    assert observed_job.discover() == []
+    assert list(observed_job.folder().iterdir()) == []
 
 
 def test_only_the_owner_reads_the_folder(runtime: Path) -> None:
-    announce.announce("127.0.0.1:1")
+    observed_job.announce("127.0.0.1:1")
     assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
-    assert [found.pid for found in announce.discover()] == [os.getpid()]
+    assert [found.pid for found in observed_job.discover()] == [os.getpid()]
 
 
 def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
@@ -336,7 +336,7 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         quiet = f"127.0.0.1:{silent.getsockname()[1]}"
-        answers = fetch.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
+        answers = observed_job.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
     assert answers[0].figures == FIGURES
     assert "timed out" in answers[1].error
     assert "No such file" in answers[2].error
@@ -347,4 +347,4 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
 )
 def test_what_is_no_endpoint_is_a_wrong_usage(address: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT or unix:PATH"):
-        fetch.check_address(address)
+        observed_job.check_address(address)

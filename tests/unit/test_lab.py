@@ -17,9 +17,9 @@ import pytest
 from processes import is_running, wait_gone
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster, guard
+from tensorwire.lab import LocalCluster, cleanup_process
 from tensorwire.lab.channel import ChannelClosed
-from tensorwire.lab.interruption import held_back
+from tensorwire.lab.network import held_back
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -281,7 +281,7 @@ def test_a_process_without_the_token_is_none_of_the_guards_business() -> None:
             cluster.start("worker", 0, SLEEPER)
         assert is_running(bystander.pid)
         bystander.kill()
-    assert guard.processes_with("no-such-token") == []
+    assert cleanup_process.processes_with("no-such-token") == []
 
 
 def test_a_signal_that_is_held_back_is_heard_at_the_end_of_the_block() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.relaying import RelayProcess
 from tensorwire.errors import UsageError
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings
 
@@ -104,7 +105,7 @@ def probe() -> Iterator[Probe]:
     if not Path("/dev/net/tun").exists():
         pytest.skip("this machine has no /dev/net/tun")
     with contextlib.ExitStack() as stack:
-        lab = stack.enter_context(Lab(LabSettings.alike(2, HostSettings()), relayed=True))
+        lab = stack.enter_context(Lab(LabSettings.alike(2, HostSettings()), relay=RelayProcess))
         assert lab.has_network, lab.notes
         echo = started(stack, lab.hosts[0], "-c", ECHO)
         assert echo.stdout is not None
@@ -146,7 +147,7 @@ def test_a_lab_without_a_relay_cuts_links_and_says_what_it_cannot() -> None:
         assert probe(10, HostSettings(is_cut=True)) == []
         assert not lab.notes
         lab.set(1, HostSettings(loss=0.1))
-        assert lab.notes == ["no packet is lost or late: the lab is not relayed"]
+        assert lab.notes == ["no packet is lost or late: the lab has no relay"]
 
 
 @pytest.mark.parametrize("wrong", [{"loss": 1.1}, {"late": -0.1}, {"late_s": 11.0}])

@@ -169,7 +169,7 @@ def test_a_host_gets_its_share_of_the_cpus_and_the_share_can_be_changed() -> Non
 
 @needs_cgroups
 def test_what_runs_on_a_host_with_a_share_of_the_cpus_knows_its_share(tmp_path: Path) -> None:
-    code = "from tensorwire.monitor.cores import usable_cores; print(usable_cores())"
+    code = "from tensorwire.metrics.collect import usable_cores; print(usable_cores())"
     with (
         Lab(LabSettings.alike(2, HostSettings(cpus=0.3))) as lab,
         LocalCluster({"task": 1}, {"task": lab.hosts}) as cluster,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tensorwire.errors import UsageError
-from tensorwire.monitor.nic import NicRate, Watch, choose, nominal_mbit_per_s
-from tensorwire.report import nic as lines
+from tensorwire.metrics.nic import NicRate, Watch, choose, nominal_mbit_per_s
+from tensorwire.report import top as lines
 
 MB = 1_000_000
 

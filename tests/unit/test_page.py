@@ -9,10 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.record import Host, Noise, Ratio, Record, Result, StepMs, TransferResult
+from tensorwire.bench.transfer import TransferResult
 from tensorwire.errors import TensorwireError
+from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.measure.section import (
+    Bar,
+    Bars,
+    Line,
+    Lines,
+    Report,
+    Section,
+    Waterfall,
+    WaterfallStage,
+)
 from tensorwire.report import charts, page
-from tensorwire.report.blocks import Bar, Bars, Line, Lines, Report, Section, Stage, Waterfall
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page's test needs playwright")
 
@@ -30,7 +40,7 @@ TRANSFER = Record[Result](
         TransferResult("grpc++", False, 100.0, 1, 30, 2000.0, StepMs(50.0, 55.0, 45.0), None),
     ],
     {"grpc++/grpc": Ratio(2.0, (1.2, 2.9))},
-    host=Host("<a CPU & more>", 2, "6.1"),
+    host=Machine("<a CPU & more>", 2, "6.1"),
     ceilings={"tcp": 4000.0},
     noise=Noise(0.1, 1.0, 0.0, {"grpc": 0.03}),
 )
@@ -58,8 +68,8 @@ EVERY_CHART = Report(
                     "From the link to training",
                     "MB/s",
                     [
-                        Stage("link", 1250.0, "raw"),
-                        Stage("grpc rpc", 500.0, "grpc", before=1250.0),
+                        WaterfallStage("link", 1250.0, "raw"),
+                        WaterfallStage("grpc rpc", 500.0, "grpc", before=1250.0),
                     ],
                 ),
                 Lines(

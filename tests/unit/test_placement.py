@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorwire.errors import UsageError
 from tensorwire.placement import packing, plan
-from tensorwire.placement.plan import Plan, Variable
+from tensorwire.placement.plan import PlacementPlan, Variable
 from tensorwire.placement.traffic import Crossing, Traffic, row_bounds
 
 LOADS = st.lists(st.integers(0, 1000), max_size=40)
@@ -107,7 +107,7 @@ def test_a_plan_is_the_same_every_time_and_survives_json(
 ) -> None:
     made = plan.balanced(variables, ps, min_part_bytes=1)
     assert made.tasks == plan.balanced(variables, ps, min_part_bytes=1).tasks
-    assert Plan.from_document(json.loads(plan.to_json(made.to_document()))) == made
+    assert PlacementPlan.from_document(json.loads(plan.to_json(made.to_document()))) == made
 
 
 @given(st.integers(0, 1000), st.integers(1, 50))
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_plan_is_refused() -> None:
     good = plan.balanced([EMBEDDING], 2).to_document()
     for bad in ({}, {**good, "ps": 1}, {**good, "variables": [{"name": "x"}]}):
         with pytest.raises(UsageError, match="no plan"):
-            Plan.from_document(bad)
+            PlacementPlan.from_document(bad)
 
 
 def counted(task: str, peer: str, direction: str, name: str, tensors: int, size: int) -> Any:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from tensorwire.bench.record import Host
-from tensorwire.plan import kept, models
+from tensorwire.measure.record import Machine
+from tensorwire.plan import calibration_file, models
 from tensorwire.plan.calibrate import BOTH_WAYS, CASES, calibration_of
 from tensorwire.plan.calibrate_fit import LOCAL, NOTHING, Observation, descend, fit_cpu, missed
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import Job, Transfer
+from tensorwire.plan.job import JobModel, Transfer
 
 STEP_S = 150e-6
 KERNELS = Kernels(1e-6, 1e-11, 1e-6, 1e-11)
@@ -140,10 +140,13 @@ def test_a_search_finds_what_explains_the_steps_best() -> None:
 
 
 def test_the_calibration_shipped_is_kept_readable_and_as_it_was() -> None:
-    document = json.loads(kept.SHIPPED.read_text())
-    assert kept.text(document) + "\n" == kept.SHIPPED.read_text()
-    assert max(map(len, kept.text(document).splitlines())) < 500
-    assert kept.read(kept.SHIPPED).to_document()["costs"].keys() == document["costs"].keys()
+    document = json.loads(calibration_file.SHIPPED.read_text())
+    assert calibration_file.text(document) + "\n" == calibration_file.SHIPPED.read_text()
+    assert max(map(len, calibration_file.text(document).splitlines())) < 500
+    assert (
+        calibration_file.read(calibration_file.SHIPPED).to_document()["costs"].keys()
+        == document["costs"].keys()
+    )
 
 
 def test_a_calibration_is_read_as_it_was_written() -> None:
@@ -153,11 +156,11 @@ def test_a_calibration_is_read_as_it_was_written() -> None:
         for each in known
         if each.case in ("small", "mixed") and each.side != LOCAL
     ]
-    host = Host("a processor", 2, "a kernel")
+    host = Machine("a processor", 2, "a kernel")
     made = calibration_of([*known, *pairs], host, "2.21.0", ["a note"])
     assert (made.measured_workers, made.measured_ps) == (2, 2)
     assert Calibration.from_document(made.to_document()) == made
-    assert Job.from_document(made.jobs["ctr"]).ps_cpu_s == pytest.approx(OWN_S[1], rel=0.02)
+    assert JobModel.from_document(made.jobs["ctr"]).ps_cpu_s == pytest.approx(OWN_S[1], rel=0.02)
 
 
 def test_ctr_moves_what_it_was_seen_to_move() -> None:
@@ -183,7 +186,7 @@ def test_a_slow_link_shared_by_its_directions_is_seen_in_the_steps() -> None:
         )
         for rate, step_s in rates.items()
     ]
-    host = Host("a processor", 2, "a kernel")
+    host = Machine("a processor", 2, "a kernel")
     costs = calibration_of([*known, *pairs], host, "2.21.0", []).costs["grpc++"]
     assert costs.both_ways_share(1e8 / 8) <= 0.6
     assert costs.both_ways_share(1e8 / 8) < costs.both_ways_share(1e9 / 8)

@@ -77,7 +77,10 @@ def test_wrong_usage_is_one_line(
         ("[1]", "{path}: this is no record of `plan calibrate`"),
         ('{"command": "plan calibrate"}', "{path}: this is no record of `plan calibrate`: "),
         (json.dumps({**CALIBRATION, "costs": [1]}), "{path}: this is no record of"),
-        (json.dumps({**CALIBRATION, "measured_ps": "two"}), "'two' is no int"),
+        (
+            json.dumps({**CALIBRATION, "measured_ps": "two"}),
+            "Expected `int`, got `str` - at `$.measured_ps`",
+        ),
     ],
 )
 def test_what_is_no_calibration_is_wrong_usage(

@@ -7,13 +7,12 @@ from simpy import Environment
 
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import STRATEGIES, Variable
-from tensorwire.plan import sites
+from tensorwire.plan import loads
 from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
-from tensorwire.plan.job import SYNC, Job, JobVariable, Transfer
-from tensorwire.plan.predict import predict
-from tensorwire.plan.prediction import Prediction
-from tensorwire.plan.station import Join, Station
+from tensorwire.plan.job import SYNC, JobModel, JobVariable, Transfer
+from tensorwire.plan.prediction import Prediction, predict
+from tensorwire.plan.processor_sharing import Join, SharedCapacity
 
 FREE = Costs(0, 0, 0, 0, 0, 0, 0, link_share=1.0)
 COSTS = Costs(1e-3, 1e-4, 1e-4, 4e-5, 4e-5, 5e-10, 5e-10, step_latency_s=3e-4)
@@ -26,8 +25,10 @@ def variable(name: str, floats: int, ps_cpu_s: float = 0.0) -> JobVariable:
     return JobVariable(whole, pulled=moved, pushed=moved, ps_cpu_s=ps_cpu_s)
 
 
-def job(*variables: JobVariable, worker_cpu_s: float = 5e-3, **fields: object) -> Job:
-    made = Job("test", "a test", 100, variables or (variable("v", 25_000, 1e-3),), worker_cpu_s)
+def job(*variables: JobVariable, worker_cpu_s: float = 5e-3, **fields: object) -> JobModel:
+    made = JobModel(
+        "test", "a test", 100, variables or (variable("v", 25_000, 1e-3),), worker_cpu_s
+    )
     return dataclasses.replace(made, **fields)
 
 
@@ -37,7 +38,11 @@ ONE_BIG = job(
 
 
 def predicted(
-    of: Job, cluster: Cluster, costs: Costs = COSTS, placement: str = "round_robin", **options: int
+    of: JobModel,
+    cluster: Cluster,
+    costs: Costs = COSTS,
+    placement: str = "round_robin",
+    **options: int,
 ) -> Prediction:
     variables = [each.variable for each in of.variables]
     plan = STRATEGIES[placement](variables, len(cluster.ps), None)
@@ -47,7 +52,7 @@ def predicted(
 def ends(capacity: float, *jobs: tuple[float, float, float]) -> list[float]:
     """When each of (work, weight, limit) is done, all submitted at once."""
     environment = Environment()
-    station = Station(environment, capacity)
+    station = SharedCapacity(environment, capacity)
     found = [0.0] * len(jobs)
 
     def wait(number: int, work: float, weight: float, limit: float):  # type: ignore[no-untyped-def]
@@ -78,7 +83,7 @@ class TestStation:
 
     def test_what_a_pause_saved_up_is_done_at_once_and_no_more_than_the_burst(self) -> None:
         environment = Environment()
-        station = Station(environment, 1.0, burst=2.0)
+        station = SharedCapacity(environment, 1.0, burst=2.0)
         saved = [station.at_once(5.0, 1.0)]
         station.submit(3.0, 1.0, 1.0, 1.0, Join(environment, 1))
         for until in (3.0, 4.5, 10.0):  # busy till 3, and then a pause of 1.5
@@ -88,7 +93,7 @@ class TestStation:
 
     def test_a_crowded_machine_does_less(self) -> None:
         environment = Environment()
-        station = Station(environment, 1.0, crowded_factor=2.0)
+        station = SharedCapacity(environment, 1.0, crowded_factor=2.0)
         joins = [Join(environment, 1) for _ in range(2)]
         for join in joins:
             station.submit(1.0, 1.0, 1.0, 1.0, join)
@@ -199,7 +204,7 @@ class TestPlacementAndLayout:
     ) -> None:
         cluster = Cluster.colocated(40, 4, 4, 2 * GBIT)
         exact = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
-        monkeypatch.setattr(sites, "MOST_REQUESTS", 0)
+        monkeypatch.setattr(loads, "MOST_REQUESTS", 0)
         standing = predicted(ONE_BIG, cluster, placement="balanced", steps=60)
         assert standing.steps_per_s == pytest.approx(exact.steps_per_s, rel=0.1)
 
@@ -225,9 +230,9 @@ class TestPlacementAndLayout:
 
 
 def _hosts(count: int, link_bytes_per_s: float):  # type: ignore[no-untyped-def]
-    from tensorwire.plan.cluster import Host
+    from tensorwire.plan.cluster import ClusterHost
 
-    return tuple(Host(machine, link_bytes_per_s) for machine in range(count))
+    return tuple(ClusterHost(machine, link_bytes_per_s) for machine in range(count))
 
 
 class TestWaiting:

@@ -7,22 +7,22 @@ from unittest import mock
 
 import pytest
 
-from tensorwire.bench.record import Host
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
-from tensorwire.plan import advice, examples, kept, sources, sweep, target
+from tensorwire.plan import calibration_file, models, search, sources
+from tensorwire.plan.cluster import Shape, link_bytes_per_s
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import PsLoad, alike, loads
-from tensorwire.plan.question import Question, placed
-from tensorwire.plan.shape import Shape, link_bytes_per_s
+from tensorwire.plan.prediction import PredictionRequest, placed
 
 LOOKS = Path(__file__).with_name("looks")
 GRPC = Costs(1e-3, 1e-4, 1e-4, 4e-5, 4e-5, 5e-10, 5e-10, step_latency_s=3e-4)
 WIRE = Costs(5e-4, 4e-5, 4e-5, 8e-6, 8e-6, 3e-10, 3e-10, step_latency_s=1.5e-4)
 CALIBRATION = Calibration(
-    Host("a CPU", 2, "6.1"),
+    Machine("a CPU", 2, "6.1"),
     "2.21.0",
     "0.1.0",
     "2026-01-31T12:00:00Z",
@@ -31,39 +31,41 @@ CALIBRATION = Calibration(
     measured_workers=2,
     measured_ps=2,
 )
-JOB = examples.one_big(CALIBRATION.kernels)
+JOB = models.one_big(CALIBRATION.kernels)
 CALIBRATION = dataclasses.replace(
     CALIBRATION, jobs={"ctr": json.loads(json.dumps(JOB.to_document()))}
 )
 
 
-def question(placement: str = "round_robin", side: str = "grpc++", **shape: object) -> Question:
+def question(
+    placement: str = "round_robin", side: str = "grpc++", **shape: object
+) -> PredictionRequest:
     of = Shape(**{"workers": 4, "ps": 2, **shape})  # type: ignore[arg-type]
-    return Question(JOB, CALIBRATION, side, placement, of, steps=20)
+    return PredictionRequest(JOB, CALIBRATION, side, placement, of, steps=20)
 
 
 class TestRecords:
     def test_a_calibration_is_read_as_it_was_kept(self, tmp_path: Path) -> None:
         path = tmp_path / "calibration.json"
         path.write_text(json.dumps(CALIBRATION.to_document()))
-        assert kept.read(path) == CALIBRATION
-        assert Job.from_document(kept.read(path).jobs["ctr"]) == JOB
+        assert calibration_file.read(path) == CALIBRATION
+        assert JobModel.from_document(calibration_file.read(path).jobs["ctr"]) == JOB
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"command": "bench train"}'])
     def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "other.json"
         path.write_text(text)
         with pytest.raises(TensorwireError, match=r"other\.json"):
-            kept.read(path)
+            calibration_file.read(path)
 
     def test_a_calibration_that_is_kept_is_the_users_own(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-        assert not kept.own_path().exists()
-        path = kept.keep(CALIBRATION)
-        assert path == kept.own_path()
-        assert kept.read(path) == CALIBRATION
+        assert not calibration_file.own_path().exists()
+        path = calibration_file.keep(CALIBRATION)
+        assert path == calibration_file.own_path()
+        assert calibration_file.read(path) == CALIBRATION
 
 
 class TestLoads:
@@ -72,7 +74,7 @@ class TestLoads:
         hot = JobVariable(
             Variable("hot", (100, 4), 4), Transfer(1, 80), Transfer(1, 400), ps_cpu_s=1.0, rows=rows
         )
-        job = Job("j", "", 1, (hot,), 0.0)
+        job = JobModel("j", "", 1, (hot,), 0.0)
         plan = dataclasses.replace(placed(job, "round_robin", 2), tasks={"hot": (0, 1)})
         first, second = loads(job, plan)
         # Rows 0 to 49 have all of the first range and 40 of the 90 rows of the second.
@@ -95,7 +97,7 @@ class TestLoads:
 
 class TestSweep:
     def test_the_bend_is_where_the_ps_has_no_more_to_give(self) -> None:
-        curve = sweep.sweep(question(ps=1), sweep.parse("workers=1..40"))
+        curve = search.sweep(question(ps=1), search.parse("workers=1..40"))
         most, best = curve.best
         assert curve.bend is not None
         assert 2 <= curve.bend <= most
@@ -108,17 +110,17 @@ class TestSweep:
         assert best.steps_per_s < 2 * at.steps_per_s
 
     def test_a_curve_that_only_rises_has_no_bend(self) -> None:
-        curve = sweep.sweep(question("balanced", ps=40, cores=64.0), sweep.parse("workers=1..4"))
+        curve = search.sweep(question("balanced", ps=40, cores=64.0), search.parse("workers=1..4"))
         assert curve.bend is None
         assert [number for number, _ in curve.points] == [1, 2, 3, 4]
 
     @pytest.mark.parametrize("text", ["workers", "workers=5..5", "workers=0..5", "links=1..2"])
     def test_what_is_no_range_is_refused(self, text: str) -> None:
         with pytest.raises(UsageError, match=r"workers=1\.\.1000"):
-            sweep.parse(text)
+            search.parse(text)
 
     def test_a_long_range_is_looked_at_where_it_is_small_most_closely(self) -> None:
-        points = sweep.parse("workers=1..1000").points()
+        points = search.parse("workers=1..1000").points()
         assert (points[0], points[-1]) == (1, 1000)
         assert 10 < len(points) < 20
 
@@ -126,8 +128,8 @@ class TestSweep:
 class TestTarget:
     def test_the_cheapest_reaches_it_and_one_worker_less_does_not(self) -> None:
         asked = question("balanced", cores=4.0)
-        prices = target.Prices(core=1.0, gbit=0.1)
-        (best,) = target.cheapest([asked], 300.0, prices)
+        prices = search.Prices(core=1.0, gbit=0.1)
+        (best,) = search.cheapest([asked], 300.0, prices)
         assert best.prediction.steps_per_s >= 300
         workers = best.question.shape.workers
         assert best.question.having(workers=workers - 1).answer().steps_per_s < 300
@@ -138,16 +140,18 @@ class TestTarget:
     def test_what_no_cluster_reaches_is_said(self) -> None:
         slow = question(link_bytes_per_s=1e5)
         with pytest.raises(TensorwireError, match="no cluster of up to"):
-            target.cheapest([slow], 1e4, target.Prices(1.0, 0.0))
+            search.cheapest([slow], 1e4, search.Prices(1.0, 0.0))
 
     def test_what_no_cluster_reaches_is_not_simulated(self) -> None:
         asked = question("balanced")
         simulated: list[int] = []
         with (
-            mock.patch.object(Question, "answer", lambda self: simulated.append(self.shape.ps)),
+            mock.patch.object(
+                PredictionRequest, "answer", lambda self: simulated.append(self.shape.ps)
+            ),
             pytest.raises(TensorwireError, match="no cluster of up to"),
         ):
-            target.cheapest([asked], 1e9, target.Prices(1.0, 0.0))
+            search.cheapest([asked], 1e9, search.Prices(1.0, 0.0))
         assert simulated == []
 
     @pytest.mark.parametrize("training", ["async", "sync"])
@@ -158,18 +162,18 @@ class TestTarget:
 
     def test_without_prices_nothing_is_cheapest(self) -> None:
         with pytest.raises(UsageError, match="--price-core"):
-            target.cheapest([question()], 10.0, target.Prices(0.0, 0.0))
+            search.cheapest([question()], 10.0, search.Prices(0.0, 0.0))
 
 
 class TestAdvice:
     def test_placing_the_big_variable_in_parts_is_what_helps_one_hot_ps(self) -> None:
         asked = question(workers=30, ps=4)
         prediction = asked.answer()
-        found = advice.changes(asked, prediction)
+        found = search.changes(asked, prediction)
         assert "balanced" in found[0].text
         assert "ps:0 has 100% of all bytes for big" in found[0].text
         assert found[0].gain > 2
-        assert advice.saturated(prediction).startswith("ps:0")
+        assert search.saturated(prediction).startswith("ps:0")
         assert not any("workers" in each.text for each in found)
 
 

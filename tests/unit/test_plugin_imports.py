@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.plugin.imports import after_import
+from tensorwire.plugin.patches import after_import
 
 
 @pytest.fixture

@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 
 import tensorwire
-from tensorwire.bench.record import (
-    Host,
-    Noise,
-    Ratio,
-    Record,
-    Result,
-    StepMs,
-    StepsResult,
-    TrainResult,
-    TransferResult,
-)
+from tensorwire.bench.steps import StepsResult
+from tensorwire.bench.train import TrainResult
+from tensorwire.bench.transfer import TransferResult
 from tensorwire.errors import TensorwireError
+from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
 
 TRANSFER = TransferResult(
     protocol="grpc",
@@ -52,7 +45,7 @@ def record(command: str, result: Result) -> Record[Result]:
         results=[result],
         ratios={"grpc++/grpc": Ratio(2.5, (2.25, 2.75)), "grpc++/tcp": Ratio(0.9)},
         version="0.1.0",
-        host=Host(cpu="EPYC", cores=2, kernel="6.1"),
+        host=Machine(cpu="EPYC", cores=2, kernel="6.1"),
         ceilings={"tcp": 3800.0},
         noise=Noise(load_start=0.5, load_end=2.0, steal=0.01, scatter={"grpc": 0.05}),
         time="2026-01-31T12:00:00Z",

@@ -6,17 +6,11 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.record import (
-    Host,
-    Noise,
-    Ratio,
-    Record,
-    Result,
-    StepMs,
-    StepsResult,
-    TransferResult,
-)
-from tensorwire.report import experiments, terminal
+from tensorwire.bench.steps import StepsResult
+from tensorwire.bench.transfer import TransferResult
+from tensorwire.measure import comparison
+from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.report import terminal
 from tensorwire.report.progress import ProgressDisplay
 from tensorwire.units import number
 
@@ -29,7 +23,7 @@ TRANSFER = Record[Result](
         TransferResult("grpc++", False, 100.0, 1, 30, 2434.8, STEP, None),
     ],
     {"grpc++/grpc": Ratio(2.0, (1.9, 2.1)), "grpc++/tcp": Ratio(0.9, (0.88, 0.92))},
-    host=Host("EPYC", 2, "6.1"),
+    host=Machine("EPYC", 2, "6.1"),
     ceilings={"tcp": 3812.0},
     noise=Noise(0.25, 2.0, 0.001, {"grpc": 0.05, "tcp": 0.11}),
 )
@@ -42,7 +36,7 @@ def cells(line: str) -> list[str]:
 def test_a_transfer_is_a_table_with_each_protocol_and_each_ceiling_and_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    terminal.show([experiments.section(TRANSFER)])
+    terminal.show([comparison.section(TRANSFER)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Tensor transfer, 100 MB")
     rows = [cells(line) for line in lines if line.startswith("│")]
@@ -54,7 +48,7 @@ def test_a_transfer_is_a_table_with_each_protocol_and_each_ceiling_and_a_sentenc
 
 
 def test_the_noise_of_the_machine_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.show([experiments.section(TRANSFER)])
+    terminal.show([comparison.section(TRANSFER)])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
     assert "load average 0.2 before, 2.0 after" in line
     assert "0.1% of the CPU time stolen" in line
@@ -66,7 +60,7 @@ def test_small_steps_are_a_table_with_case_protocol_and_fusion_and_a_sentence(
 ) -> None:
     result = StepsResult("grpc++", True, "many", 0.8192, 200, 300, STEP)
     ratios = {"grpc++ fused/grpc tiny": Ratio(3.0), "grpc++ fused/grpc many": Ratio(8.0)}
-    terminal.show([experiments.section(Record("bench steps", "2.21.0", [result], ratios))])
+    terminal.show([comparison.section(Record("bench steps", "2.21.0", [result], ratios))])
     out = capsys.readouterr().out
     assert all(text in out for text in ("many", "grpc++ fused", "200", "82.1"))
     assert "grpc++ fused takes small steps 3.00 (tiny) and 8.00 (many) times as fast" in out
@@ -84,7 +78,7 @@ def test_a_ratio_that_the_rounds_do_not_support_is_warned_of_on_one_line(
     capsys: pytest.CaptureFixture[str], ratio: Ratio, says: str
 ) -> None:
     terminal.show(
-        [experiments.section(dataclasses.replace(TRANSFER, ratios={"grpc++/grpc": ratio}))]
+        [comparison.section(dataclasses.replace(TRANSFER, ratios={"grpc++/grpc": ratio}))]
     )
     lines = capsys.readouterr().out.splitlines()
     (warning,) = [line for line in lines if line.startswith("warning: ")]
@@ -100,11 +94,11 @@ def test_a_ratio_that_the_rounds_do_not_support_is_warned_of_on_one_line(
     ],
 )
 def test_a_noisy_machine_is_warned_of(noise: Noise, says: str) -> None:
-    assert experiments.section(dataclasses.replace(TRANSFER, noise=noise)).warnings == [says]
+    assert comparison.section(dataclasses.replace(TRANSFER, noise=noise)).warnings == [says]
 
 
 def test_without_ratios_there_is_no_ratio_table() -> None:
-    assert len(experiments.section(dataclasses.replace(TRANSFER, ratios={})).tables) == 1
+    assert len(comparison.section(dataclasses.replace(TRANSFER, ratios={})).tables) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.everything import what_is_left
-from tensorwire.bench.record import (
-    Host,
-    LayerResult,
-    Ratio,
-    Record,
-    Result,
-    StepMs,
-    TrainResult,
-    TransferResult,
-)
-from tensorwire.bench.suite import Suite, read
+from tensorwire.bench.all_layers import LayerResult, Suite, what_is_left
+from tensorwire.bench.train import TrainResult
+from tensorwire.bench.transfer import TransferResult
 from tensorwire.cli.main import main
+from tensorwire.measure.record import Machine, Ratio, Record, Result, StepMs
 from tensorwire.report import overview, terminal
+from tensorwire.report.runs import read
 
 STEP = StepMs(50.0, 55.0, 45.0)
 TRANSFER = Record[Result](
@@ -32,7 +25,7 @@ TRANSFER = Record[Result](
         TransferResult("grpc++", False, 100.0, 1, 30, 2000.0, STEP, None),
     ],
     {"grpc++/grpc": Ratio(2.0, (1.9, 2.1))},
-    host=Host("EPYC", 2, "6.1"),
+    host=Machine("EPYC", 2, "6.1"),
 )
 TRAIN = Record[Result](
     "bench train",
@@ -79,7 +72,7 @@ def test_runs_of_one_command_are_side_by_side_with_where_they_ran(
         results=[dataclasses.replace(TRANSFER.results[1], mb_per_s=4321.0)],
         ratios={"grpc++/grpc": Ratio(4.0, (3.8, 4.2))},
         version="9.9.9",
-        host=Host("Xeon", 64, "6.9"),
+        host=Machine("Xeon", 64, "6.9"),
     )
     faster.write(tmp_path / "after.json")
     status, out, _ = run(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import loader, runner
+from tensorwire.plugin import loader
+from tensorwire.run import environment as run_environment
 
 SHOW = """
 import json, os, sys
@@ -135,18 +136,18 @@ def test_a_protocol_that_is_neither_is_refused(tensorwire: Any, script: Path) ->
 
 
 def test_asking_for_fusion_reaches_the_plugin_through_the_environment() -> None:
-    plain = runner.environment(None, tensor_fuse=False, debug=False, inherited={})
-    fused = runner.environment(None, tensor_fuse=True, debug=False, inherited=plain)
-    inner = runner.environment(None, tensor_fuse=False, debug=False, inherited=fused)
+    plain = run_environment.environment(None, tensor_fuse=False, debug=False, inherited={})
+    fused = run_environment.environment(None, tensor_fuse=True, debug=False, inherited=plain)
+    inner = run_environment.environment(None, tensor_fuse=False, debug=False, inherited=fused)
     assert [env.get("TENSORWIRE_TENSOR_FUSE") for env in (plain, fused, inner)] == [None, "1", "1"]
 
 
 def test_a_run_within_a_run_takes_the_inner_protocol() -> None:
-    outer = runner.environment(
+    outer = run_environment.environment(
         "grpc++", tensor_fuse=False, debug=False, inherited={"PYTHONPATH": "/mine"}
     )
-    inner = runner.environment("grpc", tensor_fuse=False, debug=False, inherited=outer)
-    assert inner[runner.PROTOCOL_VARIABLE] == "grpc"
+    inner = run_environment.environment("grpc", tensor_fuse=False, debug=False, inherited=outer)
+    assert inner[run_environment.PROTOCOL_VARIABLE] == "grpc"
     assert inner["PYTHONPATH"] == outer["PYTHONPATH"]
     assert inner["PYTHONPATH"].endswith(":/mine")
 

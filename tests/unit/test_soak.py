@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.survival import Holdings
 from soak import soak
-from tensorwire.bench.survival import Holdings
 
 BEFORE = {"ps:1": Holdings(25, 100, 600.0)}
 DISTURBANCES = 60

@@ -1,4 +1,4 @@
-from tensorwire.bench.survival_task import cause_of
+from harness.survival_task import cause_of
 
 ALONE = """From /job:worker/replica:0/task:1:
 grpc++: /job:ps/replica:0/task:0 has been silent for 2 s

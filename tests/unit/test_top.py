@@ -19,23 +19,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tensorwire.monitor import announce
-from tensorwire.monitor.figures import (
-    PoolFigures,
-    ProcessFigures,
-    ReactorFigures,
+from tensorwire.metrics import observed_job
+from tensorwire.metrics.rates import JobRates, between, by_cluster, find_imbalances, job_rates
+from tensorwire.metrics.task_metrics import (
+    PeerTraffic,
+    PoolMetrics,
+    ProcessMetrics,
+    ReactorMetrics,
     ServedTask,
-    TaskFigures,
-    TensorFigures,
-    Traffic,
-    VariableFigures,
+    TaskMetrics,
+    TensorMetrics,
+    VariableMetrics,
 )
-from tensorwire.monitor.rates import JobRates, between, by_cluster, find_imbalances, job_rates
 from tensorwire.report.top import screen
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 MB = 1_000_000
-ZERO = dict.fromkeys([field.name for field in dataclasses.fields(Traffic)][2:], 0)
+ZERO = dict.fromkeys([field.name for field in dataclasses.fields(PeerTraffic)][2:], 0)
 
 
 def full_name(task: str) -> str:
@@ -45,13 +45,13 @@ def full_name(task: str) -> str:
 
 def figures(
     task: str, seconds: float, out_mb: float = 0.0, cores: float = 0.0, **counts: Any
-) -> TaskFigures:
+) -> TaskMetrics:
     """What a task counted that has run for `seconds` at a steady rate."""
     name, peer = full_name(task), full_name("worker:0")
     sent = int(out_mb * MB * seconds)
     pid = 100 + sum(map(ord, task))
-    return TaskFigures(
-        process=ProcessFigures("here", pid, 4, 0.0, cores * seconds, 512 * MB),
+    return TaskMetrics(
+        process=ProcessMetrics("here", pid, 4, 0.0, cores * seconds, 512 * MB),
         clock_us=int(seconds * 1e6),
         recv_tensors=0,
         pushed_tensors=0,
@@ -61,10 +61,10 @@ def figures(
         fused_messages=0,
         fused_tensors=0,
         recv_waiting_us=int(counts.get("waiting", 0.0) * seconds * 1e6),
-        pool=PoolFigures(),
+        pool=PoolMetrics(),
         tasks=(ServedTask(name, 0),),
         peers=(
-            Traffic(
+            PeerTraffic(
                 name,
                 peer,
                 **{
@@ -78,18 +78,18 @@ def figures(
             ),
         ),
         reactors=(
-            ReactorFigures(name, 0, int(1e5 * seconds)),
-            ReactorFigures(name, 1, int(4e5 * seconds)),
+            ReactorMetrics(name, 0, int(1e5 * seconds)),
+            ReactorMetrics(name, 1, int(4e5 * seconds)),
         ),
         tensors=(
-            TensorFigures(name, peer, "out", "embedding/read", 1, sent * 9 // 10, 0, 0),
-            TensorFigures(name, peer, "out", "", 1, sent - sent * 9 // 10, 0, 0),
-            TensorFigures(name, peer, "fused", "bias/read", 1, sent // 2, 0, 0),
+            TensorMetrics(name, peer, "out", "embedding/read", 1, sent * 9 // 10, 0, 0),
+            TensorMetrics(name, peer, "out", "", 1, sent - sent * 9 // 10, 0, 0),
+            TensorMetrics(name, peer, "fused", "bias/read", 1, sent // 2, 0, 0),
         ),
     )
 
 
-def job(seconds: float) -> list[TaskFigures]:
+def job(seconds: float) -> list[TaskMetrics]:
     return [
         figures("worker:10", seconds, 1.0, 0.9, waiting=0.75),
         figures("worker:2", seconds, 1.0, 1.0, waiting=0.25),
@@ -132,7 +132,7 @@ def test_the_hot_task_is_out_of_balance_and_the_others_are_not() -> None:
 
 
 def test_the_hot_tensor_is_named_for_its_variable_where_a_task_knows_it() -> None:
-    known = VariableFigures("embedding", full_name("ps:0"), 4 * MB, "embedding/read")
+    known = VariableMetrics("embedding", full_name("ps:0"), 4 * MB, "embedding/read")
     master = dataclasses.replace(figures("worker:2", 12), variables=(known,))
     (ps,) = job_rates([figures("ps:0", 10, 832.0)], [figures("ps:0", 12, 832.0), master]).tasks
     assert ps.hot is not None
@@ -150,10 +150,10 @@ def test_a_job_that_is_even_or_idle_or_alone_is_in_balance() -> None:
     assert find_imbalances([]) == []
 
 
-def in_cluster(cluster: str, tasks: list[TaskFigures]) -> list[TaskFigures]:
+def in_cluster(cluster: str, tasks: list[TaskMetrics]) -> list[TaskMetrics]:
     """The same tasks as processes of another job on the host."""
 
-    def moved(task: TaskFigures) -> TaskFigures:
+    def moved(task: TaskMetrics) -> TaskMetrics:
         pid = task.process.pid + 1000 * ord(cluster[0])
         return dataclasses.replace(
             task,
@@ -165,7 +165,7 @@ def in_cluster(cluster: str, tasks: list[TaskFigures]) -> list[TaskFigures]:
 
 
 def test_two_jobs_of_one_user_are_told_apart() -> None:
-    def even(seconds: float) -> list[TaskFigures]:
+    def even(seconds: float) -> list[TaskMetrics]:
         return [figures(f"ps:{i}", seconds, 90.0) for i in range(3)]
 
     looks = [[*in_cluster("a:1", job(s)), *in_cluster("b:1", even(s))] for s in (10, 12)]
@@ -201,12 +201,12 @@ TASK = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
     from test_top import figures
-    from tensorwire.monitor import announce, endpoint
+    from tensorwire.metrics import endpoint, observed_job
     began = time.monotonic()
     def now():
         return figures("ps:0", 1 + time.monotonic() - began, 50.0)
     address = endpoint.serve(now, port=0).address
-    announce.announce(address)
+    observed_job.announce(address)
     print(address, flush=True)
     time.sleep(100)
 """
@@ -215,7 +215,7 @@ TASK = """if True:
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "runtime"
-    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(folder))
     return folder
 
 

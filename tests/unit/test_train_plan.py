@@ -6,11 +6,10 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.record import Ratio, Record, TrainResult
-from tensorwire.bench.train import TrainPlan
+from tensorwire.bench.train import TrainPlan, TrainResult, verdicts
 from tensorwire.errors import UsageError
-from tensorwire.report import experiments
-from tensorwire.report.training import verdicts
+from tensorwire.measure import comparison
+from tensorwire.measure.record import Ratio, Record
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])
@@ -72,7 +71,7 @@ def test_one_protocol_has_no_verdict() -> None:
 
 def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:
     results = [result("grpc", 40.0, 0.66), result("grpc++", 90.0, 0.66)]
-    table = experiments.section(Record("bench train", "2.21.0", results, {})).tables[0]
+    table = comparison.section(Record("bench train", "2.21.0", results, {})).tables[0]
 
     assert [row[3] for row in table.rows] == ["-", "-"]
     assert table.title == "Wide & Deep on flights"
@@ -80,7 +79,7 @@ def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:
 
 def test_the_title_says_what_trained() -> None:
     trained = dataclasses.replace(result("grpc", 40.0, 0.66), ps=2, workers=3, batch_size=256)
-    table = experiments.section(Record("demo", "2.21.0", [trained], {})).tables[0]
+    table = comparison.section(Record("demo", "2.21.0", [trained], {})).tables[0]
 
     assert table.title.endswith(": 2 ps, 3 workers, batches of 256")
 
@@ -88,7 +87,7 @@ def test_the_title_says_what_trained() -> None:
 def test_more_steps_are_what_a_doubtful_training_needs() -> None:
     doubtful = Record("demo", "2.21.0", [result("grpc", 40.0, 0.66)], {"a/b": Ratio(2, (1, 3))})
 
-    (warning,) = experiments.section(doubtful).warnings
+    (warning,) = comparison.section(doubtful).warnings
 
     assert "1.00 to 3.00" in warning
     assert "--steps" in warning

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensorwire import __version__
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, paths
+from tensorwire.plugin import cache, compiler, tensorflow_install
 
 Buffer = NDArray[np.uint8]
 
@@ -122,7 +122,7 @@ class RawTcp:
     """Raw TCP streams; native/raw/tcp.h."""
 
     def __init__(self) -> None:
-        self._library = _Library(paths.raw_library())
+        self._library = _Library(tensorflow_install.raw_library())
 
     def receive(self, descriptor: int, buffer: Buffer) -> None:
         """Receives blocks, a buffer at a time, until the sender ends the stream."""
@@ -159,7 +159,7 @@ def rpc_end(protocol: str) -> RpcEnd:
         TensorwireError: there is none of them; the message says what to install.
     """
     if protocol == "grpc++":
-        return NativeRpc(paths.raw_library())
+        return NativeRpc(tensorflow_install.raw_library())
     if protocol != "grpc":
         return NativeRpc(Path(protocol))
     installed = compiler.package_flags("grpc++")
@@ -185,7 +185,7 @@ def rpc_recipe(
 
     Without `source` that is grpc_rpc.cc.
     """
-    folder = paths.native_folder() / "raw"
+    folder = tensorflow_install.native_folder() / "raw"
     units = (folder / "load.cc", source or folder / "grpc_rpc.cc")
     name = f"{units[1].stem}.so"
     flags = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")

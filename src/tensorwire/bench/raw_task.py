@@ -1,9 +1,4 @@
-"""An end of what is measured without TensorFlow: `python -m tensorwire.bench.raw_task`.
-
-The process that started it asks by JSON messages (`lab.channel`). The first is {"part", …}:
-{"part": "rpc", "protocol"} for a server or a client of raw RPC (`RpcTask`), or {"part": "tcp",
-"message_size"} for a sender or a receiver of raw TCP streams (`TcpTask`). Then {"do": a public
-method, its arguments} are answered one by one.
+"""The ends of what is measured without TensorFlow: raw RPC, and raw TCP streams.
 
 Every page of a buffer was written before it is used, so no step pays for page faults, and the
 sockets are as the kernel makes them.
@@ -16,19 +11,18 @@ import os
 import socket
 import threading
 import time
-import traceback
-from collections.abc import Callable
 
 import numpy as np
 
 from tensorwire.bench.raw import Buffer, RawTcp, rpc_end
 from tensorwire.errors import TensorwireError
-from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.lab.channel import Message
+from tensorwire.measure.task import HostedTask, request, used_cpu_s
 
 _CONNECT_TIMEOUT_S = 30.0
 
 
-class RpcTask:
+class RpcTask(HostedTask):
     """A server or a client."""
 
     def __init__(self, protocol: str) -> None:
@@ -37,15 +31,18 @@ class RpcTask:
     def ready(self) -> Message:
         return {"implementation": self._end.implementation}
 
+    @request
     def serve(self, host: str, port: int, threads: int, response_size: int) -> Message:
         return {"port": self._end.serve(host, port, threads, response_size)}
 
+    @request
     def connect(self, address: str, channels: int) -> Message:
         # As many threads as can do something at once.
         threads = min(channels, len(os.sched_getaffinity(0)))
         self._end.connect(address, channels, threads, _CONNECT_TIMEOUT_S)
         return {}
 
+    @request
     def ask(
         self,
         requests: int,
@@ -54,22 +51,23 @@ class RpcTask:
         response_size: int,
         timeout_s: float,
     ) -> Message:
-        cpu_s = time.process_time()
+        cpu_s = used_cpu_s()
         seconds, latency_us = self._end.ask(
             requests, concurrency, request_size, response_size, timeout_s
         )
         return {
             "seconds": seconds,
             "latency_us": np.rint(latency_us).astype(int).tolist(),
-            "cpu_s": time.process_time() - cpu_s,
+            "cpu_s": used_cpu_s() - cpu_s,
         }
 
+    @request
     def cpu(self) -> Message:
-        return {"cpu_s": time.process_time()}
+        return {"cpu_s": used_cpu_s()}
 
 
-class TcpTask:
-    """A sender, with a second buffer for memcpy, or a receiver."""
+class TcpTask(HostedTask):
+    """A sender or a receiver."""
 
     def __init__(self, message_size: int) -> None:
         self._message_size = message_size
@@ -77,9 +75,7 @@ class TcpTask:
         self._streams: list[socket.socket] = []
         self._buffers: list[Buffer] = []
 
-    def ready(self) -> Message:
-        return {}
-
+    @request
     def receive(self, host: str, port: int) -> Message:
         """Announces a port; from then on every stream that comes is received to its end."""
         family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
@@ -107,6 +103,7 @@ class TcpTask:
     def _buffer(self, value: int) -> Buffer:
         return np.full(self._message_size, value, dtype=np.uint8)
 
+    @request
     def connect(self, host: str, port: int, streams: int) -> Message:
         for _ in range(streams):
             try:
@@ -121,6 +118,7 @@ class TcpTask:
             self._buffers.append(self._buffer(2))
         return {}
 
+    @request
     def tcp(self, iters: int, streams: int = 1, messages: int = 1) -> Message:
         """Blocks of `messages` on each of `streams`, each acknowledged when all of it is there."""
         descriptors = [stream.fileno() for stream in self._streams[:streams]]
@@ -128,39 +126,23 @@ class TcpTask:
             "step_s": [self._tcp.send(descriptors, self._buffers, messages) for _ in range(iters)]
         }
 
+
+class MemcpyTask(HostedTask):
+    """A buffer, and another that it is copied to."""
+
+    def __init__(self, message_size: int) -> None:
+        self._copied = np.full(message_size, 2, dtype=np.uint8)
+        self._copy = np.full(message_size, 3, dtype=np.uint8)
+
+    @request
     def memcpy(self, iters: int) -> Message:
-        copy_to = self._buffer(3)
         times = []
         gc.disable()
         try:
             for _ in range(iters):
                 begin = time.perf_counter()
-                np.copyto(copy_to, self._buffers[0])
+                np.copyto(self._copy, self._copied)
                 times.append(time.perf_counter() - begin)
         finally:
             gc.enable()
         return {"step_s": times}
-
-
-PARTS: dict[str, Callable[..., RpcTask | TcpTask]] = {"rpc": RpcTask, "tcp": TcpTask}
-
-
-def main() -> None:
-    end = TaskEnd()
-    setup = end.receive()
-    if setup is None:
-        return
-    try:
-        task = PARTS[setup.pop("part")](**setup)
-        end.send(task.ready())
-        while (message := end.receive()) is not None:
-            method: Callable[..., Message] = getattr(task, message.pop("do"))
-            end.send(method(**message))
-    except TensorwireError as error:
-        traceback.print_exc()
-        end.send({"error": str(error)})
-    os._exit(0)  # threads of ours and of gRPC's run on, and have nothing to put in order
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.raw_ends import (
+from tensorwire.bench.raw_processes import (
     CLIENT,
     SERVER,
     End,
@@ -33,11 +30,20 @@ from tensorwire.bench.raw_ends import (
     remote_server,
     serve_remote,
 )
-from tensorwire.bench.record import Record, RpcResult
-from tensorwire.bench.sides import PROTOCOLS, Watcher, compare
+from tensorwire.bench.raw_task import RpcTask
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compared, latency_bars
+from tensorwire.measure.contenders import PROTOCOLS
+from tensorwire.measure.experiment import Case, Side, measure
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import LabDocument, LatencyUs, Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Chart, Line, Lines, Section, Table
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import Watcher
+from tensorwire.units import data_size, number
 
 COMMAND = "bench rpc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1
@@ -49,6 +55,48 @@ _LONGEST_ROUND = 300_000  # requests, whose times are kept one by one
 _SLOWEST_REQUESTS_PER_S = 100.0
 _SLOWEST_BYTES_PER_S = 20e6
 _PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class RpcResult(Result):
+    """`bench rpc`: one protocol without TensorFlow."""
+
+    commands = (
+        "bench rpc",
+        "benchmarks/peers",
+    )
+    more_rounds_by = "--rounds"
+
+    protocol: str
+    implementation: str
+    """"engine" (tensorwire's), "grpc C++ 1.51.1" or "grpcio 1.76.0" (in Python)."""
+    message_size: int
+    """Bytes of a request, which the server receives whole and throws away."""
+    response_size: int
+    concurrency: int
+    """Requests on their way at a time, over all channels; 0: as many as the peer likes."""
+    channels: int
+    """Each is a TCP connection."""
+    server_threads: int
+    """Threads of the server that move bytes: completion queues of gRPC, reactors of the engine."""
+    requests: int
+    """Measured requests."""
+    requests_per_s: float
+    mb_per_s: float
+    """MB of requests a second; responses do not count."""
+    latency_us: LatencyUs | None
+    """None where it is not known."""
+    cpu_us_per_request: float | None
+    """CPU time of both ends; None where it is not known."""
+
+    @property
+    def metric(self) -> Metric:
+        of = f"RPC, {data_size(self.message_size)}, {self.concurrency} on their way"
+        return Metric(of, self.protocol, self.requests_per_s, "/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
 
 
 @dataclass(frozen=True)
@@ -104,69 +152,86 @@ class RpcPlan:
     @property
     def blocks(self) -> int:
         """How often the watcher is advanced."""
+        return len(self.shares)
+
+    @property
+    def shares(self) -> Sequence[int | None]:
+        """Requests of each round; None: what fills it."""
         if self.total_message is None:
-            return self.rounds
-        return len(stats.split(self.total_message, self.rounds))
+            return [None] * self.rounds
+        return statistics.split(self.total_message, self.rounds)
 
 
-@dataclass
-class RpcSide:
-    """A server and a client of one implementation, and what they showed so far."""
+class RpcSide(Side[None, RpcResult]):
+    """A server and a client of one implementation, which run."""
 
-    protocol: str
-    server: End
-    client: End
-    implementation: str
-    address: str
-    """Where the server's host is reached, "host:port"; see `port_of`."""
-    seconds_a_request: list[list[float]] = field(default_factory=list)
-    """A round, and in it one figure."""
-    latency_us: list[NDArray[np.int32]] = field(default_factory=list)
-    cpu_s: float = 0.0
-    requests: int = 0
+    def __init__(
+        self,
+        protocol: str,
+        plan: RpcPlan,
+        server: End,
+        client: End,
+        implementation: str,
+        address: str,
+        server_at: str,
+    ) -> None:
+        """`address`: where the server's host is reached; `server_at`: where it listens, "" for all
+        of its addresses."""
+        self.name = protocol
+        self.protocol = protocol
+        self.address = address
+        self._plan = plan
+        self._server = server
+        self._client = client
+        self._implementation = implementation
+        self._server_at = server_at
+        self._filling = 1
+        self._latency_us: list[NDArray[np.int32]] = []
+        self._cpu_s = 0.0
 
-    def connect(self, plan: RpcPlan, server_at: str) -> None:
-        """Makes the server listen at the host `server_at`, "" for all, and the client reach it."""
+    def wait_started(self, watcher: Watcher) -> None:
+        """Makes the server listen and the client connect; see `port_of`."""
+        plan = self._plan
         host, port = split_address(self.address)
         port = port_of(self.protocol, port)
-        self.server.ask(
+        self._server.ask(
             {
                 "do": "serve",
-                "host": server_at,
+                "host": self._server_at,
                 "port": port,
                 "threads": plan.threads,
                 "response_size": plan.response_size,
             }
         )
         bracketed = f"[{host}]" if ":" in host else host
-        self.client.ask(
+        self._client.ask(
             {"do": "connect", "address": f"{bracketed}:{port}", "channels": plan.connections}
         )
 
-    def warm_up(self, plan: RpcPlan) -> int:
-        """Returns how many requests fill a round."""
-        requests = plan.in_flight
+    def warm_up(self, what: None) -> None:
+        """Finds how many requests fill a round."""
+        requests = self._plan.in_flight
         while True:
-            seconds = float(self._ask(plan, requests)["seconds"])
+            seconds = float(self._ask(requests)["seconds"])
             if seconds > _ROUND_S / 3 or requests > _LONGEST_ROUND:
                 break
             requests *= 4
         fitting = min(_LONGEST_ROUND, round(requests / seconds * _ROUND_S))
-        return max(plan.in_flight, fitting)
+        self._filling = max(self._plan.in_flight, fitting)
 
-    def block(self, plan: RpcPlan, requests: int) -> None:
-        """Measures `requests` of them."""
+    def block(self, what: None, requests: int | None) -> list[float]:
+        count = requests or self._filling
         cpu_s = self._server_cpu_s()
-        asked = self._ask(plan, requests)
-        self.cpu_s += asked["cpu_s"] + self._server_cpu_s() - cpu_s
-        self.seconds_a_request.append([asked["seconds"] / requests])
-        self.latency_us.append(np.asarray(asked["latency_us"], dtype=np.int32))
-        self.requests += requests
+        asked = self._ask(count)
+        self._cpu_s += asked["cpu_s"] + self._server_cpu_s() - cpu_s
+        self._latency_us.append(np.asarray(asked["latency_us"], dtype=np.int32))
+        return [asked["seconds"] / count]
 
     def _server_cpu_s(self) -> float:
-        return float(self.server.ask({"do": "cpu"})["cpu_s"])
+        return float(self._server.ask({"do": "cpu"})["cpu_s"])
 
-    def _ask(self, plan: RpcPlan, requests: int) -> Message:
+    def _ask(self, requests: int) -> Message:
+        plan = self._plan
         moved_bytes = requests * (plan.message_size + plan.response_size)
         timeout_s = (
             _PATIENCE_S + requests / _SLOWEST_REQUESTS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
@@ -179,39 +244,40 @@ class RpcSide:
             "response_size": plan.response_size,
             "timeout_s": timeout_s,
         }
-        return self.client.ask(message, timeout_s + _PATIENCE_S)
+        return self._client.ask(message, timeout_s + _PATIENCE_S)
 
-    def result(self, plan: RpcPlan) -> RpcResult:
-        """The figures of all rounds."""
-        seconds = stats.typical_s(self.seconds_a_request)
+    def result(self, case: Case[None], rounds: Rounds) -> RpcResult:
+        plan = self._plan
+        seconds = statistics.typical_s(rounds)
+        requests = sum(map(len, self._latency_us))
         return RpcResult(
             protocol=self.protocol,
-            implementation=self.implementation,
+            implementation=self._implementation,
             message_size=plan.message_size,
             response_size=plan.response_size,
             concurrency=plan.in_flight,
             channels=plan.connections,
             server_threads=plan.threads,
-            requests=self.requests,
+            requests=requests,
             requests_per_s=1 / seconds,
             mb_per_s=plan.message_size / seconds / 1e6,
-            latency_us=stats.latency_us(self.latency_us),
-            cpu_us_per_request=self.cpu_s / self.requests * 1e6,
+            latency_us=statistics.latency_us(self._latency_us),
+            cpu_us_per_request=self._cpu_s / requests * 1e6,
         )
 
 
 def _setup(speaks: str) -> Message:
-    return {"part": "rpc", "protocol": speaks}
+    return {"protocol": speaks}
 
 
 @contextlib.contextmanager
 def local_sides(
     plan: RpcPlan,
     watcher: Watcher,
-    places: Places = HERE,
+    host_pool: HostPool = THIS_MACHINE,
     libraries: Mapping[str, Path] | None = None,
 ) -> Iterator[list[RpcSide]]:
-    """A side for each protocol of `plan`, connected.
+    """A side for each protocol of `plan`, whose processes run.
 
     `libraries`: what speaks a protocol that this package does not know (native/raw/rpc.h).
     """
@@ -221,31 +287,34 @@ def local_sides(
         started = []
         for name in plan.protocols:
             setup = _setup(str((libraries or {}).get(name, name)))
-            processes = RawProcesses({SERVER: setup, CLIENT: setup}, places)
+            processes = RawProcesses(RpcTask, {SERVER: setup, CLIENT: setup}, host_pool)
             started.append((name, stack.enter_context(processes)))
         sides = []
         for name, processes in started:
             ready = processes.wait_started(watcher)
-            side = RpcSide(
-                name,
-                processes.end(SERVER),
-                processes.end(CLIENT),
-                ready[CLIENT]["implementation"],
-                processes.address(SERVER),
+            address = processes.address(SERVER)
+            sides.append(
+                RpcSide(
+                    name,
+                    plan,
+                    processes.end(SERVER),
+                    processes.end(CLIENT),
+                    ready[CLIENT]["implementation"],
+                    address,
+                    split_address(address)[0],
+                )
             )
-            side.connect(plan, split_address(side.address)[0])
-            sides.append(side)
         yield sides
 
 
-def run(plan: RpcPlan, watcher: Watcher, places: Places = HERE) -> Record[RpcResult]:
+def run(plan: RpcPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Record[RpcResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: there is no gRPC here, or a task failed or did not answer in time.
     """
-    with local_sides(plan, watcher, places) as sides:
-        return dataclasses.replace(_measure(plan, sides, watcher), lab=places.document)
+    with local_sides(plan, watcher, host_pool) as sides:
+        return _measure(plan, sides, watcher, host_pool.document)
 
 
 def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[RpcResult]:
@@ -257,7 +326,7 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the clients")
         clients = {
-            name: stack.enter_context(RawProcesses({CLIENT: _setup(name)}))
+            name: stack.enter_context(RawProcesses(RpcTask, {CLIENT: _setup(name)}))
             for name in plan.protocols
         }
         ready = {name: client.wait_started(watcher) for name, client in clients.items()}
@@ -272,15 +341,17 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
         for name, client in clients.items():
             here = ready[name][CLIENT]["implementation"]
             there = answer["implementations"][name]
-            side = RpcSide(
-                name,
-                RemoteEnd(peer, name),
-                client.end(CLIENT),
-                here if here == there else f"{here} to {there}",
-                target.address,
+            sides.append(
+                RpcSide(
+                    name,
+                    plan,
+                    RemoteEnd(peer, name),
+                    client.end(CLIENT),
+                    here if here == there else f"{here} to {there}",
+                    target.address,
+                    "",
+                )
             )
-            side.connect(plan, "")
-            sides.append(side)
         return _measure(plan, sides, watcher)
 
 
@@ -296,7 +367,7 @@ def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> 
 
         def start(wants: Message) -> tuple[Message, Mapping[str, End]]:
             servers = {
-                name: stack.enter_context(RawProcesses({SERVER: _setup(name)}))
+                name: stack.enter_context(RawProcesses(RpcTask, {SERVER: _setup(name)}))
                 for name in wants["protocols"]
             }
             implementations = {
@@ -326,23 +397,93 @@ def _check_memory(plan: RpcPlan) -> None:
         )
 
 
-def _measure(plan: RpcPlan, sides: Sequence[RpcSide], watcher: Watcher) -> Record[RpcResult]:
-    noise = NoiseWatch()
-    watcher.activity("warming up")
-    filling = {side.protocol: side.warm_up(plan) for side in sides}
-    watcher.activity("measuring")
-    rounds: Sequence[int | None] = [None] * plan.rounds
-    if plan.total_message is not None:
-        rounds = stats.split(plan.total_message, plan.rounds)
-    for requests in rounds:
-        for side in sides:
-            side.block(plan, requests or filling[side.protocol])
-        watcher.advance()
-    of_sides = {side.protocol: side.seconds_a_request for side in sides}
-    return Record(
-        COMMAND,
-        tensorflow=None,
-        results=[side.result(plan) for side in sides],
-        ratios=compare(of_sides, [("grpc++", "grpc")]),
-        noise=noise.seen(of_sides),
+def _measure(
+    plan: RpcPlan,
+    sides: Sequence[RpcSide],
+    watcher: Watcher,
+    lab: LabDocument | None = None,
+) -> Record[RpcResult]:
+    return measure(COMMAND, sides, [Case("requests", None, plan.shares)], watcher, lab=lab)
+
+
+def _section(record: Record[RpcResult]) -> Section:
+    first = record.results[0]
+    by_size: dict[int, list[RpcResult]] = {}
+    for result in record.results:
+        by_size.setdefault(result.message_size, []).append(result)
+    table = Table(
+        f"Raw RPC: so many bytes there, {first.response_size} back (MB = 10^6 bytes)",
+        [
+            "protocol",
+            "by",
+            "bytes",
+            "in flight",
+            "channels",
+            "threads",
+            "requests/s",
+            "MB/s",
+            "us p50",
+            "p99",
+            "CPU us",
+        ],
+        [[_row(r) for r in rows] for rows in by_size.values()],
+        text_columns=2,
     )
+    charts: list[Chart] = []
+    for size, rows in by_size.items():
+        what = f"requests of {data_size(size)}"
+        charts.append(
+            Bars(
+                f"A second, {what}",
+                "/s",
+                [Bar(r.protocol, r.requests_per_s, r.protocol) for r in rows],
+            )
+        )
+        charts.append(
+            latency_bars(
+                f"Time of one of the {what}",
+                [(r.protocol, r.latency_us) for r in rows if r.latency_us is not None],
+            )
+        )
+    if len(by_size) > 1:
+        charts = [rpc_lines(record)]
+    headline = ""
+    if len(by_size) == 1:
+        headline = compared(record.ratios, f"moves requests of {data_size(first.message_size)}")
+    if len(by_size) > 1:
+        title = "Raw RPC over sizes"
+    else:
+        title = f"Raw RPC, {data_size(first.message_size)}, {first.concurrency} in flight"
+    return Section(title, headline, charts, [table])
+
+
+def rpc_lines(record: Record[RpcResult]) -> Lines:
+    """The rate of each protocol over the request's size."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for r in record.results:
+        points.setdefault(r.protocol, []).append((r.message_size, r.mb_per_s))
+    by = dict.fromkeys(f"{r.protocol} by {r.implementation}" for r in record.results)
+    return Lines(
+        "A request, without TensorFlow",
+        "MB/s",
+        [Line(protocol, of_protocol) for protocol, of_protocol in points.items()],
+        f"MB/s, MB = 10^6 bytes; both axes are logarithmic; {', '.join(by)}.",
+    )
+
+
+def _row(r: RpcResult) -> list[str]:
+    latency = ["-", "-"]
+    if r.latency_us is not None:
+        latency = [number(r.latency_us.p50), number(r.latency_us.p99)]
+    return [
+        r.protocol,
+        r.implementation,
+        str(r.message_size),
+        str(r.concurrency) if r.concurrency else "-",
+        str(r.channels),
+        str(r.server_threads),
+        number(r.requests_per_s),
+        number(r.mb_per_s),
+        *latency,
+        "-" if r.cpu_us_per_request is None else number(r.cpu_us_per_request),
+    ]

@@ -10,33 +10,27 @@ the ps its share.
 
 from __future__ import annotations
 
-import contextlib
 import resource
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.payloads import check_message_size
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, ServeResult
-from tensorwire.bench.sides import (
-    DEFAULT_SETTING,
-    PROTOCOLS,
-    ClusterProcesses,
-    Setting,
-    Watcher,
-    answer,
-    ask,
-    compare,
-    task_argv,
-    wait_started,
-)
+from tensorwire.bench.serve_task import ClientsTask, PsTask, check_message_size
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab import Task
 from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compared, latency_bars
+from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Setting
+from tensorwire.measure.experiment import Case, Side, measure
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import LatencyUs, Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import TaskProcesses, Watcher, wait_started
+from tensorwire.units import number
 
+COMMAND = "bench serve"
 _WARM_UP_REQUESTS = 2000
 _CONNECT_TIMEOUT_S = 60.0
 _SLOWEST_REQUESTS_PER_S = 100.0
@@ -45,6 +39,46 @@ _SLOWEST_BYTES_PER_S = 20e6
 _OTHER_DESCRIPTORS = 500
 _MOST_CLIENTS = 20_000
 _DEFAULT_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class ServeResult(Result):
+    """`bench serve`: one protocol, one ps asked by many clients."""
+
+    commands = ("bench serve",)
+    more_rounds_by = "--requests"
+
+    protocol: str
+    clients: int
+    """Each with a connection of its own."""
+    in_flight: int
+    """Requests of each client on their way."""
+    message_size: int
+    """Mean bytes of a tensor."""
+    payload: str
+    """"uniform", "random" or "skewed"."""
+    requests: int
+    """Measured requests."""
+    requests_per_s: float
+    mb_per_s: float
+    latency_us: LatencyUs
+    ps_cpu_us_per_request: float
+    """CPU time of the ps's process."""
+    ps_threads: int
+
+    @property
+    def metric(self) -> Metric:
+        of = f"One ps, {self.clients} clients with {self.in_flight} request(s), "
+        return Metric(
+            f"{of}{self.payload} payload of {self.message_size} bytes",
+            self.protocol,
+            self.requests_per_s,
+            "/s",
+        )
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
 
 
 @dataclass(frozen=True)
@@ -81,7 +115,7 @@ class ServePlan:
     @property
     def shares(self) -> list[int]:
         """Requests of each round."""
-        return stats.split(self.requests, self.rounds)
+        return statistics.split(self.requests, self.rounds)
 
     @property
     def blocks(self) -> int:
@@ -89,97 +123,80 @@ class ServePlan:
         return len(self.shares)
 
 
-@dataclass
-class _Measured:
-    """What one side showed so far."""
-
-    seconds_a_request: list[list[float]] = field(default_factory=list)
-    """A round, and in it one figure."""
-    latency_us: list[list[int]] = field(default_factory=list)
-    ps_cpu_s: float = 0.0
-    bytes: int = 0
-
-
-class ServeSide(ClusterProcesses):
+class ServeSide(TaskProcesses, Side[None, ServeResult]):
     """One ps and its clients, of a protocol."""
 
-    def __init__(self, protocol: str, plan: ServePlan, places: Places = HERE) -> None:
-        super().__init__(places.cluster({"ps": 1, "clients": 1}))
+    def __init__(self, protocol: str, plan: ServePlan, host_pool: HostPool = THIS_MACHINE) -> None:
+        super().__init__(host_pool.cluster({"ps": 1, "clients": 1}))
+        self.name = protocol
         self.protocol = protocol
-        self.tensorflow = ""
-        self.measured = _Measured()
         self._plan = plan
         self._step = 0
-        self._ps: Task
-        self._clients: Task
+        self._latency_us: list[list[int]] = []
+        self._ps_cpu_s = 0.0
+        self._bytes = 0
 
     def _start(self) -> None:
-        self._ps, self._clients = (
-            self._cluster.start(
-                part,
-                0,
-                task_argv("serve_task"),
-                env=self._plan.setting.task_environment(),
-                channel=True,
-            )
-            for part in ("ps", "clients")
-        )
         # The ps sizes its thread pools by its cluster. Nobody listens at these addresses, and
         # nobody connects to them.
         workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
-        spec = {"ps": [self._ps.address], "worker": workers}
-        descriptors = self._plan.clients + _OTHER_DESCRIPTORS
-        common: Message = {"protocol": self.protocol, "descriptors": descriptors}
-        self._ps.channel.send({"part": "ps", "spec": spec, **common})
-        self._clients.channel.send({"part": "clients", **common})
+        common: Message = {
+            "protocol": self.protocol,
+            "descriptors": self._plan.clients + _OTHER_DESCRIPTORS,
+        }
+        spec = {"ps": self._cluster.spec["ps"], "worker": workers}
+        env = self._plan.setting.task_environment()
+        self._start_task("ps", PsTask, {"spec": spec, **common}, env)
+        self._start_task("clients", ClientsTask, common, env)
 
     @property
     def _port(self) -> int:
-        port = int(self._ps.address.rpartition(":")[2])
+        port = int(self.address("ps").rpartition(":")[2])
         return data_port(port) if self.protocol == "grpc++" else port
 
-    def connect(self, watcher: Watcher) -> None:
+    def wait_started(self, watcher: Watcher) -> None:
+        """Returns when the ps runs and there are clients."""
+        for process in self._processes.values():
+            self.tensorflow = wait_started(self._cluster, process, watcher)
+        incarnation = self._ask("ps", {"do": "incarnation"})["incarnation"]
+        self._ask(
+            "clients",
+            {
+                "do": "connect",
+                "address": f"{self.address('ps').rpartition(':')[0]}:{self._port}",
+                "clients": self._plan.clients,
+                "incarnation": incarnation,
+            },
+        )
+
+    def warm_up(self, what: None) -> None:
         """Returns when every client has been answered.
 
         Raises:
             TensorwireError: the clients do not have a connection each.
         """
-        for task in (self._ps, self._clients):
-            self.tensorflow = wait_started(self._cluster, task, watcher)
-        incarnation = ask(self._cluster, self._ps, {"do": "incarnation"})["incarnation"]
-        ask(
-            self._cluster,
-            self._clients,
-            {
-                "do": "connect",
-                "address": f"{self._ps.address.rpartition(':')[0]}:{self._port}",
-                "clients": self._plan.clients,
-                "incarnation": incarnation,
-            },
-        )
         self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.clients * self._plan.in_flight))
-        connections = connections_to(self._port, self._clients.pid)
+        connections = connections_to(self._port, self._processes["clients"].pid)
         if connections < self._plan.clients:
             raise TensorwireError(
                 f"{self._plan.clients} clients of {self.protocol} share {connections} connections: "
                 "their figures mean nothing"
             )
 
-    def block(self, requests: int) -> None:
-        """Measures `requests` of them."""
-        cpu_s = self._ps_cpu_s()
-        asked = self._run(requests)
-        self.measured.ps_cpu_s += self._ps_cpu_s() - cpu_s
-        self.measured.seconds_a_request.append([asked["seconds"] / requests])
-        self.measured.latency_us.append(asked["latency_us"])
-        self.measured.bytes += asked["bytes"]
+    def block(self, what: None, requests: int | None) -> list[float]:
+        count = requests or 1
+        cpu_s = float(self._ask("ps", {"do": "cpu"})["cpu_s"])
+        asked = self._run(count)
+        self._ps_cpu_s += float(self._ask("ps", {"do": "cpu"})["cpu_s"]) - cpu_s
+        self._latency_us.append(asked["latency_us"])
+        self._bytes += asked["bytes"]
+        return [asked["seconds"] / count]
 
     def _run(self, requests: int) -> Message:
         plan = self._plan
         self._step += 1
-        filled = ask(
-            self._cluster,
-            self._ps,
+        filled = self._ask(
+            "ps",
             {
                 "do": "fill",
                 "step": self._step,
@@ -193,16 +210,17 @@ class ServeSide(ClusterProcesses):
             + requests / _SLOWEST_REQUESTS_PER_S
             + filled["bytes"] / _SLOWEST_BYTES_PER_S
         )
-        self._clients.channel.send(
+        asked = self._ask(
+            "clients",
             {
                 "do": "ask",
                 "step": self._step,
                 "count": requests,
                 "in_flight": plan.in_flight,
                 "timeout_s": patience_s,
-            }
+            },
+            patience_s + _CONNECT_TIMEOUT_S,
         )
-        asked = answer(self._cluster, self._clients, patience_s + _CONNECT_TIMEOUT_S)
         if asked["bytes"] != filled["bytes"]:
             raise TensorwireError(
                 f"{asked['bytes']} bytes of {filled['bytes']} came over {self.protocol}: "
@@ -210,14 +228,10 @@ class ServeSide(ClusterProcesses):
             )
         return asked
 
-    def _ps_cpu_s(self) -> float:
-        return float(ask(self._cluster, self._ps, {"do": "cpu"})["cpu_s"])
-
-    def result(self) -> ServeResult:
-        """The figures of all rounds."""
-        plan, measured = self._plan, self.measured
-        seconds = stats.typical_s(measured.seconds_a_request)
-        requests = sum(map(len, measured.latency_us))
+    def result(self, case: Case[None], rounds: Rounds) -> ServeResult:
+        plan = self._plan
+        seconds = statistics.typical_s(rounds)
+        requests = sum(map(len, self._latency_us))
         return ServeResult(
             protocol=self.protocol,
             clients=plan.clients,
@@ -226,10 +240,10 @@ class ServeSide(ClusterProcesses):
             payload=plan.payload,
             requests=requests,
             requests_per_s=1 / seconds,
-            mb_per_s=measured.bytes / requests / seconds / 1e6,
-            latency_us=stats.latency_us(measured.latency_us),
-            ps_cpu_us_per_request=measured.ps_cpu_s / requests * 1e6,
-            ps_threads=int(ask(self._cluster, self._ps, {"do": "cpu"})["threads"]),
+            mb_per_s=self._bytes / requests / seconds / 1e6,
+            latency_us=statistics.latency_us(self._latency_us),
+            ps_cpu_us_per_request=self._ps_cpu_s / requests * 1e6,
+            ps_threads=int(self._ask("ps", {"do": "cpu"})["threads"]),
         )
 
 
@@ -250,30 +264,53 @@ def connections_to(port: int, pid: int) -> int:
     return count
 
 
-def run(plan: ServePlan, watcher: Watcher, places: Places = HERE) -> Record[ServeResult]:
+def run(
+    plan: ServePlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[ServeResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
-    noise = NoiseWatch()
-    with contextlib.ExitStack() as stack:
-        watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ServeSide(name, plan, places)) for name in plan.protocols]
-        for side in sides:
-            side.connect(watcher)
-        watcher.activity("measuring")
-        for requests in plan.shares:
-            for side in sides:
-                side.block(requests)
-            watcher.advance()
-        results = [side.result() for side in sides]
-    rounds = {side.protocol: side.measured.seconds_a_request for side in sides}
-    return Record(
-        command="bench serve",
-        tensorflow=sides[0].tensorflow,
-        results=results,
-        ratios=compare(rounds, [("grpc++", "grpc")]),
-        noise=noise.seen(rounds),
-        lab=places.document,
+    sides = [ServeSide(name, plan, host_pool) for name in plan.protocols]
+    cases = [Case(f"{plan.clients} clients", None, plan.shares)]
+    return measure(COMMAND, sides, cases, watcher, lab=host_pool.document)
+
+
+def _section(record: Record[ServeResult]) -> Section:
+    first = record.results[0]
+    in_flight = f", {first.in_flight} requests each" if first.in_flight > 1 else ""
+    table = Table(
+        f"One ps, {first.clients} clients{in_flight}, {first.payload} payload of "
+        f"{first.message_size} bytes",
+        ["protocol", "requests/s", "MB/s", "latency us p50", "p99", "ps CPU us/request", "threads"],
+        [
+            [
+                [
+                    r.protocol,
+                    number(r.requests_per_s),
+                    number(r.mb_per_s),
+                    number(r.latency_us.p50),
+                    number(r.latency_us.p99),
+                    number(r.ps_cpu_us_per_request),
+                    str(r.ps_threads),
+                ]
+                for r in record.results
+            ]
+        ],
     )
+    charts = [
+        Bars(
+            "Requests a second",
+            "/s",
+            [Bar(r.protocol, r.requests_per_s, r.protocol) for r in record.results],
+        ),
+        latency_bars("Time of a request", [(r.protocol, r.latency_us) for r in record.results]),
+        Bars(
+            "CPU time of the ps for a request",
+            "us",
+            [Bar(r.protocol, r.ps_cpu_us_per_request, r.protocol) for r in record.results],
+        ),
+    ]
+    headline = compared(record.ratios, f"serves {first.clients} clients")
+    return Section("One ps, many clients", headline, charts, [table])

@@ -1,27 +1,55 @@
-"""The ps and the clients of `bench serve`: `python -m tensorwire.bench.serve_task`.
+"""The ps and the clients of `bench serve`.
 
-The process that started it asks by JSON messages (`lab.channel`). The first is
-{"part": "ps" | "clients", "protocol", "descriptors"}, of a ps with "spec", and is answered when the
-library is loaded and, of a ps, the server runs; then {"do": a public method of `PsTask` or
-`ClientsTask`, its arguments} are answered one by one. What is measured runs in C++
-(native/tensorflow/bench): Python only says when.
+What is measured runs in C++ (native/tensorflow/bench): Python only says when.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import resource
-import traceback
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from tensorwire.bench.payloads import payload_sizes
-from tensorwire.errors import TensorwireError
-from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.bench.server_task import PluginTask
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab.channel import Message
+from tensorwire.measure.task import request
+
+PAYLOADS = ("uniform", "random", "skewed")
+MOST_BYTES = 1 << 30
+
+_SKEWED_PARTS = np.array([0.1, 1.0, 6.4])
+_SKEWED_SHARES = (0.6, 0.3, 0.1)
+
+Sizes: TypeAlias = npt.NDArray[np.int64]
+
+
+def check_message_size(message_size: int) -> None:
+    """Raises UsageError for a size that cannot be measured with."""
+    if not 1 <= message_size <= MOST_BYTES:
+        raise UsageError(f"--message-size {message_size}: give bytes from 1 to {MOST_BYTES}")
+
+
+def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Sizes:
+    """Bytes of each of `count` tensors; the same for the same arguments.
+
+    Args:
+        payload: "uniform": each is of `message_size` bytes; "random": from 1 to
+            2 * `message_size` - 1, each size as likely as another; "skewed": six of ten are a tenth
+            of `message_size`, three are `message_size`, and one is 6.4 times as large.
+    """
+    random = np.random.default_rng(seed)
+    if payload == "uniform":
+        return np.full(count, message_size, dtype=np.int64)
+    if payload == "random":
+        return random.integers(1, 2 * message_size, size=count, dtype=np.int64)
+    if payload == "skewed":
+        sizes = np.maximum(1, np.rint(_SKEWED_PARTS * message_size)).astype(np.int64)
+        return random.choice(sizes, p=_SKEWED_SHARES, size=count)
+    raise ValueError(f"no such payload: {payload}")
 
 
 class _Asked(ctypes.Structure):
@@ -47,18 +75,20 @@ class _Library:
             raise TensorwireError(error.decode(errors="replace"))
 
 
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+class _ServeTask(PluginTask):
+    def __init__(self, descriptors: int) -> None:
+        _allow_descriptors(descriptors)
+        super().__init__(needs_plugin=False)
+        self._library = _Library()
 
 
-class PsTask:
+class PsTask(_ServeTask):
     """A server, and the tensors that its clients will ask for."""
 
-    def __init__(self, library: _Library, protocol: str, spec: dict[str, list[str]]) -> None:
+    def __init__(self, protocol: str, descriptors: int, spec: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(descriptors)
         from tensorflow.core.protobuf import tensorflow_server_pb2
 
-        self._library = library
         server_def = tensorflow_server_pb2.ServerDef(job_name="ps", task_index=0, protocol=protocol)
         for name, addresses in spec.items():
             job = server_def.cluster.job.add(name=name)
@@ -66,12 +96,16 @@ class PsTask:
                 job.tasks[index] = address
         data = server_def.SerializeToString()
         self._incarnation = ctypes.c_uint64()
-        library.call("start_ps", data, ctypes.c_uint64(len(data)), ctypes.byref(self._incarnation))
+        self._library.call(
+            "start_ps", data, ctypes.c_uint64(len(data)), ctypes.byref(self._incarnation)
+        )
 
+    @request
     def incarnation(self) -> Message:
-        """Of the server's device: a part of every tensor's key."""
+        """The incarnation of the server's device, which is a part of every tensor's key."""
         return {"incarnation": self._incarnation.value}
 
+    @request
     def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
         """Makes the tensors of a step; their sizes depend on the arguments only."""
         sizes = payload_sizes(payload, message_size, count, seed=step)
@@ -79,17 +113,15 @@ class PsTask:
         self._library.call("fill", ctypes.c_int64(step), pointer, ctypes.c_int64(count))
         return {"bytes": int(sizes.sum())}
 
-    def cpu(self) -> Message:
-        return {"cpu_s": _cpu_s(), "threads": len(list(Path("/proc/self/task").iterdir()))}
 
-
-class ClientsTask:
+class ClientsTask(_ServeTask):
     """Clients that ask as fast as they are answered."""
 
-    def __init__(self, library: _Library, protocol: str) -> None:
-        self._library = library
+    def __init__(self, protocol: str, descriptors: int) -> None:
+        super().__init__(descriptors)
         self._protocol = protocol
 
+    @request
     def connect(self, address: str, clients: int, incarnation: int) -> Message:
         """Makes the clients; each connects when it first asks."""
         self._library.call(
@@ -101,6 +133,7 @@ class ClientsTask:
         )
         return {}
 
+    @request
     def ask(self, step: int, count: int, in_flight: int, timeout_s: float) -> Message:
         """Asks for `count` tensors; returns the seconds, and each answer's time."""
         asked = _Asked()
@@ -126,32 +159,3 @@ def _allow_descriptors(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
-
-
-def _start(setup: Message) -> PsTask | ClientsTask:
-    _allow_descriptors(setup["descriptors"])
-    library = _Library()
-    if setup["part"] == "ps":
-        return PsTask(library, setup["protocol"], setup["spec"])
-    return ClientsTask(library, setup["protocol"])
-
-
-def main() -> None:
-    end = TaskEnd()
-    setup = end.receive()
-    if setup is None:
-        return
-    try:
-        task = _start(setup)
-        tensorflow: Any = importlib.import_module("tensorflow")
-        end.send({"tensorflow": tensorflow.__version__})
-        while (message := end.receive()) is not None:
-            method: Callable[..., Message] = getattr(task, message.pop("do"))
-            end.send(method(**message))
-    except TensorwireError as error:
-        traceback.print_exc()
-        end.send({"error": str(error)})
-
-
-if __name__ == "__main__":
-    main()

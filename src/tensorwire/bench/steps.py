@@ -6,28 +6,30 @@ assigns 200 tensors of 4 KB, as a model with hundreds of feature columns does in
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, StepsResult
-from tensorwire.bench.sides import (
+from tensorwire.bench.tensor_sides import Tensors, TensorSide
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_case, compared, step_bars, step_cells
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PROTOCOLS,
     Contender,
-    ProtocolSide,
     Setting,
-    Tensors,
-    Watcher,
-    by_side_and_case,
-    compare_cases,
     contenders,
+    side_name,
 )
+from tensorwire.measure.experiment import Case, measure
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import Metric, Record, Result, StepMs
+from tensorwire.measure.section import Section, Table
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import Watcher
 
+COMMAND = "bench steps"
 _FLOATS_OF_4_KB = 1024
 CASES: Mapping[str, Tensors] = MappingProxyType(
     {
@@ -35,8 +37,31 @@ CASES: Mapping[str, Tensors] = MappingProxyType(
         "many": Tensors("many", 200, _FLOATS_OF_4_KB),
     }
 )
-_WARM_UP_STEPS = 20
-_WARM_UP_STEPS_OF_A_BLOCK = 3
+
+
+@dataclass(frozen=True)
+class StepsResult(Result):
+    """`bench steps`: one protocol, one case of small tensors."""
+
+    commands = ("bench steps",)
+
+    protocol: str
+    tensor_fuse: bool
+    case: str
+    """"tiny" or "many"."""
+    data_mb: float
+    tensors: int
+    iters: int
+    step_ms: StepMs
+
+    @property
+    def metric(self) -> Metric:
+        side = side_name(self.protocol, self.tensor_fuse)
+        return Metric(f"A step, {self.case}", side, self.step_ms.p50, "ms", more_is_better=False)
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
 
 
 @dataclass(frozen=True)
@@ -54,67 +79,71 @@ class StepsPlan:
         return contenders(self.protocols, self.setting)
 
     @property
-    def shares(self) -> list[int]:
-        """Steps of each round."""
-        return stats.split(self.iters, self.rounds)
+    def turns(self) -> list[Case[Tensors]]:
+        steps = statistics.split(self.iters, self.rounds)
+        return [Case(name, CASES[name], steps) for name in self.cases]
 
     @property
     def blocks(self) -> int:
         """How often the watcher is advanced."""
-        return len(self.shares)
+        return sum(len(case.steps) for case in self.turns)
 
 
-def run(plan: StepsPlan, watcher: Watcher, places: Places = HERE) -> Record[StepsResult]:
+class StepsSide(TensorSide[StepsResult]):
+    """A protocol."""
+
+    first_warm_up_steps = 20
+    warm_up_steps = 3
+
+    def result(self, case: Case[Tensors], rounds: Rounds) -> StepsResult:
+        return StepsResult(
+            protocol=self.protocol,
+            tensor_fuse=self.contender.setting.tensor_fuse,
+            case=case.name,
+            data_mb=case.what.data_mb,
+            tensors=case.what.count,
+            iters=sum(map(len, rounds)),
+            step_ms=statistics.step_ms(rounds),
+        )
+
+
+def run(
+    plan: StepsPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[StepsResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
-
-    With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
-    noise = NoiseWatch()
-    rounds: dict[str, dict[str, list[list[float]]]] = {
-        case: {contender.name: [] for contender in plan.contenders} for case in plan.cases
-    }
-    with contextlib.ExitStack() as stack:
-        watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
-        for side in sides:
-            side.wait_started(watcher)
-        watcher.activity("warming up")
-        for case in plan.cases:
-            for side in sides:
-                side.build(CASES[case])
-                side.block(CASES[case], iters=1, warm_up=_WARM_UP_STEPS)
-        watcher.activity("measuring")
-        for iters in plan.shares:
-            for case in plan.cases:
-                for side in sides:
-                    block = side.block(CASES[case], iters, _WARM_UP_STEPS_OF_A_BLOCK)
-                    rounds[case][side.name].append(block.step_s)
-            watcher.advance()
-        for case in plan.cases:
-            for side in sides:
-                side.verify(CASES[case])
-        tensorflow = sides[-1].tensorflow
-    results = [
-        StepsResult(
-            protocol=contender.protocol,
-            tensor_fuse=contender.setting.tensor_fuse,
-            case=case,
-            data_mb=CASES[case].data_mb,
-            tensors=CASES[case].count,
-            iters=plan.iters,
-            step_ms=stats.step_ms(rounds[case][contender.name]),
-        )
-        for case in plan.cases
-        for contender in plan.contenders
-    ]
-    return Record(
-        command="bench steps",
-        tensorflow=tensorflow,
-        results=results,
-        ratios=compare_cases(rounds),
-        noise=noise.seen(by_side_and_case(rounds)),
-        lab=places.document,
+    sides = [StepsSide(each, host_pool) for each in plan.contenders]
+    return measure(
+        COMMAND, sides, plan.turns, watcher, lab=host_pool.document, cases_take_turns=True
     )
+
+
+def _section(record: Record[StepsResult]) -> Section:
+    table = Table(
+        "Time of a step that assigns small tensors, worker to ps",
+        ["case", "protocol", "tensors", "step ms p50", "p90", "min"],
+        [
+            [
+                [
+                    case,
+                    side_name(r.protocol, r.tensor_fuse),
+                    str(r.tensors),
+                    *step_cells(r.step_ms),
+                ]
+                for r in rows
+            ]
+            for case, rows in by_case(record.results)
+        ],
+        text_columns=2,
+    )
+    charts = [
+        step_bars(
+            f"Time of a step, {case}",
+            [(side_name(r.protocol, r.tensor_fuse), r.step_ms) for r in rows],
+        )
+        for case, rows in by_case(record.results)
+    ]
+    return Section("Small steps", compared(record.ratios, "takes small steps"), charts, [table])

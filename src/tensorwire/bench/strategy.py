@@ -7,37 +7,120 @@ the messages between it and the worker, and the copy of the result back.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+import gc
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, StrategyResult
-from tensorwire.bench.sides import (
-    DEFAULT_SETTING,
-    PROTOCOLS,
-    Contender,
-    Setting,
-    Side,
-    Watcher,
-    by_side_and_case,
-    compare_cases,
-    contenders,
-)
-from tensorwire.bench.strategy_task import READ_FLOATS
+from tensorwire.bench.server_task import GRPCPP, PluginTask, ServerTask
+from tensorwire.bench.tensor_sides import ClusterSide
 from tensorwire.errors import TensorwireError
+from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import by_case, compared, step_cells
+from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Contender, Setting, contenders
+from tensorwire.measure.experiment import Case, measure
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import Metric, Record, Result, StepMs
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.task import request
+from tensorwire.measure.tasks import Watcher
+from tensorwire.units import number
+
+READ_FLOATS = 2_500_000
+"""Size of the variable that "read" sums: 10 MB."""
+
+
+class CoordinatorTask(PluginTask):
+    """The strategy, its coordinator, and the functions of each case."""
+
+    def __init__(self, spec: Mapping[str, Sequence[str]], protocol: str) -> None:
+        """Connects to the ps and the worker, which must have started."""
+        super().__init__(needs_plugin=protocol == GRPCPP)
+        tf = self._tf
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(dict(spec)), rpc_layer=protocol
+        )
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        with strategy.scope():
+            # Drawn at random, so that no optimizer can make a constant of the sum.
+            table = tf.Variable(tf.random.uniform([READ_FLOATS]))
+        number = tf.constant(1.0)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def read() -> Any:
+            return tf.reduce_sum(table)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def tiny(value: Any) -> Any:
+            return value + 1.0
+
+        # The sum of floats depends on the order of the additions a little.
+        self._cases: dict[str, tuple[Any, tuple[Any, ...], float]] = {
+            "read": (read, (), float(tf.reduce_sum(table.read_value()))),
+            "tiny": (tiny, (number,), 2.0),
+        }
+
+    @request
+    def run(self, case: str, iters: int) -> Message:
+        """Seconds from the first `schedule` of `iters` to the end of the last function.
+
+        The results are kept, as a script keeps its losses: so each comes to the coordinator, and
+        the function has surely run.
+        """
+        function, arguments, expected = self._cases[case]
+        gc.disable()
+        try:
+            begin = time.perf_counter()
+            results = [self._coordinator.schedule(function, args=arguments) for _ in range(iters)]
+            self._coordinator.join()
+            seconds = time.perf_counter() - begin
+        finally:
+            gc.enable()
+        right = all(math.isclose(r.fetch(), expected, rel_tol=1e-4) for r in results)
+        return {"seconds": seconds, "right": right}
+
 
 CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "tiny": 0.0})
 """MB (10^6 bytes) that one function reads from the ps."""
 FUNCTIONS: Mapping[str, int] = MappingProxyType({"read": 200, "tiny": 1000})
-"""Of each case how many are measured, unless one says otherwise."""
+"""How many functions of each case are measured by default."""
+COMMAND = "bench strategy"
 _WARM_UP = 20
 _WARM_UP_OF_A_BLOCK = 3
 _SLOWEST_FUNCTION_S = 1.0
 _TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class StrategyResult(Result):
+    """`bench strategy`: one protocol, one kind of scheduled function."""
+
+    commands = ("bench strategy",)
+
+    protocol: str
+    case: str
+    """"read" or "tiny"."""
+    data_mb: float
+    """Read from the ps by each function."""
+    iters: int
+    """Measured functions."""
+    functions_per_s: float
+    step_ms: StepMs
+    """Time of one function. Each sample is the mean over a round."""
+
+    @property
+    def metric(self) -> Metric:
+        return Metric(f"Functions a second, {self.case}", self.protocol, self.functions_per_s, "/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
 
 
 @dataclass(frozen=True)
@@ -53,101 +136,115 @@ class StrategyPlan:
     protocols: tuple[str, ...] = PROTOCOLS
     setting: Setting = DEFAULT_SETTING
 
-    def shares(self, case: str) -> list[int]:
-        """Functions of each round."""
-        return stats.split(self.iters or FUNCTIONS[case], self.rounds)
+    @property
+    def turns(self) -> list[Case[str]]:
+        return [
+            Case(case, case, statistics.split(self.iters or FUNCTIONS[case], self.rounds))
+            for case in self.cases
+        ]
 
     @property
     def blocks(self) -> int:
         """How often the watcher is advanced."""
-        return sum(len(self.shares(case)) for case in self.cases)
+        return sum(len(case.steps) for case in self.turns)
 
 
-class StrategySide(Side):
+class StrategySide(ClusterSide[str, StrategyResult]):
     """A ps, a worker and a coordinator."""
 
-    def __init__(self, contender: Contender, places: Places = HERE) -> None:
-        modules = {"ps": "tensor_task", "worker": "tensor_task", "chief": "strategy_task"}
-        super().__init__(contender, modules, places)
+    def __init__(self, contender: Contender, host_pool: HostPool = THIS_MACHINE) -> None:
+        kinds = {"ps": ServerTask, "worker": ServerTask, "chief": CoordinatorTask}
+        super().__init__(contender, kinds, host_pool)
         self._functions = 0
 
-    def block(self, case: str, iters: int, warm_up: int) -> float:
-        """Runs `warm_up` functions that do not count, then `iters`; seconds of each of these."""
-        self._functions += warm_up + iters
-        timeout_s = _TIMEOUT_S + max(iters, warm_up) * _SLOWEST_FUNCTION_S
-        run = {"do": "run", "case": case}
-        self._ask("chief", {**run, "iters": warm_up}, timeout_s)
-        measured = self._ask("chief", {**run, "iters": iters}, timeout_s)
+    def _setup(self, job: str) -> Message:
+        if job == "chief":
+            return {"spec": self._cluster.spec, "protocol": self.protocol}
+        return super()._setup(job)
+
+    def warm_up(self, case: str) -> None:
+        self._run(case, _WARM_UP)
+
+    def block(self, case: str, functions: int | None) -> list[float]:
+        count = functions or 1
+        self._run(case, _WARM_UP_OF_A_BLOCK)
+        return [self._run(case, count) / count]
+
+    def _run(self, case: str, functions: int) -> float:
+        self._functions += functions
+        measured = self._ask(
+            "chief",
+            {"do": "run", "case": case, "iters": functions},
+            _TIMEOUT_S + functions * _SLOWEST_FUNCTION_S,
+        )
         if not measured["right"]:
             raise TensorwireError(
                 f"a scheduled function gave a wrong result over {self.protocol}: "
                 "its figures mean nothing"
             )
-        return float(measured["seconds"]) / iters
+        return float(measured["seconds"])
 
-    def verify(self) -> None:
+    def verify(self, case: str) -> None:
         """Raises TensorwireError unless the functions ran by this protocol.
 
         Those that took another way would make these the figures of that way.
         """
         served = int(self._ask("worker", {"do": "wire"}).get("eager_calls", 0))
-        if self.protocol == "grpc++" and served < self._functions:
+        if self.protocol == GRPCPP and served < self._functions:
             raise TensorwireError(
                 f"only {served} calls of {self._functions} functions came over grpc++: "
                 "its figures mean nothing"
             )
 
+    def result(self, case: Case[str], rounds: Rounds) -> StrategyResult:
+        return StrategyResult(
+            protocol=self.protocol,
+            case=case.name,
+            data_mb=CASES[case.name],
+            iters=sum(steps or 1 for steps in case.steps),
+            functions_per_s=1 / statistics.typical_s(rounds),
+            step_ms=statistics.step_ms(rounds),
+        )
 
-def run(plan: StrategyPlan, watcher: Watcher, places: Places = HERE) -> Record[StrategyResult]:
+
+def run(
+    plan: StrategyPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[StrategyResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
-
-    With one case the ratio is called "grpc++/grpc"; with both, "grpc++/grpc tiny" and so on.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
     """
-    noise = NoiseWatch()
-    rounds: dict[str, dict[str, list[list[float]]]] = {
-        case: {name: [] for name in plan.protocols} for case in plan.cases
-    }
-    with contextlib.ExitStack() as stack:
-        watcher.activity("starting the tasks")
-        sides = [
-            stack.enter_context(StrategySide(contender, places))
-            for contender in contenders(plan.protocols, plan.setting)
-        ]
-        for side in sides:
-            side.wait_started(watcher)
-        for case in plan.cases:
-            watcher.activity(f"warming up: {case}")
-            for side in sides:
-                side.block(case, iters=1, warm_up=_WARM_UP)
-            watcher.activity(f"measuring: {case}")
-            for iters in plan.shares(case):
-                for side in sides:
-                    seconds = side.block(case, iters, _WARM_UP_OF_A_BLOCK)
-                    rounds[case][side.protocol].append([seconds])
-                watcher.advance()
-        for side in sides:
-            side.verify()
-        tensorflow = sides[0].tensorflow
-    results = [
-        StrategyResult(
-            protocol=name,
-            case=case,
-            data_mb=CASES[case],
-            iters=sum(plan.shares(case)),
-            functions_per_s=1 / stats.typical_s(rounds[case][name]),
-            step_ms=stats.step_ms(rounds[case][name]),
-        )
-        for case in plan.cases
-        for name in plan.protocols
-    ]
-    return Record(
-        command="bench strategy",
-        tensorflow=tensorflow,
-        results=results,
-        ratios=compare_cases(rounds),
-        noise=noise.seen(by_side_and_case(rounds)),
-        lab=places.document,
+    sides = [StrategySide(each, host_pool) for each in contenders(plan.protocols, plan.setting)]
+    return measure(COMMAND, sides, plan.turns, watcher, lab=host_pool.document)
+
+
+def _section(record: Record[StrategyResult]) -> Section:
+    table = Table(
+        "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)",
+        ["case", "protocol", "MB read", "functions/s", "ms p50", "p90", "min"],
+        [
+            [
+                [
+                    case,
+                    r.protocol,
+                    number(r.data_mb),
+                    number(r.functions_per_s),
+                    *step_cells(r.step_ms),
+                ]
+                for r in rows
+            ]
+            for case, rows in by_case(record.results)
+        ],
+        text_columns=2,
     )
+    charts = [
+        Bars(
+            f"Functions a second, {case}",
+            "/s",
+            [Bar(r.protocol, r.functions_per_s, r.protocol) for r in rows],
+        )
+        for case, rows in by_case(record.results)
+    ]
+    headline = compared(record.ratios, "runs a coordinator's functions")
+    return Section("ParameterServerStrategy", headline, charts, [table])

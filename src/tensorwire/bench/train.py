@@ -1,4 +1,4 @@
-"""Steps and examples a second of a model, trained by ps and workers on this machine.
+"""Steps and examples a second of a model, trained by ps and workers.
 
 Each contender has a cluster of its own, and all clusters live at once, but only one trains at a
 time, in turns of a few seconds: what else the machine does meets all of them alike, and a ratio
@@ -9,37 +9,85 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import statistics
+import statistics as stdlib_statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from tensorwire.bench.models import MODELS, examples
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, TrainResult
-from tensorwire.bench.sides import (
+from tensorwire.bench.train_task import TrainTask, TrainWorker
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.lab import TaskProcess as Process
+from tensorwire.lab.channel import Message
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import times
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
-    PAIRS,
     PROTOCOLS,
     Contender,
     Setting,
-    answer,
-    compare,
     contenders,
-    task_argv,
+    side_name,
+)
+from tensorwire.measure.experiment import Case, Side, measure
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import Metric, Ratio, Record, Result
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import (
+    TaskProcesses,
+    Unwatched,
+    Watcher,
+    answer,
+    send,
+    start_task,
     wait_started,
 )
-from tensorwire.bench.stats import typical_s
-from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab.channel import ChannelClosed, Message
-from tensorwire.lab.local import LocalCluster, Task
 from tensorwire.plugin.tensorflow_install import check_installed
+from tensorwire.units import number
 
 # A report is due well within its timeout even where a step takes seconds.
 _STEPS_A_REPORT = 20
 _REPORTS_A_TURN = 8
 _REPLY_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class TrainResult(Result):
+    """`bench train` and `demo`: one protocol training one model."""
+
+    commands = (
+        "bench train",
+        "demo",
+    )
+    more_rounds_by = "--steps"
+
+    protocol: str
+    tensor_fuse: bool
+    model: str
+    steps: int
+    steps_per_s: float
+    examples_per_s: float
+    auc: float
+    rpcs_per_step: float | None
+    """Calls from one task to another, each a request with its reply, and tensors sent unasked."""
+    wire_mb_per_step: float | None
+    """Between the tasks, both directions, by TCP or through memory."""
+    ps: int | None = None
+    workers: int | None = None
+    batch_size: int | None = None
+    """These three are None in records of the first days."""
+
+    @property
+    def metric(self) -> Metric:
+        side = side_name(self.protocol, self.tensor_fuse)
+        return Metric(f"Training, {self.model}", side, self.steps_per_s, "steps/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
 
 
 @dataclass(frozen=True)
@@ -94,7 +142,7 @@ def run(
     command: str,
     plan: TrainPlan,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
-    places: Places = HERE,
+    host_pool: HostPool = THIS_MACHINE,
 ) -> Record[TrainResult]:
     """Trains the model once per contender, in turns, as ``command``.
 
@@ -102,45 +150,49 @@ def run(
     process behind, however it ends.
     """
     check_installed()
-    noise = NoiseWatch()
-    with contextlib.ExitStack() as stack:
-        clusters = [
-            stack.enter_context(places.cluster({"ps": plan.ps, "worker": plan.workers}))
-            for _ in plan.contenders
-        ]
-        # In a cluster's directory the data goes when the cluster goes, even if we are killed.
-        data_directory = clusters[0].directory / "data"
-        data_directory.mkdir()
-        stack.callback(shutil.rmtree, data_directory, ignore_errors=True)
-        files = examples.write(data_directory, plan.workers, *MODELS[plan.model].load())
+    data = _SharedExamples(plan)
+    sides = [TrainSide(each, plan, host_pool, data, on_progress) for each in plan.contenders]
+    return measure(
+        command,
+        sides,
+        [Case(plan.model, None, plan.turns()[1:])],
+        Unwatched(),
+        lab=host_pool.document,
+        back_and_forth=True,  # a machine that grows slower or faster favours nobody
+    )
+
+
+class _SharedExamples:
+    """The examples that all contenders train on, in the folder of the first one's cluster.
+
+    There they go when the cluster goes, even if this process is killed.
+    """
+
+    def __init__(self, plan: TrainPlan) -> None:
+        self._plan = plan
+        self._files: examples.ExampleFiles | None = None
+
+    def files(self, held: contextlib.ExitStack, cluster_directory: Path) -> examples.ExampleFiles:
+        """Writes them, the first time; `held` removes them.
+
+        Raises:
+            UsageError: a batch is larger than a worker's share.
+        """
+        if self._files is not None:
+            return self._files
+        plan = self._plan
+        directory = cluster_directory / "data"
+        directory.mkdir()
+        held.callback(shutil.rmtree, directory, ignore_errors=True)
+        files = examples.write(directory, plan.workers, *MODELS[plan.model].load())
         largest_batch = files.train_examples // plan.workers
         if plan.batch_size > largest_batch:
             raise UsageError(
                 f"--batch-size {plan.batch_size} is more than a worker's share of the examples: "
                 f"at most {largest_batch} with {plan.workers} worker(s)"
             )
-        sides = [
-            _Training(contender, plan, cluster, files, on_progress)
-            for contender, cluster in zip(plan.contenders, clusters, strict=True)
-        ]
-        for side in sides:
-            side.start()
-        for side in sides:
-            side.open()
-        for number, steps in enumerate(plan.turns()):
-            # A B, B A, A B, …: a machine that grows slower or faster favours nobody.
-            for side in sides if number % 2 == 0 else reversed(sides):
-                side.take_turn(steps, warm_up=number == 0)
-        results = [side.finish() for side in sides]
-    rounds = {side.contender.name: side.rounds for side in sides}
-    return Record(
-        command=command,
-        tensorflow=sides[0].tensorflow,
-        results=results,
-        ratios=compare(rounds, PAIRS),
-        noise=noise.seen(rounds),
-        lab=places.document,
-    )
+        self._files = files
+        return files
 
 
 @dataclass(frozen=True)
@@ -168,75 +220,73 @@ def _negative(a: int | None) -> int | None:
     return None if a is None else -a
 
 
-class _Training:
-    """One contender's cluster while it trains.
-
-    ``rounds`` has, for each measured turn, the seconds of a step, workers together, as its one
-    element.
-    """
+class TrainSide(TaskProcesses, Side[None, TrainResult]):
+    """One contender's cluster while it trains."""
 
     def __init__(
         self,
         contender: Contender,
         plan: TrainPlan,
-        cluster: LocalCluster,
-        files: examples.ExampleFiles,
+        host_pool: HostPool,
+        data: _SharedExamples,
         on_progress: Callable[[TrainProgress], None],
     ) -> None:
-        self.contender = contender
+        super().__init__(host_pool.cluster({"ps": plan.ps, "worker": plan.workers}))
+        self.name = contender.name
+        self._contender = contender
         self._plan = plan
-        self._cluster = cluster
-        self._files = files
+        self._data = data
         self._on_progress = on_progress
-        self.tensorflow = ""
-        self._ps: list[Task] = []
-        self._workers: list[Task] = []
+        self._ps: list[Process] = []
+        self._workers: list[Process] = []
         self._steps_done = 0
-        self.rounds: list[list[float]] = []
         self._measured_steps = 0
         self._traffic = _Traffic(0, 0)
         self._loss: float | None = None
 
-    def start(self) -> None:
-        """Starts the tasks' processes, and does not wait for them."""
+    def _open(self, held: contextlib.ExitStack) -> None:
+        held.enter_context(self._cluster)
+        files = self._data.files(held, self._cluster.directory)
         self._report("start")
-        self._ps = [self._start("ps", i) for i in range(self._plan.ps)]
-        self._workers = [self._start("worker", i) for i in range(self._plan.workers)]
+        self._ps = [self._start_ps(index) for index in range(self._plan.ps)]
+        self._workers = [self._start_worker(i, files) for i in range(self._plan.workers)]
 
-    def _start(self, job: str, index: int) -> Task:
-        # Files of this machine are of no use to a task of another.
-        here = self._cluster.host(job, index).is_this_machine
-        together = self._cluster.is_on_this_machine
-        config = {
+    def _common_setup(self, job: str, index: int) -> Message:
+        return {
+            "spec": self._cluster.spec,
             "job": job,
             "index": index,
-            "spec": self._cluster.spec,
-            "protocol": self.contender.protocol,
-            "tensor_fuse": self.contender.setting.tensor_fuse,
+            "protocol": self._contender.protocol,
+            "tensor_fuse": self._contender.setting.tensor_fuse,
+        }
+
+    def _start_ps(self, index: int) -> Process:
+        setup = self._common_setup("ps", index)
+        env = self._contender.setting.task_environment()
+        return start_task(self._cluster, "ps", index, TrainTask, setup, env)
+
+    def _start_worker(self, index: int, files: examples.ExampleFiles) -> Process:
+        # Files of this machine are of no use to a task of another.
+        here = self._cluster.host("worker", index).is_this_machine
+        together = self._cluster.is_on_this_machine
+        setup = {
+            **self._common_setup("worker", index),
             "model": self._plan.model,
             "batch_size": self._plan.batch_size,
-            "workers": self._plan.workers,
-            "train_file": str(self._files.train[index]) if job == "worker" and here else "",
-            "held_out_file": str(self._files.held_out),
+            "train_file": str(files.train[index]) if here else "",
+            "held_out_file": str(files.held_out),
             # Each ps writes its share where it is, and the chief has to find all of them.
             "checkpoint_directory": str(self._cluster.directory / "checkpoint") if together else "",
         }
-        task = self._cluster.start(
-            job,
-            index,
-            task_argv("train_task"),
-            env=self.contender.setting.task_environment(),
-            channel=True,
-        )
-        self._send(task, config)
-        return task
+        env = self._contender.setting.task_environment()
+        return start_task(self._cluster, "worker", index, TrainWorker, setup, env)
 
-    def open(self) -> None:
+    def wait_started(self, watcher: Watcher) -> None:
         """Waits for the tasks and opens their sessions, the chief's first: it initialises."""
-        for task in (*self._ps, *self._workers):
-            self.tensorflow = wait_started(self._cluster, task, self)
-        for task in self._workers:
-            self._ask(task, "open")
+        for process in (*self._ps, *self._workers):
+            self.tensorflow = wait_started(self._cluster, process, self)
+        for process in self._workers:
+            self._request(process, "open")
 
     def activity(self, text: str) -> None:
         """For the Watcher that hears what the tasks do while they start."""
@@ -245,60 +295,61 @@ class _Training:
     def advance(self, count: int = 1) -> None:
         """For the Watcher: nothing is counted while tasks start."""
 
-    def take_turn(self, steps: int, warm_up: bool) -> None:
-        """Has every worker take ``steps`` steps."""
-        report_every = max(1, min(_STEPS_A_REPORT, steps // _REPORTS_A_TURN))
+    def warm_up(self, what: None) -> None:
+        self._train(self._plan.turns()[0], "warm-up")
+
+    def block(self, what: None, steps: int | None) -> list[float]:
+        """Seconds of a step, workers together."""
         before = self._traffic_so_far()
-        for task in self._workers:
-            self._send(task, {"do": "run", "steps": steps, "report_every": report_every})
-        last: dict[str, Message] = {}
-        unfinished = list(self._workers)
-        while unfinished:
-            for task in tuple(unfinished):
-                report = self._receive(task)
-                last[task.name] = report
-                if report["steps"] == steps:
-                    unfinished.remove(task)
-            self._loss = statistics.fmean(r["loss"] for r in last.values())
-            self._report(
-                "warm-up" if warm_up else "train",
-                taken=sum(r["steps"] for r in last.values()),
-                steps_per_s=_rate(last),
-            )
-        taken = steps * len(self._workers)
-        self._steps_done += taken
-        if warm_up:
-            return
-        self._measured_steps += taken
-        self.rounds.append([1.0 / _rate(last)])
+        steps_per_s = self._train(steps or 1, "train")
+        self._measured_steps += (steps or 1) * len(self._workers)
         self._traffic += self._traffic_so_far() - before
         if self._traffic.calls == 0:
             raise TensorwireError(
-                f"no tensor went over {self.contender.protocol}: "
+                f"no tensor went over {self._contender.protocol}: "
                 "its figures would be those of another way"
             )
+        return [1.0 / steps_per_s]
 
-    def finish(self) -> TrainResult:
+    def _train(self, steps: int, phase: str) -> float:
+        """Has every worker take so many steps; returns steps a second of all together."""
+        report_every = max(1, min(_STEPS_A_REPORT, steps // _REPORTS_A_TURN))
+        for process in self._workers:
+            message = {"do": "run", "steps": steps, "report_every": report_every}
+            send(self._cluster, process, message)
+        last: dict[str, Message] = {}
+        unfinished = list(self._workers)
+        while unfinished:
+            for process in tuple(unfinished):
+                report = self._receive(process)
+                last[process.name] = report
+                if report["steps"] == steps:
+                    unfinished.remove(process)
+            self._loss = stdlib_statistics.fmean(r["loss"] for r in last.values())
+            self._report(phase, sum(r["steps"] for r in last.values()), _rate(last))
+        self._steps_done += steps * len(self._workers)
+        return _rate(last)
+
+    def result(self, case: Case[None], rounds: Rounds) -> TrainResult:
         """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
         self._report("evaluate")
-        chief = self._workers[0]
         calls = self._traffic.calls
         calls_per_step = (
             # The chief's step has a few calls more: its hooks fetch the global step.
-            statistics.fmean(self._ask(task, "trace")["calls"] for task in self._workers)
+            stdlib_statistics.fmean(self._request(each, "trace")["calls"] for each in self._workers)
             if calls is None
             else calls / self._measured_steps
         )
         wire_bytes = self._traffic.wire_bytes
-        auc = self._ask(chief, "evaluate")["auc"]
-        for task in self._workers:
-            self._ask(task, "close")
-        for task in (*self._workers, *self._ps):
-            task.stop()
-        steps_per_s = 1.0 / typical_s(self.rounds)
+        auc = self._request(self._workers[0], "evaluate")["auc"]
+        for process in self._workers:
+            self._request(process, "close")
+        for process in (*self._workers, *self._ps):
+            process.stop()
+        steps_per_s = 1.0 / statistics.typical_s(rounds)
         return TrainResult(
-            protocol=self.contender.protocol,
-            tensor_fuse=self.contender.setting.tensor_fuse,
+            protocol=self._contender.protocol,
+            tensor_fuse=self._contender.setting.tensor_fuse,
             model=self._plan.model,
             steps=self._steps_done,
             steps_per_s=steps_per_s,
@@ -316,14 +367,14 @@ class _Training:
     def _traffic_so_far(self) -> _Traffic:
         """gRPC's bytes from the kernel, and grpc++'s bytes and calls from its own counters."""
         tasks = (*self._ps, *self._workers)
-        stats = {task: self._ask(task, "stats") for task in tasks}
+        counts = {task: self._request(task, "stats") for task in tasks}
         # Tasks in one network see the same connections.
         grpc_bytes: int | None = 0
-        for each in {each["network"]: each for each in stats.values()}.values():
+        for each in {each["network"]: each for each in counts.values()}.values():
             grpc_bytes = _sum(grpc_bytes, each["grpc_bytes"])
-        if self.contender.protocol == "grpc":
+        if self._contender.protocol == "grpc":
             return _Traffic(grpc_bytes, None)
-        of_tasks = stats.values()
+        of_tasks = counts.values()
         data_bytes = sum(int(each["rx_bytes"]) + int(each["read_bytes"]) for each in of_tasks)
         tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in of_tasks)
         # CleanupGraph follows each RunGraph and has no counter of its own.
@@ -334,7 +385,7 @@ class _Training:
         plan = self._plan
         self._on_progress(
             TrainProgress(
-                contender=self.contender.name,
+                contender=self.name,
                 phase=phase,
                 step=self._steps_done + taken,
                 steps=sum(plan.turns()) * plan.workers,
@@ -343,26 +394,98 @@ class _Training:
             )
         )
 
-    def _send(self, task: Task, message: Message) -> None:
-        try:
-            task.channel.send(message)
-        except ChannelClosed:
-            raise self._cluster.error_of(task) from None
-
-    def _receive(self, task: Task) -> Message:
+    def _receive(self, process: Process) -> Message:
         """The task's next message. Other tasks are watched: without its ps a worker only waits."""
         deadline = time.monotonic() + _REPLY_TIMEOUT_S
-        while not task.channel.wait(1.0):
+        while not process.channel.wait(1.0):
             self._cluster.check()
             if time.monotonic() > deadline:
-                raise self._cluster.error_of(task)
-        return answer(self._cluster, task, 1.0)
+                raise self._cluster.error_of(process)
+        return answer(self._cluster, process, 1.0)
 
-    def _ask(self, task: Task, command: str) -> Message:
-        self._send(task, {"do": command})
-        return self._receive(task)
+    def _request(self, process: Process, name: str) -> Message:
+        send(self._cluster, process, {"do": name})
+        return self._receive(process)
 
 
 def _rate(last: dict[str, Message]) -> float:
     """Steps a second of all workers together."""
     return sum(float(report["steps"] / report["elapsed_s"]) for report in last.values())
+
+
+def _section(record: Record[TrainResult]) -> Section:
+    """The table, steps and messages, and what they mean."""
+    results = record.results
+    messages = [
+        Bar(_name(result), result.rpcs_per_step, _name(result))
+        for result in results
+        if result.rpcs_per_step is not None
+    ]
+    return Section(
+        f"Training on {MODELS[results[0].model].title}",
+        " ".join(verdicts(results, record.ratios)),
+        [
+            steps_bars(results),
+            *([Bars("Messages a step", "messages", messages)] if messages else []),
+        ],
+        [_table(results)],
+    )
+
+
+def steps_bars(results: Sequence[TrainResult]) -> Bars:
+    """A bar a contender."""
+    bars = [Bar(_name(result), result.steps_per_s, _name(result)) for result in results]
+    return Bars("Training steps a second", "steps/s", bars)
+
+
+def _table(results: Sequence[TrainResult]) -> Table:
+    first = results[0]
+    tasks = ""
+    if first.ps is not None and first.workers is not None and first.batch_size is not None:
+        tasks = f": {first.ps} ps, {first.workers} workers, batches of {first.batch_size}"
+    return Table(
+        f"Wide & Deep on {MODELS[first.model].title}{tasks}",
+        ["protocol", "steps/s", "examples/s", "MB/step", "messages/step", "AUC"],
+        [
+            [
+                [
+                    _name(result),
+                    number(result.steps_per_s),
+                    f"{result.examples_per_s:.0f}",
+                    _number_or_dash(result.wire_mb_per_step),
+                    _number_or_dash(result.rpcs_per_step),
+                    f"{result.auc:.4f}",
+                ]
+                for result in results
+            ]
+        ],
+    )
+
+
+def _number_or_dash(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _name(result: TrainResult) -> str:
+    return side_name(result.protocol, result.tensor_fuse)
+
+
+def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
+    """A sentence for each comparison with stock grpc; none where it took no part."""
+    of = {_name(result): result for result in results}
+    return [
+        _verdict(of[name.removesuffix("/grpc")], of["grpc"], ratio)
+        for name, ratio in ratios.items()
+        if name.endswith("/grpc")
+    ]
+
+
+def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
+    messages = ""
+    if first.tensor_fuse and first.rpcs_per_step is not None and grpc.rpcs_per_step:
+        fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
+        messages = f" with {fewer:.0%} fewer messages a step,"
+    return (
+        f"{_name(first)} trains {times(ratio)} as fast as grpc,{messages} "
+        f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."
+    )

@@ -3,54 +3,115 @@
 After a test of TensorFlow's distributed runtime of 2017-18: one ps, one worker, a variable of the
 same size on each, and the worker's is assigned to the ps's over and over. Here every protocol has a
 ps and a worker of its own that stay for the whole call, and the protocols take turns, together with
-one raw TCP stream and, on one machine, one memcpy of a buffer of the same size. On a link that is
-slower than the machine's memory it is iperf3, where installed, in the place of memcpy.
+what moves the same bytes without TensorFlow (`ceilings`). `bench all` measures so over sizes, from
+64 bytes to a gigabyte.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from tensorwire.bench import stats
-from tensorwire.bench.iperf3 import IPERF3, Iperf3Side
-from tensorwire.bench.iperf3 import is_installed as iperf3_is_installed
-from tensorwire.bench.noise import NoiseWatch
-from tensorwire.bench.places import HERE, Places
-from tensorwire.bench.record import Record, TransferResult
-from tensorwire.bench.sides import (
+import psutil
+
+from tensorwire.bench import ceilings
+from tensorwire.bench.tensor_sides import Tensors, TensorSide
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.measure import statistics
+from tensorwire.measure.comparison import compared, step_bars, step_cells
+from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PAIRS,
     PROTOCOLS,
-    CeilingSide,
     Contender,
-    ProtocolSide,
     Setting,
-    Tensors,
-    Watcher,
-    compare,
     contenders,
+    side_name,
 )
-from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.measure.experiment import Case, Side, measure
+from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.record import Metric, Record, Result, StepMs
+from tensorwire.measure.section import Bar, Bars, Line, Lines, Section, Table
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import Watcher
+from tensorwire.units import data_size, number
 
-# Above this a buffer is in DRAM wholly, and the rate of a larger one is the same.
-_CEILING_BUFFER_MB = 1000.0
-# A variable on each task, and the received tensor beside the one that it replaces.
-_COPIES_PER_PROTOCOL = 3
-_CEILING_COPIES = 3
+COMMAND = "bench transfer"
 GRPC_LIMIT_MB = 2**31 / 1e6
 """A message of protobuf, and so a tensor on grpc, is smaller."""
+SIZES_BYTES = (64, *(10**power for power in range(3, 10)))
+CEILING_BYTES = 100_000_000
+"""Over sizes the ceilings are measured at this one, or at the one that is nearest."""
+# A variable on each task, and the received tensor beside the one that it replaces.
+_COPIES = 3
+_BYTES_A_ROUND = 300e6
+_MOST_STEPS_A_ROUND = 40
 
 
 @dataclass(frozen=True)
-class TransferPlan:
-    """One call of `bench transfer` on this machine. Sizes in MB of 10^6 bytes.
+class TransferResult(Result):
+    """`bench transfer`: one protocol assigning one large tensor from worker to ps."""
 
-    `iters` steps are measured for each contender, over all rounds.
-    """
+    commands = ("bench transfer",)
+
+    protocol: str
+    tensor_fuse: bool
+    data_mb: float
+    tensors: int
+    iters: int
+    """Measured steps."""
+    mb_per_s: float
+    """data_mb over the median time of a step."""
+    step_ms: StepMs
+    cpu_s_per_gb: float | None
+    """CPU seconds of ps and worker for each GB moved; None where one of them is on another host."""
+
+    @property
+    def metric(self) -> Metric:
+        side = side_name(self.protocol, self.tensor_fuse)
+        return Metric(f"Tensors of {data_size(self.data_mb * 1e6)}", side, self.mb_per_s, "MB/s")
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _section(record)
+
+
+class TensorSizes(ABC):
+    """What is moved."""
+
+    protocols: tuple[str, ...]
+    setting: Setting
+
+    @property
+    @abstractmethod
+    def cases(self) -> list[Case[Tensors]]:
+        """A tensor of each size."""
+
+    @property
+    @abstractmethod
+    def ceiling_bytes(self) -> int:
+        """The size at which the ceilings are measured, too."""
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        return contenders(self.protocols, self.setting)
+
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return sum(len(case.steps) for case in self.cases)
+
+    def needed_bytes(self, size_bytes: float) -> float:
+        """Memory that the tasks of all protocols take for a tensor of this size."""
+        return len(self.contenders) * _COPIES * size_bytes
+
+
+@dataclass(frozen=True)
+class TransferPlan(TensorSizes):
+    """One size. In MB of 10^6 bytes; `iters` steps of each contender, over all rounds."""
 
     data_mb: float = 100.0
     iters: int = 30
@@ -64,22 +125,50 @@ class TransferPlan:
         check_grpc_limit(self.data_mb, self.protocols)
 
     @property
-    def contenders(self) -> tuple[Contender, ...]:
-        return contenders(self.protocols, self.setting)
+    def cases(self) -> list[Case[Tensors]]:
+        return [_case(round(self.data_mb * 1e6), statistics.split(self.iters, self.rounds))]
 
     @property
-    def shares(self) -> list[int]:
-        """Steps of each round."""
-        return stats.split(self.iters, self.rounds)
+    def ceiling_bytes(self) -> int:
+        return round(self.data_mb * 1e6)
+
+
+@dataclass(frozen=True)
+class SizesPlan(TensorSizes):
+    """Several sizes, each a multiple of 4 bytes."""
+
+    sizes_bytes: tuple[int, ...] = SIZES_BYTES
+    rounds: int = 5
+    protocols: tuple[str, ...] = PROTOCOLS
+    setting: Setting = DEFAULT_SETTING
 
     @property
-    def blocks(self) -> int:
-        """How often the watcher is advanced."""
-        return len(self.shares)
+    def cases(self) -> list[Case[Tensors]]:
+        return [_case(size, [steps_of_a_round(size)] * self.rounds) for size in self.sizes_bytes]
 
     @property
-    def tensors(self) -> Tensors:
-        return large_tensor(self.data_mb)
+    def ceiling_bytes(self) -> int:
+        fitting = [size for size in self.sizes_bytes if size <= CEILING_BYTES]
+        return max(fitting) if fitting else min(self.sizes_bytes)
+
+    def too_large(self) -> list[int]:
+        """The sizes that do not fit into the memory that is free now."""
+        free_bytes = psutil.virtual_memory().available / 2
+        return [size for size in self.sizes_bytes if self.needed_bytes(size) > free_bytes]
+
+
+def steps_of_a_round(size_bytes: int) -> int:
+    """Steps for which a round takes a fraction of a second; at least one."""
+    return max(1, min(_MOST_STEPS_A_ROUND, round(_BYTES_A_ROUND / size_bytes)))
+
+
+def _case(size_bytes: int, steps: Sequence[int]) -> Case[Tensors]:
+    return Case(data_size(size_bytes), one_tensor(size_bytes), steps)
+
+
+def one_tensor(size_bytes: int) -> Tensors:
+    """One float32 tensor of this size."""
+    return Tensors(f"size_{size_bytes}", 1, round(size_bytes / 4))
 
 
 def check_data_mb(data_mb: float) -> None:
@@ -96,130 +185,172 @@ def check_grpc_limit(data_mb: float, protocols: Sequence[str]) -> None:
         )
 
 
-def large_tensor(data_mb: float) -> Tensors:
-    """One float32 tensor of `data_mb` MB."""
-    return Tensors("transfer", 1, round(data_mb * 1e6 / 4))
+class TransferSide(TensorSide[TransferResult]):
+    """A protocol."""
+
+    def result(self, case: Case[Tensors], rounds: Rounds) -> TransferResult:
+        tensors = case.what
+        steps = sum(map(len, rounds))
+        return TransferResult(
+            protocol=self.protocol,
+            tensor_fuse=self.contender.setting.tensor_fuse,
+            data_mb=tensors.data_mb,
+            tensors=tensors.count,
+            iters=steps,
+            mb_per_s=tensors.data_mb / statistics.typical_s(rounds),
+            step_ms=statistics.step_ms(rounds),
+            cpu_s_per_gb=self._cpu_s[tensors] / (steps * tensors.data_mb / 1e3),
+        )
 
 
-def run(plan: TransferPlan, watcher: Watcher, places: Places = HERE) -> Record[TransferResult]:
+def run(
+    plan: TensorSizes, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
+) -> Record[TransferResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
         TensorwireError: a task failed, did not answer in time, or this machine has not the memory.
     """
-    noise = NoiseWatch()
-    tensors = plan.tensors
-    ceiling_bytes = round(min(plan.data_mb, _CEILING_BUFFER_MB) * 1e6)
-    _check_memory(plan, ceiling_bytes)
-    names = [contender.name for contender in plan.contenders]
-    rounds: dict[str, list[list[float]]] = {name: [] for name in names}
-    cpu_s = dict.fromkeys(names, 0.0)
-    with contextlib.ExitStack() as stack:
-        watcher.activity("starting the tasks")
-        sides = [stack.enter_context(ProtocolSide(each, places)) for each in plan.contenders]
-        ceilings = stack.enter_context(Ceilings(ceiling_bytes, places))
-        for side in sides:
-            side.wait_started(watcher)
-        ceilings.wait_started()
-        rounds.update({name: [] for name in ceilings.names})
-        watcher.activity("warming up")
-        for side in sides:
-            side.build(tensors)
-            side.block(tensors, iters=1, warm_up=2)
-        watcher.activity("measuring")
-        for iters in plan.shares:
-            for side in sides:
-                block = side.block(tensors, iters)
-                rounds[side.name].append(block.step_s)
-                cpu_s[side.name] += block.cpu_s
-            for name in ceilings.names:
-                rounds[name].append(ceilings.block(name, iters, plan.data_mb))
-            watcher.advance()
-        for side in sides:
-            side.verify(tensors)
-        tensorflow = sides[-1].tensorflow
-    results = [
-        TransferResult(
-            protocol=contender.protocol,
-            tensor_fuse=contender.setting.tensor_fuse,
-            data_mb=plan.data_mb,
-            tensors=1,
-            iters=plan.iters,
-            mb_per_s=plan.data_mb / stats.typical_s(rounds[contender.name]),
-            step_ms=stats.step_ms(rounds[contender.name]),
-            cpu_s_per_gb=cpu_s[contender.name] / (plan.iters * plan.data_mb / 1e3),
-        )
-        for contender in plan.contenders
-    ]
-    return Record(
-        command="bench transfer",
-        tensorflow=tensorflow,
-        results=results,
-        ratios=compare(rounds, [*PAIRS, *ceilings.pairs(names)]),
-        ceilings={name: plan.data_mb / stats.typical_s(rounds[name]) for name in ceilings.names},
-        noise=noise.seen(rounds),
-        lab=places.document,
+    _check_memory(plan)
+    ours = [TransferSide(each, host_pool) for each in plan.contenders]
+    raw = ceilings.ceiling_sides(one_tensor(plan.ceiling_bytes), host_pool)
+    names = [side.name for side in ours]
+    pairs = ceilings.ceiling_pairs(names, [side.name for side in raw], host_pool)
+    sides: list[Side[Tensors, Any]] = [*ours, *raw]
+    return measure(
+        COMMAND, sides, plan.cases, watcher, pairs=[*PAIRS, *pairs], lab=host_pool.document
     )
 
 
-class Ceilings(contextlib.ExitStack):
-    """What moves the same bytes without TensorFlow. A context manager."""
-
-    def __init__(self, size_bytes: int, places: Places) -> None:
-        super().__init__()
-        self._size_bytes = size_bytes
-        self._raw = CeilingSide(size_bytes, places)
-        has_iperf3 = places.have_link and places.is_this_machine and iperf3_is_installed()
-        self._iperf3 = Iperf3Side(places) if has_iperf3 else None
-        self._have_link = places.have_link
-        last = () if places.have_link else ("memcpy",)
-        self.names = ("tcp", *((IPERF3,) if self._iperf3 else last))
-
-    def __enter__(self) -> Ceilings:
-        super().__enter__()
-        self.enter_context(self._raw)
-        if self._iperf3 is not None:
-            self.enter_context(self._iperf3)
-        return self
-
-    def wait_started(self) -> None:
-        """Returns when all of them can be measured."""
-        self._raw.wait_started()
-
-    def pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """Which of the sides `names` are compared with which ceilings.
-
-        On one machine stock grpc only where nothing of ours takes part.
-        """
-        ours = [name for name in names if name != "grpc"]
-        compared = names if self._have_link else ours or names
-        return [(name, ceiling) for name in compared for ceiling in self.names]
-
-    def block(self, name: str, iters: int, data_mb: float) -> list[float]:
-        """Seconds of steps that move `data_mb`, `iters` of them or, of iperf3, one."""
-        if name == IPERF3 and self._iperf3 is not None:
-            return [data_mb / self._iperf3.mb_per_s()]
-        scale = data_mb * 1e6 / self._size_bytes
-        return [seconds * scale for seconds in self._raw.block(name, iters)]
-
-
-def _check_memory(plan: TransferPlan, ceiling_bytes: int) -> None:
-    tensor_bytes = plan.data_mb * 1e6
-    sides = len(plan.contenders)
-    needed = sides * _COPIES_PER_PROTOCOL * tensor_bytes
-    needed += _CEILING_COPIES * ceiling_bytes
-    available = _available_bytes()
+def _check_memory(plan: TensorSizes) -> None:
+    largest = max(case.what.data_mb for case in plan.cases)
+    needed = plan.needed_bytes(largest * 1e6)
+    needed += ceilings.COPIES * min(plan.ceiling_bytes, ceilings.LARGEST_BUFFER_BYTES)
+    available = psutil.virtual_memory().available
     if needed > available:
         raise TensorwireError(
-            f"{plan.data_mb:g} MB on {sides} protocol(s) takes about "
+            f"{largest:g} MB on {len(plan.contenders)} protocol(s) takes about "
             f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: "
             "use a smaller --data-mb or one protocol"
         )
 
 
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise TensorwireError("/proc/meminfo does not say how much memory is available")
+def _section(record: Record[TransferResult]) -> Section:
+    sizes = dict.fromkeys(result.data_mb for result in record.results)
+    if len(sizes) > 1:
+        return _section_over_sizes(record)
+    size = data_size(record.results[0].data_mb * 1e6)
+    sides = [(side_name(r.protocol, r.tensor_fuse), r) for r in record.results]
+    raw = [(f"{name} (raw)", rate) for name, rate in record.ceilings.items()]
+    table = Table(
+        f"Tensor transfer, {size}, worker to ps (MB = 10^6 bytes)",
+        ["protocol", *_COLUMNS],
+        [
+            [[name, *_cells(r)] for name, r in sides],
+            [[name, number(rate), "", "", "", ""] for name, rate in raw],
+        ],
+    )
+    bars = [Bar(name, r.mb_per_s, name) for name, r in sides]
+    bars += [Bar(name, rate, "raw") for name, rate in raw]
+    charts = [
+        Bars("Rate, MB = 10^6 bytes", "MB/s", bars),
+        step_bars("Time of a step", [(name, r.step_ms) for name, r in sides]),
+    ]
+    return Section(
+        f"Tensor transfer, {size}",
+        compared(record.ratios, f"moves {size} from worker to ps"),
+        charts,
+        [table],
+    )
+
+
+def _section_over_sizes(record: Record[TransferResult]) -> Section:
+    of_size: dict[str, list[TransferResult]] = {}
+    for result in record.results:
+        of_size.setdefault(data_size(result.data_mb * 1e6), []).append(result)
+    table = Table(
+        "Tensor transfer, worker to ps (MB = 10^6 bytes)",
+        ["size", "protocol", *_COLUMNS],
+        [
+            [[size, side_name(r.protocol, r.tensor_fuse), *_cells(r)] for r in results]
+            for size, results in of_size.items()
+        ],
+        text_columns=2,
+    )
+    return Section("Tensor transfer over sizes", "", [transfer_lines(record)], [table])
+
+
+def transfer_lines(record: Record[TransferResult]) -> Lines:
+    """The rate of each side over the tensor's size."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for r in record.results:
+        side = side_name(r.protocol, r.tensor_fuse)
+        points.setdefault(side, []).append((r.data_mb * 1e6, r.mb_per_s))
+    lines = [Line(side, of_side) for side, of_side in points.items()]
+    return Lines(
+        "A tensor from worker to ps, through TensorFlow",
+        "MB/s",
+        lines,
+        "MB/s, MB = 10^6 bytes; both axes are logarithmic.",
+    )
+
+
+_COLUMNS = ["MB/s", "step ms p50", "p90", "min", "CPU s/GB"]
+
+
+def _cells(result: TransferResult) -> list[str]:
+    cpu = "-" if result.cpu_s_per_gb is None else number(result.cpu_s_per_gb)
+    return [number(result.mb_per_s), *step_cells(result.step_ms), cpu]
+
+
+@dataclass(frozen=True)
+class MemoryResult(Result):
+    """`benchmarks/memory`: what one task holds while one large tensor moves over and over."""
+
+    commands = ("benchmarks/memory",)
+
+    protocol: str
+    transport: str
+    task: str
+    """"ps:0" or "worker:0"."""
+    data_mb: float
+    iters: int
+    early_mb: float
+    """Resident memory, in MB of 10^6 bytes, after the first hundred steps."""
+    highest_mb: float
+    """The highest of the samples taken from then on."""
+    final_mb: float
+    """After the last step."""
+    pool_cap_mb: float
+    """What a task may keep of received tensors' memory (TENSORWIRE_POOL_MB)."""
+
+    @property
+    def metric(self) -> Metric:
+        of = f"Highest memory of {self.task}, tensors of {data_size(self.data_mb * 1e6)}"
+        return Metric(of, self.protocol, self.highest_mb, "MB", more_is_better=False)
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _memory_section(record)
+
+
+def _memory_section(record: Record[MemoryResult]) -> Section:
+    table = Table(
+        f"Resident memory over {record.results[0].iters} steps, MB (of 10^6 bytes)",
+        ["task", "protocol", "tensor", "after 100 steps", "highest", "at the end", "pool's cap"],
+        [
+            [
+                [
+                    r.task,
+                    r.protocol,
+                    *(
+                        f"{mb:.0f}"
+                        for mb in (r.data_mb, r.early_mb, r.highest_mb, r.final_mb, r.pool_cap_mb)
+                    ),
+                ]
+                for r in record.results
+            ]
+        ],
+        text_columns=2,
+    )
+    return Section("Memory", tables=[table])

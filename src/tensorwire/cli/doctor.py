@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorwire.bench.raw_ends import SERVER
-from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
-from tensorwire.cli.graphs import model_of_file
-from tensorwire.cli.numbers import Number
+from tensorwire.bench.raw_processes import SERVER
+from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.hosts import TwoEnds, two_ends_options
 from tensorwire.cli.options import json_option, report_option
-from tensorwire.cli.quiet import quiet_tensorflow
+from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json
 
@@ -49,7 +48,7 @@ Examples:
     type=Number(min=0.5, max=600),
     default=10.0,
     show_default=True,
-    help="How long to look at the job.",
+    help="Seconds to observe the job.",
 )
 @click.option(
     "--record",
@@ -57,22 +56,22 @@ Examples:
     multiple=True,
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Judge an earlier look (--json) again; several tell how the job scales.",
+    help="Diagnose an earlier look (--json) again; several show how the job scales.",
 )
 @click.option(
     "--plan",
     "plan_path",
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Look at a placement, which `tensorwire place --strategy … --json` writes.",
+    help="Diagnose a placement that `tensorwire place --strategy … --json` wrote.",
 )
 @click.option(
     "--graph",
     type=click.Path(path_type=Path),
-    help="Look at TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
+    help="Diagnose TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
     "a .meta file, a graph.pbtxt.",
 )
-@click.option("--ps", type=click.IntRange(min=1), help="With --graph: number of ps.")
+@click.option("--ps", type=click.IntRange(min=1), help="Number of ps, with --graph.")
 @click.option(
     "--data",
     metavar="PATH",
@@ -81,14 +80,14 @@ Examples:
 @click.option(
     "--data-mb-per-step",
     type=Number(min=0, min_open=True),
-    help="MB (10^6 bytes) of it that a worker reads at a step, to compare with what it gives.",
+    help="MB (10^6 bytes) that a worker reads per step, to compare with the rate of --data.",
 )
 @click.option(
     "--layers",
     is_flag=True,
     help="Measure TCP, RPC and tensors between two ends of this machine, in a minute.",
 )
-@click.option("--lab", "lab_text", metavar="SPEC", help="As --layers, in a lab: hosts=2,…")
+@click.option("--lab", "lab_text", metavar="SPEC", help="Like --layers, in a lab: hosts=2,…")
 @json_option
 @report_option
 @two_ends_options
@@ -153,12 +152,11 @@ def _of_job(
 ) -> Evidence:
     """What is known of the job: from its tasks, or from earlier looks, the last of which counts."""
     import tensorwire
-    from tensorwire.bench.record import Host
+    from tensorwire.doctor import job_evidence
     from tensorwire.doctor.evidence import Evidence
-    from tensorwire.doctor.gather import running
     from tensorwire.doctor.records import read, scaling_of
-    from tensorwire.monitor.fetch import check_address
-    from tensorwire.monitor.job import Job
+    from tensorwire.measure.record import Machine
+    from tensorwire.metrics.observed_job import ObservedJob, check_address
     from tensorwire.report.progress import ProgressDisplay
 
     if records:
@@ -167,46 +165,46 @@ def _of_job(
     named = None
     if endpoints is not None:
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    addresses = Job(named).addresses()
+    addresses = ObservedJob(named).addresses()
     evidence = Evidence()
     if addresses:
         with ProgressDisplay("doctor", 1) as progress:
             progress.activity(f"looking at {len(addresses)} tasks for {seconds:g} s")
-            evidence = running.look(addresses, seconds)
+            evidence = job_evidence.look(addresses, seconds)
     elif needs_job:
         raise TensorwireError(_NOTHING_TO_LOOK_AT)
-    return dataclasses.replace(evidence, machine=Host.here(), version=tensorwire.__version__)
+    return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 
 
 def _serve(ends: TwoEnds) -> None:
-    from tensorwire.doctor.gather import layers
+    from tensorwire.doctor import layers_evidence
     from tensorwire.report.progress import ProgressDisplay
 
     with ProgressDisplay("doctor", 1) as progress:
-        layers.serve(ends.port, ends.peer_timeout_s, progress)
+        layers_evidence.serve(ends.port, ends.peer_timeout_s, progress)
 
 
 def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
-    from tensorwire.bench import places
-    from tensorwire.doctor.gather import layers
+    from tensorwire.doctor import layers_evidence
     from tensorwire.lab.settings import parse
+    from tensorwire.measure import host_pool
     from tensorwire.report.progress import ProgressDisplay
 
-    with ProgressDisplay("doctor", layers.STEPS) as progress:
+    with ProgressDisplay("doctor", layers_evidence.STEPS) as progress:
         if ends.target is not None:
-            return layers.measure_remote(ends.target, progress)
-        with places.chosen(parse(lab_text) if lab_text else None) as chosen:
-            return layers.measure(progress, chosen)
+            return layers_evidence.measure_remote(ends.target, progress)
+        with host_pool.open_host_pool(parse(lab_text) if lab_text else None) as chosen:
+            return layers_evidence.measure(progress, chosen)
 
 
 def _placement(path: Path) -> Placement:
-    from tensorwire.doctor.gather.plans import placement_of_document
+    from tensorwire.doctor.records import placement_of_document
 
     return placement_of_document(read_json(path), str(path))
 
 
 def _placement_of_graph(path: Path, ps: int) -> Placement:
-    from tensorwire.doctor.gather.plans import placement_of_plan
+    from tensorwire.doctor.records import placement_of_plan
     from tensorwire.placement.plan import round_robin
 
     return placement_of_plan(round_robin(model_of_file(path).variables, ps), str(path))
@@ -215,7 +213,7 @@ def _placement_of_graph(path: Path, ps: int) -> Placement:
 def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
     from tensorwire.bench.input import probe
     from tensorwire.doctor.evidence import InputProbe
-    from tensorwire.doctor.figures import typical_step_s
+    from tensorwire.doctor.job_usage import typical_step_s
 
     quiet_tensorflow()
     rate = probe(path, _PROBE_S)

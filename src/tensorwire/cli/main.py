@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import click
 
 from tensorwire import __version__
-from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.errors import TensorwireError
 
 COMMANDS = {
     "demo": (
-        "tensorwire.cli.demo:demo",
+        "tensorwire.cli.bench.train:demo",
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
-    "build": ("tensorwire.cli.build:build", "Compile the plug-in for the installed TensorFlow."),
+    "build": ("tensorwire.cli.run:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
     "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
@@ -49,26 +49,32 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and ends the process with the command's status.
+    """Runs the command line; see `run_command`."""
+    run_command(cli, "tensorwire", arguments)
 
-    0 done, 1 the work failed, 2 wrong usage, 130 interrupted.
+
+def run_command(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> None:
+    """Runs a command line and ends the process with the command's status.
+
+    0 done, 1 the work failed, 2 wrong usage, 130 interrupted. An error is one line on standard
+    error, which begins with `name`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     # Looked for here and not in the parsed options: the parsing itself may be what fails.
     debug = "--debug" in arguments[: _command_position(arguments)]
     try:
-        status = cli.main(args=arguments, prog_name="tensorwire", standalone_mode=False)
+        status = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except TensorwireError as error:
-        _fail(str(error), error.exit_code, debug)
+        _fail(name, str(error), error.exit_code, debug)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         hint = f" (see `{where.command_path} --help`)" if where is not None else ""
-        _fail(error.format_message().replace("\n", " ") + hint, error.exit_code, debug)
+        _fail(name, error.format_message().replace("\n", " ") + hint, error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted", INTERRUPTED, debug)
+        _fail(name, "interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         # The reader has gone (`tensorwire … | head`): nobody is left to be told, and the
         # interpreter's own flush at exit must not complain either.
@@ -81,10 +87,10 @@ def _command_position(arguments: Sequence[str]) -> int:
     return next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
 
 
-def _fail(message: str, exit_code: int, debug: bool) -> None:
+def _fail(name: str, message: str, exit_code: int, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    prefix = "tensorwire: " if exit_code == INTERRUPTED else "tensorwire: error: "
+    prefix = f"{name}: " if exit_code == INTERRUPTED else f"{name}: error: "
     click.echo(prefix + message, err=True)
     sys.exit(exit_code)
 

@@ -6,7 +6,7 @@ import itertools
 
 import click
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 
 
 @click.command(
@@ -29,8 +29,8 @@ def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None
 
     All interfaces that are up, or those named. Ctrl-C ends it with the averages.
     """
-    from tensorwire.monitor.nic import Watch, choose
-    from tensorwire.report import nic as lines
+    from tensorwire.metrics.nic import Watch, choose
+    from tensorwire.report import top as lines
 
     watch = Watch(choose(interfaces))
     shown: list[str] = []

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from tensorwire.bench.sides import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
-from tensorwire.bench.two_hosts import Part
 from tensorwire.errors import UsageError
 from tensorwire.lab import LabSettings
 from tensorwire.lab.settings import EXAMPLE
 from tensorwire.lab.settings import parse as parse_lab
+from tensorwire.measure.contenders import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.measure.remote_hosts import HostRole
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ class Comparison:
     report_path: Path | None
     lab: LabSettings | None = None
     """The hosts in a box to measure between, where the user wants some."""
-    part: Part | None = None
+    part: HostRole | None = None
     """What this host does, where others take part."""
 
     @property
@@ -79,7 +79,7 @@ def report_option(command: Command) -> Command:
         metavar="FILE.html",
         type=click.Path(dir_okay=False, writable=True, path_type=Path),
         callback=_report_in_a_folder,
-        help="Write a page with plots.",
+        help="Write an HTML page with plots.",
     )(command)
 
 
@@ -115,8 +115,8 @@ def lab_option(command: Command) -> Command:
         "--lab",
         metavar="SETTINGS",
         callback=_lab_settings,
-        help=f"Measure between hosts in a box: {EXAMPLE}; delay and cpus (of each host, as in "
-        "cpus=1) may be left out. Takes root.",
+        help=f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
+        "cpus=1) are optional. Requires root; otherwise falls back to loopback with a notice.",
     )(command)
 
 
@@ -138,7 +138,7 @@ def comparison_options(
         click.option(
             "--tensor-fuse",
             is_flag=True,
-            help="Measure the last protocol with its tensors sent together, too.",
+            help="Measure the last protocol a second time with fused tensors.",
         )
     ]
     options = [
@@ -148,7 +148,7 @@ def comparison_options(
             type=click.IntRange(min=1),
             default=default_rounds,
             show_default=True,
-            help="Turns that the protocols take (A B A B …).",
+            help="Rounds; in each the protocols take turns (A B A B …).",
         ),
         *(fusion if tensor_fuse else []),
         *([lab_option] if lab else []),

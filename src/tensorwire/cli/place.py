@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from tensorwire import __version__
-from tensorwire.cli.graphs import model_of_file
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import write_whole
 from tensorwire.placement.plan import STRATEGIES, Model
@@ -33,7 +33,7 @@ Examples:
 @click.option(
     "--script",
     type=click.Path(path_type=Path),
-    help="Run this script until it would train; it starts no server and needs no other task.",
+    help="Run this script up to its first training step; no server and no other task is needed.",
 )
 @click.option("--ps", type=click.IntRange(min=1), required=True, help="Number of ps.")
 @click.option(
@@ -41,13 +41,13 @@ Examples:
     "traffic_paths",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="What an earlier run moved: figures of a ps (docs/figures.md), and of each other one, or "
-    "bytes a step of each variable (docs/placement.md).",
+    help="Traffic of an earlier run: metrics of each ps (docs/metrics.md), or bytes per step of "
+    "each variable (docs/placement.md).",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    help="Without --traffic: stands for the sizes that the graph leaves open.",
+    help="Batch size: replaces unknown dimensions of the graph, without --traffic.",
 )
 @click.option(
     "--strategy",
@@ -61,7 +61,7 @@ Examples:
     "keep_whole",
     metavar="NAME",
     multiple=True,
-    help="A variable, or a pattern of names, that balanced does not split.",
+    help="Variable name or pattern that balanced does not split.",
 )
 @click.option(
     "--deadline",
@@ -116,8 +116,8 @@ def place(
     if json_path is not None:
         write_whole(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
     if report_path is not None:
+        from tensorwire.measure.section import Report
         from tensorwire.report import page
-        from tensorwire.report.blocks import Report
 
         headlines = [section.headline] if section.headline else []
         facts = [f"tensorwire {__version__}", str(graph or script)]
@@ -126,7 +126,7 @@ def place(
 
 
 def _of_script(script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float) -> Model:
-    from tensorwire.placement import dry_run
+    from tensorwire.run import dry_run
 
     if not script.exists():
         raise UsageError(f"there is no script {script}")

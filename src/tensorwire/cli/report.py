@@ -26,9 +26,8 @@ Examples:
 @report_option
 def report(*, files: tuple[Path, ...], report_path: Path | None) -> None:
     """Show records that --json wrote; runs of the same command side by side."""
-    from tensorwire.bench.suite import read
     from tensorwire.report import page, terminal
-    from tensorwire.report.runs import report_of_runs
+    from tensorwire.report.runs import read, report_of_runs
 
     if len(set(files)) < len(files):
         raise UsageError("a file is named twice")

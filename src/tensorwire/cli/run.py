@@ -1,4 +1,4 @@
-"""``tensorwire run``: a training script unchanged, with the plug-in loaded."""
+"""The commands that load the plug-in: `tensorwire build`, and `tensorwire run` for a script."""
 
 from __future__ import annotations
 
@@ -9,10 +9,31 @@ from pathlib import Path
 
 import click
 
+from tensorwire.cli.tensorflow import quiet_tensorflow
 from tensorwire.errors import UsageError
-from tensorwire.monitor import endpoint
+from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
-from tensorwire.plugin import runner
+from tensorwire.run import environment as run_environment
+
+
+@click.command(
+    epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
+)
+@click.option("--force", is_flag=True, help="Build again even if a finished build exists.")
+def build(force: bool) -> None:
+    """Compile the plug-in for the installed TensorFlow, and load it to see that it works.
+
+    This happens by itself at the first use of grpc++; do it ahead of time for a container image,
+    or where the machine that trains has no compiler. The result is in the folder that
+    TENSORWIRE_CACHE names, or in your cache folder.
+    """
+    quiet_tensorflow()
+    from tensorwire.plugin.build import ensure_built
+    from tensorwire.plugin.loader import load
+
+    if force:
+        ensure_built(rebuild=True)
+    click.echo(load())
 
 
 @click.command(
@@ -22,43 +43,43 @@ from tensorwire.plugin import runner
 @click.option(
     "--protocol",
     type=click.Choice(["grpc++", "grpc"]),
-    help="Used whatever the script says. Default: what the script says.",
+    help="Overrides the script's protocol. Default: the script's own.",
 )
 @click.option(
     "--tensor-fuse",
     is_flag=True,
-    help="Tensors that cross between two tasks at the same depth travel as one message.",
+    help="Send the small tensors between two tasks as one message.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="Serve each task's figures here, 0 for any free port: /metrics for Prometheus, and what "
-    "tensorwire top reads.",
+    help="Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
+    "`tensorwire top`.",
 )
 @click.option(
     "--metrics-host",
     metavar="ADDRESS",
-    help="Where --metrics-port listens.  [default: 127.0.0.1]",
+    help="Address on which --metrics-port listens.  [default: 127.0.0.1]",
 )
 @click.option(
     "--placement",
     type=click.Choice(tuple(STRATEGIES)),
-    help="Where variables go, if the script does not say: one ps after the other, the one with the "
-    "fewest bytes, or planned and split after a dry run.  [default: round_robin]",
+    help="Placement of variables, unless the script chooses one: one ps after the other, the ps "
+    "with the fewest bytes, or planned and split after a dry run.  [default: round_robin]",
 )
 @click.option(
     "--traffic",
     "traffic_paths",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="What an earlier run moved, for --placement balanced: see `tensorwire place`.",
+    help="Traffic of an earlier run, for --placement balanced: see `tensorwire place`.",
 )
 @click.option(
     "--keep-whole",
     "keep_whole",
     metavar="NAME",
     multiple=True,
-    help="A variable, or a pattern of names, that --placement balanced does not split.",
+    help="Variable name or pattern that --placement balanced does not split.",
 )
 @click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
@@ -90,8 +111,8 @@ def run(
     if (traffic_paths or keep_whole) and placement != "balanced":
         option = "--traffic" if traffic_paths else "--keep-whole"
         raise UsageError(f"{option} is for --placement balanced")
-    runner.check_security()
-    environment = runner.environment(
+    run_environment.check_security()
+    environment = run_environment.environment(
         protocol,
         tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
@@ -115,9 +136,10 @@ def _placement(
     """What the script's processes are told of placement."""
     if strategy in (None, "round_robin"):
         return None
-    from tensorwire.placement import default, dry_run
+    from tensorwire.placement import default
     from tensorwire.placement.plan import Model, whole
     from tensorwire.placement.traffic import Traffic
+    from tensorwire.run import dry_run
 
     if strategy == "greedy":
         return default.encode((), None)

@@ -10,10 +10,9 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.monitor.fetch import check_address
-from tensorwire.monitor.job import Job
+from tensorwire.metrics.observed_job import ObservedJob, check_address
 from tensorwire.report.top import screen, waiting_screen
 
 _NO_TASK = (
@@ -40,10 +39,10 @@ Examples:
     type=Number(min=0.1),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between updates.",
 )
-@click.option("--once", is_flag=True, help="One look, then end; so it is without a terminal, too.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: as JSON.")
+@click.option("--once", is_flag=True, help="Look once, then exit; the default without a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print JSON.")
 def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Show what each task of a running job does, live.
 
@@ -57,7 +56,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
     named = None
     if endpoints is not None:
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    job = Job(named)
+    job = ObservedJob(named)
     if not job.addresses():
         raise TensorwireError(_NO_TASK)
     console = Console(highlight=False)
@@ -68,7 +67,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
             _show_live(console, job, interval)
 
 
-def _show_once(console: Console, job: Job, interval: float, as_json: bool) -> None:
+def _show_once(console: Console, job: ObservedJob, interval: float, as_json: bool) -> None:
     job.look()
     time.sleep(interval)
     rates = job.look()
@@ -81,7 +80,7 @@ def _show_once(console: Console, job: Job, interval: float, as_json: bool) -> No
         console.print(screen(rates, interval))
 
 
-def _show_live(console: Console, job: Job, interval: float) -> None:
+def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
     with Live(
         waiting_screen("looking …"), console=console, screen=True, auto_refresh=False
     ) as live:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.finding import SMALLEST_COST, Diagnosis
+from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence
 from tensorwire.doctor.rules import RULES
 
 

@@ -6,14 +6,14 @@ them, "ps:0".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from tensorwire.bench.record import Host
+from tensorwire.measure.record import Machine
 
 
 @dataclass(frozen=True)
-class Layer:
+class MeasuredLayer:
     """One way between two of the hosts, measured."""
 
     name: str
@@ -22,7 +22,7 @@ class Layer:
     """"grpc" or "grpc++"; None below RPC."""
     mb_per_s: float | None
     latency_us: float | None = None
-    """Of a small request and its answer."""
+    """Latency of a small request with its reply."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Layers:
     """From the link up to tensors, between the hosts that the doctor was given."""
 
     source: str
-    measured: Sequence[Layer]
+    measured: tuple[MeasuredLayer, ...]
 
     def mb_per_s(self, name: str, protocol: str | None = None) -> float | None:
         """The rate of a layer, or None where it was not measured."""
@@ -45,7 +45,7 @@ class Split:
     """Where the time of a worker's step goes, in seconds; a mean over the steps looked at."""
 
     input_s: float | None
-    """None where nobody looked: it is in `compute_s` then."""
+    """None if it was not measured: it is then part of `compute_s`."""
     compute_s: float
     """Own kernels."""
     ps_s: float
@@ -80,7 +80,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class TaskFigures:
+class TaskUsage:
     """One task over `seconds`."""
 
     task: str
@@ -89,7 +89,7 @@ class TaskFigures:
     cpu_s: float | None
     """CPU time of the process."""
     cores: float | None
-    """That it may use: affinity and cgroup's quota, whichever is less."""
+    """Cores that the task may use: its CPU affinity or its cgroup quota, whichever is less."""
     reactors: int | None = None
     """Communication threads."""
     polling: bool = False
@@ -97,11 +97,11 @@ class TaskFigures:
     tx_bytes: float = 0.0
     """To tasks of other hosts."""
     rx_bytes: float = 0.0
-    received: Sequence[Flow] = ()
+    received: tuple[Flow, ...] = ()
     steps: float | None = None
-    """Of a worker."""
+    """Steps that a worker took."""
     split: Split | None = None
-    """Of a worker's step."""
+    """Parts of a worker's step."""
 
     @property
     def job(self) -> str:
@@ -109,7 +109,7 @@ class TaskFigures:
 
     @property
     def cpu_share(self) -> float | None:
-        """Of the cores that it may use; what polls does not count, for it is busy without work."""
+        """Busy share of its cores. Polling threads do not count: they are busy without work."""
         if self.cpu_s is None or not self.cores or self.seconds <= 0:
             return None
         idle_s = (self.reactors or 0) * self.seconds if self.polling else 0.0
@@ -124,41 +124,41 @@ class TaskFigures:
 
 
 @dataclass(frozen=True)
-class HostFigures:
+class HostUsage:
     """One machine while the job ran."""
 
     host: str
     cores: float
-    """That its tasks may use; of a host that is a pod, the pod's limit."""
+    """Cores that its tasks may use; for a pod, the pod's limit."""
     cpu_share: float | None
-    """Of all cores, by whatever runs there."""
+    """Busy share of all cores, by any process."""
     link_mb_per_s: float | None = None
     """What its link carries in one direction."""
 
 
 @dataclass(frozen=True)
-class Job:
+class JobEvidence:
     """A job while it runs."""
 
     source: str
     protocol: str
     tensor_fuse: bool
-    tasks: Sequence[TaskFigures]
-    hosts: Sequence[HostFigures] = ()
+    tasks: tuple[TaskUsage, ...]
+    hosts: tuple[HostUsage, ...] = ()
 
-    def of(self, job: str) -> list[TaskFigures]:
+    def of(self, job: str) -> list[TaskUsage]:
         return [task for task in self.tasks if task.job == job]
 
     @property
-    def ps(self) -> list[TaskFigures]:
+    def ps(self) -> list[TaskUsage]:
         return self.of("ps")
 
     @property
-    def workers(self) -> list[TaskFigures]:
+    def workers(self) -> list[TaskUsage]:
         """Those that train; a chief is one of them."""
         return [task for task in self.tasks if task.job in ("chief", "worker")]
 
-    def host(self, name: str) -> HostFigures | None:
+    def host(self, name: str) -> HostUsage | None:
         return next((host for host in self.hosts if host.host == name), None)
 
 
@@ -169,7 +169,7 @@ class PlacedPart:
     variable: str
     ps: int
     bytes: float
-    tensors: Sequence[str] = ()
+    tensors: tuple[str, ...] = ()
     """The names in `Flow` of what crosses for it, where a running job has told."""
 
 
@@ -179,7 +179,7 @@ class Placement:
 
     source: str
     ps: int
-    parts: Sequence[PlacedPart]
+    parts: tuple[PlacedPart, ...]
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Sessions:
     """The sessions that the tasks opened."""
 
     source: str
-    without_device_filters: Sequence[str]
+    without_device_filters: tuple[str, ...]
     """Workers that opened one so, though there are several workers."""
 
 
@@ -210,7 +210,7 @@ class Run:
     workers: int
     ps: int
     steps_per_s: float
-    """Of all workers together."""
+    """Rate of all workers together."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Scaling:
     """Runs that differ in the number of their workers."""
 
     source: str
-    runs: Sequence[Run]
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,45 @@ class Evidence:
     """All that was looked at; what was not is None."""
 
     layers: Layers | None = None
-    job: Job | None = None
+    job: JobEvidence | None = None
     placement: Placement | None = None
     input: InputProbe | None = None
     sessions: Sessions | None = None
     scaling: Scaling | None = None
-    machine: Host | None = None
+    machine: Machine | None = None
     version: str = ""
-    """Of tensorwire."""
+    """Version of tensorwire."""
     tensorflow: str = ""
+
+
+Confidence = Literal["high", "medium", "low"]
+
+SMALLEST_COST = 0.05
+"""Share of a step. A smaller cost is not worth a change."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason why the job does not scale."""
+
+    rule: str
+    title: str
+    cost: float | None
+    """Share of a step's time that the change may save; None where no step was looked at."""
+    evidence: tuple[str, ...]
+    """Sentences with their figures."""
+    confidence: Confidence
+    change: str
+    """The one thing to do next."""
+    is_risk: bool = False
+    """It costs nothing until something else goes wrong."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings, the costliest first, and what they rest on."""
+
+    findings: tuple[Finding, ...]
+    looked_at: tuple[str, ...]
+    not_looked_at: tuple[str, ...]
+    evidence: Evidence

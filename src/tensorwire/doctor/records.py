@@ -1,17 +1,17 @@
-"""A diagnosis as JSON, and the evidence read from it again."""
+"""Evidence as JSON: diagnoses written and read again, and plans of `tensorwire place`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, Run, Scaling
-from tensorwire.doctor.finding import Diagnosis
-from tensorwire.documents import from_document, to_document
-from tensorwire.errors import TensorwireError
+from tensorwire.dataclass_json import from_document, to_document
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Diagnosis, Evidence, PlacedPart, Placement, Run, Scaling
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.placement.plan import PlacementPlan
 
 COMMAND = "doctor"
 
@@ -54,8 +54,31 @@ def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
             steps_per_s=sum((w.steps or 0.0) / w.seconds for w in job.workers),
         )
         for job in (look.job for look in looks)
-        if job is not None and figures.total_steps(job)
+        if job is not None and job_usage.total_steps(job)
     ]
     if len({run.workers for run in runs}) < 2:
         return None
     return Scaling(source=f"{len(runs)} looks at the job", runs=tuple(runs))
+
+
+def placement_of_document(document: Any, source: str) -> Placement:
+    """The placement of one plan, or of the only plan among `plans`.
+
+    Raises:
+        UsageError: the document has none, or several.
+    """
+    if isinstance(document, Mapping) and "plans" in document:
+        plans = document["plans"]
+        if len(plans) != 1:
+            raise UsageError(f"{source} has {len(plans)} plans: keep one, with --strategy")
+        document = plans[0]
+    return placement_of_plan(PlacementPlan.from_document(document), source)
+
+
+def placement_of_plan(plan: PlacementPlan, source: str) -> Placement:
+    """Where a strategy puts the variables of `source`."""
+    return Placement(
+        source=f"{plan.strategy.replace('_', ' ')} of {source}",
+        ps=plan.ps,
+        parts=tuple(PlacedPart(part.variable, part.task, part.bytes) for part in plan.parts),
+    )

@@ -15,7 +15,7 @@ from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.k8s.state import FAILED, SUCCEEDED
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LOOK_EVERY_S = 2.0
 _REMOVED_WITHIN_S = 120.0
@@ -81,7 +81,7 @@ class _InCluster(RunningJob):
             if task.phase == SUCCEEDED:
                 raise ended_early(task.name)
 
-    def figures(self) -> list[TaskFigures]:
+    def figures(self) -> list[TaskMetrics]:
         up = [task for task in self._state.tasks if task.phase == "ready"]
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE) as pool:
             found = pool.map(lambda task: watch.figures_of(self._connection, task), up)

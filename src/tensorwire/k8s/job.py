@@ -126,7 +126,7 @@ class Job:
     protocol: str = "grpc++"
     tensor_fuse: bool = False
     placement: str = "round_robin"
-    """Of variables on the ps, as in `tensorwire run`."""
+    """Placement of variables on the ps, as in `tensorwire run`."""
     worker_resources: Resources = Resources("300m", "4Gi")
     ps_resources: Resources = Resources("2", "4Gi")
     grpc_port: int = 2222
@@ -240,7 +240,7 @@ class Job:
         return {name: value.replace("$", "$$") for name, value in variables.items()}
 
     def job_name(self, group: Group) -> str:
-        """Of the group within this job: also the name of a JobSet's replicated job."""
+        """Name of the group's Job, which is also that of a JobSet's replicated job."""
         return f"{group.role}-{group.index}"
 
     def host(self, group: Group, member: int) -> str:

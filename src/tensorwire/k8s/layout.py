@@ -1,16 +1,19 @@
-"""Which tasks share a node.
-
-Tasks are placed by *group*: the tasks of one role that belong on one node together. Each group has
-a pod template of its own, so that its affinity can name exactly the tasks (or the node's labels)
-that it belongs to; a template for all workers could only spread them.
-"""
+"""Layouts: which tasks share a node; the cases that are compared, and the labels of nodes."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from tensorwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensorwire.k8s.connection import Connection
 
 COLOCATED, ISOLATED = "colocated", "isolated"
 LAYOUTS = (COLOCATED, ISOLATED)
@@ -81,3 +84,115 @@ def group_labels(layout: str, case: str, group: Group) -> Mapping[str, str]:
     if layout == ISOLATED:
         labels[TYPE_LABEL] = "ps" if group.role == "ps" else "worker"
     return labels
+
+
+_FORM = "cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]"
+
+
+@dataclass(frozen=True)
+class JobCase:
+    """A number of tasks, which either layout can place."""
+
+    name: str
+    workers: int
+    ps: int
+    workers_per_node: int
+
+
+# From a test of TensorFlow 1.3 on Kubernetes, in which a server runs ten workers.
+PUBLISHED = (
+    JobCase("1", 10, 1, 10),
+    JobCase("2", 50, 5, 10),
+    JobCase("3", 100, 10, 10),
+    JobCase("4", 200, 20, 10),
+)
+
+
+def read_cases(path: Path) -> tuple[JobCase, ...]:
+    """The cases of a user's file; UsageError says what is wrong with it and shows the form."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not YAML ({_one_line(error)}); its form: {_FORM}") from None
+    entries = document.get("cases") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise UsageError(f"{path} has no list `cases`; its form: {_FORM}")
+    cases = tuple(_case(entry, path) for entry in entries)
+    names = [case.name for case in (*PUBLISHED, *cases)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{path}: there is more than one case {name}: give it another name")
+    return cases
+
+
+def find_case(name: str, cases: tuple[JobCase, ...]) -> JobCase:
+    """The case of that name; UsageError lists those there are."""
+    for case in cases:
+        if case.name == name:
+            return case
+    known = ", ".join(case.name for case in cases)
+    raise UsageError(f"there is no case {name}; there are {known} (--cases FILE adds your own)")
+
+
+def _case(entry: Any, path: Path) -> JobCase:
+    if not isinstance(entry, dict) or not entry.get("name"):
+        raise UsageError(f"{path}: a case has no name; the form: {_FORM}")
+    name = str(entry["name"])
+    unknown = set(entry) - {"name", "workers", "ps", "workers_per_node"}
+    if unknown:
+        raise UsageError(f"{path}: case {name}: unknown {', '.join(sorted(unknown))}; {_FORM}")
+    numbers = {}
+    for key in ("workers", "ps", "workers_per_node"):
+        value = entry.get(key, 10 if key == "workers_per_node" else None)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{path}: case {name}: {key} must be a number from 1; {_FORM}")
+        numbers[key] = value
+    return JobCase(name, **numbers)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+Labels = Mapping[str, str | None]
+"""None takes a label away."""
+
+_ALL = (SCENARIO_LABEL, CASE_LABEL, INDEX_LABEL, TYPE_LABEL)
+
+
+def plan(
+    case: JobCase, layout: str, nodes: Sequence[str], *, remove: bool = False
+) -> dict[str, Labels]:
+    """Which node gets which labels; those of another case that a node may have go.
+
+    Raises:
+        UsageError: there are too few nodes, or one is named twice.
+    """
+    groups = (
+        *split("worker", case.workers, case.workers_per_node),
+        *split("ps", case.ps, 1),
+    )
+    wanted = node_labels(layout, case.name, groups)
+    if len(set(nodes)) < len(nodes):
+        raise UsageError("a node is named twice: each is one server of the case")
+    none: Labels = dict.fromkeys(_ALL)
+    if remove:
+        return dict.fromkeys(nodes, none)
+    if len(nodes) < len(wanted):
+        raise UsageError(f"case {case.name}, {layout}, takes {len(wanted)} nodes, not {len(nodes)}")
+    return {node: {**none, **labels} for node, labels in zip(nodes, wanted, strict=False)}
+
+
+def command(node: str, labels: Labels) -> str:
+    """The kubectl command that does it."""
+    words = [f"{key}-" if value is None else f"{key}={value}" for key, value in labels.items()]
+    return shlex.join(["kubectl", "label", "node", node, "--overwrite", *words])
+
+
+def apply_labels(connection: Connection, wanted: Mapping[str, Labels]) -> None:
+    """Raises TensorwireError where a node is not there or may not be labelled."""
+    for node, labels in wanted.items():
+        with connection.explained():
+            connection.core.patch_node(node, {"metadata": {"labels": dict(labels)}})

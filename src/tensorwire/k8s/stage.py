@@ -1,18 +1,30 @@
-"""Where an experiment runs its jobs: in the lab (`in_lab`), or on a cluster (`in_cluster`)."""
+"""Where `tensorwire k8s compare` runs its jobs: the interface, and a lab; see also `in_cluster`."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 
-from tensorwire.errors import TensorwireError
+import psutil
+
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.k8s.local_kubernetes import LocalKubernetes
+from tensorwire.k8s.render import parse, render
+from tensorwire.lab.settings import LinkSettings
+from tensorwire.measure.record import LabDocument
+from tensorwire.metrics.observed_job import fetch_all
+from tensorwire.metrics.task_metrics import TaskMetrics
+from tensorwire.plugin.tensorflow_install import not_installed
 
 
 class RunningJob(ABC):
-    """A job that was started, seen from whoever measures it."""
+    """A job that was started and is measured."""
 
     @abstractmethod
     def go_on(self) -> None:
@@ -23,7 +35,7 @@ class RunningJob(ABC):
         """
 
     @abstractmethod
-    def figures(self) -> list[TaskFigures]:
+    def figures(self) -> list[TaskMetrics]:
         """What the tasks serve that serve their figures now."""
 
     @abstractmethod
@@ -33,7 +45,7 @@ class RunningJob(ABC):
     @property
     @abstractmethod
     def node_of(self) -> Mapping[str, str]:
-        """Of each task, by its name."""
+        """The node of each task, by the task's name."""
 
 
 class Stage(ABC):
@@ -60,7 +72,7 @@ class Stage(ABC):
 
     @property
     @abstractmethod
-    def document(self) -> Mapping[str, object] | None:
+    def document(self) -> LabDocument | None:
         """The lab as a record has it; None outside of one."""
 
 
@@ -70,3 +82,99 @@ def ended_early(task: str) -> TensorwireError:
         f"{task} has ended before its figures were read: let the script train longer, or look at "
         "it for fewer --seconds"
     )
+
+
+# A process of TensorFlow with a small model.
+_TASK_BYTES = 600e6
+
+
+class LabStage(Stage):
+    """Hosts in a box, each pod one of them."""
+
+    def __init__(self, link: LinkSettings, templates: Path | None = None) -> None:
+        """Raises TensorwireError without TensorFlow."""
+        self._link = link
+        self._templates = templates
+        self._notes: dict[str, None] = {}
+        self._nodes = 0
+        of_tensorflow = importlib.metadata.packages_distributions().get("tensorflow")
+        if not of_tensorflow:
+            raise not_installed()
+        self._tensorflow = importlib.metadata.version(of_tensorflow[0])
+
+    @contextlib.contextmanager
+    def run(self, job: Job) -> Iterator[RunningJob]:
+        _check_memory(job)
+        documents = parse(render(job, self._templates))
+        with LocalKubernetes(documents, link=self._link, limit_cpus=True) as box:
+            self._nodes = max(self._nodes, len(box.nodes))
+            yield _InBox(box)
+            self._notes |= dict.fromkeys(box.notes)
+        limits = sum(pod.pod.cpu_limit for pod in box.pods)
+        cores = self.cores_of_node
+        if limits > cores:
+            self._notes[
+                f"the pods may use {limits:g} cores together, and this machine has {cores}: where "
+                "they want more, they wait for each other"
+            ] = None
+
+    @property
+    def link_mb_per_s(self) -> float | None:
+        rate = self._link.rate_bits_per_s
+        return None if rate is None else rate / 8e6
+
+    @property
+    def cores_of_node(self) -> int:
+        return len(os.sched_getaffinity(0))
+
+    @property
+    def tensorflow(self) -> str:
+        return self._tensorflow
+
+    @property
+    def document(self) -> LabDocument:
+        rate = self._link.rate_bits_per_s
+        return {
+            "hosts": self._nodes,
+            "rate_mbit_per_s": None if rate is None else rate / 1e6,
+            "delay_us": self._link.delay_s * 1e6,
+            "cpus": None,
+            "network": True,
+            "notes": ["limits of memory are not applied in the lab", *self._notes],
+        }
+
+
+class _InBox(RunningJob):
+    def __init__(self, box: LocalKubernetes) -> None:
+        self._box = box
+        self._endpoints = [f"{pod.host.address}:{pod.pod.port('metrics')}" for pod in box.pods]
+
+    def go_on(self) -> None:
+        self._box.step()
+        for pod in self._box.pods:
+            if pod.ended and not pod.pod.is_sidecar:
+                raise ended_early(pod.pod.task)
+
+    def figures(self) -> list[TaskMetrics]:
+        found = self._box.observer.inside(lambda: fetch_all(self._endpoints))
+        # One that has loaded the plug-in and is no task yet has no name.
+        return [f.figures for f in found if f.figures is not None and f.figures.tasks]
+
+    def troubles(self) -> str:
+        restarted = [pod for pod in self._box.pods if pod.restarts]
+        of = restarted[0] if restarted else self._box.pods[-1]
+        return f"the last lines of {of.pod.task}:\n{of.task.tail()}"
+
+    @property
+    def node_of(self) -> Mapping[str, str]:
+        return {pod.pod.task: pod.node for pod in self._box.pods}
+
+
+def _check_memory(job: Job) -> None:
+    tasks = sum(1 for _ in job.cluster.tasks())
+    free = psutil.virtual_memory().available
+    if tasks * _TASK_BYTES > free:
+        raise UsageError(
+            f"{tasks} TensorFlow processes take about {tasks * _TASK_BYTES / 1e9:.1f} GB, and this "
+            f"machine has {free / 1e9:.1f} GB free: give fewer --workers"
+        )

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorwire.metrics.task_metrics import TaskMetrics
+
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 _ROLE, _GROUP = "app.kubernetes.io/component", "tensorwire/group"
@@ -28,7 +30,7 @@ class TaskState:
     pod: str | None = None
     node: str | None = None
     restarts: int = 0
-    """Of its containers, and pods that were replaced."""
+    """Restarts of its containers plus replaced pods."""
     metrics_port: int = 9100
     trouble: str | None = None
     """Why it does not go on, and what to do; None where nothing is wrong."""
@@ -46,7 +48,7 @@ class JobState:
     outcome: str | None
     """SUCCEEDED or FAILED; None while the job goes on."""
     troubles: tuple[str, ...] = ()
-    """Of the job as a whole: pods that could not be made."""
+    """Troubles of the job as a whole: pods that could not be created."""
 
     def count(self, *phases: str) -> int:
         return sum(1 for task in self.tasks if task.phase in phases)
@@ -210,3 +212,41 @@ def _not_made(jobs: Sequence[Object], events: Sequence[Object]) -> Iterator[str]
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 240 else line[:237] + "..."
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the ps of a job say about its progress; counts from their start."""
+
+    at_s: float
+    steps: int
+    """Parts of steps that workers ran on the ps that ran most."""
+    bytes: int
+    """Bytes that all ps sent and received."""
+
+
+def counts(task: TaskMetrics) -> tuple[int, int]:
+    """Parts of steps that a task ran, and bytes that it moved over sockets."""
+    moved = sum(peer.tx_bytes + peer.rx_bytes for peer in task.peers)
+    return task.run_graphs + task.eager_calls, moved
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Rates between two Figures."""
+
+    steps: int
+    steps_per_s: float
+    mb_per_s: float
+
+    @staticmethod
+    def between(before: Figures, after: Figures) -> Progress | None:
+        """None where a ps started again between them, or no time passed."""
+        elapsed_s = after.at_s - before.at_s
+        if elapsed_s <= 0 or after.steps < before.steps or after.bytes < before.bytes:
+            return None
+        return Progress(
+            after.steps,
+            (after.steps - before.steps) / elapsed_s,
+            (after.bytes - before.bytes) / elapsed_s / 1e6,
+        )

@@ -17,9 +17,8 @@ from tensorwire.k8s.connection import (
     Connection,
     Unreachable,
 )
-from tensorwire.k8s.progress import Figures, Progress, counts
-from tensorwire.k8s.state import JobState, TaskState, job_state
-from tensorwire.monitor.figures import TaskFigures
+from tensorwire.k8s.state import Figures, JobState, Progress, TaskState, counts, job_state
+from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LAST_LINES = 15
 _LONGEST_OUTAGE_S = 600.0  # of an API server, while a job is followed
@@ -112,7 +111,7 @@ def read_figures(connection: Connection, state: JobState) -> Figures | None:
     return Figures(time.monotonic(), steps, moved) if heard else None
 
 
-def figures_of(connection: Connection, task: TaskState) -> TaskFigures | None:
+def figures_of(connection: Connection, task: TaskState) -> TaskMetrics | None:
     """What a task serves, through the API server; None where that is not to be had."""
     if task.pod is None:
         return None
@@ -124,7 +123,7 @@ def figures_of(connection: Connection, task: TaskState) -> TaskFigures | None:
             _request_timeout=_FIGURES_S,
             _preload_content=False,
         )
-        return TaskFigures.from_json(json.loads(answer.data))
+        return TaskMetrics.from_json(json.loads(answer.data))
     except (*API_ERRORS, TRANSPORT_ERROR, ValueError, KeyError, TypeError, AttributeError):
         return None
 

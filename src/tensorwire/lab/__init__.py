@@ -1,7 +1,7 @@
 """A cluster in a box: the tasks of a job as processes, and hosts as network namespaces."""
 
 from tensorwire.lab.hosts import Host, Lab
-from tensorwire.lab.local import LocalCluster, Task
+from tensorwire.lab.local import LocalCluster, TaskProcess
 from tensorwire.lab.settings import HostSettings, LabSettings
 
-__all__ = ["Host", "HostSettings", "Lab", "LabSettings", "LocalCluster", "Task"]
+__all__ = ["Host", "HostSettings", "Lab", "LabSettings", "LocalCluster", "TaskProcess"]

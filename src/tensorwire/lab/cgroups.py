@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import guard
+from tensorwire.lab import cleanup_process
 
 _PERIOD_US = 100_000
 _PREFIX = "tensorwire-lab-"
@@ -49,7 +49,7 @@ class CpuGroup:
 
     def remove(self) -> None:
         """Ends the processes that are still in it, and removes it."""
-        guard.remove_cgroup(self.path)
+        cleanup_process.remove_cgroup(self.path)
         os.close(self._claim)
 
 
@@ -82,7 +82,7 @@ def sweep() -> list[Path]:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    guard.remove_cgroup(path)
+                    cleanup_process.remove_cgroup(path)
                     swept.append(path)
                 finally:
                     os.close(descriptor)

@@ -7,7 +7,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from typing import IO, Any
 
@@ -25,17 +24,18 @@ class Channel:
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         """`process` has pipes as its standard input and output; `name` is for error messages."""
-        self._process = process
+        if process.stdin is None or process.stdout is None:
+            raise ValueError(f"{name} has no pipes")
+        self._stdin = process.stdin
+        self._stdout = process.stdout
         self._name = name
         self._buffer = b""
 
     def send(self, message: Message) -> None:
         """Raises ChannelClosed when the task is gone."""
-        stdin = self._process.stdin
-        assert stdin is not None
         try:
-            stdin.write(json.dumps(message).encode() + b"\n")
-            stdin.flush()
+            self._stdin.write(json.dumps(message).encode() + b"\n")
+            self._stdin.flush()
         except OSError as error:
             raise ChannelClosed(f"{self._name} is gone: {error}") from error
 
@@ -62,21 +62,19 @@ class Channel:
         return message
 
     def _read_some(self, deadline: float, timeout_s: float) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None
-        readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
+        readable, _, _ = select.select(
+            [self._stdout], [], [], max(0.0, deadline - time.monotonic())
+        )
         if not readable:
             raise TensorwireError(f"{self._name} did not answer within {timeout_s:g} s")
-        data = os.read(stdout.fileno(), 65536)
+        data = os.read(self._stdout.fileno(), 65536)
         if not data:
             raise ChannelClosed(f"{self._name} is gone")
         self._buffer += data
 
     def wait(self, timeout_s: float) -> bool:
         """Whether `receive` has something to read, a message or the end, within `timeout_s`."""
-        stdout = self._process.stdout
-        assert stdout is not None
-        return bool(self._buffer or select.select([stdout], [], [], timeout_s)[0])
+        return bool(self._buffer or select.select([self._stdout], [], [], timeout_s)[0])
 
     def request(self, message: Message, timeout_s: float) -> Message:
         """`send`, then `receive`."""
@@ -104,15 +102,3 @@ class TaskEnd:
     def send(self, message: Message) -> None:
         self._output.write(json.dumps(message).encode() + b"\n")
         self._output.flush()
-
-    def exit_with_starter(self) -> None:
-        """From now on this process ends when the starter closes its end, whatever it does then.
-
-        Nothing is received any more.
-        """
-        threading.Thread(target=self._exit_when_closed, daemon=True).start()
-
-    def _exit_when_closed(self) -> None:
-        while self.receive() is not None:
-            pass
-        os._exit(0)

@@ -2,7 +2,7 @@
 
 Each host has a link to the bridge, with a rate and a delay that can be changed while it carries
 traffic, its own names (`host0` and so on, in an /etc/hosts that only its tasks see), and, where
-control groups allow, a share of the CPUs. A link can be cut, and, in a lab that is relayed, lose
+control groups allow, a share of the CPUs. A link can be cut, and, in a lab with a relay, lose
 packets.
 
 The namespaces have no name and no place in the file system: they live as long as a descriptor or a
@@ -22,25 +22,37 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import cgroups, enter, network
 from tensorwire.lab.cgroups import CpuGroup
-from tensorwire.lab.guardian import Guard
+from tensorwire.lab.cleanup_guard import CleanupGuard
 from tensorwire.lab.namespaces import NamespaceMaker
 from tensorwire.lab.network import NetworkUnavailable, Switch
-from tensorwire.lab.relaying import RelayProcess
 from tensorwire.lab.settings import HostSettings, LabSettings
-from tensorwire.scope import Scope
+from tensorwire.owning_context import OwningContext
 
 # BBR, a default on some machines, measures its way to the rate and is often far below it on a link
 # this short. "reno" is what every kernel lets a namespace choose; there is no loss to recover from.
 _CONGESTION_CONTROL = "reno"
 
 Result = TypeVar("Result")
+
+
+class Relay(Protocol):
+    """Carries every packet between a lab's hosts and its switch, in place of veth pairs."""
+
+    def set(self, host: int, settings: HostSettings) -> None:
+        """From now on `settings` hold for the host, by its number, in both directions."""
+
+
+MakeRelay = Callable[[str, Sequence[str]], AbstractContextManager[Relay]]
+"""From the paths of the network namespaces of the switch and of each host. Entering it makes the
+interfaces, or raises NetworkUnavailable."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Host:
     """Paths of its namespaces, the network's first; none of its own: this process's."""
     cgroup: Path | None = None
     port: int | None = None
-    """Of its one task; None: whatever is free."""
+    """Port of its one task; None: any free port."""
     is_this_machine: bool = True
     """Whether it has this machine's files; the hosts of a lab have."""
 
@@ -93,25 +105,28 @@ class Host:
 LOOPBACK = Host("127.0.0.1")
 
 
-class Lab(Scope):
+class Lab(OwningContext):
     """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
 
     def __init__(
-        self, settings: LabSettings, *, change_cpus: bool = False, relayed: bool = False
+        self,
+        settings: LabSettings,
+        *,
+        change_cpus: bool = False,
+        relay: MakeRelay | None = None,
     ) -> None:
         """Makes nothing yet.
 
         Args:
             change_cpus: the hosts' CPUs will be limited later, if not from the start.
-            relayed: a process carries every packet, which is slow, but can lose them and delay
-                them whatever the kernel.
+            relay: what carries every packet, and can lose and delay them.
         """
         self._settings = list(settings.hosts)
         self._nodes = settings.nodes
         self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
         self._switch: Switch | None = None
-        self._is_relayed = relayed
-        self._relay: RelayProcess | None = None
+        self._make_relay = relay
+        self._relay: Relay | None = None
         self._cut: set[int] = set()
         self._groups: list[CpuGroup] = []
         self._notes: dict[str, str] = {}
@@ -176,7 +191,7 @@ class Lab(Scope):
             self._relay.set(index, settings)
             delay_s = 0.0
         elif settings.loss or settings.late:
-            self._notes["loss"] = "no packet is lost or late: the lab is not relayed"
+            self._notes["loss"] = "no packet is lost or late: the lab has no relay"
         if settings.is_cut != (index in self._cut):
             switch.plug(index, not settings.is_cut)
             self._cut ^= {index}
@@ -192,7 +207,7 @@ class Lab(Scope):
     def _make_groups(self, stack: contextlib.ExitStack) -> None:
         paths = cgroups.paths(len(self._settings))
         # The guard first, dismissed last: it looks after groups that are not there, too.
-        stack.callback(Guard(cgroups=paths).dismiss)
+        stack.callback(CleanupGuard(cgroups=paths).dismiss)
         try:
             for path in paths:
                 group = CpuGroup(path)
@@ -219,14 +234,14 @@ class Lab(Scope):
                 made.append(maker.make())
                 stack.callback(made[-1].close)
         *of_hosts, of_switch = made
-        if self._is_relayed:
-            relay = RelayProcess(of_switch.paths[0], [each.paths[0] for each in of_hosts])
+        if self._make_relay is not None:
+            relay = self._make_relay(of_switch.paths[0], [each.paths[0] for each in of_hosts])
             self._relay = stack.enter_context(relay)
         self._switch = Switch(of_switch.paths[0])
         for node, link in enumerate(self._nodes):
             self._switch.add_node(node, link.rate_bits_per_s, link.delay_s)
         for address, namespaces, settings in zip(addresses, of_hosts, self._settings, strict=True):
-            descriptor = None if self._is_relayed else namespaces.descriptors[0]
+            descriptor = None if self._make_relay is not None else namespaces.descriptors[0]
             self._switch.join(namespaces.paths[0], descriptor, address, settings.node)
             if namespaces.unresolved is not None:
                 self._notes["names"] = (

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import IO
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import guard, leftovers
+from tensorwire.lab import cleanup_guard, cleanup_process
 from tensorwire.lab.channel import Channel
-from tensorwire.lab.guardian import Guard
+from tensorwire.lab.cleanup_guard import CleanupGuard
 from tensorwire.lab.hosts import LOOPBACK, Host
 from tensorwire.lab.ports import PortLease, listening_ports
 
@@ -40,7 +40,7 @@ def _exit_words(code: int) -> str:
 
 
 @dataclass(eq=False)
-class Task:
+class TaskProcess:
     """One task of a LocalCluster: a process, its log, and the address that it should serve.
 
     `LocalCluster.start` makes it.
@@ -75,7 +75,7 @@ class Task:
         return self.process.poll()
 
     def has_failed(self) -> bool:
-        """Whether the task ended with an error that nobody asked for by `stop`."""
+        """Whether the task ended with an error, and not because of `stop`."""
         return not self._stopped_on_purpose and self.poll() not in (None, 0)
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
@@ -148,23 +148,23 @@ class LocalCluster:
             self._lease.release()
             raise
         self._token = uuid.uuid4().hex
-        self._tasks: list[Task] = []
+        self._tasks: list[TaskProcess] = []
         self._directory: Path | None = None
-        self._guard: Guard | None = None
-        self._claim: leftovers.Claim | None = None
+        self._guard: CleanupGuard | None = None
+        self._claim: cleanup_guard.Claim | None = None
 
     def __enter__(self) -> LocalCluster:
         parent = Path(tempfile.gettempdir())
-        leftovers.sweep(parent)
-        self._directory = parent / f"{leftovers.PREFIX}{self._token}"
+        cleanup_guard.sweep(parent)
+        self._directory = parent / f"{cleanup_guard.PREFIX}{self._token}"
         with contextlib.ExitStack() as undo:
             undo.callback(self._lease.release)
             # The guard first: whatever interrupts the next lines, it looks after the directory.
-            self._guard = Guard(token=self._token, directory=self._directory)
+            self._guard = CleanupGuard(token=self._token, directory=self._directory)
             undo.callback(self._guard.dismiss)
             self._directory.mkdir(0o700)
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            self._claim = leftovers.Claim(self._directory, self._token)
+            self._claim = cleanup_guard.Claim(self._directory, self._token)
             self.temporary.mkdir()
             undo.pop_all()
         return self
@@ -231,7 +231,7 @@ class LocalCluster:
         channel: bool = False,
         stream: int | None = None,
         cwd: Path | None = None,
-    ) -> Task:
+    ) -> TaskProcess:
         """Starts a task.
 
         Args:
@@ -242,7 +242,7 @@ class LocalCluster:
             stdout: a file for the standard output; without one it goes to the log, where the
                 standard error always goes.
             channel: connect standard input and output to `Task.channel`.
-            stream: a descriptor that both are instead, a connection to somebody else.
+            stream: a descriptor for both instead: a connection to another process.
             cwd: the working directory; without one, this process's own.
 
         Raises:
@@ -275,7 +275,7 @@ class LocalCluster:
                 )
             except OSError as error:
                 raise TensorwireError(f"cannot start {job}:{index}: {error}") from error
-        task = Task(
+        task = TaskProcess(
             job,
             index,
             address,
@@ -303,16 +303,18 @@ class LocalCluster:
             "TMPDIR": str(self.temporary),
             **extra,
         }
-        outer = os.environ.get(guard.TOKEN_VARIABLE)  # a cluster within a task of another
-        environment[guard.TOKEN_VARIABLE] = f"{outer}:{self._token}" if outer else self._token
+        outer = os.environ.get(cleanup_process.TOKEN_VARIABLE)  # a cluster within a task of another
+        environment[cleanup_process.TOKEN_VARIABLE] = (
+            f"{outer}:{self._token}" if outer else self._token
+        )
         return environment
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[TaskProcess, ...]:
         """Every task that was started, in that order."""
         return tuple(self._tasks)
 
-    def failed(self) -> list[Task]:
+    def failed(self) -> list[TaskProcess]:
         """The tasks that ended with an error by themselves."""
         return [task for task in self._tasks if task.has_failed()]
 
@@ -322,7 +324,7 @@ class LocalCluster:
         if failed:
             raise self.error_of(failed[0])
 
-    def error_of(self, task: Task) -> TensorwireError:
+    def error_of(self, task: TaskProcess) -> TensorwireError:
         """What to raise for a task that ended, or closed its channel, when it should not have."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             task.process.wait(1.0)
@@ -332,7 +334,7 @@ class LocalCluster:
         words = f"; its log ({task.log}) ends:\n{tail}" if tail else f" (empty log: {task.log})"
         return TensorwireError(f"{task.name} {what}{words}")
 
-    def wait(self, tasks: Iterable[Task], timeout_s: float) -> None:
+    def wait(self, tasks: Iterable[TaskProcess], timeout_s: float) -> None:
         """Waits until every task of `tasks` has ended well, watching all tasks of the cluster.
 
         Raises:
@@ -356,9 +358,9 @@ class LocalCluster:
             time.sleep(_POLL_S)
 
     def wait_listening(
-        self, tasks: Iterable[Task], timeout_s: float, port: int | None = None
+        self, tasks: Iterable[TaskProcess], timeout_s: float, port: int | None = None
     ) -> None:
-        """Waits until somebody listens at the port of each task of `tasks`, on the task's host.
+        """Waits until a process listens on the port of each task of `tasks`, on the task's host.
 
         Args:
             port: where they listen, if not at their own address.
@@ -390,7 +392,7 @@ class LocalCluster:
                 task.process.wait(max(0.0, deadline - time.monotonic()))
         for task in self._tasks:
             task.signal(signal.SIGKILL)
-        guard.kill_all(self._token)  # children of tasks, in whatever group or session
+        cleanup_process.kill_all(self._token)  # children of tasks, in whatever group or session
         for task in self._tasks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 task.process.wait(_TERMINATION_GRACE_S)

@@ -18,7 +18,7 @@ class Namespaces:
     """Descriptors that keep the namespaces of one host alive, until `close`."""
 
     def __init__(self, maker: int, unresolved: str | None) -> None:
-        """Of the process `maker`, which may end afterwards."""
+        """Opens the namespaces of the process `maker`, which may end afterwards."""
         self.unresolved = unresolved
         """Why its names do not resolve; None where they do."""
         self.descriptors: list[int] = []

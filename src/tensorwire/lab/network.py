@@ -5,12 +5,49 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
+import signal
+import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab.interruption import held_back
 from tensorwire.lab.settings import HIGHEST_BITS_PER_S
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """What would end this process by an exception does so at the end of the block.
+
+    For a moment only, around code that forks, or runs callbacks in which exceptions vanish.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # exceptions of signals are the main thread's
+        return
+    owner = os.getpid()
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            heard.append(number)
+        elif number != signal.SIGINT:  # a fork; at a terminal it gets its owner's Ctrl-C, too
+            os._exit(128 + number)
+
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in ours:
+            signal.signal(number, hear)
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])
+
 
 _LINK = "link0"
 _BRIDGE = "bridge0"
@@ -19,7 +56,7 @@ _NETWORK = ipaddress.ip_network("198.18.0.0/24")
 # What a link may send at once after a pause: small against a tensor, large against the time it
 # takes to wake the machine's timer.
 BURST_BYTES = 256 << 10
-"""That a link lets through at once after a pause, beside its rate: the planner knows it."""
+"""Bytes that a link passes at once after a pause, in addition to its rate; the planner uses it."""
 _QUANTUM_BYTES = 60_000
 _ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
 # What a delayed link may hold: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.

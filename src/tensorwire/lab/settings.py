@@ -6,10 +6,10 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from tensorwire.errors import UsageError
+from tensorwire.units import RATE_EXAMPLE, parse_quantity, parse_rate
 
 EXAMPLE = "hosts=2,rate=10gbit,delay=50us"
 MOST_HOSTS = 64
@@ -20,8 +20,6 @@ _LONGEST_DELAY_S = 10.0
 # The kernel gives out CPU time in slices of 1 ms at least, every 100 ms.
 FEWEST_CPUS = 0.01
 
-_RATE_UNITS = {"bit": "1", "kbit": "1e3", "mbit": "1e6", "gbit": "1e9"}
-_RATE_EXAMPLE = "10gbit or 500mbit"
 _DELAY_UNITS = {"us": "1e-6", "ms": "1e-3", "s": "1"}
 
 
@@ -51,10 +49,10 @@ class HostSettings(LinkSettings):
     cpus: float | None = None
     """CPU seconds a second that all tasks of the host together may use."""
     is_cut: bool = False
-    """Whether its link carries nothing; nobody is told, as when a cable far away is pulled."""
+    """Whether its link drops everything silently, as if a remote cable were pulled."""
     loss: float = 0.0
-    """The share of packets that are lost, in each direction. This and `late` take a lab that is
-    relayed."""
+    """The share of packets that are lost, in each direction. This and `late` take a lab with a
+    relay."""
     late: float = 0.0
     """The share of packets that come `late_s` after their turn, behind those that overtake them."""
     late_s: float = 0.0
@@ -135,13 +133,15 @@ def parse(text: str) -> LabSettings:
         raise UsageError(f"--lab: hosts={given['hosts']} is no number of hosts")
     settings = HostSettings()
     if "rate" in given:
-        rate = _quantity("--lab: rate=", given["rate"], _RATE_UNITS, _RATE_EXAMPLE)
+        rate = _understood("--lab: rate=", given["rate"], parse_rate(given["rate"]), RATE_EXAMPLE)
         settings = dataclasses.replace(settings, rate_bits_per_s=rate)
     if "delay" in given:
-        delay = _quantity("--lab: delay=", given["delay"], _DELAY_UNITS, "50us or 2ms")
+        number = parse_quantity(given["delay"], _DELAY_UNITS)
+        delay = _understood("--lab: delay=", given["delay"], number, "50us or 2ms")
         settings = dataclasses.replace(settings, delay_s=delay)
     if "cpus" in given:
-        cpus = _quantity("--lab: cpus=", given["cpus"], {"": "1"}, "1 or 0.5")
+        number = parse_quantity(given["cpus"], {"": "1"})
+        cpus = _understood("--lab: cpus=", given["cpus"], number, "1 or 0.5")
         settings = dataclasses.replace(settings, cpus=cpus)
     return LabSettings.alike(int(given["hosts"]), settings)
 
@@ -152,11 +152,10 @@ def parse_link(option: str, text: str) -> LinkSettings:
     Raises:
         UsageError: it is none, or no link can be so; names the option.
     """
-    return LinkSettings(_quantity(f"{option} ", text, _RATE_UNITS, _RATE_EXAMPLE))
+    return LinkSettings(_understood(f"{option} ", text, parse_rate(text), RATE_EXAMPLE))
 
 
-def _quantity(name: str, text: str, units: dict[str, str], example: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.lower())
-    if match is None or match[2] not in units:
+def _understood(name: str, text: str, value: float | None, example: str) -> float:
+    if value is None:
         raise UsageError(f"{name}{text} is not understood: write it as {example}")
-    return float(Decimal(match[1]) * Decimal(units[match[2]]))
+    return value

@@ -1,5 +1,5 @@
 """Which variable lives on which ps: what variables cost, and where each strategy puts them.
 
-Nothing here needs TensorFlow, but for `graphs` and `dry_run`, which import it in their functions.
+Nothing here needs TensorFlow, but for `graphs`, which imports it in its functions.
 What a training script uses is `tensorwire.tf.placement`.
 """

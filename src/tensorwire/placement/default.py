@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorwire.errors import TensorwireError
 from tensorwire.placement import device, plan, splits, strategy_v2
-from tensorwire.placement.plan import Plan, Variable
+from tensorwire.placement.plan import PlacementPlan, Variable
 from tensorwire.placement.traffic import Traffic
 
 _MOST_BYTES = 120_000  # the kernel takes no string of the environment over 128 KiB
@@ -78,8 +78,8 @@ class _Planner:
         self._variables = plan.variables_of(document)
         moved = document["traffic"]
         self._traffic = None if moved is None else Traffic.from_document(moved)
-        self.latest: Plan | None = None
+        self.latest: PlacementPlan | None = None
 
-    def plan(self, ps: int) -> Plan:
+    def plan(self, ps: int) -> PlacementPlan:
         self.latest = plan.balanced(self._variables, ps, self._traffic)
         return self.latest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensorwire.placement.plan import Plan
+from tensorwire.placement.plan import PlacementPlan
 
 
 class RoundRobinStrategy:
@@ -61,7 +61,7 @@ class GreedyLoadBalancingStrategy:
 class PlannedStrategy:
     """Puts what a plan names where the plan says, and the rest where the fewest bytes are."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlacementPlan) -> None:
         self._tasks = {part.name: part.task for part in plan.parts}
         self._loads = plan.bytes_per_ps
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tensorwire.dataclass_json import from_document
 from tensorwire.errors import UsageError
 from tensorwire.placement import packing
 from tensorwire.placement.packing import Load
@@ -32,7 +33,7 @@ class Variable:
     shape: tuple[int, ...]
     item_bytes: int
     slot_bytes: int = 0
-    """Of variables that are colocated with it, whose parts are where its parts are."""
+    """Bytes of colocated variables, whose parts are on the same ps as its own parts."""
     can_split: bool = True
 
     @property
@@ -58,12 +59,11 @@ class Model:
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> Model:
         """Reads what `to_document` wrote."""
-        crossings = [Crossing(**entry) for entry in document["crossings"]]
-        return Model(variables_of(document), tuple(crossings))
+        return from_document(Model, document)
 
 
 @dataclass(frozen=True)
-class Part:
+class VariablePart:
     """Some rows of a variable, on one ps."""
 
     variable: str
@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlacementPlan:
     """Where a strategy puts variables; `tasks[name]` has the ps of each part, in order of rows."""
 
     strategy: str
@@ -90,7 +90,7 @@ class Plan:
     traffic: Traffic | None = None
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[VariablePart]:
         """In the order of the graph."""
         return [
             part for v in self.variables for part in _parts(v, self.tasks[v.name], self.traffic)
@@ -107,7 +107,7 @@ class Plan:
             return None
         return self._sum(lambda part: part.traffic_bytes_per_step or 0.0)
 
-    def _sum(self, value: Callable[[Part], float]) -> list[float]:
+    def _sum(self, value: Callable[[VariablePart], float]) -> list[float]:
         sums = [0.0] * self.ps
         for part in self.parts:
             sums[part.task] += value(part)
@@ -144,7 +144,7 @@ class Plan:
         }
 
     @staticmethod
-    def from_document(document: Mapping[str, Any]) -> Plan:
+    def from_document(document: Mapping[str, Any]) -> PlacementPlan:
         """Reads what `to_document` wrote, without the traffic.
 
         Raises:
@@ -155,7 +155,7 @@ class Plan:
             ps = int(document["ps"])
             if not all(t and all(0 <= task < ps for task in t) for t in tasks.values()):
                 raise ValueError("a variable has no ps, or one that there is not")
-            return Plan(str(document["strategy"]), ps, variables_of(document), tasks)
+            return PlacementPlan(str(document["strategy"]), ps, variables_of(document), tasks)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this is no plan of a placement: {error!r}") from error
 
@@ -167,11 +167,7 @@ def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:
 
 def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
     """Those of a plan or a dry run; KeyError, TypeError or ValueError where it is neither."""
-    names = [each.name for each in dataclasses.fields(Variable)]
-    return tuple(
-        Variable(**{**{n: entry[n] for n in names}, "shape": tuple(entry["shape"])})
-        for entry in document["variables"]
-    )
+    return from_document(tuple[Variable, ...], document["variables"])
 
 
 def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Variable, ...]:
@@ -197,12 +193,14 @@ def to_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def round_robin(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> Plan:
+def round_robin(
+    variables: Sequence[Variable], ps: int, traffic: Traffic | None = None
+) -> PlacementPlan:
     """TensorFlow's own: one after the other, whatever they weigh."""
     return _whole("round_robin", variables, ps, packing.round_robin(len(variables), ps), traffic)
 
 
-def greedy(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> Plan:
+def greedy(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> PlacementPlan:
     """In the order of the graph, each to the ps with the fewest bytes so far."""
     loads = [(float(v.bytes),) for v in variables]
     return _whole("greedy", variables, ps, packing.greedy(loads, ps), traffic)
@@ -215,7 +213,7 @@ def balanced(
     *,
     tolerance: float = TOLERANCE,
     min_part_bytes: int = MIN_PART_BYTES,
-) -> Plan:
+) -> PlacementPlan:
     """All variables known: splits those above a fair share, packs the largest first.
 
     Then, while a ps has more than `tolerance` times the mean, the largest variable on the fullest
@@ -250,10 +248,10 @@ def balanced(
             break
         counts[name] += 1
     assert best is not None
-    return Plan("balanced", ps, tuple(variables), best[1], traffic)
+    return PlacementPlan("balanced", ps, tuple(variables), best[1], traffic)
 
 
-STRATEGIES: Mapping[str, Callable[[Sequence[Variable], int, Traffic | None], Plan]] = {
+STRATEGIES: Mapping[str, Callable[[Sequence[Variable], int, Traffic | None], PlacementPlan]] = {
     "round_robin": round_robin,
     "greedy": greedy,
     "balanced": balanced,
@@ -266,16 +264,16 @@ def _whole(
     ps: int,
     places: Sequence[int],
     traffic: Traffic | None,
-) -> Plan:
+) -> PlacementPlan:
     tasks = {v.name: (place,) for v, place in zip(variables, places, strict=True)}
-    return Plan(strategy, ps, tuple(variables), tasks, traffic)
+    return PlacementPlan(strategy, ps, tuple(variables), tasks, traffic)
 
 
-def _parts(variable: Variable, tasks: Sequence[int], traffic: Traffic | None) -> list[Part]:
+def _parts(variable: Variable, tasks: Sequence[int], traffic: Traffic | None) -> list[VariablePart]:
     rows = variable.rows
     bounds = [(0, rows)] if len(tasks) == 1 else row_bounds(rows, len(tasks))
     return [
-        Part(
+        VariablePart(
             variable.name,
             index,
             len(tasks),
@@ -287,13 +285,13 @@ def _parts(variable: Variable, tasks: Sequence[int], traffic: Traffic | None) ->
     ]
 
 
-def _load(part: Part) -> Load:
+def _load(part: VariablePart) -> Load:
     if part.traffic_bytes_per_step is None:
         return (part.bytes,)
     return (part.bytes, part.traffic_bytes_per_step)
 
 
-def _tasks(items: Sequence[Part], places: Sequence[int]) -> dict[str, tuple[int, ...]]:
+def _tasks(items: Sequence[VariablePart], places: Sequence[int]) -> dict[str, tuple[int, ...]]:
     tasks: dict[str, tuple[int, ...]] = {}
     for part, place in zip(items, places, strict=True):
         tasks[part.variable] = (*tasks.get(part.variable, ()), place)

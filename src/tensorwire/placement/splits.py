@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tensorwire.placement.plan import Plan
+from tensorwire.placement.plan import PlacementPlan
 
 _OURS = "_tensorwire_rows_in_order"
 
 
 @contextmanager
-def splitting(plan: Plan) -> Iterator[None]:
+def splitting(plan: PlacementPlan) -> Iterator[None]:
     """Within it, ``tf.compat.v1.get_variable`` makes what `plan` splits as PartitionedVariable."""
     import tensorflow as tf
 
@@ -24,7 +24,7 @@ def splitting(plan: Plan) -> Iterator[None]:
         yield
 
 
-def splitter(plan: Plan) -> Callable[..., Any]:
+def splitter(plan: PlacementPlan) -> Callable[..., Any]:
     """A ``custom_getter``: partitions by name. A partitioner of the user's own wins."""
 
     def get_split(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:

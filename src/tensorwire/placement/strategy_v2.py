@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tensorwire.placement.plan import Plan
+from tensorwire.placement.plan import PlacementPlan
 
 
 class Names:
@@ -20,7 +20,7 @@ class Names:
         self._seen: dict[str, int] = {}
 
     def next(self, kwargs: Mapping[str, Any]) -> str:
-        """Of the variable that is about to be made with these arguments of a variable creator."""
+        """Name of the variable that a variable creator is about to make with these arguments."""
         import tensorflow as tf
 
         scope = tf.get_current_name_scope()
@@ -34,7 +34,7 @@ def is_placed(kwargs: Mapping[str, Any]) -> bool:
     return "colocate_with" not in kwargs and not kwargs.get("per_worker_variable")
 
 
-def attach(extended: Any, plan: Plan) -> None:
+def attach(extended: Any, plan: PlacementPlan) -> None:
     """Variables that the strategy of `extended` makes from now on are split and put as planned.
 
     What the plan does not name goes where the fewest bytes are planned. A `variable_partitioner` of
@@ -46,7 +46,7 @@ def attach(extended: Any, plan: Plan) -> None:
 
 
 class _Placer:
-    def __init__(self, extended: Any, plan: Plan) -> None:
+    def __init__(self, extended: Any, plan: PlacementPlan) -> None:
         self._extended = extended
         self._plan = plan
         self._names = Names()

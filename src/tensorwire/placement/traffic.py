@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
-from tensorwire.monitor.figures import IN, TaskFigures
+from tensorwire.metrics.task_metrics import IN, TaskMetrics
 
 PART = re.compile(r"(.+)/part_(\d+)")
 
@@ -30,7 +30,7 @@ class Crossing:
     """A tensor that goes between a worker and the ps of `variable` for that variable."""
 
     node: str
-    """That makes it."""
+    """Name of the node that makes the tensor."""
     variable: str
     to_ps: bool
     shape: Sequence[int] | None
@@ -101,7 +101,7 @@ class Traffic:
         return Traffic(moved, is_prediction=True) if moved else None
 
     @staticmethod
-    def of_figures(figures: Sequence[TaskFigures], crossings: Iterable[Crossing]) -> Traffic:
+    def of_figures(figures: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
         """What tasks have counted, by the variables for which it crossed.
 
         Args:
@@ -137,7 +137,7 @@ class Traffic:
 
     @staticmethod
     def read(paths: Sequence[Path], crossings: Iterable[Crossing] = ()) -> Traffic:
-        """One record of traffic, or figures of tasks (docs/figures.md), a file each.
+        """One record of traffic, or figures of tasks (docs/metrics.md), a file each.
 
         Raises:
             UsageError: they are neither, or cannot be read.
@@ -145,7 +145,7 @@ class Traffic:
         documents = [read_json(path) for path in paths]
         if all(isinstance(each, dict) and "tensors" in each for each in documents):
             try:
-                figures = [TaskFigures.from_json(each) for each in documents]
+                figures = [TaskMetrics.from_json(each) for each in documents]
             except (KeyError, TypeError, ValueError) as error:
                 raise UsageError(f"these are no figures of a task: {error!r}") from error
             return Traffic.of_figures(figures, crossings)
@@ -161,7 +161,7 @@ class Traffic:
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> Traffic:
-        """Of the JSON above, parsed; raises KeyError, TypeError or ValueError where it is not."""
+        """Reads the JSON above, parsed; raises KeyError, TypeError or ValueError."""
         moved, rows = {}, {}
         for name, entry in document["variables"].items():
             if isinstance(entry, (int, float)):

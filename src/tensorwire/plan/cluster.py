@@ -1,4 +1,4 @@
-"""Machines, the hosts on them, the links of those hosts, and where each task runs."""
+"""Clusters as users describe them, and the hosts, links and tasks that follow."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorwire.errors import UsageError
+from tensorwire.lab.network import BURST_BYTES
+from tensorwire.units import RATE_EXAMPLE, parse_rate, rate_text
+
 COLOCATED, ISOLATED, CUSTOM = "colocated", "isolated", "custom"
 
 
 @dataclass(frozen=True)
-class Host:
+class ClusterHost:
     """An end of a link. Usually one on each machine; the hosts of a lab share one machine."""
 
     machine: int
@@ -19,7 +23,7 @@ class Host:
     """Nominal, in each direction at once; None: as fast as need be. Tasks of one host do not use
     it between them."""
     cores: float | None = None
-    """That its tasks together may use; None: all of the machine's."""
+    """Cores that its tasks together may use; None: all of the machine's."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +32,22 @@ class Cluster:
 
     machines: tuple[float, ...]
     """Cores of each."""
-    hosts: tuple[Host, ...]
+    hosts: tuple[ClusterHost, ...]
     workers: tuple[int, ...]
     """The host of each worker."""
     ps: tuple[int, ...]
     """The host of each ps."""
     layout: str = CUSTOM
     worker_cores: float | None = None
-    """That one worker may use (a container's limit); None: all of its host's."""
+    """Cores that one worker may use (a container's limit); None: all of its host's."""
     ps_cores: float | None = None
     worker_threads: int | None = None
     """Communication threads of a worker; None: as many as it likes."""
     ps_threads: int | None = None
     latency_s: float = 0.0
-    """Of the network, one way, between two hosts."""
+    """One-way network latency between two hosts."""
     link_burst_bytes: float = 0.0
-    """That each direction of a link lets through at once after a pause, as queues that hold a rate
+    """Bytes that each direction of a link passes at once after a pause, as queues that hold a rate
     do: a lab's, and those of many a cloud. It comes back at the link's rate."""
 
     @staticmethod
@@ -65,7 +69,7 @@ class Cluster:
         """
         count = max((*workers, *ps)) + 1
         hosts = tuple(
-            Host(0, links.get(number) if isinstance(links, Mapping) else links)
+            ClusterHost(0, links.get(number) if isinstance(links, Mapping) else links)
             for number in range(count)
         )
         return Cluster((cores,), hosts, tuple(workers), tuple(ps), **limits)
@@ -78,7 +82,7 @@ class Cluster:
         per_host = -(-workers // ps)
         return Cluster(
             (cores,) * ps,
-            tuple(Host(number, link_bytes_per_s) for number in range(ps)),
+            tuple(ClusterHost(number, link_bytes_per_s) for number in range(ps)),
             tuple(worker // per_host for worker in range(workers)),
             tuple(range(ps)),
             COLOCATED,
@@ -98,9 +102,79 @@ class Cluster:
         of_workers = -(-workers // workers_per_host)
         return Cluster(
             (cores,) * (ps + of_workers),
-            tuple(Host(number, link_bytes_per_s) for number in range(ps + of_workers)),
+            tuple(ClusterHost(number, link_bytes_per_s) for number in range(ps + of_workers)),
             tuple(ps + worker // workers_per_host for worker in range(workers)),
             tuple(range(ps)),
             ISOLATED,
             **limits,
         )
+
+
+ONE_MACHINE = "one-machine"
+SCENARIOS = (COLOCATED, ISOLATED)
+"""Layouts of the published test."""
+LAYOUTS = (*SCENARIOS, ONE_MACHINE)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What `cluster` makes a cluster of."""
+
+    workers: int
+    ps: int
+    layout: str = ISOLATED
+    """COLOCATED: each machine has a ps and an equal share of the workers. ISOLATED: a machine for
+    each ps, others for workers. ONE_MACHINE: a lab, each task with a link of its own."""
+    cores: float = 16.0
+    """Cores of each machine."""
+    link_bytes_per_s: float | None = 1.25e9
+    workers_per_host: int = 1
+    """ISOLATED."""
+    worker_cores: float | None = None
+    ps_cores: float | None = None
+    ps_threads: int | None = None
+    latency_s: float = 0.0
+
+    def cluster(self) -> Cluster:
+        """The tasks on their hosts."""
+        limits = {
+            "worker_cores": self.worker_cores,
+            "ps_cores": self.ps_cores,
+            "ps_threads": self.ps_threads,
+            "latency_s": self.latency_s,
+        }
+        workers, ps, cores, link = self.workers, self.ps, self.cores, self.link_bytes_per_s
+        if self.layout == COLOCATED:
+            return Cluster.colocated(workers, ps, cores, link, **limits)
+        if self.layout == ISOLATED:
+            per_host = self.workers_per_host
+            return Cluster.isolated(workers, ps, cores, link, per_host, **limits)
+        hosts = range(ps + workers)
+        return Cluster.one_machine(
+            cores,
+            hosts[ps:],
+            hosts[:ps],
+            link,
+            layout=ONE_MACHINE,
+            link_burst_bytes=BURST_BYTES,
+            **limits,
+        )
+
+
+def link_bytes_per_s(text: str) -> float | None:
+    """Reads "10gbit" or "500mbit"; "none" is no limit.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text.lower() == "none":
+        return None
+    bits_per_s = parse_rate(text)
+    if not bits_per_s:
+        raise UsageError(f"--link {text}: write it as {RATE_EXAMPLE}, or none")
+    return bits_per_s / 8
+
+
+def link_text(rate_bytes_per_s: float | None) -> str:
+    """As `link_bytes_per_s` reads it."""
+    return "none" if rate_bytes_per_s is None else rate_text(rate_bytes_per_s * 8)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorwire.bench.record import Host
-from tensorwire.documents import of_command
+from tensorwire.dataclass_json import of_command
+from tensorwire.measure.record import Machine
 
 COMMAND = "plan calibrate"
 SIDES = ("grpc", "grpc++", "grpc fused", "grpc++ fused")
@@ -27,19 +27,19 @@ class Costs:
     """One side, as `SIDES` names them. Fused, a tensor is still one that the model has."""
 
     step_cpu_s: float
-    """Of a worker for each step, whatever crosses: session.run, its own partition, its waking."""
+    """Cost of a worker per step, whatever crosses: session.run, its partition, waking."""
     request_worker_cpu_s: float
-    """Of a worker for each ps that takes part in its step: RunGraph and CleanupGraph, sent."""
+    """Cost of a worker per ps of its step: sending RunGraph and CleanupGraph."""
     request_ps_cpu_s: float
-    """Of that ps: both received, the executor started and ended, the answer sent."""
+    """Cost of that ps: receiving both, starting and ending the executor, replying."""
     tensor_send_cpu_s: float
-    """Of the task that has a tensor, for its crossing (on grpc with RecvTensor's answer)."""
+    """Cost of sending a tensor (on grpc including RecvTensor's reply)."""
     tensor_receive_cpu_s: float
-    """Of the task that gets it (on grpc with RecvTensor's request)."""
+    """Cost of receiving it (on grpc including RecvTensor's request)."""
     byte_send_cpu_s: float
     byte_receive_cpu_s: float
     step_latency_s: float = 0.0
-    """Of a step while no core of it works and no byte travels: threads that wake one another. The
+    """Time of a step in which no core works and no byte travels: threads wake each other. The
     network's own latency (`Cluster.latency_s`) is not in it."""
     exchange_parallelism: float = 1.0
     """Cores that the exchange of one worker with one ps keeps busy at one of its ends, at most: 1
@@ -51,7 +51,7 @@ class Costs:
     stream_bytes_per_s: float | None = None
     """What one connection carries at most where the link carries more; None: it was no limit."""
     link_share: float = 0.95
-    """Of the nominal rate of a link, what tensors get; headers have the rest."""
+    """Share of a link's nominal rate that tensors get; headers take the rest."""
     both_ways: tuple[tuple[float, float], ...] = ()
     """Links whose nominal bytes a second are at most the first are shared by their two directions:
     together they carry the second, a share of twice the rate. On a slow link what goes one way
@@ -62,7 +62,7 @@ class Costs:
     than 1 where messages that queue are handled together."""
 
     def both_ways_share(self, bytes_per_s: float) -> float:
-        """Of twice a link's nominal rate, what both directions carry together."""
+        """Share of twice a link's nominal rate that both directions carry together."""
         return next((share for rate, share in self.both_ways if bytes_per_s <= rate), 1.0)
 
 
@@ -74,13 +74,13 @@ class Kernels:
     """
 
     variable_ps_cpu_s: float
-    """Of a ps, for each variable that a worker's step looks up and updates."""
+    """Cost of a ps per variable that a worker's step looks up and updates."""
     byte_ps_cpu_s: float
-    """Of a ps, for each byte of a variable that is read or updated: copied, gathered, applied."""
+    """Cost of a ps per byte of a variable that is read or updated: copied, gathered, applied."""
     variable_worker_cpu_s: float = 0.0
-    """Of a worker for each variable of its step: the operations before and after it."""
+    """Cost of a worker per variable of its step: the operations before and after it."""
     byte_worker_cpu_s: float = 0.0
-    """Of a worker for each byte that it gets or sends: its kernels read and write those."""
+    """Cost of a worker per byte that it receives or sends: its kernels read and write it."""
 
     def ps_s(self, variables: float, size_bytes: float) -> float:
         """CPU of the ps for so many variables, of which so many bytes move."""
@@ -95,10 +95,10 @@ class Kernels:
 class Calibration:
     """The costs that one machine has: the record of `tensorwire plan calibrate`."""
 
-    host: Host
+    host: Machine
     tensorflow: str
     version: str
-    """Of tensorwire."""
+    """Version of tensorwire."""
     time: str
     """UTC, as records have it: "2026-01-31T12:00:00Z"."""
     costs: Mapping[str, Costs]
@@ -108,7 +108,7 @@ class Calibration:
     """The most workers, and below the most ps, that it ran at once: beyond is extrapolation."""
     measured_ps: int = 1
     jobs: Mapping[str, Any] = field(default_factory=dict)
-    """`Job.to_document` of models that were measured along with it, by name: "ctr", "flights"."""
+    """`JobModel.to_document` of each model that was measured along with it, by its name: "ctr"."""
     notes: tuple[str, ...] = ()
     """What a reader should know: noise, what could not be measured."""
 

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.documents import of_command
+from tensorwire.dataclass_json import of_command
 from tensorwire.placement.plan import Variable
 from tensorwire.placement.traffic import RowRange
 
@@ -30,7 +30,7 @@ class Transfer:
         return Transfer(self.tensors + other.tensors, self.bytes + other.bytes)
 
     def times(self, factor: float) -> Transfer:
-        """So many of it, or a share of it."""
+        """This transfer multiplied by a number or share."""
         return Transfer(self.tensors * factor, self.bytes * factor)
 
 
@@ -53,14 +53,14 @@ class JobVariable:
     pushed: Transfer = NOTHING
     """Worker to ps: gradients (of a sparse one: values and indices)."""
     ps_cpu_s: float = 0.0
-    """Of the ps's own operations: look-ups, updates, the executor's work for them. Not what the
+    """CPU time of the ps's own operations: look-ups, updates, their executor. Not what the
     transport takes."""
     rows: tuple[RowRange, ...] = ()
     """Which rows are hot, in bytes a step; empty: all alike."""
 
 
 @dataclass(frozen=True)
-class Job:
+class JobModel:
     """A model in training. What differs between clusters (workers, ps, links) is not in it."""
 
     name: str
@@ -69,7 +69,7 @@ class Job:
     batch_size: int
     variables: tuple[JobVariable, ...]
     worker_cpu_s: float
-    """Of a worker's own operations. Not what the transport takes, nor `Costs.step_cpu_s`."""
+    """CPU time of a worker's own operations, without the transport and `Costs.step_cpu_s`."""
     worker_parallelism: float = 1.0
     """Cores that these keep busy where a worker has as many."""
     ps_parallelism: float = 1.0
@@ -80,7 +80,7 @@ class Job:
     input_examples_per_s: float | None = None
     """What the input gives one worker at most; None: no limit. It is read ahead of the steps."""
     input_cpu_s: float = 0.0
-    """Of a worker for the input of a step; runs beside the step before it."""
+    """CPU time of a worker for a step's input; runs in parallel with the previous step."""
     training: str = ASYNC
     """ASYNC: each worker on its own. SYNC: as SyncReplicasOptimizer, a step of all together."""
     backup_workers: int = 0
@@ -101,10 +101,10 @@ class Job:
         return {"command": COMMAND, **dataclasses.asdict(self)}
 
     @staticmethod
-    def from_document(document: Any) -> Job:
+    def from_document(document: Any) -> JobModel:
         """Reads `to_document`.
 
         Raises:
             UsageError: it is not that.
         """
-        return of_command(COMMAND, Job, document)
+        return of_command(COMMAND, JobModel, document)

@@ -7,10 +7,11 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorwire.placement.plan import Plan
+from tensorwire.placement.plan import PlacementPlan
 from tensorwire.placement.traffic import Traffic, row_bounds
+from tensorwire.plan.cluster import Cluster
 from tensorwire.plan.costs import Costs
-from tensorwire.plan.job import NOTHING, Job, JobVariable, Transfer
+from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
 ALIKE = 0.1
 """Loads that differ by less count as equal where there are too many to tell apart."""
@@ -18,13 +19,13 @@ ALIKE = 0.1
 
 @dataclass(frozen=True)
 class PsLoad:
-    """Of one ps, for one step of one worker."""
+    """Load of one ps in one step of one worker."""
 
     asked: Transfer = NOTHING
     pulled: Transfer = NOTHING
     pushed: Transfer = NOTHING
     cpu_s: float = 0.0
-    """Of its own operations."""
+    """CPU time of its own operations."""
 
     @property
     def takes_part(self) -> bool:
@@ -56,7 +57,7 @@ class PsLoad:
         )
 
     def pull_cpu_s(self, costs: Costs) -> float:
-        """Of the ps until what it has is sent: half of its own operations are look-ups."""
+        """CPU time of the ps until its tensors are sent: half of its operations are look-ups."""
         return (
             costs.request_ps_cpu_s
             + receiving_s(self.asked, costs)
@@ -65,7 +66,7 @@ class PsLoad:
         )
 
     def push_cpu_s(self, costs: Costs) -> float:
-        """Of the ps from the first gradient to the last update."""
+        """CPU time of the ps from the first gradient to the last update."""
         return receiving_s(self.pushed, costs) + self.cpu_s / 2
 
 
@@ -79,7 +80,7 @@ def receiving_s(transfer: Transfer, costs: Costs) -> float:
     return transfer.tensors * costs.tensor_receive_cpu_s + transfer.bytes * costs.byte_receive_cpu_s
 
 
-def traffic_of(job: Job) -> Traffic:
+def traffic_of(job: JobModel) -> Traffic:
     """What placement weighs by."""
     return Traffic(
         {
@@ -90,8 +91,8 @@ def traffic_of(job: Job) -> Traffic:
     )
 
 
-def loads(job: Job, plan: Plan) -> list[PsLoad]:
-    """Of each ps of the plan, which has the job's variables."""
+def loads(job: JobModel, plan: PlacementPlan) -> list[PsLoad]:
+    """Loads of each ps of the plan, which has the job's variables."""
     of_ps = [PsLoad()] * plan.ps
     for variable in job.variables:
         tasks = plan.tasks[variable.variable.name]
@@ -148,5 +149,77 @@ def alike(of_ps: Sequence[PsLoad], costs: Costs, most: int) -> list[PsLoad]:
 
 
 def total(each: Iterable[PsLoad]) -> PsLoad:
-    """Of several ps together."""
+    """Load of several ps together."""
     return functools.reduce(operator.add, each, PsLoad())
+
+
+MOST_REQUESTS = 600
+"""Workers times ps up to which each machine is simulated by itself."""
+MOST_CLASSES = 4
+
+
+@dataclass(frozen=True)
+class PsGroup:
+    """Ps that are alike; the first stands for all."""
+
+    members: tuple[int, ...]
+    load: PsLoad
+
+    @property
+    def first(self) -> int:
+        return self.members[0]
+
+
+@dataclass(frozen=True)
+class PsGroups:
+    """Which host stands for which, and which machine for which."""
+
+    classes: tuple[PsGroup, ...]
+    host: tuple[int, ...]
+    """The one that stands for each."""
+    machine: tuple[int, ...]
+
+
+def is_small(cluster: Cluster) -> bool:
+    """Whether each machine can be simulated by itself."""
+    return len(cluster.workers) * len(cluster.ps) <= MOST_REQUESTS
+
+
+def group_ps(cluster: Cluster, of_ps: Sequence[PsLoad]) -> PsGroups:
+    """Groups the ps of a cluster, which have these loads (see `alike`)."""
+    hosts_on = [0] * len(cluster.machines)
+    for host in cluster.hosts:
+        hosts_on[host.machine] += 1
+    workers_on, ps_on = ([0] * len(cluster.hosts) for _ in range(2))
+    for host_index in cluster.workers:
+        workers_on[host_index] += 1
+    for host_index in cluster.ps:
+        ps_on[host_index] += 1
+    by_key: dict[object, list[int]] = {}
+    for ps, (index, load) in enumerate(zip(cluster.ps, of_ps, strict=True)):
+        host = cluster.hosts[index]
+        by_itself = ps_on[index] > 1 or (workers_on[index] > 0 and is_small(cluster))
+        key = (
+            load,
+            host.link_bytes_per_s,
+            host.cores,
+            cluster.machines[host.machine],
+            workers_on[index],
+            # Alone on its machine, or with which others.
+            host.machine if hosts_on[host.machine] > 1 else None,
+            index if by_itself else None,
+        )
+        by_key.setdefault(key, []).append(ps)
+    host_of, machine_of = list(range(len(cluster.hosts))), list(range(len(cluster.machines)))
+    for members in by_key.values():
+        stands = cluster.ps[members[0]]
+        for ps in members:
+            index = cluster.ps[ps]
+            host_of[index] = stands
+            machine_of[cluster.hosts[index].machine] = cluster.hosts[stands].machine
+    classes = tuple(
+        PsGroup(tuple(members), of_ps[members[0]])
+        for members in by_key.values()
+        if of_ps[members[0]].takes_part
+    )
+    return PsGroups(classes, tuple(host_of), tuple(machine_of))

@@ -7,6 +7,7 @@ it once: both are counted with the first who needs them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +16,15 @@ from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.wide_deep import HIDDEN_UNITS
 from tensorwire.placement.plan import Variable
 from tensorwire.plan.costs import Kernels
-from tensorwire.plan.job import NOTHING, Job, JobVariable, Transfer
+from tensorwire.plan.job import NOTHING, JobModel, JobVariable, Transfer
 
 _FLOAT, _ID = 4, 8
 _ADAGRAD_SLOTS, _FTRL_SLOTS = 1, 2
 
 
-def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str) -> Job:
+def job_of(
+    model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, source: str
+) -> JobModel:
     """A model of MODELS.
 
     Args:
@@ -58,7 +61,7 @@ def job_of(model: str, batch_size: int, worker_cpu_s: float, ps_cpu_s: float, so
         dense(f"deep/layer{layer}/bias", (units,), _ADAGRAD_SLOTS)
         width = units
     each_s = ps_cpu_s / len(variables)
-    return Job(
+    return JobModel(
         name=model,
         source=source,
         batch_size=batch_size,
@@ -74,7 +77,7 @@ def of_variables(
     *,
     pull: bool = True,
     push: bool = True,
-) -> Job:
+) -> JobModel:
     """A step that reads and updates every variable as a whole, and does nothing else."""
     found, moved_bytes = [], 0.0
     for variable in variables:
@@ -85,4 +88,26 @@ def of_variables(
         ps_cpu_s = kernels.ps_s(1, both_bytes)
         found.append(JobVariable(variable, pulled=pulled, pushed=pushed, ps_cpu_s=ps_cpu_s))
     own_s = kernels.worker_s(len(found), moved_bytes)
-    return Job(name, "made of variables", 1, tuple(found), own_s)
+    return JobModel(name, "made of variables", 1, tuple(found), own_s)
+
+
+ONE_BIG = "one-big"
+_BATCH_SIZE = 256
+_FLOAT = 4
+_BIG, _SMALL = (12_000, 256), (256,)
+_SMALL_VARIABLES = 20
+
+
+def one_big(kernels: Kernels) -> JobModel:
+    """A dense parameter of 12 MB that each step reads and updates as a whole, and small ones.
+
+    It stands for no model in particular: the published test does not name its own.
+    """
+    shapes = {"big": _BIG, **{f"small{n}": _SMALL for n in range(_SMALL_VARIABLES)}}
+    variables = [Variable(name, shape, _FLOAT) for name, shape in shapes.items()]
+    return dataclasses.replace(
+        of_variables(ONE_BIG, variables, kernels),
+        source="one parameter of 12 MB and 20 of 1 KB, invented; own work by the calibration's "
+        "kernels",
+        batch_size=_BATCH_SIZE,
+    )

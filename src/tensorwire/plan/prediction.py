@@ -1,15 +1,27 @@
-"""What a prediction says."""
+"""Predictions: what is asked, the simulation that answers, and what the answer says."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from tensorwire.errors import UsageError
+from tensorwire.placement.plan import STRATEGIES, PlacementPlan
+from tensorwire.plan import loads
+from tensorwire.plan.bounds import most_steps_per_s
+from tensorwire.plan.cluster import Cluster, Shape
+from tensorwire.plan.costs import Calibration, Costs
+from tensorwire.plan.job import SYNC, JobModel
+from tensorwire.plan.loads import MOST_CLASSES, PsLoad, group_ps, is_small, traffic_of
+from tensorwire.plan.simulation import Simulated, Simulation, StepParts
+from tensorwire.plan.worker_step import CORES, TASK_CORES, THREADS, Resource, WorkerSteps
 
 
 @dataclass(frozen=True)
-class Use:
+class Utilization:
     """How busy something is that has a limit."""
 
     name: str
@@ -19,7 +31,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class TaskLoad:
+class PredictedLoad:
     """A task, or several that are alike."""
 
     task: str
@@ -29,25 +41,6 @@ class TaskLoad:
     """Busy, on average."""
     out_bytes_per_s: float
     in_bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """Where the time of a worker's step goes, in seconds; a mean over workers and steps."""
-
-    input_s: float
-    """Waiting for input."""
-    pull_s: float
-    """From the start of the step until all variables are there."""
-    compute_s: float
-    push_s: float
-    """Until every ps has applied the gradients."""
-    others_s: float
-    """Synchronous training: waiting for the other workers."""
-
-    @property
-    def step_s(self) -> float:
-        return self.input_s + self.pull_s + self.compute_s + self.push_s + self.others_s
 
 
 @dataclass(frozen=True)
@@ -64,8 +57,8 @@ class Prediction:
     """Asynchronous: steps of all workers together. Synchronous: steps of all as one."""
     examples_per_s: float
     step: StepParts
-    tasks: Sequence[TaskLoad]
-    uses: Sequence[Use]
+    tasks: Sequence[PredictedLoad]
+    uses: Sequence[Utilization]
     """The busiest first."""
     bound_steps_per_s: float
     """What no such cluster can exceed: the busiest thing busy all the time."""
@@ -73,3 +66,229 @@ class Prediction:
     def to_document(self) -> dict[str, Any]:
         """For JSON."""
         return dataclasses.asdict(self)
+
+
+_NAMED = 3
+
+
+def uses(worker_steps: WorkerSteps, simulated: Simulated) -> list[Utilization]:
+    """The busiest first; of what only workers use, the mean of each kind."""
+    named: dict[str, list[float]] = {}
+    for resource, share in simulated.busy.items():
+        named.setdefault(_name(worker_steps, resource), []).append(share)
+    job, workers = worker_steps.job, len(worker_steps.workers)
+    if job.input_examples_per_s:
+        batches_per_s = job.input_examples_per_s / job.batch_size
+        named["input"] = [simulated.worker_steps_per_s / workers / batches_per_s]
+    means = [Utilization(name, min(1.0, sum(each) / len(each))) for name, each in named.items()]
+    return sorted(means, key=lambda use: (-use.share, use.name))
+
+
+def tasks(worker_steps: WorkerSteps, simulated: Simulated) -> list[PredictedLoad]:
+    """Every ps, those that are alike as one, and the workers in the mean."""
+    rate, workers = simulated.worker_steps_per_s, len(worker_steps.workers)
+    found = []
+    members: dict[PsLoad, list[int]] = {}
+    for each in worker_steps.groups.classes:
+        members.setdefault(each.load, []).extend(each.members)
+    for load, alike in members.items():
+        cpu_s = load.pull_cpu_s(worker_steps.costs) + load.push_cpu_s(worker_steps.costs)
+        found.append(
+            PredictedLoad(
+                f"ps:{min(alike)}",
+                len(alike),
+                rate * cpu_s,
+                rate * load.pulled.bytes,
+                rate * (load.asked.bytes + load.pushed.bytes),
+            )
+        )
+    busy = {ps for each in worker_steps.groups.classes for ps in each.members}
+    idle = [ps for ps in range(len(worker_steps.cluster.ps)) if ps not in busy]
+    if idle:
+        found.append(PredictedLoad(f"ps:{idle[0]}", len(idle), 0.0, 0.0, 0.0))
+    step, each_s = worker_steps.step, rate / workers
+    mean_cpu_s = sum(map(worker_steps.worker_cpu_s, range(workers))) / workers
+    found.append(
+        PredictedLoad(
+            "worker:0",
+            workers,
+            each_s * mean_cpu_s,
+            each_s * (step.asked.bytes + step.pushed.bytes),
+            each_s * step.pulled.bytes,
+        )
+    )
+    return found
+
+
+def _name(worker_steps: WorkerSteps, resource: Resource) -> str:
+    cluster, kind = worker_steps.cluster, resource.kind
+    if kind in (THREADS, TASK_CORES):
+        return f"ps:{resource.index} {kind}"
+    if kind == CORES:
+        if len(cluster.machines) == 1:
+            return "the machine's cores"
+        hosts = {i for i, host in enumerate(cluster.hosts) if host.machine == resource.index}
+    else:
+        hosts = {resource.index}
+    return f"{_tasks_on(cluster, hosts)} {kind}"
+
+
+def _tasks_on(cluster: Cluster, hosts: set[int]) -> str:
+    """ "ps:3", "ps:3 and its workers", "workers"."""
+    ps = [f"ps:{index}" for index, host in enumerate(cluster.ps) if host in hosts]
+    if not ps:
+        return "workers"
+    shown = ", ".join(ps[:_NAMED]) + (" …" if len(ps) > _NAMED else "")
+    return f"{shown} and workers" if any(host in hosts for host in cluster.workers) else shown
+
+
+# Enough for a mean that another seed changes by a few percent.
+_WORKER_STEPS = 3000
+_FEWEST_STEPS, _MOST_STEPS = 16, 200
+
+
+def steps_of(workers: int) -> int:
+    """How many steps of each worker a prediction takes."""
+    return max(_FEWEST_STEPS, min(_MOST_STEPS, _WORKER_STEPS // workers))
+
+
+def predict(
+    job: JobModel,
+    cluster: Cluster,
+    side: str,
+    costs: Costs,
+    plan: PlacementPlan,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    on_step: Callable[[], None] = lambda: None,
+) -> Prediction:
+    """Simulates the job, `steps` steps of each worker; the same seed gives the same prediction.
+
+    Args:
+        side: the name of `costs` in a calibration.
+        plan: of the job's variables, for as many ps as the cluster has.
+        on_step: called at each step of each worker.
+
+    Raises:
+        UsageError: the job cannot be on that cluster.
+    """
+    worker_steps = _recipes(job, cluster, costs, plan)
+    workers = len(worker_steps.workers)
+    simulation = Simulation(worker_steps, seed)
+    simulated = simulation.run(steps or steps_of(workers), on_step)
+    at_most = _steps_per_s(worker_steps, simulation.most_steps_per_s)
+    return Prediction(
+        side=side,
+        placement=plan.strategy,
+        layout=cluster.layout,
+        workers=workers,
+        ps=len(cluster.ps),
+        # What was under way when counting began may let it count a little too much.
+        steps_per_s=min(simulated.steps_per_s, at_most),
+        examples_per_s=simulated.worker_steps_per_s * job.batch_size,
+        step=simulated.step,
+        tasks=tasks(worker_steps, simulated),
+        uses=uses(worker_steps, simulated),
+        bound_steps_per_s=at_most,
+    )
+
+
+def bound(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) -> float:
+    """Steps a second that no prediction of it exceeds, without a simulation.
+
+    Raises:
+        UsageError: as `predict`.
+    """
+    worker_steps = _recipes(job, cluster, costs, plan)
+    return _steps_per_s(worker_steps, most_steps_per_s(worker_steps))
+
+
+def _recipes(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) -> WorkerSteps:
+    workers = len(cluster.workers)
+    if job.training == SYNC and not 0 <= job.backup_workers < workers:
+        raise UsageError(f"of {workers} workers {job.backup_workers} cannot be backup workers")
+    shown = loads.loads(job, plan)
+    if not is_small(cluster):
+        shown = loads.alike(shown, costs, MOST_CLASSES)
+    return WorkerSteps(job, cluster, costs, group_ps(cluster, shown))
+
+
+def _steps_per_s(worker_steps: WorkerSteps, worker_steps_per_s: float) -> float:
+    """Steps per second of the job: in synchronous training, the workers' steps make one."""
+    if worker_steps.job.training != SYNC:
+        return worker_steps_per_s
+    return worker_steps_per_s / (len(worker_steps.workers) - worker_steps.job.backup_workers)
+
+
+BY_TRAFFIC = "balanced+traffic"
+PLACEMENTS = (*STRATEGIES, BY_TRAFFIC)
+"""Those of `tensorwire place`, and balanced by what the job moves."""
+
+
+@dataclass(frozen=True)
+class PredictionRequest:
+    """One prediction that is wanted."""
+
+    job: JobModel
+    calibration: Calibration
+    side: str
+    placement: str
+    shape: Shape
+    seed: int = 0
+    steps: int | None = None
+    """Simulated steps of each worker; None: enough for a stable rate."""
+
+    @property
+    def worker_steps(self) -> int:
+        """How many steps a simulation takes, at most about: for progress."""
+        return (self.steps or steps_of(self.shape.workers)) * self.shape.workers
+
+    def answer(self, on_step: Callable[[], None] = lambda: None) -> Prediction:
+        """Simulates it.
+
+        Raises:
+            UsageError: the calibration lacks the side, or the job cannot be on that cluster.
+        """
+        return predict(
+            self.job,
+            self.shape.cluster(),
+            self.side,
+            self._costs(),
+            placed(self.job, self.placement, self.shape.ps),
+            steps=self.steps,
+            seed=self.seed,
+            on_step=on_step,
+        )
+
+    def bound(self) -> float:
+        """Steps a second that the answer does not exceed, found at once.
+
+        Raises:
+            UsageError: as `answer`.
+        """
+        plan = placed(self.job, self.placement, self.shape.ps)
+        return bound(self.job, self.shape.cluster(), self._costs(), plan)
+
+    def _costs(self) -> Costs:
+        costs = self.calibration.costs.get(self.side)
+        if costs is None:
+            known = ", ".join(self.calibration.costs)
+            raise UsageError(f"the calibration has no costs of {self.side}: it has {known}")
+        return costs
+
+    def having(self, **fields: object) -> PredictionRequest:
+        """The same with another job, side, placement or shape, or fields of the shape."""
+        own = {name: value for name, value in fields.items() if name in self.__dataclass_fields__}
+        shape = {name: value for name, value in fields.items() if name not in own}
+        changed: PredictionRequest = replace(self, **own)  # type: ignore[arg-type]
+        return replace(changed, shape=replace(changed.shape, **shape)) if shape else changed  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=256)
+def placed(job: JobModel, placement: str, ps: int) -> PlacementPlan:
+    """The job's variables on so many ps."""
+    variables = [each.variable for each in job.variables]
+    if placement == BY_TRAFFIC:
+        return replace(STRATEGIES["balanced"](variables, ps, traffic_of(job)), strategy=BY_TRAFFIC)
+    return STRATEGIES[placement](variables, ps, None)

@@ -1,7 +1,7 @@
 """Workers that loop, on shared cores and links: a fluid simulation with SimPy as its kernel.
 
-What a step is says `recipe`. Around it, a worker waits until a batch is there, which is read ahead,
-and in synchronous training until enough workers have pushed and the update is made.
+`worker_step` has what a step is. Around it a worker waits until a batch, which is read ahead, is
+there, and in synchronous training until enough workers have pushed and the update is made.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from simpy import Environment, Event
 
 from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.job import SYNC
-from tensorwire.plan.prediction import StepParts
-from tensorwire.plan.recipe import CORES, LINKS, Part, Phase, Recipes, Resource
-from tensorwire.plan.station import Join, Station
+from tensorwire.plan.processor_sharing import Join, SharedCapacity
+from tensorwire.plan.worker_step import CORES, LINKS, Phase, Resource, WorkerSteps, WorkItem
 
 # Workers that take equal times would go on in step for ever as they began; real ones drift apart.
 _JITTER = 0.1
@@ -30,6 +29,25 @@ _UNCOUNTED = 0.2
 """Share of the steps with which a simulation begins."""
 
 Process = Generator[Event, Any, None]
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Where the time of a worker's step goes, in seconds; a mean over workers and steps."""
+
+    input_s: float
+    """Waiting for input."""
+    pull_s: float
+    """From the start of the step until all variables are there."""
+    compute_s: float
+    push_s: float
+    """Until every ps has applied the gradients."""
+    others_s: float
+    """Synchronous training: waiting for the other workers."""
+
+    @property
+    def step_s(self) -> float:
+        return self.input_s + self.pull_s + self.compute_s + self.push_s + self.others_s
 
 
 @dataclass(frozen=True)
@@ -48,20 +66,22 @@ class Simulated:
 class Simulation:
     """One job on one cluster with one side's costs."""
 
-    def __init__(self, recipes: Recipes, seed: int = 0) -> None:
-        self._recipes = recipes
+    def __init__(self, worker_steps: WorkerSteps, seed: int = 0) -> None:
+        self._worker_steps = worker_steps
         self._random = random.Random(seed)
         self.environment = Environment()
-        self._stations: dict[Resource, Station] = {}
-        self.most_steps_per_s = most_steps_per_s(recipes)
-        workers = len(recipes.workers)
+        self._stations: dict[Resource, SharedCapacity] = {}
+        self.most_steps_per_s = most_steps_per_s(worker_steps)
+        workers = len(worker_steps.workers)
         # Workers begin as they go on, each somewhere in its step. All at once, they would want the
         # same at the same time for long.
         self._round_s = workers / self.most_steps_per_s
-        needed = workers - recipes.job.backup_workers
+        needed = workers - worker_steps.job.backup_workers
         self._barrier = (
-            _Barrier(self.environment, workers, needed, lambda: self._at_once(recipes.update()))
-            if recipes.job.training == SYNC
+            _Barrier(
+                self.environment, workers, needed, lambda: self._at_once(worker_steps.update())
+            )
+            if worker_steps.job.training == SYNC
             else None
         )
 
@@ -70,37 +90,37 @@ class Simulation:
 
         `on_step` is called at each step of each worker.
         """
-        log = _Log(self, steps, len(self._recipes.workers), on_step)
-        for worker in range(len(self._recipes.workers)):
+        log = _Log(self, steps, len(self._worker_steps.workers), on_step)
+        for worker in range(len(self._worker_steps.workers)):
             self.environment.process(self._train(worker, log))
         self.environment.run(until=log.done)
         return log.result()
 
     @property
     def updates(self) -> int | None:
-        """Of synchronous training, so far."""
+        """Updates of synchronous training so far."""
         return None if self._barrier is None else self._barrier.updates
 
     def busy_s(self) -> dict[Resource, float]:
-        """So far."""
+        """Busy seconds of each resource so far."""
         return {resource: station.busy_s() for resource, station in self._stations.items()}
 
     def _train(self, worker: int, log: _Log) -> Process:
-        environment, recipe = self.environment, self._recipes.workers[worker]
+        environment, worker_step = self.environment, self._worker_steps.workers[worker]
         yield environment.timeout(self._random.random() * self._round_s)
         batches = self._batches(worker)
         while True:
             began_s = environment.now
             yield from batches.take()
             started_s = environment.now
-            slower = recipe.slower * self._spread()
-            yield self._phase(worker, recipe.start, 1.0)
-            yield environment.timeout(recipe.latency_s)
-            yield self._phase(worker, recipe.pull, slower)
+            slower = worker_step.slower * self._spread()
+            yield self._phase(worker, worker_step.start, 1.0)
+            yield environment.timeout(worker_step.latency_s)
+            yield self._phase(worker, worker_step.pull, slower)
             pulled_s = environment.now
-            yield self._phase(worker, recipe.compute, slower)
+            yield self._phase(worker, worker_step.compute, slower)
             computed_s = environment.now
-            yield self._phase(worker, recipe.push, slower)
+            yield self._phase(worker, worker_step.push, slower)
             pushed_s = environment.now
             if self._barrier is not None:
                 yield self._barrier.arrive(worker)
@@ -117,14 +137,14 @@ class Simulation:
 
     def _spread(self) -> float:
         """How many times as long as usual this step's own operations take; 1 in the mean."""
-        sigma = max(self._recipes.job.straggler_sigma, _JITTER)
+        sigma = max(self._worker_steps.job.straggler_sigma, _JITTER)
         return self._random.lognormvariate(-sigma * sigma / 2, sigma)
 
     def _phase(self, worker: int, phase: Phase, slower: float) -> Event:
-        parts = [*phase.parts, *self._recipes.worker_cpu(worker, phase, slower)]
+        parts = [*phase.parts, *self._worker_steps.worker_cpu(worker, phase, slower)]
         return self._at_once(parts, self._random.choice(_UNEVEN))
 
-    def _at_once(self, parts: list[Part], favour: float = 1.0) -> Event:
+    def _at_once(self, parts: list[WorkItem], favour: float = 1.0) -> Event:
         """Starts the parts; the event comes when all are done."""
         join = Join(self.environment, len(parts) + sum(part.beside is not None for part in parts))
         for part in parts:
@@ -137,19 +157,19 @@ class Simulation:
                 beside.submit(work, weight, part.limit, part.count, join)
         return join.event
 
-    def _station(self, resource: Resource) -> Station:
+    def _station(self, resource: Resource) -> SharedCapacity:
         station = self._stations.get(resource)
         if station is None:
-            factor = self._recipes.costs.crowded_factor if resource.kind == CORES else 1.0
-            burst = self._recipes.burst_bytes(resource)
-            station = Station(self.environment, resource.capacity, factor, burst)
+            factor = self._worker_steps.costs.crowded_factor if resource.kind == CORES else 1.0
+            burst = self._worker_steps.burst_bytes(resource)
+            station = SharedCapacity(self.environment, resource.capacity, factor, burst)
             self._stations[resource] = station
         return station
 
     def _batches(self, worker: int) -> _Batches:
-        job = self._recipes.job
+        job = self._worker_steps.job
         rate = job.input_examples_per_s
-        parts = self._recipes.input_cpu(worker)
+        parts = self._worker_steps.input_cpu(worker)
         return _Batches(
             self.environment,
             job.batch_size / rate if rate else 0.0,

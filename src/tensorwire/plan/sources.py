@@ -7,20 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorwire.bench.record import Record, TrainResult
-from tensorwire.bench.sides import side_name
+from tensorwire.bench.train import TrainResult
 from tensorwire.doctor import evidence
 from tensorwire.doctor import records as looks
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
+from tensorwire.measure.contenders import side_name
+from tensorwire.measure.record import Record
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.plan.costs import Calibration
 from tensorwire.plan.job import COMMAND as JOB_COMMAND
-from tensorwire.plan.job import Job, JobVariable, Transfer
+from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import receiving_s, sending_s
 
 
-def of_calibrated(calibration: Calibration, model: str) -> Job:
+def of_calibrated(calibration: Calibration, model: str) -> JobModel:
     """A model that was measured along with the costs.
 
     Raises:
@@ -33,10 +34,10 @@ def of_calibrated(calibration: Calibration, model: str) -> Job:
             f"the calibration has no model {model} (it has {known}): "
             "run `tensorwire plan calibrate`, or give --graph or --from"
         )
-    return Job.from_document(document)
+    return JobModel.from_document(document)
 
 
-def of_model(model: Model, calibration: Calibration, name: str, batch_size: int | None) -> Job:
+def of_model(model: Model, calibration: Calibration, name: str, batch_size: int | None) -> JobModel:
     """A graph's: what crosses follows from its shapes, and its own work from `Kernels`.
 
     A tensor that goes to the ps counts as ids to look up where rows come back for them that are as
@@ -82,11 +83,11 @@ def of_model(model: Model, calibration: Calibration, name: str, batch_size: int 
     source = f"{name}: what crosses by its shapes, its own work by the calibration's kernels"
     if unknown:
         source += f"; {unknown} tensors of unknown shape count without bytes"
-    return Job(name, source, batch_size or 1, tuple(variables), worker_cpu_s)
+    return JobModel(name, source, batch_size or 1, tuple(variables), worker_cpu_s)
 
 
-def of_record(path: Path, calibration: Calibration) -> Job:
-    """Of a record: `bench train` or `demo`, a look of `doctor`, or a job that calibrate wrote.
+def of_record(path: Path, calibration: Calibration) -> JobModel:
+    """Reads a record: of `bench train`, `demo` or `doctor`, or a job that calibrate wrote.
 
     Raises:
         TensorwireError: it is none of these.
@@ -94,7 +95,7 @@ def of_record(path: Path, calibration: Calibration) -> Job:
     document = read_json(path)
     command = document.get("command") if isinstance(document, dict) else None
     if command == JOB_COMMAND:
-        return Job.from_document(document)
+        return JobModel.from_document(document)
     if command in ("bench train", "demo"):
         return _of_training(Record.from_document(document), calibration, path)
     if command == "doctor":
@@ -105,7 +106,7 @@ def of_record(path: Path, calibration: Calibration) -> Job:
     )
 
 
-def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> Job:
+def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> JobModel:
     results = [each for each in record.results if isinstance(each, TrainResult)]
     if not results:
         raise UsageError(f"{path} has no result of a training")
@@ -121,7 +122,7 @@ def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> J
     return replace(job, source=source)
 
 
-def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> Job:
+def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> JobModel:
     """A running job's tensors by name, and its tasks' CPU without what the transport takes."""
     job = seen.job
     if job is None:
@@ -163,7 +164,7 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
         )
         for name, (there, back) in moved.items()
     )
-    return Job(
+    return JobModel(
         path.name,
         f"{path.name}, a look at {len(job.workers)} workers and {len(job.ps)} ps on {side}",
         1,
@@ -175,7 +176,7 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
 _Flows = dict[tuple[str, str], Transfer]
 
 
-def _flows(job: evidence.Job, steps: float) -> tuple[_Flows, _Flows]:
+def _flows(job: evidence.JobEvidence, steps: float) -> tuple[_Flows, _Flows]:
     """What ps sent, and what they got, by ps and tensor; for a step."""
     pulled: _Flows = defaultdict(Transfer)
     pushed: _Flows = defaultdict(Transfer)
@@ -196,7 +197,7 @@ def _by_variable(
 ) -> dict[str, tuple[Transfer, Transfer]]:
     """Pulled and pushed by variable, as far as the job has told which tensor is whose.
 
-    What is nobody's, gradients mostly, counts with the variables of its ps, by their bytes.
+    Tensors without a variable, mostly gradients, count with the variables of their ps, by bytes.
     """
     parts = seen.placement.parts if seen.placement is not None else ()
     names = {(f"ps:{p.ps}", tensor): p.variable for p in parts for tensor in p.tensors}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorwire import __version__
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, paths
+from tensorwire.plugin import cache, compiler, tensorflow_install
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
     TESTED,
@@ -37,7 +37,7 @@ class PluginSource:
     include: Path
     engine: Path
     name: str = PLUGIN_NAME
-    """Of the library."""
+    """Name of the library."""
     what: str = "the grpc++ plug-in"
     """For messages."""
     plugin: Path | None = None
@@ -55,8 +55,8 @@ class PluginSource:
 
 def packaged_source() -> PluginSource:
     """The source that came with this package."""
-    native = paths.native_folder()
-    return PluginSource(native / "plugin", native / "include", paths.engine_library())
+    native = tensorflow_install.native_folder()
+    return PluginSource(native / "plugin", native / "include", tensorflow_install.engine_library())
 
 
 def bench_source(plugin: Path) -> PluginSource:
@@ -112,7 +112,7 @@ def ensure_built(
 
 
 def _source_digest(tensorflow: TensorFlowInstall, source: PluginSource) -> str:
-    """Of all that a build depends on but the compiler."""
+    """Digest of everything that a build depends on, except the compiler."""
     parts: list[str | bytes] = [__version__, source.name, tensorflow.fingerprint]
     parts += [*_FLAGS, *_LINK_FLAGS]
     parts += tensorflow.compile_flags

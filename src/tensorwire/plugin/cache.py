@@ -21,7 +21,7 @@ from pathlib import Path
 import filelock
 
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import compiler, paths
+from tensorwire.plugin import compiler, tensorflow_install
 
 WAIT_FOR_OTHER_BUILD_S = 1200.0
 MISSING_SHOWN = 3
@@ -32,7 +32,7 @@ class Recipe:
     """How a library is built, and what it depends on beside the compiler."""
 
     name: str
-    """Of the library, a file."""
+    """File name of the library."""
     what: str
     """For messages: "the grpc++ plug-in"."""
     against: str
@@ -57,7 +57,7 @@ def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
     is no compiler, what another one built from the same source is as good.
     Raises TensorwireError that says what to do; nothing half-built is left.
     """
-    cache = paths.cache_folder()
+    cache = tensorflow_install.cache_folder()
     try:
         cxx = compiler.find_compiler()
     except TensorwireError:
@@ -94,7 +94,7 @@ def _writing_to(cache: Path) -> Iterator[None]:
     except OSError as error:
         raise TensorwireError(
             f"cannot write the plug-in's cache {cache} ({error.strerror or error}); "
-            f"let {paths.CACHE_VARIABLE} name a folder that can be written"
+            f"let {tensorflow_install.CACHE_VARIABLE} name a folder that can be written"
         ) from None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.monitor import endpoint
-from tensorwire.plugin import patches, paths
+from tensorwire.metrics import endpoint
+from tensorwire.plugin import patches, tensorflow_install
 from tensorwire.plugin.build import ensure_built
 
 
@@ -45,7 +45,7 @@ def load() -> Path:
 def _load(path: Path) -> LoadedPlugin:
     import tensorflow as tf
 
-    engine = paths.engine_library()
+    engine = tensorflow_install.engine_library()
     try:
         # First, so that the plug-in finds it by its SONAME and needs no rpath.
         ctypes.CDLL(str(engine))
@@ -65,7 +65,7 @@ def _load(path: Path) -> LoadedPlugin:
 
 
 def stats() -> dict[str, Any]:
-    """This process's figures on grpc++ since it began; docs/figures.md says what each one is.
+    """This process's figures on grpc++ since it began; docs/metrics.md says what each one is.
 
     Totals over all peers, then "pool", and a list each for "tasks", "peers", "reactors" and
     "tensors". Raises TensorwireError where the plug-in is not loaded.

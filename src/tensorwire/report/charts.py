@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.report.blocks import Bars, Chart, Lines, Stage, Waterfall
+from tensorwire.measure.section import Bars, Chart, Lines, Waterfall, WaterfallStage
 from tensorwire.units import data_size, number
 
 Spec = dict[str, Any]
@@ -27,7 +27,7 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "isolated": "var(--fused)",
     }
 )
-"""Of the sides of a comparison; a ceiling or a peer is grey."""
+"""Colours of the sides of a comparison; a ceiling or a peer is grey."""
 _OTHER = "var(--other)"
 _ROW_PX = 30
 _TALL_ROW_PX = 46
@@ -37,7 +37,7 @@ _MOST_FOR_LABELS = 0.3
 _BAR_PX = 18
 _NARROW_PX = 500
 _DASHES = ([5, 4], [1, 2], [9, 3], [9, 3, 2, 3])
-"""Of lines that are no side's own."""
+"""Dash patterns of lines that belong to no side."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -230,7 +230,7 @@ def _waterfall(chart: Waterfall, width_px: int) -> Spec:
     }
 
 
-def _left(stage: Stage, unit: str) -> str:
+def _left(stage: WaterfallStage, unit: str) -> str:
     """ "500 MB/s (-60%)"."""
     text = f"{number(stage.value)} {unit}"
     if not stage.before:

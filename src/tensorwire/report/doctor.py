@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.figures import percent, ps_bytes
-from tensorwire.doctor.finding import Diagnosis, Finding
-from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section
+from tensorwire.doctor.evidence import Diagnosis, Evidence, Finding
+from tensorwire.doctor.job_usage import percent, ps_bytes
+from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
 
 _MOST_WORKERS = 6  # with a picture of their own
 

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from tensorwire.k8s.cases import Case
-from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, servers, split
-from tensorwire.k8s.progress import Progress
-from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState
+from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, JobCase, servers, split
+from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState, Progress
 
 
-def cases_table(cases: Sequence[Case]) -> Table:
+def cases_table(cases: Sequence[JobCase]) -> Table:
     """A row a case and layout."""
     table = Table(title="Cases", title_justify="left")
     for heading in ("scenario", "layout", "case"):

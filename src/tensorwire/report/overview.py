@@ -6,23 +6,35 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensorwire.bench.record import (
-    LayerResult,
-    Ratio,
-    Record,
-    Result,
-    RpcResult,
-    ServeResult,
-    StepsResult,
-    TrainResult,
-    TransferResult,
+from tensorwire.bench.all_layers import LayerResult, Suite
+from tensorwire.bench.rpc import RpcResult, rpc_lines
+from tensorwire.bench.serve import ServeResult
+from tensorwire.bench.steps import StepsResult
+from tensorwire.bench.train import TrainResult, steps_bars, verdicts
+from tensorwire.bench.transfer import TransferResult, transfer_lines
+from tensorwire.measure import comparison
+from tensorwire.measure.comparison import (
+    doubt,
+    latency_bars,
+    noise_notes,
+    noise_warnings,
+    ratio_table,
+    times,
 )
-from tensorwire.bench.sides import side_name
-from tensorwire.bench.suite import Suite
-from tensorwire.report import experiments, page, training
-from tensorwire.report.blocks import Bar, Bars, Chart, Report, Section, Stage, Table, Waterfall
-from tensorwire.report.comparison import doubt, noise_notes, noise_warnings, ratio_table, times
-from tensorwire.report.places import lab_notes
+from tensorwire.measure.contenders import side_name
+from tensorwire.measure.host_pool import lab_notes
+from tensorwire.measure.record import Ratio, Record, Result
+from tensorwire.measure.section import (
+    Bar,
+    Bars,
+    Chart,
+    Report,
+    Section,
+    Table,
+    Waterfall,
+    WaterfallStage,
+)
+from tensorwire.report import page
 from tensorwire.units import data_size, number
 
 _NAMES = {
@@ -46,7 +58,7 @@ def report(suite: Suite) -> Report:
         _training(suite),
     ]
     details = [
-        dataclasses.replace(experiments.section(record, follows_others=True), is_detail=True)
+        dataclasses.replace(comparison.section(record, follows_others=True), is_detail=True)
         for record in suite.records
     ]
     return Report(
@@ -107,7 +119,7 @@ def _layers(suite: Suite) -> Section | None:
     if not layers:
         return None
     stages = [
-        Stage(
+        WaterfallStage(
             _stage_name(r),
             r.mb_per_s,
             r.protocol or "raw",
@@ -187,12 +199,12 @@ def _failures(suite: Suite) -> Section | None:
 
 def _sizes(suite: Suite) -> Section | None:
     charts: list[Chart] = [
-        experiments.rpc_lines(record)
+        rpc_lines(record)
         for record in _of_type(suite, RpcResult)
         if len({r.message_size for r in record.results}) > 1
     ]
     charts += [
-        experiments.transfer_lines(record)
+        transfer_lines(record)
         for record in _of_type(suite, TransferResult)
         if len({r.data_mb for r in record.results}) > 1
     ]
@@ -206,13 +218,11 @@ def _latency(suite: Suite) -> Section | None:
         if first.concurrency == 1:
             title = f"RPC without TensorFlow, {first.message_size} bytes, one at a time"
             latencies = [(r.protocol, r.latency_us) for r in record.results if r.latency_us]
-            charts.append(experiments.latency_bars(title, latencies))
+            charts.append(latency_bars(title, latencies))
     for record in _of_type(suite, ServeResult):
         first = record.results[0]
         title = f"One ps, {first.clients} clients, {first.message_size} bytes: a request"
-        charts.append(
-            experiments.latency_bars(title, [(r.protocol, r.latency_us) for r in record.results])
-        )
+        charts.append(latency_bars(title, [(r.protocol, r.latency_us) for r in record.results]))
     for record in _of_type(suite, StepsResult):
         bars = [
             Bar(
@@ -231,10 +241,9 @@ def _latency(suite: Suite) -> Section | None:
 
 
 def _training(suite: Suite) -> Section | None:
-    charts = [training.steps_bars(record.results) for record in _of_type(suite, TrainResult)]
+    charts = [steps_bars(record.results) for record in _of_type(suite, TrainResult)]
     headlines = [
-        " ".join(training.verdicts(record.results, record.ratios))
-        for record in _of_type(suite, TrainResult)
+        " ".join(verdicts(record.results, record.ratios)) for record in _of_type(suite, TrainResult)
     ]
     return Section("Steps a second", " ".join(headlines), charts) if charts else None
 

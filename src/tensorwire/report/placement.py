@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.placement import packing
-from tensorwire.placement.plan import Plan, Variable
-from tensorwire.report.blocks import Bar, Bars, Section, Table
+from tensorwire.placement.plan import PlacementPlan, Variable
 from tensorwire.units import number
 
 _SHOWN_VARIABLES = 30
@@ -14,7 +14,7 @@ _SHOWN_TASKS = 10
 _UNEVEN = 1.5
 
 
-def section(plans: Sequence[Plan]) -> Section:
+def section(plans: Sequence[PlacementPlan]) -> Section:
     """Plans of the same variables for the same number of ps, a strategy each."""
     worst, best = (choose(plans, key=_worst) for choose in (max, min))
     headline = (
@@ -38,7 +38,7 @@ def section(plans: Sequence[Plan]) -> Section:
     )
 
 
-def _notes(plans: Sequence[Plan]) -> list[str]:
+def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
     said = []
     hidden = len(plans[0].variables) - _SHOWN_VARIABLES
     if hidden > 0:
@@ -59,12 +59,12 @@ def _notes(plans: Sequence[Plan]) -> list[str]:
     return said
 
 
-def _worst(plan: Plan) -> float:
+def _worst(plan: PlacementPlan) -> float:
     """Largest over mean, of bytes or of traffic."""
     return max(plan.bytes_imbalance, plan.traffic_imbalance or 1.0)
 
 
-def _blame(plan: Plan) -> str:
+def _blame(plan: PlacementPlan) -> str:
     """Which ps is too full, and what fills it."""
     by_traffic = (plan.traffic_imbalance or 0.0) > plan.bytes_imbalance
     loads = (plan.traffic_per_ps if by_traffic else None) or plan.bytes_per_ps
@@ -82,7 +82,9 @@ def _blame(plan: Plan) -> str:
     )
 
 
-def _bars(title: str, unit: str, plans: Sequence[Plan], loads: Sequence[Sequence[float]]) -> Bars:
+def _bars(
+    title: str, unit: str, plans: Sequence[PlacementPlan], loads: Sequence[Sequence[float]]
+) -> Bars:
     bars = [
         Bar(f"{plan.strategy}, ps:{task}", load / 1e6, plan.strategy)
         for plan, of_plan in zip(plans, loads, strict=True)
@@ -95,7 +97,7 @@ def _mb(value: float) -> str:
     return number(value / 1e6)
 
 
-def _tasks(title: str, plans: Sequence[Plan], loads: Sequence[Sequence[float]]) -> Table:
+def _tasks(title: str, plans: Sequence[PlacementPlan], loads: Sequence[Sequence[float]]) -> Table:
     each = [[f"ps:{task}", *(_mb(load[task]) for load in loads)] for task in range(plans[0].ps)]
     means = [sum(load) / len(load) for load in loads]
     summary = [
@@ -106,7 +108,7 @@ def _tasks(title: str, plans: Sequence[Plan], loads: Sequence[Sequence[float]]) 
     return Table(title, ["ps", *(plan.strategy for plan in plans)], [each, summary])
 
 
-def _variables(plans: Sequence[Plan]) -> Table:
+def _variables(plans: Sequence[PlacementPlan]) -> Table:
     traffic = plans[0].traffic
     columns = ["variable", "shape", "MB", *(["MB/step"] if traffic else [])]
     rows = []
@@ -119,7 +121,7 @@ def _variables(plans: Sequence[Plan]) -> Table:
     return Table(title, [*columns, *(plan.strategy for plan in plans)], [rows])
 
 
-def _where(plan: Plan, variable: Variable) -> str:
+def _where(plan: PlacementPlan, variable: Variable) -> str:
     """The ps of the parts in order of their rows: "0", or "5 parts: 0 1 2 3 4"."""
     tasks = plan.tasks[variable.name]
     if len(tasks) == 1:

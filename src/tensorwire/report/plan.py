@@ -1,31 +1,31 @@
-"""Predictions as sections: a sentence, pictures, tables, and on what they rest."""
+"""The planner's results and calibrations as sections of a report."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from tensorwire import __version__
+from tensorwire.measure.section import Bar, Bars, Line, Lines, Report, Section, Table
 from tensorwire.placement import packing
-from tensorwire.plan.advice import hottest_variable, saturated
-from tensorwire.plan.answer import Answer
-from tensorwire.plan.prediction import Prediction, TaskLoad
-from tensorwire.plan.question import Question
-from tensorwire.plan.shape import link_text
-from tensorwire.plan.sweep import Curve
-from tensorwire.report.blocks import Bar, Bars, Line, Lines, Report, Section, Table
+from tensorwire.plan.cluster import link_text
+from tensorwire.plan.costs import Calibration
+from tensorwire.plan.plan_result import PlanResult
+from tensorwire.plan.prediction import PredictedLoad, Prediction, PredictionRequest
+from tensorwire.plan.search import Curve, hottest_variable, saturated
 from tensorwire.units import number
 
 _SHOWN_USES = 3
 _SHOWN_OFFERS = 8
 
 
-def name(question: Question) -> str:
+def name(question: PredictionRequest) -> str:
     """Which one of several a prediction is."""
     return f"{question.shape.layout}, {question.placement}, {question.side}"
 
 
-def page(answer: Answer) -> Report:
+def page(answer: PlanResult) -> Report:
     """Everything; the terminal shows its sections."""
     sections = [*_predicted(answer), *_curves(answer), *_offers(answer)]
     question = answer.basis.question
@@ -44,7 +44,7 @@ def page(answer: Answer) -> Report:
     )
 
 
-def _rests_on(answer: Answer) -> list[str]:
+def _rests_on(answer: PlanResult) -> list[str]:
     basis = answer.basis
     calibration = basis.question.calibration
     beyond = basis.extrapolation(*answer.most)
@@ -56,7 +56,7 @@ def _rests_on(answer: Answer) -> list[str]:
     ]
 
 
-def _predicted(answer: Answer) -> list[Section]:
+def _predicted(answer: PlanResult) -> list[Section]:
     if not answer.predictions:
         return []
     first = answer.predictions[0][1]
@@ -94,7 +94,7 @@ def _predicted(answer: Answer) -> list[Section]:
     return sections
 
 
-def _rates(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
+def _rates(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table:
     columns = ["prediction", "steps/s", "examples/s", "busiest", "share"]
     rows = [
         [
@@ -109,7 +109,7 @@ def _rates(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
     return Table("Predicted", columns, [rows])
 
 
-def _parts(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
+def _parts(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table:
     columns = ["prediction", "input", "pull", "compute", "push", "others", "step"]
     rows = []
     for question, each in predictions:
@@ -119,7 +119,7 @@ def _parts(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
     return Table("Where a worker's step goes, ms", columns, [rows])
 
 
-def _loads(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
+def _loads(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table:
     columns = ["prediction", "tasks", "number", "cores", "out MB/s", "in MB/s", "link share"]
     groups = [
         [_load(name(question), question, task) for task in each.tasks]
@@ -128,7 +128,7 @@ def _loads(predictions: Sequence[tuple[Question, Prediction]]) -> Table:
     return Table("Each task's load", columns, groups, text_columns=2)
 
 
-def _load(of: str, question: Question, task: TaskLoad) -> list[str]:
+def _load(of: str, question: PredictionRequest, task: PredictedLoad) -> list[str]:
     link = question.shape.link_bytes_per_s
     moved = max(task.out_bytes_per_s, task.in_bytes_per_s)
     return [
@@ -142,8 +142,8 @@ def _load(of: str, question: Question, task: TaskLoad) -> list[str]:
     ]
 
 
-def _hot(question: Question, prediction: Prediction) -> str | None:
-    """That one ps carries the load, where it is so."""
+def _hot(question: PredictionRequest, prediction: Prediction) -> str | None:
+    """A sentence if one ps carries most of the load."""
     ps = [task for task in prediction.tasks if task.task.startswith("ps:")]
     moved = [task.out_bytes_per_s + task.in_bytes_per_s for task in ps for _ in range(task.count)]
     limit = saturated(prediction)
@@ -159,7 +159,7 @@ def _hot(question: Question, prediction: Prediction) -> str | None:
     )
 
 
-def _curves(answer: Answer) -> list[Section]:
+def _curves(answer: PlanResult) -> list[Section]:
     if not answer.curves:
         return []
     what = answer.curves[0][1].what
@@ -179,7 +179,7 @@ def _curves(answer: Answer) -> list[Section]:
     ]
 
 
-def _bend(question: Question, curve: Curve) -> str:
+def _bend(question: PredictionRequest, curve: Curve) -> str:
     most, best = curve.best
     if curve.bend is None:
         return f"{name(question)}: no bend up to {curve.points[-1][0]} {curve.what}."
@@ -191,7 +191,7 @@ def _bend(question: Question, curve: Curve) -> str:
     )
 
 
-def _points(what: str, question: Question, curve: Curve) -> Table:
+def _points(what: str, question: PredictionRequest, curve: Curve) -> Table:
     rows = [
         [
             f"{at}{' (bend)' if at == curve.bend else ''}",
@@ -205,7 +205,7 @@ def _points(what: str, question: Question, curve: Curve) -> Table:
     return Table(name(question), [what, "steps/s", "step ms", *busiest], [rows])
 
 
-def _offers(answer: Answer) -> list[Section]:
+def _offers(answer: PlanResult) -> list[Section]:
     if not answer.offers:
         return []
     best = answer.offers[0]
@@ -233,3 +233,33 @@ def _offers(answer: Answer) -> list[Section]:
             tables=[Table("The cheapest of each, the cheapest first", columns, [rows])],
         )
     ]
+
+
+_US, _NS = 1e6, 1e9
+_ROWS = (
+    ("a step, whatever crosses: worker (us)", "step_cpu_s", _US),
+    ("a request to a ps: worker (us)", "request_worker_cpu_s", _US),
+    ("a request to a ps: ps (us)", "request_ps_cpu_s", _US),
+    ("a tensor: who sends (us)", "tensor_send_cpu_s", _US),
+    ("a tensor: who receives (us)", "tensor_receive_cpu_s", _US),
+    ("a kilobyte: who sends (ns)", "byte_send_cpu_s", 1e3 * _NS),
+    ("a kilobyte: who receives (ns)", "byte_receive_cpu_s", 1e3 * _NS),
+    ("a step's waiting (us)", "step_latency_s", _US),
+    ("cores that an exchange keeps busy", "exchange_parallelism", 1.0),
+    ("times as much CPU in a crowd", "crowded_factor", 1.0),
+)
+
+
+def section(calibration: Calibration, path: Path) -> Section:
+    """The costs, and where they are kept."""
+    sides = sorted(calibration.costs)
+    rows = [
+        [label, *(number(getattr(calibration.costs[side], name) * scale) for side in sides)]
+        for label, name, scale in _ROWS
+    ]
+    return Section(
+        title="What a step costs",
+        headline=f"kept in {path}: `tensorwire plan` rests on it from now on.",
+        tables=[Table("CPU time", ["", *sides], [rows])],
+        notes=list(calibration.notes),
+    )

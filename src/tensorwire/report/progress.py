@@ -1,13 +1,27 @@
-"""Progress on standard error: a bar for a person, a line now and then for a log."""
+"""Progress on standard error: of measurements, and of a training on several protocols."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from tensorwire.units import number
+
+if TYPE_CHECKING:
+    from tensorwire.bench.train import TrainProgress
 
 _LINE_EVERY_S = 15.0
 
@@ -76,3 +90,85 @@ class ProgressDisplay:
         self._last_line = time.monotonic()
         done = f" ({self._done} of {self._total})" if self._done else ""
         print(f"{self._activity}{done}", file=sys.stderr, flush=True)
+
+
+_TRAINING_LINE_EVERY_S = 5.0
+_WAITING_LINE_EVERY_S = 30.0
+
+
+class TrainingDisplay:
+    """Progress on standard error: a bar a contender for a person, a line now and then for a log.
+
+    A context manager; call it with each TrainProgress.
+    """
+
+    def __init__(self, contenders: Sequence[str]) -> None:
+        self._last_line = 0.0
+        self._last_phase: tuple[str, str] | None = None
+        self._bars: Progress | None = None
+        self._bar_of: dict[str, TaskID] = {}
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description:12}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]:>16}"),
+                TextColumn("{task.fields[loss]:>11}"),
+                TextColumn("{task.fields[phase]}"),
+                console=console,
+            )
+            for name in contenders:
+                self._bar_of[name] = self._bars.add_task(
+                    name, total=None, rate="", loss="", phase="waits"
+                )
+
+    def __enter__(self) -> TrainingDisplay:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def activity(self, text: str) -> None:
+        """What happens before the first contender starts."""
+        if self._bars is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            for bar in self._bar_of.values():
+                self._bars.update(bar, phase=text)
+
+    def advance(self, count: int = 1) -> None:
+        """For the Watcher: nothing is counted before that."""
+
+    def __call__(self, progress: TrainProgress) -> None:
+        rate = "" if progress.steps_per_s is None else f"{number(progress.steps_per_s)} steps/s"
+        loss = "" if progress.loss is None else f"loss {progress.loss:.4f}"
+        if self._bars is None:
+            self._line(progress, rate, loss)
+            return
+        bar = self._bar_of[progress.contender]
+        self._bars.update(
+            bar, total=progress.steps, completed=progress.step, loss=loss, phase=progress.phase
+        )
+        if rate:
+            self._bars.update(bar, rate=rate)
+
+    def _line(self, progress: TrainProgress, rate: str, loss: str) -> None:
+        phase = (progress.contender, progress.phase)
+        now = time.monotonic()
+        quiet_s = _TRAINING_LINE_EVERY_S if rate else _WAITING_LINE_EVERY_S
+        if phase == self._last_phase and now - self._last_line < quiet_s:
+            return
+        self._last_phase = phase
+        self._last_line = now
+        words = [f"step {progress.step} of {progress.steps}" if rate else "", rate, loss]
+        text = ", ".join([f"{progress.contender}: {progress.phase}", *filter(None, words)])
+        print(text, file=sys.stderr, flush=True)

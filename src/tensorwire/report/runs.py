@@ -3,13 +3,120 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tensorwire.bench.record import Record, Result
-from tensorwire.bench.suite import COMMAND, Suite
-from tensorwire.report import experiments, overview, page, side_by_side
-from tensorwire.report.blocks import Report, Section
+from tensorwire.bench import transfer  # noqa: F401, its result registers itself
+from tensorwire.bench.all_layers import COMMAND, Suite
+from tensorwire.errors import TensorwireError
+from tensorwire.k8s import layout_result  # noqa: F401
+from tensorwire.measure import comparison
+from tensorwire.measure.comparison import in_brackets
+from tensorwire.measure.record import Metric, Record, Result
+from tensorwire.measure.section import Bar, Bars, Report, Section, Table
+from tensorwire.report import overview, page
+from tensorwire.units import number
+
+Runs = Mapping[str, Sequence[Record[Result]]]
+"""The records of each run, by the run's name."""
+_MOST_BARS = 24
+
+
+def section(command: str, runs: Runs) -> Section:
+    """The figures of all runs in one table, the ratios in another.
+
+    Args:
+        command: the records'.
+        runs: each with one record of that command or, of different sizes, several.
+    """
+    return Section(
+        f"{command}, {len(runs)} runs",
+        charts=_charts(runs),
+        tables=[_machines(runs), _figures(runs), *_ratios(runs)],
+    )
+
+
+def _machines(runs: Runs) -> Table:
+    rows = [
+        [
+            name,
+            records[0].version,
+            records[0].tensorflow or "-",
+            f"{records[0].host.cpu}, {records[0].host.cores} cores",
+            records[0].host.kernel,
+            records[0].time or "-",
+        ]
+        for name, records in runs.items()
+    ]
+    columns = ["run", "tensorwire", "TensorFlow", "machine", "Linux", "when"]
+    return Table("Runs", columns, [rows], text_columns=len(columns))
+
+
+def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Metric]]:
+    """The metric of each side and run, by measurement and unit."""
+    found: dict[tuple[str, str], dict[tuple[str, str], Metric]] = {}
+    for name, records in runs.items():
+        for record in records:
+            for each in (result.metric for result in record.results):
+                found.setdefault((each.of, each.unit), {})[each.side, name] = each
+    return found
+
+
+def _figures(runs: Runs) -> Table:
+    groups = []
+    for (of, unit), figures in _by_measurement(runs).items():
+        sides = dict.fromkeys(side for side, _ in figures)
+        groups.append(
+            [
+                [
+                    f"{of}, {unit}",
+                    side,
+                    *(
+                        number(figures[side, name].value) if (side, name) in figures else "-"
+                        for name in runs
+                    ),
+                ]
+                for side in sides
+            ]
+        )
+    return Table("Figures", ["measured", "side", *runs], groups, text_columns=2)
+
+
+def _ratios(runs: Runs) -> list[Table]:
+    of_run = {
+        name: {key: ratio for record in records for key, ratio in record.ratios.items()}
+        for name, records in runs.items()
+    }
+    keys = dict.fromkeys(key for ratios in of_run.values() for key in ratios)
+    if not keys:
+        return []
+    rows = [
+        [
+            key,
+            *(
+                f"{ratios[key].value:.2f}{in_brackets(ratios[key])}" if key in ratios else "-"
+                for ratios in of_run.values()
+            ),
+        ]
+        for key in keys
+    ]
+    columns = ["above 1: the first is faster", *of_run]
+    return [Table("How many times as fast, and the 95 % interval", columns, [rows])]
+
+
+def _charts(runs: Runs) -> list[Bars]:
+    charts = []
+    for (of, unit), figures in _by_measurement(runs).items():
+        first = next(iter(figures.values()))
+        bars = [
+            Bar(f"{side}, {name}", each.value, side)
+            for (side, name), each in sorted(figures.items(), key=lambda entry: entry[0][0])
+        ]
+        if len(bars) <= _MOST_BARS:
+            caption = "" if first.more_is_better else "Less is better."
+            charts.append(Bars(of, unit, bars, caption))
+    return charts
 
 
 def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
@@ -25,7 +132,7 @@ def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
     sections = []
     for command, of_runs in commands.items():
         if len(of_runs) > 1:
-            sections.append(side_by_side.section(command, of_runs))
+            sections.append(section(command, of_runs))
         else:
             sections += _alone(of_runs)
     return Report(f"tensorwire report of {len(runs)} runs", [], sections)
@@ -33,7 +140,7 @@ def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
 
 def _alone(of_runs: Mapping[str, list[Record[Result]]]) -> list[Section]:
     return [
-        dataclasses.replace(shown := experiments.section(record), title=f"{shown.title}, {name}")
+        dataclasses.replace(shown := comparison.section(record), title=f"{shown.title}, {name}")
         for name, records in of_runs.items()
         for record in records
         if record.command != COMMAND  # what it sums up is shown itself
@@ -47,3 +154,22 @@ def _name(path: Path, runs: Mapping[Path, object]) -> str:
         if len({way(other) for other in runs}) == len(runs):
             return way(path)
     return str(path)
+
+
+def read(path: Path) -> Record[Result] | Suite:
+    """Reads the file that `--json` of any command wrote.
+
+    Raises:
+        TensorwireError: it cannot be read, or is no record; the message names the file.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and document.get("command") == COMMAND:
+            return Suite.from_document(document)
+        return Record.from_document(document)
+    except OSError as error:
+        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TensorwireError):
+        raise TensorwireError(
+            f"{path} is no record of a benchmark: give files that --json wrote"
+        ) from None

@@ -9,7 +9,7 @@ import rich.table
 from rich.console import Console
 from rich.text import Text
 
-from tensorwire.report.blocks import Section, Table
+from tensorwire.measure.section import Section, Table
 
 _FILE_COLUMNS = 160
 """A file and a pipe have no width: so many that no table is cut."""

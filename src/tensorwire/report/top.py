@@ -1,4 +1,4 @@
-"""The screen of `tensorwire top`."""
+"""What `tensorwire top` and `tensorwire nic` show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tensorwire.monitor.rates import Imbalance, JobRates, TaskRates
+from tensorwire.metrics.nic import NicRate
+from tensorwire.metrics.rates import Imbalance, JobRates, TaskRates
 
 MARK = "▲"
 _UNEVEN = "bold yellow"
@@ -105,9 +106,38 @@ def _sentence(found: Imbalance) -> str:
 
 
 def _size(count: float) -> str:
-    """Of bytes, in units of 10^3: "12.3 MB"."""
+    """Bytes in units of 10^3: "12.3 MB"."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
         count /= 1e3
     return f"{count:.1f} TB"
+
+
+_NUMBER = 12
+_COLUMN = 2 * _NUMBER + 8
+
+
+def header(rates: Sequence[NicRate]) -> list[str]:
+    """Two lines: each interface with its nominal speed, and what stands below it."""
+    names = "".join(f"{_nic_title(rate):^{_COLUMN}}" for rate in rates)
+    units = "".join(f"{'KB/s in':>{_NUMBER}}{'KB/s out':>{_NUMBER}}{'of link':>8}" for _ in rates)
+    return [names.rstrip(), units]
+
+
+def line(rates: Sequence[NicRate]) -> str:
+    """One interval, a column an interface."""
+    return "".join(
+        f"{rate.in_kb_per_s:>{_NUMBER},.1f}{rate.out_kb_per_s:>{_NUMBER},.1f}{_share(rate):>8}"
+        for rate in rates
+    )
+
+
+def _nic_title(rate: NicRate) -> str:
+    if rate.mbit_per_s is None:
+        return rate.interface
+    return f"{rate.interface} ({rate.mbit_per_s / 1e3:g} Gbit/s)"
+
+
+def _share(rate: NicRate) -> str:
+    return "-" if rate.share is None else f"{rate.share:.1%}"

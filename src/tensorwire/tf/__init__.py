@@ -18,7 +18,7 @@ _LAZY = {
     "StepBreakdownHook": "hooks",
     "FiguresCallback": "callbacks",
     "StepBreakdownCallback": "callbacks",
-    "StepTimer": "step_timer",
+    "StepTimer": "step_trace",
 }
 
 __all__ = ["ConfigProto", "load", "stats", *_LAZY]  # noqa: PLE0604 - they are names

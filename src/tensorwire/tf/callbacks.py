@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorwire.monitor.breakdown import StepBreakdown
-from tensorwire.monitor.collect import source
-from tensorwire.monitor.rates import between
+from tensorwire.metrics.breakdown import StepBreakdown
+from tensorwire.metrics.collect import source
+from tensorwire.metrics.rates import between
 from tensorwire.plugin.loader import stats
-from tensorwire.tf.scalars import write
-from tensorwire.tf.step_timer import StepTimer
+from tensorwire.tf.hooks import write
+from tensorwire.tf.step_trace import StepTimer
 
 
 class FiguresCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -69,7 +69,7 @@ class StepBreakdownCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def last(self) -> StepBreakdown | None:
-        """Of the step that was sampled last."""
+        """Breakdown of the last sampled step."""
         return self._timer.last
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tensorwire.monitor.breakdown import TOTALS, StepBreakdown, Waits, break_down
-from tensorwire.monitor.collect import source
-from tensorwire.monitor.rates import between
+from tensorwire.metrics.breakdown import TOTALS, StepBreakdown, Waits, break_down
+from tensorwire.metrics.collect import source
+from tensorwire.metrics.rates import between
 from tensorwire.plugin.loader import stats
-from tensorwire.tf.scalars import write
 from tensorwire.tf.step_trace import from_run_metadata
+
+
+def write(log_dir: str, step: int, values: Mapping[str, float]) -> None:
+    """Adds `values`, by their tags, to the events of `log_dir`."""
+    values_of_step = [
+        tf.compat.v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()
+    ]
+    with contextlib.ExitStack() as stack:
+        if tf.executing_eagerly():  # which this writer refuses, though it runs no operation
+            stack.enter_context(tf.Graph().as_default())
+        writer = tf.compat.v1.summary.FileWriterCache.get(log_dir)
+    writer.add_summary(tf.compat.v1.Summary(value=values_of_step), step)
+    writer.flush()
+
 
 _RunArgs = tf.compat.v1.train.SessionRunArgs
 
@@ -98,7 +112,7 @@ class StepBreakdownHook(_SampledHook):
         self._waits = Waits(0, 0, 0)
         self._begun_us = 0.0
         self.last: StepBreakdown | None = None
-        """Of the step that was sampled last."""
+        """Breakdown of the last sampled step."""
 
     def _before(self, run_context: Any) -> Any:
         self._waits = Waits.of(stats())

@@ -38,7 +38,8 @@ from tensorwire.placement.device import (
     RoundRobinStrategy,
     byte_size_load_fn,
 )
-from tensorwire.placement.plan import Model, Plan, Variable
+from tensorwire.placement.plan import Model, Variable
+from tensorwire.placement.plan import PlacementPlan as Plan
 from tensorwire.placement.splits import splitting
 from tensorwire.placement.traffic import Traffic
 

@@ -1,12 +1,22 @@
-"""When kernels ran in a step: from a session's RunMetadata, or from TensorFlow's profiler."""
+"""What ran in a step, from TensorFlow's own traces, and how long it took."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorwire.monitor.breakdown import Interval, StepTrace
+from tensorwire.metrics.breakdown import (
+    TOTALS,
+    Interval,
+    StepBreakdown,
+    StepTrace,
+    Waits,
+    break_down,
+)
+from tensorwire.plugin.loader import stats
 
 # Kernels that wait for input. What they wait for runs in threads of its own.
 _INPUT = re.compile(
@@ -20,7 +30,7 @@ _WAITING = re.compile(
 
 
 def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
-    """Of a step that ran with ``trace_level=FULL_TRACE``, in microseconds since 1970.
+    """Reads a step that ran with ``trace_level=FULL_TRACE``, in microseconds since 1970.
 
     `own_task` as in "/job:worker/replica:0/task:0"; without a cluster there is only one.
     """
@@ -46,7 +56,7 @@ def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
 
 
 def _operation(node: Any) -> str:
-    """Of "name = Operation(inputs)", or of a node whose label is another's."""
+    """The operation of "name = Operation(inputs)", or of a node with another label."""
     found = re.search(r" = (\w+)\(", node.timeline_label)
     return found[1] if found else str(node.timeline_label or node.node_name)
 
@@ -121,3 +131,64 @@ def _from_events(trace: Any, began_us: float) -> StepTrace:
         ):
             compute.append(interval(event))
     return StepTrace(compute, waiting)
+
+
+class StepTimer:
+    """Splits the time of every `every_steps`-th step, which is traced and slower for that.
+
+        timer = tensorwire.tf.StepTimer()
+        for _ in range(steps):
+            with timer.step():
+                with timer.input():
+                    batch = next(batches)
+                train_step(batch)
+        print(timer.last)
+
+    What a function fetches from an iterator by itself counts as input without `input`. Waiting for
+    a ps that has work to do, but no tensor to give to this task, is part of the rest.
+    """
+
+    def __init__(
+        self, every_steps: int = 100, on_step: Callable[[StepBreakdown], None] | None = None
+    ) -> None:
+        """`on_step` is called with each breakdown."""
+        if every_steps < 1:
+            raise ValueError("every_steps is at least 1")
+        self._every_steps = every_steps
+        self._on_step = on_step
+        self._count = 0
+        self._inputs: list[Interval] = []
+        self.last: StepBreakdown | None = None
+        """Breakdown of the last sampled step."""
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one step. What an exception leaves is no step."""
+        self._count += 1
+        if self._count % self._every_steps != 0:
+            yield
+            return
+        self._inputs = []
+        before = Waits.of(stats())
+        trace = FunctionTrace()
+        begin_us = time.time() * 1e6
+        try:
+            yield
+        finally:
+            end_us = time.time() * 1e6
+            seen = trace.stop()
+        after = Waits.of(stats())
+        everything = StepTrace(seen.compute, [*seen.input, *self._inputs], seen.others)
+        self.last = break_down(self._count, begin_us, end_us, everything, before, after)
+        TOTALS.add(self.last)
+        if self._on_step is not None:
+            self._on_step(self.last)
+
+    @contextlib.contextmanager
+    def input(self) -> Iterator[None]:
+        """Around what fetches a step's input, within `step`."""
+        begin_us = time.time() * 1e6
+        try:
+            yield
+        finally:
+            self._inputs.append((begin_us, time.time() * 1e6))

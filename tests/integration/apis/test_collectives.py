@@ -14,7 +14,7 @@ from tensorwire.lab import LocalCluster
 from .support import HERE, train
 from .test_functions import wait_until
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = HERE / "collectives_script.py"
 STEPS = 10

@@ -10,7 +10,7 @@ import pytest
 
 from .support import HERE, TENSORWIRE, train
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = HERE / "data_service_script.py"
 TOTAL = (np.arange(400).reshape(-1, 10) ** 2).sum(0).tolist()

@@ -12,7 +12,6 @@ import tensorflow as tf
 from .support import HERE, TENSORWIRE, Training, train
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(600, func_only=True),
     pytest.mark.skipif(
         tf.version.VERSION.split(".")[:2] > ["2", "15"],

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from .support import train
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

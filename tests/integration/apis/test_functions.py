@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import LocalCluster, TaskProcess
 
 from .support import HERE, train
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = HERE / "functions_script.py"
 JOBS = {"ps": 1, "worker": 1, "chief": 1}
@@ -62,7 +62,7 @@ class Enduring:
         arguments = ["--protocol", "grpc++", "--directory", str(directory), "--mode", "endure"]
         self._argv = [sys.executable, str(SCRIPT), *arguments]
 
-    def start(self, job: str, index: int) -> Task:
+    def start(self, job: str, index: int) -> TaskProcess:
         task = {"type": job, "index": index}
         env = {
             "TF_CONFIG": json.dumps({"cluster": self.cluster.spec, "task": task}),
@@ -79,7 +79,7 @@ class Enduring:
         stats: Any = json.loads(path.read_text())["stats"] if path.exists() else None
         return stats["eager_calls"] if stats else 0
 
-    def end(self, chief: Task) -> Any:
+    def end(self, chief: TaskProcess) -> Any:
         """What the chief reports."""
         (self.directory / "enough").touch()
         self.cluster.wait([chief], 60)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from .support import HERE, TENSORWIRE, train
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, func_only=True)]
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 SCRIPT = HERE / "strategy_script.py"
 STEPS = 30

@@ -9,7 +9,7 @@ import pytest
 
 from .support import HERE, TENSORWIRE, train
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600, func_only=True)]
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 SCRIPT = HERE / "server_script.py"
 JOBS = {"ps": 2, "worker": 2}

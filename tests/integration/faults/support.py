@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from tensorwire.bench.survival import Holdings, Job
+from harness.survival import Holdings, Job
 
 # No recovery takes as long on the busiest machine.
 AT_LAST_S = 120.0

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.survival import Job, JobSettings, lab_for
+from harness.survival import Job, JobSettings, lab_for
 from tensorwire.lab import HostSettings
 
 from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
 
 PEER_TIMEOUT_S = 2
 # What a process leaves behind that is killed depends on what it had not read yet.

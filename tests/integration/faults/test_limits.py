@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench.machine_faults import (
+from harness.machine_faults import (
     ClockSet,
     FullDisk,
     LittleMemory,
@@ -20,13 +20,12 @@ from tensorwire.bench.machine_faults import (
     namespace_of,
     shell_in,
 )
-from tensorwire.bench.survival import Job, JobSettings
+from harness.survival import Job, JobSettings
 from tensorwire.lab.hosts import LOOPBACK
 
 from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(240, method="thread", func_only=True),
 ]
 

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("yaml")
 pytest.importorskip("vl_convert")
 
-from tensorwire.bench.record import LayoutResult, Record
+from tensorwire.k8s.layout_result import LayoutResult
+from tensorwire.measure.record import Record
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(600, func_only=True),
 ]

@@ -13,15 +13,14 @@ import pytest
 # The environment of the oldest TensorFlow, where these tests would be left out, lacks them.
 pytest.importorskip("yaml")
 
-from tensorwire.k8s.box import Box, NotForBox
 from tensorwire.k8s.job import Job, Script
 from tensorwire.k8s.layout import COLOCATED, ISOLATED
-from tensorwire.k8s.progress import counts
+from tensorwire.k8s.local_kubernetes import LocalKubernetes, NotForBox
 from tensorwire.k8s.render import parse, render
-from tensorwire.monitor.fetch import fetch
+from tensorwire.k8s.state import counts
+from tensorwire.metrics.observed_job import fetch
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(600, func_only=True),
 ]
@@ -43,12 +42,12 @@ def job(layout: str, workers: int) -> Job:
 
 
 @contextlib.contextmanager
-def running(layout: str, workers: int, folder: Path) -> Iterator[Box]:
+def running(layout: str, workers: int, folder: Path) -> Iterator[LocalKubernetes]:
     """The job in the lab; the file `claim/enough` in `folder` ends it."""
     (folder / "claim").mkdir()
     documents = parse(render(job(layout, workers)))
     try:
-        with Box(documents, {"checkpoints": folder / "claim"}) as box:
+        with LocalKubernetes(documents, {"checkpoints": folder / "claim"}) as box:
             yield box
     except NotForBox as error:
         pytest.skip(str(error))

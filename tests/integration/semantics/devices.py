@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tensorwire
 from plugin_unit import build_unit
-from tensorwire.plugin import paths
+from tensorwire.plugin import tensorflow_install
 
 from .support import TensorFlowCluster
 
@@ -57,7 +57,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
     package = folder / "tensorwire"
     shutil.copytree(Path(tensorwire.__file__).parent, package)
     # The same folder, unless the package is an editable install.
-    shutil.copytree(paths.native_folder().parent, package, dirs_exist_ok=True)
+    shutil.copytree(tensorflow_install.native_folder().parent, package, dirs_exist_ok=True)
     for copy, (file, condition) in COPIES.items():
         path = package / "_native" / "plugin" / file
         source = path.read_text()
@@ -66,7 +66,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
         path.write_text(source.replace(condition, condition.replace("if (", asked)))
     environment = {
         "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
-        paths.CACHE_VARIABLE: str(folder / "cache"),
+        tensorflow_install.CACHE_VARIABLE: str(folder / "cache"),
     }
     subprocess.run(
         [sys.executable, "-m", "tensorwire.cli.main", "build"],

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster, Task
+from tensorwire.lab import LocalCluster, TaskProcess
 
 tf1 = tf.compat.v1
 
@@ -60,7 +60,7 @@ class TensorFlowCluster:
         self.devices = {task: str(library) for task, library in (devices or {}).items()}
         self.cpus = cpus
         self.local = LocalCluster(jobs)
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, TaskProcess] = {}
         self.mapped: dict[str, str] = {}  # data addresses, for tests that write a map
 
     @property
@@ -82,7 +82,7 @@ class TensorFlowCluster:
         cwd: Path | None = None,
         spec: Mapping[str, list[str]] | None = None,
         serves: int | None = None,
-    ) -> Task:
+    ) -> TaskProcess:
         """Starts a server without waiting for it; `serves`: as another index of its job."""
         arguments = {
             "spec": dict(spec or self.spec),
@@ -104,7 +104,7 @@ class TensorFlowCluster:
         self.tasks[f"{job}:{index}"] = task
         return task
 
-    def ready(self, *tasks: Task) -> None:
+    def ready(self, *tasks: TaskProcess) -> None:
         """Waits until each of the tasks serves."""
         for task in tasks:
             hear(task)
@@ -172,7 +172,7 @@ class TensorFlowCluster:
         return "".join(parts)
 
 
-def hear(task: Task, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+def hear(task: TaskProcess, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
     """The next message of a task; when none comes, the end of its log is in the error."""
     try:
         return task.channel.receive(timeout_s)

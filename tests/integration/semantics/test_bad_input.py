@@ -26,7 +26,6 @@ from .support import START_TIMEOUT_S, TensorFlowCluster, task_environment, tf1
 from .test_sessions import Background
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(180, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),
 ]

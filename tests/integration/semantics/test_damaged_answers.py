@@ -20,7 +20,6 @@ from .support import TensorFlowCluster
 from .test_sessions import Background
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(240, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),

@@ -27,7 +27,7 @@ from .devices import (
 from .fusing import fusing_session, total
 from .support import TensorFlowCluster, tf1
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(300, method="thread", func_only=True)
 
 STEPS = 4
 # More than what goes through memory or over several streams.

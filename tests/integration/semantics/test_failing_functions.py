@@ -12,7 +12,7 @@ import pytest
 
 from .support import PROTOCOLS, TensorFlowCluster, task_environment
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = Path(__file__).with_name("failing_functions_script.py")
 CALLS = {"large": 60, "fused": 600}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensorwire.lab import Task
+from tensorwire.lab import TaskProcess
 
 from .support import (
     TensorFlowCluster,
@@ -24,7 +24,7 @@ from .support import (
 )
 from .test_sessions import Background
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"
@@ -44,7 +44,7 @@ class Chief:
             "save_every": save_every,
         }
         argv = [sys.executable, str(_RECOVERY_TASK), json.dumps(arguments)]
-        self.task: Task = cluster.local.start(
+        self.task: TaskProcess = cluster.local.start(
             "worker", 0, argv, env=task_environment(), channel=True
         )
 

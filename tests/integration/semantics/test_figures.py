@@ -15,13 +15,13 @@ import pytest
 import tensorflow as tf
 
 from tensorwire.lab.ports import PortLease
-from tensorwire.monitor import announce, fetch
-from tensorwire.monitor.figures import TaskFigures, TensorFigures, Traffic
+from tensorwire.metrics import observed_job
+from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics, TensorMetrics
 
 from .slow_wire import SlowWire
 from .support import TensorFlowCluster, session_config, tf1
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
 
 PS = "/job:ps/replica:0/task:0"
 W0 = "/job:worker/replica:0/task:0"
@@ -41,10 +41,10 @@ class Seen:
     def total(self, name: str) -> int:
         return int(self._now()[name] - self.before[name])
 
-    def tensor(self, name: str, direction: str) -> TensorFigures:
+    def tensor(self, name: str, direction: str) -> TensorMetrics:
         """Names are each test's own, so there is nothing to subtract."""
         (found,) = [
-            TensorFigures(**t)
+            TensorMetrics(**t)
             for t in self._now()["tensors"]
             if t["name"] == name and t["direction"] == direction
         ]
@@ -80,7 +80,7 @@ def test_a_tensor_is_counted_by_name_and_peer_at_both_ends(
     for end, way in ((ps, "tx"), (worker, "rx")):
         assert end.total(f"{way}_tensors") >= (5 if fuse else 10)
         assert end.total(f"{way}_tensor_bytes") >= 40_000
-    (peer,) = [Traffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
+    (peer,) = [PeerTraffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
     assert peer.rx_tensors >= 5
     assert peer.rx_frames >= 5
     assert peer.rx_syscalls > 0
@@ -146,7 +146,7 @@ def far_apart(plugin: None, tmp_path: Path) -> Iterator[tuple[TensorFlowCluster,
                 cwd=folder,
                 env={
                     "TENSORWIRE_METRICS_PORT": str(metrics),
-                    announce.FOLDER_VARIABLE: str(tmp_path),
+                    observed_job.FOLDER_VARIABLE: str(tmp_path),
                 },
             )
         cluster.ready(*cluster.tasks.values())
@@ -178,10 +178,10 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
     assert after.not_ready_us - before.not_ready_us < waited_for_wire
 
     # The ps took any free port and announced it; the worker's was taken, and it went on.
-    monkeypatch.setenv(announce.FOLDER_VARIABLE, str(tmp_path))
-    (found,) = announce.discover()
-    figures = fetch.fetch(found.address).figures
-    assert isinstance(figures, TaskFigures)
+    monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(tmp_path))
+    (found,) = observed_job.discover()
+    figures = observed_job.fetch(found.address).figures
+    assert isinstance(figures, TaskMetrics)
     assert figures.name == "ps:0"
     assert figures.process.pid == found.pid == cluster.tasks["ps:0"].pid
     assert figures.requests >= 6

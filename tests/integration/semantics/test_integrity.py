@@ -13,7 +13,6 @@ from .conftest import LOG_EVERYTHING
 from .slow_wire import SlowWire, worker_by_wire
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(180, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),

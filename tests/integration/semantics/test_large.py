@@ -13,7 +13,6 @@ from .support import TensorFlowCluster
 NEEDED_BYTES = 11 * 10**9
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(480, method="thread", func_only=True),
     # Two of them at once, on both TensorFlows, would need twice the memory.
     pytest.mark.newest,

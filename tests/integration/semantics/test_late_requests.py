@@ -11,7 +11,6 @@ import tensorflow as tf
 from .slow_wire import SlowWire, worker_by_wire
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(180, method="thread", func_only=True),
 ]

@@ -18,7 +18,6 @@ from .slow_wire import SlowWire, worker_by_wire
 from .support import TensorFlowCluster
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.newest,
     pytest.mark.timeout(180, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),

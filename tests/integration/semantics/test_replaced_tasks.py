@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from .support import TensorFlowCluster, session_config, tf1
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180, func_only=True)]
+pytestmark = pytest.mark.timeout(180, func_only=True)
 
 STEPS = 5
 STEP_TIMEOUT_MS = 20_000

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from .support import TensorFlowCluster, outcome
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(180, method="thread", func_only=True)
 
 _SOURCE = Path(__file__).with_name("one_request_id.cc")
 STEPS = 5

@@ -19,7 +19,7 @@ from .breakdown_task import SLOW_S
 from .slow_wire import SlowWire
 from .support import hear, task_environment
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120, method="thread", func_only=True)]
+pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
 TASK = Path(__file__).with_name("breakdown_task.py")
 PARTS = ["input_s", "compute_s", "ps_s", "wire_s", "rest_s"]
 

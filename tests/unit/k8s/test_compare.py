@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -15,14 +16,15 @@ import pytest
 
 from k8s_double.api_server import ApiServer
 from k8s_double.figures import STEP_BYTES, figures
-from tensorwire.bench.record import LayoutResult, Record
 from tensorwire.cli.main import main
 from tensorwire.errors import UsageError
-from tensorwire.k8s.cases import PUBLISHED
-from tensorwire.k8s.experiment import Plan, hot_model, look_at, workers_per_node
 from tensorwire.k8s.in_cluster import ClusterStage
 from tensorwire.k8s.job import Job
-from tensorwire.lab import guard
+from tensorwire.k8s.layout import PUBLISHED
+from tensorwire.k8s.layout_comparison import LayoutComparison, hot_model, look_at, workers_per_node
+from tensorwire.k8s.layout_result import LayoutResult
+from tensorwire.lab import cleanup_process
+from tensorwire.measure.record import Record
 
 CLUSTER = ("compare", "--image", "registry/image:1", "--case", "1", "--workers", "2")
 
@@ -137,8 +139,8 @@ def test_fewer_workers_keep_the_servers_of_a_case(
 
 def test_layouts_take_turns_under_each_placement() -> None:
     job = Job("flights", "image", hot_model(), workers=2, ps=1)
-    plan = Plan(PUBLISHED[0], job, ("round_robin", "balanced"), rounds=3)
-    names = [side.name(len(plan.placements)) for side in plan.sides]
+    plan = LayoutComparison(PUBLISHED[0], job, ("round_robin", "balanced"), rounds=3)
+    names = [plan.side_name(*each) for each in plan.arrangements]
     assert names == [
         *("colocated round_robin", "isolated round_robin"),
         *("colocated balanced", "isolated balanced"),
@@ -151,6 +153,8 @@ def pods_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     """The arguments that compare jobs whose script is this text, in the lab."""
     if os.geteuid() != 0 or shutil.which("openssl") is None:
         pytest.skip("pods in the lab take root and openssl")
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("pods in the lab run a TensorFlow")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
@@ -198,11 +202,11 @@ def test_ctrl_c_leaves_nothing_in_the_lab(
             time.sleep(0.05)
         (directory,) = (tmp_path / "tmp").glob("tensorwire-*")
         token = directory.name.rpartition("-")[2]
-        assert guard.processes_with(token)
+        assert cleanup_process.processes_with(token)
         os.killpg(compare.pid, signal.SIGINT)
         assert compare.wait(60) == 130
     finally:
         compare.kill()
         compare.wait(20)
-    assert not guard.processes_with(token)
+    assert not cleanup_process.processes_with(token)
     assert not list((tmp_path / "tmp").iterdir())

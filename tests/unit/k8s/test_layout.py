@@ -9,20 +9,17 @@ import pytest
 
 from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.errors import UsageError
-from tensorwire.k8s.box.pods import pods_of
-from tensorwire.k8s.box.scheduler import Node, feasible, schedule
-from tensorwire.k8s.cases import PUBLISHED, Case
-from tensorwire.k8s.labels import command, plan
-from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS
+from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS, PUBLISHED, JobCase, command, plan
+from tensorwire.k8s.local_kubernetes.pods import Node, feasible, pods_of, schedule
 
 ROLE, GROUP = "app.kubernetes.io/component", "tensorwire/group"
 
 
-def servers(case: Case, layout: str) -> int:
+def servers(case: JobCase, layout: str) -> int:
     return len(plan(case, layout, [f"node-{i}" for i in range(100)]))
 
 
-def labelled_nodes(case: Case, layout: str) -> list[Node]:
+def labelled_nodes(case: JobCase, layout: str) -> list[Node]:
     names = [f"node-{i}" for i in range(servers(case, layout))]
     return [
         Node(name, {k: v for k, v in labels.items() if v is not None})
@@ -30,7 +27,7 @@ def labelled_nodes(case: Case, layout: str) -> list[Node]:
     ]
 
 
-def assert_placed_as_the_case_says(nodes: list[Node], case: Case, layout: str) -> None:
+def assert_placed_as_the_case_says(nodes: list[Node], case: JobCase, layout: str) -> None:
     used = [Counter(pod.labels[ROLE] for pod in node.pods) for node in nodes if node.pods]
     if layout == COLOCATED:
         assert used == [Counter(worker=case.workers_per_node, ps=1)] * case.ps
@@ -47,7 +44,9 @@ def assert_placed_as_the_case_says(nodes: list[Node], case: Case, layout: str) -
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: f"case-{case.name}")
-def test_labels_of_a_case_suit_exactly_the_pods_that_they_are_for(case: Case, layout: str) -> None:
+def test_labels_of_a_case_suit_exactly_the_pods_that_they_are_for(
+    case: JobCase, layout: str
+) -> None:
     pods = pods_of(manifests(job_of_case(case, layout, scheduling="labels")))
     nodes = labelled_nodes(case, layout)
     assert len(pods) == case.workers + case.ps
@@ -71,7 +70,7 @@ def test_labels_of_a_case_suit_exactly_the_pods_that_they_are_for(case: Case, la
 @pytest.mark.parametrize("format", ["plain", "jobset"])
 @pytest.mark.parametrize("spare", [0, 7])
 def test_without_labels_pods_find_together_in_any_order(
-    case: Case, layout: str, format: str, spare: int
+    case: JobCase, layout: str, format: str, spare: int
 ) -> None:
     pods = pods_of(manifests(job_of_case(case, layout, format=format)))
     random.Random(case.name + layout).shuffle(pods)
@@ -98,7 +97,7 @@ def test_a_cluster_with_too_few_nodes_leaves_pods_waiting() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("scheduling", ["affinity", "labels"])
 def test_a_chief_goes_with_the_first_workers(layout: str, scheduling: str) -> None:
-    case = Case("mine", 4, 2, 2)
+    case = JobCase("mine", 4, 2, 2)
     pods = pods_of(manifests(job_of_case(case, layout, scheduling=scheduling, api="strategy")))
     nodes = [Node(f"node-{i}") for i in range(servers(case, layout))]
     if scheduling == "labels":

@@ -16,10 +16,9 @@ import yaml
 from k8s_double.jobs import job, job_of_case, manifests
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.box.pods import by_kind, jobs_of, pods_of, task_container
-from tensorwire.k8s.cases import PUBLISHED, Case, find_case, read_cases
 from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
-from tensorwire.k8s.layout import LAYOUTS
+from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, read_cases
+from tensorwire.k8s.local_kubernetes.pods import by_kind, jobs_of, pods_of, task_container
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 
 # Kubernetes supports a minor version until three newer ones are out.
@@ -29,7 +28,9 @@ SUPPORTED = [f"1.{minor}" for minor in range(NEWEST - 3, NEWEST + 1)]
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: f"case-{case.name}")
-def test_all_eight_cases_are_valid_under_every_supported_version(case: Case, layout: str) -> None:
+def test_all_eight_cases_are_valid_under_every_supported_version(
+    case: JobCase, layout: str
+) -> None:
     for scheduling in SCHEDULINGS:
         checked = set()
         for document in manifests(job_of_case(case, layout, scheduling=scheduling)):
@@ -293,7 +294,7 @@ def test_the_stream_falls_into_its_documents() -> None:
 def test_cases_of_the_users_own_join_the_published(tmp_path: Path) -> None:
     path = tmp_path / "cases.yaml"
     path.write_text("cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]")
-    assert find_case("small", (*PUBLISHED, *read_cases(path))) == Case("small", 4, 2, 2)
+    assert find_case("small", (*PUBLISHED, *read_cases(path))) == JobCase("small", 4, 2, 2)
     with pytest.raises(UsageError, match="there are 1, 2, 3, 4"):
         find_case("5", PUBLISHED)
 

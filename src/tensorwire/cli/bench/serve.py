@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.bench.payloads import PAYLOADS
-from tensorwire.cli.bench.frame import measure_and_show
+from tensorwire.bench.serve_task import PAYLOADS
+from tensorwire.cli.hosts import between_hosts
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -78,9 +78,4 @@ def serve(
         protocols=comparison.protocols,
         setting=comparison.setting,
     )
-    measure_and_show(
-        "bench serve",
-        plan.blocks,
-        lambda watcher, places: run(plan, watcher, places),
-        comparison,
-    )
+    measure_and_show("bench serve", plan, run, comparison)

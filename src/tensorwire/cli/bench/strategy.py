@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.bench.frame import measure_and_show
+from tensorwire.cli.hosts import between_hosts
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.places import between_hosts
 
 
 @click.command(
@@ -46,9 +46,4 @@ def strategy(
         protocols=comparison.protocols,
         setting=comparison.setting,
     )
-    measure_and_show(
-        "bench strategy",
-        plan.blocks,
-        lambda watcher, places: run(plan, watcher, places),
-        comparison,
-    )
+    measure_and_show("bench strategy", plan, run, comparison)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.bench.raw_ends import SERVER
-from tensorwire.cli.bench.frame import measure_and_show
-from tensorwire.cli.bench.two_ends import TwoEnds, two_ends_options
+from tensorwire.bench.raw_processes import SERVER
+from tensorwire.cli.hosts import TwoEnds, two_ends_options
+from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.errors import UsageError
 
@@ -32,21 +32,21 @@ Examples:
     default="1,4",
     show_default=True,
     callback=_numbers,
-    help="How many streams at once; each number is measured.",
+    help="Numbers of parallel streams; each is measured.",
 )
 @click.option(
     "--message-size",
     type=int,
     default=128 << 10,
     show_default=True,
-    help="Bytes of the buffer that a stream sends over and over.",
+    help="Bytes of the buffer that a stream sends repeatedly.",
 )
 @click.option(
     "--seconds",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Time of each measurement in each round.",
+    help="Seconds per measurement and round.",
 )
 @comparison_options(default_rounds=5, tensor_fuse=False, transport=False, protocols=False)
 @two_ends_options
@@ -72,11 +72,11 @@ def tcp(
         return
     measure_and_show(
         "bench tcp",
-        plan.blocks,
-        lambda watcher, places: (
+        plan,
+        lambda plan, watcher, host_pool: (
             measure_remote(plan, ends.target, watcher)
             if ends.target
-            else run(plan, watcher, places)
+            else run(plan, watcher, host_pool)
         ),
         comparison,
     )

@@ -1,13 +1,66 @@
-"""`tensorwire bench train`."""
+"""The commands that train: `tensorwire demo` and `tensorwire bench train`."""
 
 from __future__ import annotations
 
 import click
 
 from tensorwire.bench.models import MODELS
+from tensorwire.cli.hosts import between_hosts
+from tensorwire.cli.measuring import train_and_show, training_options
 from tensorwire.cli.options import Comparison, comparison_options
-from tensorwire.cli.places import between_hosts
-from tensorwire.cli.training import train_and_show, training_options
+from tensorwire.cli.termination import end_in_order
+from tensorwire.measure.contenders import parse_protocols
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire demo
+  tensorwire demo --protocol grpc++ --steps 600 --json demo.json"""
+)
+@click.option(
+    "--protocol",
+    "single_protocols",
+    multiple=True,
+    metavar="NAME",
+    help="One protocol, like --protocols; may be repeated.",
+)
+@training_options
+@comparison_options(default_rounds=8, lab=False)
+def demo(
+    *,
+    single_protocols: tuple[str, ...],
+    steps: int,
+    ps: int,
+    workers: int,
+    batch_size: int,
+    comparison: Comparison,
+) -> None:
+    """Train Wide & Deep on real flights, on grpc and on grpc++.
+
+    Predicts which flights that left New York in 2013 arrived more than 15 minutes late, with
+    parameter servers and asynchronous workers as processes of this machine. The protocols take
+    turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
+    another, or a tensor that was sent unasked; the AUC is of months that training never sees.
+    """
+    from tensorwire.bench.train import TrainPlan
+
+    end_in_order()
+    protocols = comparison.protocols
+    if single_protocols:
+        protocols = parse_protocols(
+            ",".join([*single_protocols, *(comparison.named_protocols or ())])
+        )
+    plan = TrainPlan(
+        protocols=protocols,
+        ps=ps,
+        workers=workers,
+        steps=steps,
+        batch_size=batch_size,
+        rounds=comparison.rounds,
+        setting=comparison.setting,
+    )
+    train_and_show("demo", plan, comparison)
 
 
 @click.command(

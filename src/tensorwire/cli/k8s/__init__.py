@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import click
 
-from tensorwire.cli.lazy import LazyGroup
+from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.errors import TensorwireError
 
 COMMANDS = {
-    "cases": ("tensorwire.cli.k8s.cases:cases", "List the scenarios and their cases."),
-    "render": ("tensorwire.cli.k8s.render:render", "Write a job's manifests."),
-    "templates": ("tensorwire.cli.k8s.templates:templates", "Copy the templates, to change them."),
-    "label": ("tensorwire.cli.k8s.label:label", "Print or apply the labels of a case's nodes."),
-    "submit": ("tensorwire.cli.k8s.submit:submit", "Start a job, and follow it to its end."),
-    "status": ("tensorwire.cli.k8s.status:status", "Show how a job is doing."),
-    "logs": ("tensorwire.cli.k8s.logs:logs", "Show what a job's tasks print."),
+    "cases": ("tensorwire.cli.k8s.manifests:cases", "List the scenarios and their cases."),
+    "render": ("tensorwire.cli.k8s.manifests:render", "Write a job's manifests."),
+    "templates": ("tensorwire.cli.k8s.manifests:templates", "Copy the templates, to change them."),
+    "label": ("tensorwire.cli.k8s.manifests:label", "Print or apply the labels of a case's nodes."),
+    "submit": ("tensorwire.cli.k8s.jobs:submit", "Start a job, and follow it to its end."),
+    "status": ("tensorwire.cli.k8s.jobs:status", "Show how a job is doing."),
+    "logs": ("tensorwire.cli.k8s.jobs:logs", "Show what a job's tasks print."),
     "compare": ("tensorwire.cli.k8s.compare:compare", "Compare both layouts of a case."),
-    "delete": ("tensorwire.cli.k8s.delete:delete", "Remove a job."),
+    "delete": ("tensorwire.cli.k8s.jobs:delete", "Remove a job."),
 }
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.k8s.options import (
     context_option,
     experiment_options,
     up_within_option,
 )
-from tensorwire.cli.numbers import Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensorwire.k8s.experiment import Plan
+    from tensorwire.k8s.layout_comparison import LayoutComparison
 
 
 @click.command(
@@ -28,13 +28,13 @@ Examples:
   tensorwire k8s compare --case 2 --image REGISTRY/IMAGE --script train.py"""
 )
 @experiment_options
-@click.option("--link", metavar="RATE", help="In the lab: of each node, as 1gbit.")
+@click.option("--link", metavar="RATE", help="Link rate of each node in the lab, such as 1gbit.")
 @click.option(
     "--seconds",
     type=Number(min=1, max=3600),
     default=20.0,
     show_default=True,
-    help="How long each job is looked at, once all of its workers train.",
+    help="Seconds to observe each job once all of its workers train.",
 )
 @click.option(
     "--rounds",
@@ -48,7 +48,7 @@ Examples:
 @json_option
 @report_option
 def compare(
-    plan: Plan,
+    plan: LayoutComparison,
     image: str | None,
     templates: Path | None,
     link: str | None,
@@ -67,9 +67,9 @@ def compare(
 
     After -- come the script's own arguments, as for `tensorwire k8s submit`.
     """
-    from tensorwire.cli.showing import keep_and_show
+    from tensorwire.cli.measuring import keep_and_show
     from tensorwire.cli.termination import end_in_order
-    from tensorwire.k8s import experiment
+    from tensorwire.k8s import layout_comparison
     from tensorwire.lab.settings import LinkSettings, parse_link
     from tensorwire.report.progress import ProgressDisplay
 
@@ -83,11 +83,11 @@ def compare(
         }
         if given := [option for option, value in of_a_cluster.items() if value]:
             raise UsageError(f"{' and '.join(given)}: of a cluster; name its --image, too")
-        from tensorwire.k8s.in_lab import LabStage
+        from tensorwire.k8s.stage import LabStage
 
         stage = LabStage(parse_link("--link", link) if link else LinkSettings(), templates)
         with ProgressDisplay("k8s compare", plan.blocks) as progress:
-            record = experiment.run(plan, stage, progress)
+            record = layout_comparison.run(plan, stage, progress)
     else:
         if link:
             raise UsageError("--link is the lab's: a cluster's nodes have their own")
@@ -98,5 +98,5 @@ def compare(
             Connection(context, namespace) as connection,
             ProgressDisplay("k8s compare", plan.blocks) as progress,
         ):
-            record = experiment.run(plan, ClusterStage(connection, templates), progress)
+            record = layout_comparison.run(plan, ClusterStage(connection, templates), progress)
     keep_and_show(record, json_path, report_path)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import UsageError
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS
 from tensorwire.placement.plan import STRATEGIES
 
 if TYPE_CHECKING:
-    from tensorwire.k8s.cases import Case
+    from tensorwire.k8s.layout import JobCase
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,14 +38,16 @@ layout_option = click.option(
     help="colocated: workers and one ps on each node; isolated: on different nodes.",
 )
 namespace_option = click.option("--namespace", "-n", help="Default: the kubeconfig's.")
-context_option = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+context_option = click.option(
+    "--context", help="Context of the kubeconfig.  [default: its current one]"
+)
 interval_option = click.option(
     "--interval",
     metavar="SECONDS",
     type=Number(min=0.1),
     default=5.0,
     show_default=True,
-    help="Between two looks at the job.",
+    help="Seconds between two looks at the job.",
 )
 up_within_option = click.option(
     "--up-within",
@@ -53,17 +55,19 @@ up_within_option = click.option(
     type=Number(min=1),
     default=900.0,
     show_default=True,
-    help="How long the tasks may take to get up.",
+    help="Seconds that the tasks may take to start.",
 )
 name_argument = click.argument("name")
 
 _RESOURCE_OPTIONS = [
-    click.option("--worker-cpu", default="300m", show_default=True, help="Of each worker."),
+    click.option("--worker-cpu", default="300m", show_default=True, help="CPU of each worker."),
     click.option("--worker-memory", default="4Gi", show_default=True),
-    click.option("--ps-cpu", default="2", show_default=True, help="Of each ps."),
+    click.option("--ps-cpu", default="2", show_default=True, help="CPU of each ps."),
     click.option("--ps-memory", default="4Gi", show_default=True),
 ]
-_fuse_option = click.option("--tensor-fuse", is_flag=True, help="As in `tensorwire run`.")
+_fuse_option = click.option(
+    "--tensor-fuse", is_flag=True, help="Send small tensors together, as in `tensorwire run`."
+)
 _POD_OPTIONS = [
     click.option("--grpc-port", type=_PORT, default=2222, show_default=True),
     click.option("--metrics-port", type=_PORT, default=9100, show_default=True),
@@ -72,27 +76,29 @@ _POD_OPTIONS = [
         type=click.IntRange(min=0),
         default=3,
         show_default=True,
-        help="How often a worker is started again before the job has failed.",
+        help="Restarts of a worker before the job fails.",
     ),
-    click.option("--env", metavar="NAME=VALUE", multiple=True, help="For every task."),
+    click.option(
+        "--env", metavar="NAME=VALUE", multiple=True, help="Environment variable of every task."
+    ),
     click.option(
         "--claim",
         metavar="CLAIM:/PATH",
         multiple=True,
         help="A PersistentVolumeClaim that every task mounts, for data or checkpoints.",
     ),
-    click.option("--pull-secret", help="With which the image is pulled."),
+    click.option("--pull-secret", help="Secret for pulling the image."),
     click.option(
         "--service-account",
-        help="One that may list Jobs, where you may not make the job's own.",
+        help="An existing service account that may list Jobs, if you may not create one.",
     ),
     click.option(
         "--token-secret",
         metavar="SECRET",
-        help="One that is there, with the job's token under `token`.  [default: the job brings "
-        "one with a new token]",
+        help="An existing Secret with the job's token under `token`.  [default: a new Secret "
+        "with a new token]",
     ),
-    click.option("--no-token", is_flag=True, help="Let whoever reaches a data port join the job."),
+    click.option("--no-token", is_flag=True, help="No job token: any client can join."),
     namespace_option,
     click.option(
         "--templates",
@@ -107,23 +113,23 @@ _api_option = click.option(
     type=click.Choice(["server", "estimator", "strategy"]),
     default="server",
     show_default=True,
-    help="What the script uses: tf.train.Server; tf.estimator or ParameterServerStrategy, "
-    "which get a chief.",
+    help="API of the script: tf.train.Server, tf.estimator or ParameterServerStrategy; the last "
+    "two get a chief.",
 )
 
 _JOB_OPTIONS = [
-    click.option("--name", required=True, help="Of the job, and in front of all its objects'."),
+    click.option("--name", required=True, help="Name of the job, and prefix of all its objects."),
     click.option("--image", required=True, help="Container image with tensorwire and TensorFlow."),
     click.option(
         "--script",
         required=True,
-        help="The training script: a file here, which travels with the job, or the absolute path "
-        "of one in the image.",
+        help="Training script: a local file, which is stored with the job, or an absolute path in "
+        "the image.",
     ),
     click.option("--case", help="A published case (1 to 4), or one of --cases."),
     cases_option,
-    click.option("--workers", type=_COUNT, help="Instead of --case, with --ps."),
-    click.option("--ps", type=_COUNT, help="Instead of --case, with --workers."),
+    click.option("--workers", type=_COUNT, help="Number of workers, with --ps instead of --case."),
+    click.option("--ps", type=_COUNT, help="Number of ps, with --workers instead of --case."),
     click.option("--workers-per-node", type=_COUNT, help="[default: the case's]"),
     layout_option,
     click.option(
@@ -131,7 +137,7 @@ _JOB_OPTIONS = [
         type=click.Choice(["affinity", "labels"]),
         default="affinity",
         show_default=True,
-        help="affinity: the pods find together; labels: on nodes that `k8s label` has labelled.",
+        help="affinity: by pod affinity; labels: on nodes that `k8s label` has labelled.",
     ),
     click.option(
         "--format",
@@ -178,7 +184,7 @@ _EXPERIMENT_OPTIONS = [
         "[default: one of ours, with one big variable]",
     ),
     click.option("--image", help="Run on a cluster, in this container image.  [default: the lab]"),
-    click.option("--name", default="compare", show_default=True, help="Of the job."),
+    click.option("--name", default="compare", show_default=True, help="Name of the job."),
     _api_option,
     _fuse_option,
     *_RESOURCE_OPTIONS,
@@ -224,7 +230,7 @@ def experiment_options(command: Command) -> Command:
         up_within: float,
         **options: Any,
     ) -> Any:
-        from tensorwire.k8s import experiment
+        from tensorwire.k8s import layout_comparison
         from tensorwire.k8s.job import Job, Script
 
         found = _found(case, cases_file)
@@ -233,14 +239,14 @@ def experiment_options(command: Command) -> Command:
             image=image or "image",  # the lab's is this machine
             script=Script.named(script, has_image=bool(image))
             if script
-            else experiment.hot_model(),
+            else layout_comparison.hot_model(),
             case=found.name,
             workers=workers or found.workers,
             ps=found.ps,
-            wanted_workers_per_node=experiment.workers_per_node(found, workers),
+            wanted_workers_per_node=layout_comparison.workers_per_node(found, workers),
             **_common(options),
         )
-        plan = experiment.Plan(
+        plan = layout_comparison.LayoutComparison(
             found, job, _placements(placement), rounds, seconds, up_within_s=up_within
         )
         return command(plan=plan, image=image, **options)
@@ -276,7 +282,7 @@ def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _token(token_secret: str | None, no_token: bool) -> dict[str, Any]:
-    """Of a Job; a new one, unless it is said where one is, or that there is none."""
+    """Fields of a Job: a new token, unless options name a Secret or disable the token."""
     if token_secret is not None and no_token:
         raise UsageError("give --token-secret or --no-token")
     own = None if no_token or token_secret is not None else secrets.token_hex(32)
@@ -294,8 +300,8 @@ def _placements(text: str) -> tuple[str, ...]:
     return names
 
 
-def _found(case: str, cases_file: Path | None) -> Case:
-    from tensorwire.k8s.cases import PUBLISHED, find_case, read_cases
+def _found(case: str, cases_file: Path | None) -> JobCase:
+    from tensorwire.k8s.layout import PUBLISHED, find_case, read_cases
 
     return find_case(case, (*PUBLISHED, *(read_cases(cases_file) if cases_file else ())))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.sides import parse_protocols
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option
 from tensorwire.files import write_whole
+from tensorwire.measure.contenders import parse_protocols
 from tensorwire.plugin.tensorflow_install import check_installed
 
 
@@ -19,13 +19,13 @@ Examples:
   tensorwire plan calibrate
   sudo tensorwire plan calibrate --json this-machine.json   # with links, which take root"""
 )
-@click.option("--protocols", default="grpc,grpc++", show_default=True, help="Which to measure.")
+@click.option("--protocols", default="grpc,grpc++", show_default=True, help="Protocols to measure.")
 @click.option(
     "--seconds",
     type=Number(min=0.1, max=60),
     default=1.0,
     show_default=True,
-    help="How long to look at each of some thirty small jobs.",
+    help="Seconds to observe each of about thirty small jobs.",
 )
 @json_option
 def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
@@ -37,14 +37,14 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     chosen = parse_protocols(protocols)
     check_installed()
     from tensorwire.plan import calibrate as calibration
-    from tensorwire.plan import kept
-    from tensorwire.report import calibration as report
+    from tensorwire.plan import calibration_file
+    from tensorwire.report import plan as report
     from tensorwire.report import terminal
     from tensorwire.report.progress import ProgressDisplay
 
     with ProgressDisplay("starting", calibration.runs(chosen)) as progress:
         found, _ = calibration.calibrate(seconds, progress, chosen)
-    path = kept.keep(found)
+    path = calibration_file.keep(found)
     if json_path is not None:
-        write_whole(json_path, kept.text(found.to_document()) + "\n")
+        write_whole(json_path, calibration_file.text(found.to_document()) + "\n")
     terminal.show([report.section(found, path)])

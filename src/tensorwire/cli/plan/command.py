@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.lazy import LazyGroup
-from tensorwire.cli.numbers import Number
+from tensorwire.cli.click_extensions import LazyGroup, Number
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
 if TYPE_CHECKING:
-    from tensorwire.cli.plan.asked import Asked
+    from tensorwire.cli.plan.prediction import Asked
 
 COMMANDS = {
     "calibrate": (
@@ -82,21 +81,21 @@ Examples:
     metavar="RATE",
     default="10gbit",
     show_default=True,
-    help="Of each machine, in each direction: 10gbit, 500mbit, none.",
+    help="Link rate of each machine, in each direction: 10gbit, 500mbit, none.",
 )
 @click.option(
     "--latency-us",
     type=Number(min=0),
     default=25.0,
     show_default=True,
-    help="Of the network, one way.",
+    help="One-way network latency in microseconds.",
 )
 @click.option(
     "--cores",
     type=Number(min=0, min_open=True),
     default=16.0,
     show_default=True,
-    help="Of each machine.",
+    help="Cores of each machine.",
 )
 @click.option(
     "--workers-per-node",
@@ -106,12 +105,12 @@ Examples:
 @click.option(
     "--worker-cores",
     type=Number(min=0, min_open=True),
-    help="That a worker may use.  [default: all of its machine's; 0.3 with --case]",
+    help="Cores that a worker may use.  [default: all of its machine's; 0.3 with --case]",
 )
 @click.option(
     "--ps-cores",
     type=Number(min=0, min_open=True),
-    help="That a ps may use.  [default: all of its machine's; 2 with --case]",
+    help="Cores that a ps may use.  [default: all of its machine's; 2 with --case]",
 )
 @click.option("--ps-threads", type=click.IntRange(min=1), help="Communication threads of a ps.")
 @click.option(
@@ -133,22 +132,22 @@ Examples:
     "--backup-workers",
     type=click.IntRange(min=0),
     default=0,
-    help="Synchronous: so many workers are not waited for.",
+    help="Synchronous training: number of workers that are not waited for.",
 )
 @click.option(
     "--stragglers",
     type=Number(min=0, max=2),
     default=0.0,
     metavar="SIGMA",
-    help="Spread of a worker's own time from step to step (of its logarithm): 0.3 is a third.",
+    help="Variation of a worker's compute time (sigma of its logarithm): 0.3 is about a third.",
 )
 @click.option(
     "--input-rate",
     type=Number(min=0, min_open=True),
-    help="Examples a second that the input gives one worker.",
+    help="Examples per second that the input delivers to one worker.",
 )
 @click.option(
-    "--sweep", metavar="workers=1..1000", help="A curve, and where it bends; or ps=1..20."
+    "--sweep", metavar="workers=1..1000", help="Predict a curve and its knee; or ps=1..20."
 )
 @click.option(
     "--case", metavar="1..4", help="A case of the published table, both of its scenarios."
@@ -157,22 +156,22 @@ Examples:
     "--target",
     type=Number(min=0, min_open=True),
     metavar="STEPS/S",
-    help="The cheapest cluster that takes so many steps a second.",
+    help="Find the cheapest cluster that reaches this rate.",
 )
-@click.option("--price-core", type=Number(min=0), default=0.0, help="Of a core, for --target.")
+@click.option("--price-core", type=Number(min=0), default=0.0, help="Price per core, for --target.")
 @click.option(
-    "--price-gbit", type=Number(min=0), default=0.0, help="Of a Gbit/s of a machine's link."
+    "--price-gbit", type=Number(min=0), default=0.0, help="Price per Gbit/s of a machine's link."
 )
 @click.option(
     "--calibration",
     "calibration_path",
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Costs of another machine.  [default: this user's own, else those shipped]",
+    help="Calibration file of another machine.  [default: this user's, else the shipped one]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what varies by chance.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
-    "--no-changes", is_flag=True, help="Do not try what could be changed, which takes longer."
+    "--no-changes", is_flag=True, help="Do not search for improvements, which takes longer."
 )
 @json_option
 @report_option
@@ -186,9 +185,9 @@ def plan(context: click.Context, /, **options: Any) -> None:
         return
     if importlib.util.find_spec("simpy") is None:
         raise TensorwireError("the planner needs simpy: pip install 'tensorwire[plan]'")
-    from tensorwire.cli.plan import answers
+    from tensorwire.cli.plan import prediction
 
-    answers.give(read(options), options["json_path"], options["report_path"])
+    prediction.give(read(options), options["json_path"], options["report_path"])
 
 
 def read(options: dict[str, Any]) -> Asked:
@@ -197,13 +196,12 @@ def read(options: dict[str, Any]) -> Asked:
     Raises:
         UsageError: options contradict each other or name what there is not.
     """
-    from tensorwire.cli.plan.asked import Asked
-    from tensorwire.k8s.cases import PUBLISHED, find_case
+    from tensorwire.cli.plan.prediction import Asked
+    from tensorwire.k8s.layout import PUBLISHED, find_case
+    from tensorwire.plan.cluster import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.costs import SIDES
-    from tensorwire.plan.question import PLACEMENTS
-    from tensorwire.plan.shape import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
-    from tensorwire.plan.sweep import parse
-    from tensorwire.plan.target import Prices
+    from tensorwire.plan.prediction import PLACEMENTS
+    from tensorwire.plan.search import Prices, parse
 
     wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
     if len(wanted) > 1:

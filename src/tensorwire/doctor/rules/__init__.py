@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.finding import Finding
-from tensorwire.doctor.rules.compute import ps_cpu_bound, worker_compute_bound
+from tensorwire.doctor.evidence import Evidence, Finding
+from tensorwire.doctor.rules.compute import (
+    polling_crowded,
+    ps_cpu_bound,
+    threads_over_cores,
+    worker_compute_bound,
+)
 from tensorwire.doctor.rules.input import input_bound
 from tensorwire.doctor.rules.network import link_saturated, rpc_below_link, small_tensors
 from tensorwire.doctor.rules.placement import big_variable, hot_ps
-from tensorwire.doctor.rules.session import no_device_filters
-from tensorwire.doctor.rules.threads import polling_crowded, threads_over_cores
-from tensorwire.doctor.rules.workers import straggler, workers_past_saturation
+from tensorwire.doctor.rules.workers import no_device_filters, straggler, workers_past_saturation
 
 RULES: tuple[Callable[[Evidence], Finding | None], ...] = (
     hot_ps,

@@ -3,15 +3,90 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence
-from tensorwire.doctor.figures import percent, split_words
-from tensorwire.doctor.finding import Finding
-from tensorwire.doctor.rules import placement, threads, workers
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence
+from tensorwire.doctor.job_usage import percent, split_words
+from tensorwire.doctor.rules import placement, workers
+
+_NO_CORE_FREE = 0.9
+_HARMLESS = 2  # threads that sleep, however few the cores
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """A host on which polling threads take cores that others need."""
+
+    host: HostUsage
+    threads: int
+    tasks: tuple[str, ...]
+
+
+def crowding(job: JobEvidence) -> Crowding | None:
+    """The host where threads that poll take the largest share of cores that others want."""
+    found = []
+    for host in job.hosts:
+        polling = [t for t in job.tasks if t.host == host.host and t.polling and t.reactors]
+        threads = sum(task.reactors or 0 for task in polling)
+        is_full = host.cpu_share is not None and host.cpu_share >= _NO_CORE_FREE
+        if threads and (threads >= host.cores or is_full):
+            found.append(Crowding(host, threads, tuple(task.task for task in polling)))
+    return max(found, key=lambda each: each.threads / each.host.cores, default=None)
+
+
+def polling_crowded(evidence: Evidence) -> Finding | None:
+    """Threads that poll take the cores that the work needs."""
+    found = crowding(evidence.job) if evidence.job is not None else None
+    if found is None:
+        return None
+    host = found.host
+    busy = "" if host.cpu_share is None else f", {percent(host.cpu_share)} of whose time is used"
+    return Finding(
+        rule="polling-crowded",
+        title=f"Polling threads take the cores of {host.host}",
+        cost=min(1.0, found.threads / host.cores),
+        evidence=(
+            f"{found.threads} communication threads of {', '.join(found.tasks)} never sleep, on "
+            f"{host.cores:.3g} cores{busy}.",
+        ),
+        confidence="high" if found.threads >= host.cores else "medium",
+        change="Set PS_ENABLE_POLLING and WORKER_ENABLE_POLLING to False: polling is for a task "
+        "with cores of its own.",
+    )
+
+
+def threads_over_cores(evidence: Evidence) -> Finding | None:
+    """A task has more communication threads than cores."""
+    job = evidence.job
+    if job is None:
+        return None
+    over = [
+        task
+        for task in job.tasks
+        if task.reactors and task.cores and task.reactors > max(_HARMLESS, task.cores)
+    ]
+    if not over:
+        return None
+    worst = max(over, key=lambda task: (task.reactors or 0) / (task.cores or 1.0))
+    communicating = job_usage.communicating_share(job)
+    spare = 1 - (worst.cores or 1.0) / (worst.reactors or 1)
+    variable = f"NETWORK_{'PS' if worst.job == 'ps' else 'WORKER'}_CORE_NUMBER"
+    return Finding(
+        rule="threads-over-cores",
+        title=f"{worst.task} has more communication threads than cores",
+        cost=None if communicating is None else spare * communicating,
+        evidence=tuple(
+            f"{task.task} has {task.reactors} communication threads on {task.cores:.3g} cores."
+            for task in over
+        ),
+        confidence="medium",
+        change=f"Set {variable} to at most {max(1, int(worst.cores or 1))}, or leave it unset.",
+    )
+
 
 BUSY = 0.7
-"""Of a task's cores: TensorFlow's kernels leave gaps even where nothing is left to gain."""
+"""Share of a task's cores that counts as busy: kernels always leave some gaps."""
 _WAITS = 0.2
 # More ps, or a faster network, could then make a step at most a ninth faster.
 _COMPUTES = 0.9
@@ -23,8 +98,8 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
     if job is None or placement.hot(evidence) or workers.surplus(evidence) is not None:
         return None
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
-    split = figures.typical_split(job.workers)
-    if not shares or statistics.mean(shares) < BUSY or threads.crowding(job) is not None:
+    split = job_usage.typical_split(job.workers)
+    if not shares or statistics.mean(shares) < BUSY or crowding(job) is not None:
         return None
     # The rest of a step is mostly the ps applying updates.
     cost = None if split is None else (split.ps_s + split.other_s) / split.step_s
@@ -49,11 +124,11 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
 def worker_compute_bound(evidence: Evidence) -> Finding | None:
     """Workers compute nearly all of the time, or have no CPU left: more ps will not help."""
     job = evidence.job
-    if job is None or threads.crowding(job) is not None:
+    if job is None or crowding(job) is not None:
         return None
     slow = workers.slowest(job)
     usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
-    split = figures.typical_split(usual)
+    split = job_usage.typical_split(usual)
     if split is None:
         return None
     computes = split.compute_s / split.step_s

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, InputProbe
-from tensorwire.doctor.figures import percent
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Evidence, Finding, InputProbe
+from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import workers
 
 _WAITS = 0.2
@@ -21,7 +20,7 @@ def input_bound(evidence: Evidence) -> Finding | None:
         for worker in (job.workers if job is not None else ())
         if slow is None or worker is not slow.worker
     ]
-    split = figures.typical_split(usual)
+    split = job_usage.typical_split(usual)
     share = None
     if split is not None and split.input_s is not None:
         share = split.input_s / split.step_s
@@ -35,7 +34,7 @@ def input_bound(evidence: Evidence) -> Finding | None:
         return None
     sentences = []
     if split is not None:
-        sentences.append(f"A worker's step: {figures.split_words(split)}.")
+        sentences.append(f"A worker's step: {job_usage.split_words(split)}.")
     if probe is not None:
         needed = probe.needed_mb_per_s
         sentences.append(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, HostFigures, Job, Layers
-from tensorwire.doctor.figures import percent
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence, Layers
+from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import placement
 
 _FULL = 0.75  # of the link, while anybody has something to send
 _FAR_BELOW = 0.6
 _SMALL_BYTES = 100e3  # most Recvs of a click-through model are below this
 _MANY = 50  # a step
-# CPU time of a small tensor on its own that it has not in a message with others: ARCHITECTURE.md,
-# 726 tensors in 67 ms on grpc, 17 on grpc++, 12 fused.
+# CPU time that a small tensor costs on its own and saves in a fused message: 726 tensors take 67 ms
+# on grpc, 17 on grpc++ and 12 fused (docs/decisions/measuring.md).
 _COST_OF_ONE_S = {"grpc": 75e-6, "grpc++": 7e-6}
 
 
@@ -28,15 +27,15 @@ def link_saturated(evidence: Evidence) -> Finding | None:
     if fullest is None or fullest[1] < _FULL:
         return None
     host, full, use, sentence = fullest
-    communicating = figures.communicating_share(job)
-    split = figures.typical_split(job.workers)
+    communicating = job_usage.communicating_share(job)
+    split = job_usage.typical_split(job.workers)
     return Finding(
         rule="link-saturated",
         title=f"The link of {host.host} is full",
         cost=use if communicating is None else min(use, communicating),
         evidence=(
             sentence,
-            *(() if split is None else (f"A worker's step: {figures.split_words(split)}.",)),
+            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="high" if split is not None and full > 0.85 else "medium",
         change="Move fewer bytes a step (look rows up on the ps, larger batches, half precision), "
@@ -44,9 +43,9 @@ def link_saturated(evidence: Evidence) -> Finding | None:
     )
 
 
-def _links(job: Job) -> Iterator[tuple[HostFigures, float, float, str]]:
+def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
     """Host, use of its link while something is under way, use over all, and that in words."""
-    communicating = figures.communicating_share(job)
+    communicating = job_usage.communicating_share(job)
     for host in job.hosts:
         tasks = [task for task in job.tasks if task.host == host.host]
         if not host.link_mb_per_s or not tasks:
@@ -90,7 +89,9 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
     better = layers.mb_per_s(name, "grpc++") if protocol == "grpc" else None
     if better is not None:
         sentences.append(f"On grpc++ it is {better:.0f} MB/s.")
-    communicating = figures.communicating_share(evidence.job) if evidence.job is not None else None
+    communicating = (
+        job_usage.communicating_share(evidence.job) if evidence.job is not None else None
+    )
     helps = protocol == "grpc" and (better is None or better > 1.2 * rate)
     return Finding(
         rule="rpc-below-link",
@@ -117,8 +118,8 @@ def small_tensors(evidence: Evidence) -> Finding | None:
     job = evidence.job
     if job is None or job.tensor_fuse:
         return None
-    steps = figures.total_steps(job)
-    split = figures.typical_split(job.workers)
+    steps = job_usage.total_steps(job)
+    split = job_usage.typical_split(job.workers)
     if not steps:
         return None
     small = [
@@ -136,13 +137,13 @@ def small_tensors(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="small-tensors",
         title=f"{a_step:.0f} small tensors cross at each step, one by one",
-        cost=min(cost, figures.communicating_share(job) or 1.0),
+        cost=min(cost, job_usage.communicating_share(job) or 1.0),
         evidence=(
             f"{a_step:.0f} tensors of {size / 1e3:.2g} KB on average cross at a worker's step of "
             f"{worker_s / steps * 1e3:.3g} ms.",
             f"One costs about {_COST_OF_ONE_S[job.protocol] * 1e6:.0f} us more on its own than in "
             "a message with others.",
-            *(() if split is None else (f"A worker's step: {figures.split_words(split)}.",)),
+            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="medium",
         change="Fuse them: config=tensorwire.tf.ConfigProto(tensor_fuse=True, ...), or "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, Job, Placement
-from tensorwire.doctor.figures import mb, percent
-from tensorwire.doctor.finding import Confidence, Finding
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Confidence, Evidence, Finding, JobEvidence, Placement
+from tensorwire.doctor.job_usage import mb, percent
 
 UNEVEN = 1.5
 """Largest over mean; what `balanced` makes is at most 1.2."""
@@ -20,12 +19,12 @@ class HotPs:
 
     ps: str
     share: float
-    """Of the bytes of all ps."""
+    """Share of the bytes of all ps."""
     imbalance: float
     heaviest: str
     """Variable or tensor."""
     heaviest_share: float
-    """Of the bytes of all ps, in the direction that moves more."""
+    """Share of the bytes of all ps, in the busier direction."""
     is_split_needed: bool
     sentences: tuple[str, ...]
     cost: float | None
@@ -75,8 +74,8 @@ def big_variable(evidence: Evidence) -> Finding | None:
     )
 
 
-def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
-    loads = figures.ps_bytes(job)
+def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | None:
+    loads = job_usage.ps_bytes(job)
     total = sum(loads.values())
     if total <= 0:
         return None
@@ -85,7 +84,7 @@ def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
     if imbalance < UNEVEN:
         return None
     names = _variables(ps, placement)
-    read, sent = (figures.bytes_by_name(flows, names) for flows in figures.flows_of(job, ps))
+    read, sent = (job_usage.bytes_by_name(flows, names) for flows in job_usage.flows_of(job, ps))
     # What is read tells of its variable; of a gradient perhaps only the operation is known.
     busier = read if 2 * read.total() >= sent.total() else sent
     heaviest, heaviest_bytes = busier.most_common(1)[0]
@@ -96,7 +95,7 @@ def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
         f"{percent(heaviest_bytes / busier.total())} of it is {heaviest}.",
         *_cpu_sentence(job, ps),
     ]
-    waiting = figures.waiting_share(job)
+    waiting = job_usage.waiting_share(job)
     if waiting is not None:
         sentences.append(f"Workers wait {percent(waiting)} of a step for ps and wire.")
     return HotPs(
@@ -112,7 +111,7 @@ def _hot_by_traffic(job: Job, placement: Placement | None) -> HotPs | None:
     )
 
 
-def _cpu_sentence(job: Job, hot_task: str) -> list[str]:
+def _cpu_sentence(job: JobEvidence, hot_task: str) -> list[str]:
     shares = {task.task: task.cpu_share for task in job.ps if task.cpu_share is not None}
     if hot_task not in shares or len(shares) < 2:
         return []

@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from tensorwire.doctor import figures
-from tensorwire.doctor.evidence import Evidence, Job, Scaling, Split, TaskFigures
-from tensorwire.doctor.figures import percent
-from tensorwire.doctor.finding import Finding
+from tensorwire.doctor import job_usage
+from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, Scaling, Split, TaskUsage
+from tensorwire.doctor.job_usage import percent
 
 _SLOW = 0.7  # of the others' steps
 _BUSY = 0.5  # of a step that all take in common
@@ -21,12 +20,12 @@ _GAIN = 0.5  # of what workers added in proportion would bring
 class Straggler:
     """A worker that is slow."""
 
-    worker: TaskFigures
+    worker: TaskUsage
     cost: float
     sentence: str
 
 
-def slowest(job: Job) -> Straggler | None:
+def slowest(job: JobEvidence) -> Straggler | None:
     """The worker that takes far fewer steps than the others, or keeps them waiting."""
     workers = [worker for worker in job.workers if worker.steps]
     if len(workers) < 2:
@@ -45,7 +44,7 @@ def slowest(job: Job) -> Straggler | None:
     return _slowest_of_a_step_in_common(workers)
 
 
-def _slowest_of_a_step_in_common(workers: list[TaskFigures]) -> Straggler | None:
+def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
     """Where workers wait for one another all take as many steps; the slow one has its own work."""
     own = {w.task: w.split.own_s for w in workers if w.split is not None}
     if len(own) < 3:
@@ -71,11 +70,11 @@ def straggler(evidence: Evidence) -> Finding | None:
     if job is None or found is None:
         return None
     worker = found.worker
-    others = figures.typical_split([w for w in job.workers if w is not worker])
+    others = job_usage.typical_split([w for w in job.workers if w is not worker])
     sentences = [found.sentence]
     if worker.split is not None and others is not None:
-        sentences.append(f"Its step: {figures.split_words(worker.split)}.")
-        sentences.append(f"The others': {figures.split_words(others)}.")
+        sentences.append(f"Its step: {job_usage.split_words(worker.split)}.")
+        sentences.append(f"The others': {job_usage.split_words(others)}.")
     return Finding(
         rule="straggler",
         title=f"{worker.task} on {worker.host} is a straggler",
@@ -86,7 +85,7 @@ def straggler(evidence: Evidence) -> Finding | None:
     )
 
 
-def _what_to_do(worker: TaskFigures, others: Split | None) -> str:
+def _what_to_do(worker: TaskUsage, others: Split | None) -> str:
     if worker.split is None or others is None:
         return f"Look at what else runs on {worker.host}, or move {worker.task} to another host."
     own, usual = worker.split, others
@@ -126,7 +125,7 @@ def surplus(evidence: Evidence) -> Surplus | None:
 
 
 def _measured_surplus(scaling: Scaling) -> Surplus | None:
-    """Of the two largest runs, where the larger one brought far less than its workers."""
+    """The two largest runs, if the additional workers brought far less than their share."""
     few, many = sorted(scaling.runs, key=lambda run: run.workers)[-2:]
     if many.workers == few.workers:
         return None
@@ -144,14 +143,14 @@ def _measured_surplus(scaling: Scaling) -> Surplus | None:
     )
 
 
-def _computed_surplus(job: Job) -> Surplus | None:
+def _computed_surplus(job: JobEvidence) -> Surplus | None:
     """Where the ps are saturated by workers each of which alone would hardly load them.
 
     A step takes D of the busiest ps and Z of its worker. From (D + Z) / D workers on, each further
     one only waits for the others: the asymptotic bound of a closed queueing network (Denning and
     Buzen, The Operational Analysis of Queueing Network Models, 1978).
     """
-    steps = figures.total_steps(job)
+    steps = job_usage.total_steps(job)
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
     own = [worker.split.own_s for worker in job.workers if worker.split is not None]
     if not steps or not own or not shares or max(shares) < _SATURATED:
@@ -180,16 +179,37 @@ def workers_past_saturation(evidence: Evidence) -> Finding | None:
     found = surplus(evidence)
     if found is None:
         return None
-    split = figures.typical_split(evidence.job.workers) if evidence.job is not None else None
+    split = job_usage.typical_split(evidence.job.workers) if evidence.job is not None else None
     return Finding(
         rule="workers-past-saturation",
         title=f"{found.workers} workers are more than the ps group can serve",
         cost=1 - found.enough / found.workers,
         evidence=(
             *found.sentences,
-            *(() if split is None else (f"A worker's step: {figures.split_words(split)}.",)),
+            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="high" if found.is_measured else "medium",
         change=f"Run {max(1, round(found.enough))} workers, or add ps (or cores for them) before "
         "adding workers.",
+    )
+
+
+def no_device_filters(evidence: Evidence) -> Finding | None:
+    """Sessions that need every worker alive."""
+    sessions = evidence.sessions
+    if sessions is None or not sessions.without_device_filters:
+        return None
+    names = ", ".join(sessions.without_device_filters)
+    return Finding(
+        rule="no-device-filters",
+        title="Sessions without device_filters: one lost or finished worker stalls the others",
+        cost=None,
+        evidence=(
+            f"{names} opened a session that names no device_filters, so it waits for every task "
+            "of the cluster whenever it starts or recovers.",
+        ),
+        confidence="high",
+        change="Give it config=tensorwire.tf.ConfigProto(cluster=..., job_name=..., "
+        "task_index=...), which sets them.",
+        is_risk=True,
     )

@@ -1,0 +1,123 @@
+"""A task of a TensorFlow cluster: what all tasks have that start a server."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorwire.cluster import data_port
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.channel import Message
+from tensorwire.measure.task import HostedTask, request, thread_count, used_cpu_s
+from tensorwire.measure.task_host import first_line
+
+GRPCPP = "grpc++"
+
+
+class PluginTask(HostedTask):
+    """A task with a TensorFlow, and with the plug-in where it needs that."""
+
+    def __init__(self, needs_plugin: bool) -> None:
+        """Imports them.
+
+        Raises:
+            TensorwireError: one is not installed, or the plug-in cannot be compiled.
+        """
+        self._tf: Any = import_for_user("tensorflow")
+        self._plugin: Any = import_for_user("tensorwire.tf") if needs_plugin else None
+
+    def ready(self) -> Message:
+        return {"tensorflow": str(self._tf.__version__)}
+
+    @request
+    def wire(self) -> Message:
+        """The plug-in's own counters; empty under grpc."""
+        return dict(self._plugin.stats()) if self._plugin is not None else {}
+
+    @request
+    def cpu(self) -> Message:
+        return {"cpu_s": used_cpu_s(), "threads": thread_count()}
+
+
+class ServerTask(PluginTask):
+    """A ps or a worker with a `tf.compat.v1.train.Server`."""
+
+    def __init__(
+        self,
+        spec: Mapping[str, Sequence[str]],
+        job: str,
+        index: int,
+        protocol: str,
+        tensor_fuse: bool = False,
+    ) -> None:
+        """Starts the server.
+
+        Raises:
+            TensorwireError: its port is taken, or TensorFlow cannot start it.
+        """
+        address = spec[job][index]
+        port = int(address.rpartition(":")[2])
+        for taken in (port, data_port(port)) if protocol == GRPCPP else (port,):
+            _check_free(taken)
+        super().__init__(needs_plugin=protocol == GRPCPP or tensor_fuse)
+        self._spec = {name: list(addresses) for name, addresses in spec.items()}
+        self._job = job
+        self._index = index
+        self._protocol = protocol
+        self._tensor_fuse = tensor_fuse
+        try:
+            self._server = self._tf.compat.v1.train.Server(
+                self._spec, job_name=job, task_index=index, protocol=protocol
+            )
+        except self._tf.errors.OpError as error:
+            raise TensorwireError(
+                f"cannot start a {protocol} server on {address}: {first_line(error)}"
+            ) from error
+
+    @property
+    def target(self) -> str:
+        """What a session on this server connects to."""
+        return str(self._server.target)
+
+    @property
+    def _device(self) -> str:
+        return f"/job:{self._job}/task:{self._index}"
+
+    def _enter_graph(self) -> None:
+        """Makes a graph that is the default one from now on: hooks look for it, savers too."""
+        self._default_graph = self._tf.Graph().as_default()
+        self._default_graph.__enter__()
+
+    def _session_config(self, device_filters: Sequence[str] = ()) -> Any:
+        """A ConfigProto, which fuses tensors where this task was told to."""
+        if self._tensor_fuse:
+            return self._plugin.ConfigProto(tensor_fuse=True, device_filters=device_filters)
+        return self._tf.compat.v1.ConfigProto(device_filters=device_filters)
+
+
+def import_for_user(module: str) -> Any:
+    """A module that the user has to install.
+
+    Raises:
+        TensorwireError: it is not.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise TensorwireError(f"{module} is not installed for this Python") from error
+
+
+def _check_free(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As a server binds: connections of an earlier server that linger do not matter.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise TensorwireError(
+                f"port {port} is in use on this host: end what listens there, or take another port"
+            ) from error

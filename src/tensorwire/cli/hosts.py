@@ -1,0 +1,166 @@
+"""The options that say where tasks run: this machine, a lab, several hosts, or two ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from tensorwire.bench.raw_processes import CLIENT, DEFAULT_PORT, SERVER, Target
+from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.options import Comparison
+from tensorwire.cluster import ClusterSpec
+from tensorwire.errors import UsageError
+from tensorwire.measure import remote_hosts
+from tensorwire.measure.host_pool import HostPool, open_host_pool
+from tensorwire.measure.remote_hosts import HostRole
+from tensorwire.measure.tasks import Watcher
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def chosen_host_pool(comparison: Comparison, watcher: Watcher) -> AbstractContextManager[HostPool]:
+    """This machine, the hosts of a lab, or those of --ps-hosts and --worker-hosts."""
+    if comparison.part is not None:
+        return remote_hosts.lead(comparison.part, watcher)
+    return open_host_pool(comparison.lab)
+
+
+def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Command], Command]:
+    """--ps-hosts, --worker-hosts, --job, --task and --peer-timeout.
+
+    Decorates a command below its `comparison_options`, and puts the part into its comparison. On a
+    host that does not lead, the command is not called: an agent serves instead. `several`: there
+    may be more than one ps and one worker.
+    """
+    where = "HOST:PORT[,…]" if several else "HOST:PORT"
+    options = [
+        click.option("--ps-hosts", metavar=where, help="Several hosts: where each ps is."),
+        click.option(
+            "--worker-hosts",
+            metavar=where,
+            help="Several hosts: where each worker is. The first one measures.",
+        ),
+        click.option(
+            "--job", type=click.Choice(["ps", "worker"]), help="Several hosts: this one's part."
+        ),
+        click.option(
+            "--task",
+            type=int,
+            default=0,
+            show_default=True,
+            help="Several hosts: the task's index, its place in --ps-hosts or --worker-hosts.",
+        ),
+        click.option(
+            "--peer-timeout",
+            type=Number(min=0, min_open=True),
+            default=120.0,
+            show_default=True,
+            help="Several hosts: seconds to wait for another.",
+        ),
+    ]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_part(
+            *,
+            comparison: Comparison,
+            ps_hosts: str | None,
+            worker_hosts: str | None,
+            job: str | None,
+            task: int,
+            peer_timeout: float,
+            **others: Any,
+        ) -> Any:
+            if not (ps_hosts or worker_hosts or job):
+                return command(comparison=comparison, **others)
+            if not (ps_hosts and worker_hosts and job):
+                raise UsageError(
+                    "several hosts need --ps-hosts, --worker-hosts and --job (ps or worker)"
+                )
+            if comparison.lab is not None:
+                raise UsageError("--lab makes hosts of its own: leave out --ps-hosts and the like")
+            hosts = ClusterSpec.from_hosts(ps=ps_hosts, worker=worker_hosts).jobs
+            if not several and any(len(of_job) != 1 for of_job in hosts.values()):
+                raise UsageError(f"{command_name} uses one ps and one worker")
+            if not 0 <= task < len(hosts[job]):
+                raise UsageError(f"--task {task}: --{job}-hosts has {len(hosts[job])}")
+            part = HostRole(command_name, hosts, job, task, peer_timeout)
+            if part.leads:
+                return command(comparison=dataclasses.replace(comparison, part=part), **others)
+            from tensorwire.report.progress import ProgressDisplay
+
+            with ProgressDisplay(command_name, 0) as progress:
+                return remote_hosts.serve(part, progress)
+
+        decorated: Any = with_part
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class TwoEnds:
+    """What was said of this host's part."""
+
+    job: str | None
+    """SERVER, CLIENT, or None: both ends run here."""
+    port: int
+    peer_timeout_s: float
+    target: Target | None
+    """The server, of a client."""
+
+
+def _ends(job: str | None, target: str | None, port: int, peer_timeout_s: float) -> TwoEnds:
+    """Raises UsageError: the parts do not fit."""
+    if (job == CLIENT) != (target is not None):
+        raise UsageError(
+            "two hosts need --job server on one and --job client --target HOST:PORT on the other"
+        )
+    return TwoEnds(job, port, peer_timeout_s, Target(target, peer_timeout_s) if target else None)
+
+
+def two_ends_options(command: Command) -> Command:
+    """--job, --target, --port and --peer-timeout; the command gets them as `ends`."""
+
+    @functools.wraps(command)
+    def with_ends(
+        *, job: str | None, target: str | None, port: int, peer_timeout: float, **others: Any
+    ) -> Any:
+        return command(ends=_ends(job, target, port, peer_timeout), **others)
+
+    decorated: Any = with_ends
+    for option in reversed(
+        [
+            click.option(
+                "--job",
+                type=click.Choice([SERVER, CLIENT]),
+                help="Two hosts: this one's part. The server ends with its client.",
+            ),
+            click.option("--target", metavar="HOST:PORT", help="Two hosts: the client's server."),
+            click.option(
+                "--port",
+                type=click.IntRange(1, 65535),
+                default=DEFAULT_PORT,
+                show_default=True,
+                help="Two hosts: where the server waits, and what it measures there; it uses this "
+                "port + 20000, too.",
+            ),
+            click.option(
+                "--peer-timeout",
+                type=Number(min=0, min_open=True),
+                default=120.0,
+                show_default=True,
+                help="Two hosts: seconds to wait for the other.",
+            ),
+        ]
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]

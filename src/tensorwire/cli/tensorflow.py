@@ -1,0 +1,31 @@
+"""TensorFlow in the process of a command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tensorwire.errors import TensorwireError
+from tensorwire.placement.plan import Model
+
+
+def quiet_tensorflow() -> None:
+    """Before it is imported: what it logs while it starts is not what was asked for."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Of this TensorFlow 2.21 tells whatever the level; nothing is computed here that is faster so.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+def model_of_file(path: Path) -> Model:
+    """As `placement.graphs` has it, with TensorFlow's own log silent.
+
+    Raises:
+        TensorwireError: it is no graph, or there is no TensorFlow.
+    """
+    quiet_tensorflow()
+    from tensorwire.placement import graphs
+
+    try:
+        return graphs.model_of_file(path)
+    except ImportError as error:
+        raise TensorwireError(f"a graph is read by TensorFlow: {error}") from error

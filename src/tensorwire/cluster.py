@@ -1,0 +1,197 @@
+"""Who is in a job: its tasks, their addresses, `TF_CONFIG`, and where each data plane listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorwire import _wire
+from tensorwire.errors import UsageError
+from tensorwire.files import write_whole
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``"host:port"`` or ``"[v6]:port"`` as (host, port), the host without brackets.
+
+    Raises UsageError when there is no host or no port in 1..65535.
+    """
+    host, colon, digits = address.rpartition(":")
+    port = int(digits) if digits.isascii() and digits.isdigit() else 0
+    bare = host
+    if host.startswith("[") and host.endswith("]"):
+        bare = host[1:-1]
+    elif ":" in host:
+        bare = ""  # a bare IPv6 address: where it ends and the port begins is anyone's guess
+    if not colon or not bare or not 1 <= port <= 65535:
+        raise UsageError(f'"{address}" is not an address: write host:port, as in 127.0.0.1:2222')
+    return bare, port
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of the job, named as TensorFlow names it."""
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"/job:{self.job}/task:{self.index}"
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """gRPC addresses by job and task index.
+
+    Unlike TensorFlow's class of this name it needs no TensorFlow, and it knows dense jobs only.
+    """
+
+    jobs: Mapping[str, Sequence[str]]
+
+    def __post_init__(self) -> None:
+        seen: dict[str, Task] = {}
+        for task, address in self.tasks():
+            split_address(address)
+            if address in seen:
+                raise UsageError(f"{task} and {seen[address]} have the same address {address}")
+            seen[address] = task
+
+    def tasks(self) -> Iterator[tuple[Task, str]]:
+        """Every task with its address, in the order of the jobs and then of the index."""
+        for job, addresses in self.jobs.items():
+            for index, address in enumerate(addresses):
+                yield Task(job, index), address
+
+    def address(self, task: Task) -> str:
+        """The gRPC address of a task; UsageError when the cluster has no such task."""
+        addresses = self.jobs.get(task.job, ())
+        if not 0 <= task.index < len(addresses):
+            known = ", ".join(f"{job} ({len(found)})" for job, found in self.jobs.items())
+            raise UsageError(f"the cluster has no {task}; its jobs: {known or 'none'}")
+        return addresses[task.index]
+
+    @staticmethod
+    def from_hosts(**jobs: str) -> ClusterSpec:
+        """From comma-separated addresses by job: ``from_hosts(ps="a:1,b:1", worker="c:1")``."""
+        return ClusterSpec(
+            {
+                job: tuple(h.strip() for h in hosts.split(",") if h.strip())
+                for job, hosts in jobs.items()
+            }
+        )
+
+
+ENDPOINT_MAP_NAME = ".endpoint_map"
+"""The file's name, looked for in the working directory."""
+
+
+def data_port(grpc_port: int) -> int:
+    """The data port of a task whose gRPC port is `grpc_port`, where no map names one.
+
+    20000 above, wrapping past 65535 to 1024. Raises UsageError for what is no port.
+    """
+    try:
+        return _wire.data_port(grpc_port)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def data_address(grpc_address: str) -> str:
+    """The data address that the rule gives to the task at `grpc_address`."""
+    _, port = split_address(grpc_address)
+    host = grpc_address.rpartition(":")[0]
+    return f"{host}:{data_port(port)}"
+
+
+def read_endpoint_map(path: Path) -> dict[str, str]:
+    """Data address by gRPC address, from a map's file.
+
+    Raises UsageError naming file and line and showing the format.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{path} is not text; it has a line a task: grpc_host:port=data_host:port"
+        ) from None
+    try:
+        return dict(_wire.parse_endpoint_map(text, str(path)))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def write_endpoint_map(path: Path, addresses: Mapping[str, str]) -> None:
+    """Writes a map of data addresses by gRPC addresses, whole or not at all."""
+    for grpc_address, data in addresses.items():
+        split_address(grpc_address)
+        split_address(data)
+    lines = ["# gRPC address=data address, a line a task"]
+    lines += [f"{grpc_address}={data}" for grpc_address, data in addresses.items()]
+    write_whole(path, "\n".join(lines) + "\n")
+
+
+_FORM = (
+    '{"cluster": {"ps": ["host:port", ...], "worker": [...]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
+
+@dataclass(frozen=True)
+class TfConfig:
+    """What ``TF_CONFIG`` says. ``rpc_layer`` is the protocol, where it names one."""
+
+    cluster: ClusterSpec
+    task: Task | None = None
+    rpc_layer: str | None = None
+
+
+def parse_tf_config(text: str) -> TfConfig | None:
+    """Reads the value of ``TF_CONFIG``; None where it is empty or names no cluster.
+
+    Raises UsageError that says what is wrong and shows the form.
+    """
+    if not text.strip():
+        return None
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"TF_CONFIG is not JSON ({error}); it has the form {_FORM}") from None
+    if not isinstance(config, dict):
+        raise _malformed("it is not an object")
+    cluster = config.get("cluster")
+    if not cluster:
+        return None
+    return TfConfig(_cluster(cluster), _task(config.get("task")), config.get("rpc_layer"))
+
+
+def _malformed(what: str) -> UsageError:
+    return UsageError(f"TF_CONFIG: {what}; it has the form {_FORM}")
+
+
+def _cluster(cluster: Any) -> ClusterSpec:
+    if not isinstance(cluster, dict):
+        raise _malformed('"cluster" is not an object')
+    jobs: dict[str, tuple[str, ...]] = {}
+    for job, value in cluster.items():
+        # A sparse job has its addresses by index.
+        addresses = list(value.values()) if isinstance(value, Mapping) else value
+        if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
+            raise _malformed(f'"cluster": "{job}" is not a list of addresses')
+        jobs[job] = tuple(addresses)
+    return ClusterSpec(jobs)
+
+
+def _task(task: Any) -> Task | None:
+    if not task:
+        return None
+    if not isinstance(task, dict) or not isinstance(task.get("type"), str):
+        raise _malformed('"task" has no "type"')
+    try:
+        index = int(task.get("index", 0))
+    except (TypeError, ValueError):
+        raise _malformed(f'"task": "index" is {task["index"]!r}, not a number') from None
+    return Task(task["type"], index)

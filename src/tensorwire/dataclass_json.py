@@ -1,0 +1,71 @@
+"""Dataclasses to JSON and back: decoded and checked by their annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from tensorwire.errors import UsageError
+
+Record = TypeVar("Record")
+
+
+def to_document(value: Any) -> Any:
+    """What `json.dumps` takes; floats with six significant digits, for more would be noise."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_document(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {name: to_document(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_document(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def from_document(record: type[Record], document: Any) -> Record:
+    """Reads what `to_document` or `dataclasses.asdict` made; fields that it does not know are left
+    out.
+
+    Raises:
+        ValueError: the document is no such record.
+    """
+    try:
+        return msgspec.convert(document, record)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def of_command(command: str, record: type[Record], document: Any) -> Record:
+    """Reads a record that says of which command it is, as "command".
+
+    Raises:
+        UsageError: it is of none, or of another, or something is missing.
+    """
+    if not isinstance(document, Mapping) or document.get("command") != command:
+        raise UsageError(f"this is no record of `{command}`")
+    try:
+        return from_document(record, document)
+    except ValueError as error:
+        raise UsageError(f"this is no record of `{command}`: {error}") from error
+
+
+def arguments_of(function: Callable[..., Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `function` that a document has, by the function's annotations.
+
+    Raises:
+        ValueError: one is unknown or of another type.
+    """
+    hints = _hints(function)
+    if unknown := document.keys() - hints.keys():
+        raise ValueError(f"{function.__qualname__} takes no {min(unknown)!r}")
+    return {name: from_document(hints[name], value) for name, value in document.items()}
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(function)

@@ -1,1 +1,0 @@
-"""Where evidence comes from: running jobs, the layers between hosts, graphs, input data."""

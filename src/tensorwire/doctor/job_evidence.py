@@ -1,0 +1,288 @@
+"""A job while it runs: its tasks' figures, read twice."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import psutil
+
+from tensorwire.doctor.evidence import (
+    Evidence,
+    Flow,
+    HostUsage,
+    JobEvidence,
+    PlacedPart,
+    Placement,
+    Sessions,
+    Split,
+    TaskUsage,
+)
+from tensorwire.errors import TensorwireError
+from tensorwire.metrics import task_metrics as monitor
+from tensorwire.metrics.observed_job import fetch_all
+from tensorwire.metrics.rates import by_cluster
+from tensorwire.metrics.task_metrics import short_name
+
+_TRAINING = ("chief", "worker")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the figures do not say; by the names of hosts and tasks."""
+
+    links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
+    cpu_shares: Mapping[str, float] = field(default_factory=dict)
+    """Busy share of all cores, by host."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """A task's host where it is not that of its process: the lab's."""
+    cores: Mapping[str, int] = field(default_factory=dict)
+    """Cores of hosts on which each task may use fewer, such as pods with a limit."""
+
+
+def look(
+    endpoints: Sequence[str], seconds: float, surroundings: Surroundings | None = None
+) -> Evidence:
+    """What the figures of all tasks say, read now and again `seconds` later.
+
+    Raises:
+        TensorwireError: an endpoint does not answer, or they are of several jobs.
+    """
+    before = _read(endpoints)
+    psutil.cpu_percent()
+    time.sleep(seconds)
+    share = psutil.cpu_percent() / 100
+    after = _read(endpoints)
+    given = surroundings or Surroundings()
+    if not given.cpu_shares:
+        given = replace(given, cpu_shares={host: share for host in _local_hosts(after, given)})
+    source = f"figures of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
+    return Evidence(
+        job=job_of(before, after, source, given),
+        placement=placement_of(after),
+        sessions=sessions_of(after, source),
+    )
+
+
+def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
+    found = []
+    for fetched in fetch_all(endpoints):
+        if fetched.figures is None:
+            raise TensorwireError(
+                f"{fetched.address} gives no figures: {fetched.error}; start the task with "
+                "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints"
+            )
+        found.append(fetched.figures)
+    _check_one_job(endpoints, found)
+    return found
+
+
+def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskMetrics]) -> None:
+    clusters = by_cluster(figures)
+    if len(clusters) < 2:
+        return
+    where = {id(each): endpoint for endpoint, each in zip(endpoints, figures, strict=True)}
+    jobs = [
+        f"{','.join(where[id(each)] for each in members)} (the ps at {cluster})"
+        for cluster, members in sorted(clusters.items())
+        if cluster
+    ]
+    raise TensorwireError(
+        f"these are tasks of {len(jobs)} jobs: name those of one with --endpoints, "
+        f"{' or '.join(jobs)}"
+    )
+
+
+def _local_hosts(figures: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
+    """Those of this machine, whose load is known."""
+    here = socket.gethostname()
+    return {
+        given.hosts.get(each.name, each.process.host)
+        for each in figures
+        if each.process.host == here
+    }
+
+
+def job_of(
+    before: Sequence[monitor.TaskMetrics],
+    after: Sequence[monitor.TaskMetrics],
+    source: str,
+    given: Surroundings,
+) -> JobEvidence:
+    """The job between two looks at its tasks."""
+    earlier = {each.name: each for each in before}
+    host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
+    tasks = [_task(earlier[a.name], a, host_of) for a in after if a.name in earlier]
+    fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
+    cores: dict[str, float] = {}
+    for each in after:
+        host = host_of[each.name]
+        cores[host] = max(each.process.cores, cores.get(host, 0.0))
+    cores |= given.cores
+    return JobEvidence(
+        source=source,
+        protocol="grpc++",
+        tensor_fuse=fused > 0,
+        tasks=tuple(with_splits(tasks)),
+        hosts=tuple(
+            HostUsage(
+                host=host,
+                cores=count,
+                cpu_share=given.cpu_shares.get(host),
+                link_mb_per_s=given.links_mb_per_s.get(host),
+            )
+            for host, count in cores.items()
+        ),
+    )
+
+
+def sessions_of(figures: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
+    """How the sessions of the tasks were opened."""
+    return Sessions(
+        source=source,
+        without_device_filters=tuple(each.name for each in figures if each.unfiltered_graphs),
+    )
+
+
+def placement_of(figures: Sequence[monitor.TaskMetrics]) -> Placement | None:
+    """Where the variables are of the graphs that sessions of the tasks execute; None without."""
+    ps = [each.name for each in figures if each.name.startswith("ps:")]
+    parts: dict[tuple[str, str], PlacedPart] = {}
+    for variable in (each for task in figures for each in task.variables):
+        task = short_name(variable.task)
+        if not task.startswith("ps:"):
+            continue
+        known = parts.get((task, variable.name))
+        tensors = {
+            *(known.tensors if known else ()),
+            *([variable.tensor] if variable.tensor else []),
+        }
+        parts[task, variable.name] = PlacedPart(
+            variable.name, int(task.partition(":")[2]), variable.bytes, tuple(sorted(tensors))
+        )
+    if not parts:
+        return None
+    highest = max(part.ps for part in parts.values())
+    return Placement(
+        source="the graphs that the tasks' sessions execute",
+        ps=max(len(ps), highest + 1),
+        parts=tuple(parts.values()),
+    )
+
+
+def _task(
+    before: monitor.TaskMetrics, after: monitor.TaskMetrics, host_of: Mapping[str, str]
+) -> TaskUsage:
+    seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
+    received = _received(before, after)
+    is_worker = after.name.partition(":")[0] in _TRAINING
+    return TaskUsage(
+        task=after.name,
+        host=host_of[after.name],
+        seconds=seconds,
+        cpu_s=after.process.cpu_s - before.process.cpu_s,
+        cores=float(after.process.cores),
+        reactors=len(after.reactors),
+        polling=any(task.polling for task in after.tasks),
+        tx_bytes=_moved(after, "tx_bytes", host_of) - _moved(before, "tx_bytes", host_of),
+        rx_bytes=_moved(after, "rx_bytes", host_of) - _moved(before, "rx_bytes", host_of),
+        received=tuple(received),
+        steps=_steps(received) if is_worker else None,
+        split=_sampled_split(before.steps, after.steps),
+    )
+
+
+def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Split | None:
+    """What a hook of the task says; None where it sampled no step in between."""
+    count = after.sampled - before.sampled
+    if count <= 0:
+        return None
+    return Split(
+        input_s=(after.input_s - before.input_s) / count,
+        compute_s=(after.compute_s - before.compute_s) / count,
+        ps_s=(after.ps_s - before.ps_s) / count,
+        wire_s=(after.wire_s - before.wire_s) / count,
+        other_s=(after.rest_s - before.rest_s) / count,
+    )
+
+
+def _moved(figures: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) -> float:
+    """From or to tasks of other hosts: what those of one host exchange does not pass its link."""
+    here = host_of[figures.name]
+    peers = [peer for peer in figures.peers if host_of.get(short_name(peer.peer)) != here]
+    return float(sum(getattr(peer, name) for peer in peers))
+
+
+def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[Flow]:
+    """What came in between, the heaviest first."""
+    earlier = {(t.peer, t.name): t for t in before.tensors if t.direction == monitor.IN}
+    flows = []
+    for now in after.tensors:
+        if now.direction != monitor.IN:
+            continue
+        then = earlier.get((now.peer, now.name))
+        tensors = now.tensors - (then.tensors if then else 0)
+        if tensors:
+            flows.append(
+                Flow(
+                    peer=short_name(now.peer),
+                    name=now.name,
+                    tensors=tensors,
+                    bytes=now.bytes - (then.bytes if then else 0),
+                    not_ready_s=(now.not_ready_us - (then.not_ready_us if then else 0)) / 1e6,
+                    wire_s=(now.wire_us - (then.wire_us if then else 0)) / 1e6,
+                )
+            )
+    return sorted(flows, key=lambda flow: -flow.bytes)
+
+
+def _steps(received: Sequence[Flow]) -> float | None:
+    """How often a worker asked the ps for the same tensor; nearly all cross once a step."""
+    often = [flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name]
+    return float(statistics.median(often)) if often else None
+
+
+def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
+    """Each worker with the split of its step, of its hook or from what it and the ps waited for.
+
+    All Recvs of a task begin with its step. So a ps waits for a gradient as long as the worker
+    waits for the variables and then works on its own; the difference is the worker's own time.
+    """
+    ps = [task for task in tasks if task.job == "ps"]
+    return [
+        replace(task, split=_split(task, ps)) if task.steps and task.split is None else task
+        for task in tasks
+    ]
+
+
+def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
+    """None where the ps receive nothing from this worker."""
+    assert worker.steps is not None
+    step_s = worker.seconds / worker.steps
+    gradients = [flow for task in ps for flow in task.received if flow.peer == worker.task]
+    gradient = max(gradients, key=_wait_s, default=None)
+    if gradient is None:
+        return None
+    made_s = gradient.not_ready_s / gradient.tensors
+    # A tensor without bytes is a control edge, and mostly says that an update is done.
+    reads = [flow for flow in worker.received if flow.bytes]
+    read = max(reads, key=_wait_s, default=None)
+    ps_s = read.not_ready_s / read.tensors if read else 0.0
+    read_wire_s = read.wire_s / read.tensors if read else 0.0
+    own_s = max(0.0, made_s - ps_s - read_wire_s)
+    wire_s = read_wire_s + gradient.wire_s / gradient.tensors
+    return Split(
+        input_s=None,
+        compute_s=own_s,
+        ps_s=ps_s,
+        wire_s=wire_s,
+        other_s=max(0.0, step_s - own_s - ps_s - wire_s),
+    )
+
+
+def _wait_s(flow: Flow) -> float:
+    """Seconds for which one tensor was waited for."""
+    return (flow.not_ready_s + flow.wire_s) / flow.tensors

@@ -1,0 +1,97 @@
+"""What several rules ask of a job's figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tensorwire.doctor.evidence import Flow, JobEvidence, Split, TaskUsage
+
+
+def ps_bytes(job: JobEvidence) -> dict[str, float]:
+    """Bytes of tensors that each ps sent to workers and got from them."""
+    moved: Counter[str] = Counter({task.task: 0.0 for task in job.ps})
+    for task in job.tasks:
+        for flow in task.received:
+            for end in (task.task, flow.peer):
+                if end in moved:
+                    moved[end] += flow.bytes  # type: ignore[assignment]
+    return dict(moved)
+
+
+def flows_of(job: JobEvidence, ps: str) -> tuple[list[Flow], list[Flow]]:
+    """What the workers read from a ps, and what they sent to it; a name once for each worker."""
+    read = [flow for worker in job.workers for flow in worker.received if flow.peer == ps]
+    sent = [flow for task in job.ps if task.task == ps for flow in task.received]
+    return read, sent
+
+
+def bytes_by_name(flows: Sequence[Flow], variables: Mapping[str, str]) -> Counter[str]:
+    """Bytes over all workers, of each variable where `variables` says whose a tensor is."""
+    total: Counter[str] = Counter()
+    for flow in flows:
+        own = flow.name.removesuffix("/Read/ReadVariableOp").removesuffix("/read")
+        total[variables.get(flow.name, own)] += flow.bytes  # type: ignore[assignment]
+    return total
+
+
+def typical_split(workers: Sequence[TaskUsage]) -> Split | None:
+    """The split of the worker in the middle, part by part; None where no worker has one."""
+    splits = [worker.split for worker in workers if worker.split is not None]
+    if not splits:
+        return None
+    inputs = [split.input_s for split in splits if split.input_s is not None]
+    return Split(
+        input_s=statistics.median(inputs) if inputs else None,
+        compute_s=statistics.median(split.compute_s for split in splits),
+        ps_s=statistics.median(split.ps_s for split in splits),
+        wire_s=statistics.median(split.wire_s for split in splits),
+        other_s=statistics.median(split.other_s for split in splits),
+    )
+
+
+def waiting_share(job: JobEvidence) -> float | None:
+    """Share of a worker's step in which it waits for ps or wire."""
+    split = typical_split(job.workers)
+    return None if split is None else (split.ps_s + split.wire_s) / split.step_s
+
+
+def communicating_share(job: JobEvidence) -> float | None:
+    """Share of a worker's step that is neither input nor own compute."""
+    split = typical_split(job.workers)
+    return None if split is None else 1 - split.own_s / split.step_s
+
+
+def total_steps(job: JobEvidence) -> float:
+    """Steps of all workers during the observation."""
+    return sum(worker.steps or 0.0 for worker in job.workers)
+
+
+def typical_step_s(job: JobEvidence) -> float | None:
+    """Seconds of a step of the worker in the middle; None if they were not counted."""
+    known = [worker.step_s for worker in job.workers if worker.step_s is not None]
+    return statistics.median(known) if known else None
+
+
+def split_words(split: Split) -> str:
+    """ "input 3 %, compute 60 %, waiting for ps 20 %, for the wire 10 %, rest 7 % of 12 ms"."""
+    own = "compute" if split.input_s is not None else "input and compute"
+    parts = [
+        *([("input", split.input_s)] if split.input_s is not None else []),
+        (own, split.compute_s),
+        ("waiting for ps", split.ps_s),
+        ("for the wire", split.wire_s),
+        ("rest", split.other_s),
+    ]
+    words = ", ".join(f"{name} {percent(part / split.step_s)}" for name, part in parts)
+    return f"{words} of {split.step_s * 1e3:.3g} ms"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def mb(size_bytes: float) -> str:
+    """MB of 10^6 bytes."""
+    return f"{size_bytes / 1e6:.3g} MB"

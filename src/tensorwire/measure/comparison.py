@@ -1,0 +1,216 @@
+"""Comparisons of sides: ratios with intervals, doubts, and how a record shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from tensorwire.measure.contenders import PAIRS
+from tensorwire.measure.host_pool import lab_notes
+from tensorwire.measure.record import LatencyUs, Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.measure.section import Bar, Bars, Section, Table
+from tensorwire.units import number
+
+if TYPE_CHECKING:
+    from tensorwire.measure.statistics import Rounds
+
+WIDE = 0.25
+"""An interval this wide, as a share of its ratio, deserves a warning."""
+_BUSY_LOAD = 0.5
+_MUCH_STEAL = 0.02
+
+
+def times(ratio: Ratio) -> str:
+    """ "3.26 times (3.10 to 3.41)"."""
+    return f"{ratio.value:.2f} times{in_brackets(ratio)}"
+
+
+def ratio_table(ratios: Mapping[str, Ratio]) -> list[Table]:
+    """A row a comparison; no table without a comparison."""
+    if not ratios:
+        return []
+    rows = [[name, f"{ratio.value:.2f}", interval(ratio)] for name, ratio in ratios.items()]
+    columns = ["above 1: the first is faster", "ratio of medians", "95 % interval"]
+    return [Table("How many times as fast", columns, [rows])]
+
+
+def interval(ratio: Ratio) -> str:
+    """ "3.10 to 3.41", or "-" where one round cannot say."""
+    if ratio.interval is None:
+        return "-"
+    low, high = ratio.interval
+    return f"{low:.2f} to {high:.2f}"
+
+
+def doubts(ratios: Mapping[str, Ratio], more: str = "--rounds and --iters") -> list[str]:
+    """A warning for each ratio that the rounds do not support; `more` is what would."""
+    found = [
+        f"{name}: {reason}; more {more} give a firmer figure"
+        for name, ratio in ratios.items()
+        if (reason := doubt(ratio))
+    ]
+    if unknown := [name for name, ratio in ratios.items() if ratio.interval is None]:
+        found.append(f"how firm {', '.join(unknown)} may be is not known: it takes several rounds")
+    return found
+
+
+def doubt(ratio: Ratio) -> str:
+    """Why the rounds do not support a ratio; empty where they do, or nothing is known."""
+    if ratio.interval is None:
+        return ""
+    low, high = ratio.interval
+    if low < 1.0 < high:
+        return (
+            f"the rounds do not tell which is faster, the ratio is somewhere from {interval(ratio)}"
+        )
+    if high - low > WIDE * ratio.value:
+        return f"the rounds disagree, the ratio is somewhere from {interval(ratio)}"
+    return ""
+
+
+def noise_notes(noise: Noise | None) -> list[str]:
+    """What the machine's noise was, in a line."""
+    if noise is None:
+        return []
+    scattered = ", ".join(f"{name} {share:.0%}" for name, share in noise.scatter.items())
+    return [
+        f"load average {noise.load_start:.1f} before, {noise.load_end:.1f} after; "
+        f"{noise.steal:.1%} of the CPU time stolen by the hypervisor"
+        + (f"; rounds scatter by {scattered}" if scattered else "")
+    ]
+
+
+def noise_warnings(noise: Noise | None, host: Machine) -> list[str]:
+    """Why this machine was not fit to measure on."""
+    warnings = []
+    if noise is not None and noise.load_start > _BUSY_LOAD * host.cores:
+        warnings.append(
+            f"the machine was busy before: load average {noise.load_start:.1f} on "
+            f"{host.cores} cores"
+        )
+    if noise is not None and noise.steal > _MUCH_STEAL:
+        warnings.append(f"the hypervisor gave {noise.steal:.0%} of the CPU time to others")
+    return warnings
+
+
+def in_brackets(ratio: Ratio) -> str:
+    """ " (3.10 to 3.41)", or nothing where one round cannot say."""
+    return "" if ratio.interval is None else f" ({interval(ratio)})"
+
+
+def compare(rounds: Mapping[str, Rounds], pairs: Sequence[tuple[str, str]]) -> dict[str, Ratio]:
+    """ "a/b" for each pair of `pairs` that was measured."""
+    from tensorwire.measure.statistics import speedup  # and numpy, which no --help waits for
+
+    return {
+        f"{first}/{second}": speedup(rounds[first], rounds[second])
+        for first, second in pairs
+        if first in rounds and second in rounds
+    }
+
+
+def by_side_and_case(
+    rounds: Mapping[str, Mapping[str, Rounds]],
+) -> dict[str, Rounds]:
+    """The rounds of each case and side as those of one: "grpc", or "grpc tiny" of several cases."""
+    return {
+        name + _case_suffix(case, rounds): of_side
+        for case, of_sides in rounds.items()
+        for name, of_side in of_sides.items()
+    }
+
+
+def compare_cases(
+    rounds: Mapping[str, Mapping[str, Rounds]],
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+) -> dict[str, Ratio]:
+    """`pairs` in each case of `rounds`; the case is in the name where there are several."""
+    ratios = {}
+    for case, of_sides in rounds.items():
+        for name, ratio in compare(of_sides, pairs).items():
+            ratios[name + _case_suffix(case, rounds)] = ratio
+    return ratios
+
+
+def _case_suffix(case: str, rounds: Mapping[str, object]) -> str:
+    return f" {case}" if len(rounds) > 1 else ""
+
+
+_Row = TypeVar("_Row")
+
+
+def latency_bars(title: str, latencies: Iterable[tuple[str, LatencyUs]]) -> Bars:
+    """Medians, each with a line to its 99th percentile."""
+    return Bars(
+        title,
+        "us",
+        [
+            Bar(name, each.p50, name, each.p50, each.p99, f", p99 {number(each.p99)}")
+            for name, each in latencies
+        ],
+        "Median, and a line to the 99th percentile; microseconds, shorter is better.",
+    )
+
+
+def step_cells(step: StepMs) -> list[str]:
+    return [number(step.p50), number(step.p90), number(step.min)]
+
+
+def step_bars(title: str, steps: Iterable[tuple[str, StepMs]]) -> Bars:
+    return Bars(
+        title,
+        "ms",
+        [Bar(name, step.p50, name, low=step.min, high=step.p90) for name, step in steps],
+        "Median, and a line from the fastest to the 90th percentile; shorter is better.",
+    )
+
+
+def by_case(results: Sequence[_Row]) -> list[tuple[str, list[_Row]]]:
+    """The results of each case, in the order in which the cases first come."""
+    cases: dict[str, list[_Row]] = {}
+    for result in results:
+        cases.setdefault(result.case, []).append(result)  # type: ignore[attr-defined]
+    return list(cases.items())
+
+
+def compared(ratios: Mapping[str, Ratio], does: str) -> str:
+    """ "grpc++ takes small steps 2.80 (tiny) and 5.24 (many) times as fast as grpc."."""
+    of_side: dict[str, list[str]] = {}
+    for name, ratio in ratios.items():
+        first, _, second = name.partition("/")
+        against, _, case = second.partition(" ")
+        if against == "grpc" and not case.startswith("fused"):
+            text = f"{ratio.value:.2f}" + (f" ({case})" if case else "")
+            of_side.setdefault(first, []).append(text)
+    clauses = [f"{first} {' and '.join(texts)} times" for first, texts in of_side.items()]
+    if not clauses:
+        return ""
+    first = next(iter(of_side))
+    clauses[0] = clauses[0].replace(first, f"{first} {does}", 1) + " as fast as grpc"
+    return ", ".join(clauses) + "."
+
+
+def section(record: Record[Result], *, follows_others: bool = False) -> Section:
+    """The record as people read it.
+
+    Args:
+        record: of any experiment.
+        follows_others: the load before it was that of our own experiments.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    if not record.results:
+        raise ValueError("a record without a result")
+    kind = type(record.results[0])
+    shown = kind.section(record)
+    return dataclasses.replace(
+        shown,
+        tables=[*shown.tables, *ratio_table(record.ratios)],
+        notes=[*shown.notes, *lab_notes(record.lab), *noise_notes(record.noise)],
+        warnings=[
+            *([] if follows_others else noise_warnings(record.noise, record.host)),
+            *doubts(record.ratios, kind.more_rounds_by),
+        ],
+    )

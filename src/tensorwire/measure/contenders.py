@@ -1,0 +1,95 @@
+"""Who takes part in a comparison: protocols, and how their tasks are set up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorwire.errors import UsageError
+
+PROTOCOLS = ("grpc", "grpc++")
+
+
+TRANSPORTS = ("auto", "tcp", "memory")
+
+
+def parse_protocols(text: str) -> tuple[str, ...]:
+    """The protocols of "grpc,grpc++", in that order.
+
+    Raises:
+        UsageError: one is unknown, named twice, or there is none.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in PROTOCOLS:
+            raise UsageError(f"unknown protocol {name!r}: --protocols takes grpc, grpc++ or both")
+    if not names:
+        raise UsageError("--protocols names no protocol: give grpc, grpc++ or grpc,grpc++")
+    if len(set(names)) != len(names):
+        raise UsageError(f"--protocols {text} names a protocol twice")
+    return names
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the tasks of a protocol are set up.
+
+    `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT, `checksum` as
+    TENSORWIRE_CHECKSUM.
+    """
+
+    tensor_fuse: bool = False
+    transport: str = "auto"
+    checksum: bool = False
+
+    def task_environment(self) -> dict[str, str]:
+        # Benchmarks of the way between tasks leave accelerators alone.
+        return {
+            "TENSORWIRE_TRANSPORT": self.transport,
+            "TENSORWIRE_CHECKSUM": str(int(self.checksum)),
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A protocol as it takes part in a comparison."""
+
+    protocol: str
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        """As tables and ratios call it: "grpc++ fused"."""
+        return side_name(self.protocol, self.setting.tensor_fuse)
+
+
+def side_name(protocol: str, tensor_fuse: bool) -> str:
+    """What a side of a comparison is called: "grpc", "grpc++ fused"."""
+    return f"{protocol} fused" if tensor_fuse else protocol
+
+
+def contenders(protocols: Sequence[str], setting: Setting) -> tuple[Contender, ...]:
+    """Each protocol with its tensors sent singly, which is what a stock TensorFlow does.
+
+    Where `setting` asks for fusion the last one takes part once more, with it.
+    """
+    single = dataclasses.replace(setting, tensor_fuse=False)
+    chosen = [Contender(protocol, single) for protocol in protocols]
+    if setting.tensor_fuse:
+        chosen.append(Contender(protocols[-1], setting))
+    return tuple(chosen)
+
+
+PAIRS = (
+    ("grpc++", "grpc"),
+    ("grpc++ fused", "grpc"),
+    ("grpc++ fused", "grpc++"),
+    ("grpc fused", "grpc"),
+    ("grpc++", "grpc fused"),
+)
+"""Contenders' names, the one that should be faster first, in the order in which they are shown."""
+
+
+DEFAULT_SETTING = Setting()

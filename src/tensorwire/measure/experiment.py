@@ -1,0 +1,163 @@
+"""An experiment: sides that take turns at its cases, and the record of what they took.
+
+Every side runs as long as the experiment, and all of them start before the first one is measured.
+In each round of a case every side runs a block of steps, one side after the other. Whatever else
+the machine does meanwhile meets all sides alike, so their ratios hold where their times do not.
+Cases that are read side by side take turns within each round, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from tensorwire.measure.comparison import by_side_and_case, compare_cases
+from tensorwire.measure.contenders import PAIRS
+from tensorwire.measure.noise import NoiseWatch
+from tensorwire.measure.record import LabDocument, Record, Result
+from tensorwire.measure.statistics import Rounds
+from tensorwire.measure.tasks import Watcher
+
+What = TypeVar("What")
+SomeResult = TypeVar("SomeResult", bound=Result)
+
+
+@dataclass(frozen=True)
+class Case(Generic[What]):
+    """What all sides do in some rounds."""
+
+    name: str
+    what: What
+    steps: Sequence[int | None]
+    """How many in each round; None: as many as the side found to fill a round in its warm-up."""
+
+
+class Side(ABC, Generic[What, SomeResult]):
+    """One of those that are compared. A context manager: its processes, if any, end with it."""
+
+    name: str
+    """As tables and ratios call it."""
+    tensorflow: str | None = None
+    """The version that it uses, once it has started."""
+
+    def __enter__(self) -> Any:
+        """Starts what it needs, and does not wait for it."""
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Ends what it started."""
+
+    def wait_started(self, watcher: Watcher) -> None:
+        """Returns when it can be measured."""
+
+    def takes_part(self, what: What) -> bool:
+        """Whether it is measured in this case."""
+        return True
+
+    def warm_up(self, what: What) -> None:
+        """Runs steps that do not count."""
+
+    @abstractmethod
+    def block(self, what: What, steps: int | None) -> Sequence[float]:
+        """Runs so many steps; seconds of each, or of one in the mean."""
+
+    def verify(self, what: What) -> None:
+        """Raises TensorwireError unless the steps did what they should have done."""
+
+    def result(self, case: Case[What], rounds: Rounds) -> SomeResult | None:
+        """Its row of the record; None: it has none."""
+        return None
+
+    def ceiling_mb_per_s(self, case: Case[What], rounds: Rounds) -> float | None:
+        """MB/s (10^6 bytes), if it is a ceiling of what the others can reach."""
+        return None
+
+
+def measure(
+    command: str,
+    sides: Sequence[Side[What, SomeResult]],
+    cases: Sequence[Case[What]],
+    watcher: Watcher,
+    *,
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+    lab: LabDocument | None = None,
+    back_and_forth: bool = False,
+    cases_take_turns: bool = False,
+) -> Record[SomeResult]:
+    """Measures; `watcher.advance` is called once for each round of each case.
+
+    With one case a ratio is called "grpc++/grpc"; with several, "grpc++/grpc tiny" and so on.
+
+    Args:
+        pairs: sides' names, the one that should be faster first.
+        lab: the hosts in a box, as the record has them.
+        back_and_forth: the sides take turns A B, B A, and not A B, A B.
+        cases_take_turns: a round has a block of each case, and not all rounds of a case come before
+            those of the next. The cases have equally many rounds.
+
+    Raises:
+        TensorwireError: a task failed or did not answer in time.
+    """
+    noise = NoiseWatch()
+    rounds: dict[str, dict[str, list[Sequence[float]]]] = {}
+    results: list[SomeResult] = []
+    ceilings: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        watcher.activity("starting the tasks")
+        for side in sides:
+            stack.enter_context(side)
+        for side in sides:
+            side.wait_started(watcher)
+        for group in [cases] if cases_take_turns else [[case] for case in cases]:
+            prefix = f"{group[0].name}: " if len(group) < len(cases) else ""
+            rounds |= _take_turns(group, sides, watcher, prefix, back_and_forth)
+        for case in cases:
+            for side in sides:
+                if side.name not in rounds[case.name]:
+                    continue
+                of_side = rounds[case.name][side.name]
+                if (row := side.result(case, of_side)) is not None:
+                    results.append(row)
+                if (rate := side.ceiling_mb_per_s(case, of_side)) is not None:
+                    ceilings[side.name] = rate
+        tensorflow = next((side.tensorflow for side in sides if side.tensorflow), None)
+    return Record(
+        command=command,
+        tensorflow=tensorflow,
+        results=results,
+        ratios=compare_cases(rounds, pairs),
+        ceilings=ceilings,
+        noise=noise.seen(by_side_and_case(rounds)),
+        lab=lab,
+    )
+
+
+def _take_turns(
+    cases: Sequence[Case[What]],
+    sides: Sequence[Side[What, SomeResult]],
+    watcher: Watcher,
+    prefix: str,
+    back_and_forth: bool,
+) -> dict[str, dict[str, list[Sequence[float]]]]:
+    """Seconds by case and side; a round has a block of each case on each side."""
+    taking_part = [(case, [s for s in sides if s.takes_part(case.what)]) for case in cases]
+    rounds: dict[str, dict[str, list[Sequence[float]]]] = {
+        case.name: {side.name: [] for side in of_case} for case, of_case in taking_part
+    }
+    watcher.activity(f"{prefix}warming up")
+    for case, of_case in taking_part:
+        for side in of_case:
+            side.warm_up(case.what)
+    watcher.activity(f"{prefix}measuring")
+    for number, steps_of_cases in enumerate(zip(*(case.steps for case in cases), strict=True)):
+        for (case, of_case), steps in zip(taking_part, steps_of_cases, strict=True):
+            for side in reversed(of_case) if back_and_forth and number % 2 else of_case:
+                rounds[case.name][side.name].append(side.block(case.what, steps))
+            watcher.advance()
+    for case, of_case in taking_part:
+        for side in of_case:
+            side.verify(case.what)
+    return rounds

@@ -1,0 +1,36 @@
+"""What else the machine does while it measures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import psutil
+
+from tensorwire.measure import statistics
+from tensorwire.measure.record import Noise
+
+
+class NoiseWatch:
+    """Make one where a measurement begins, and ask it where it ends."""
+
+    def __init__(self) -> None:
+        self._load, _, _ = os.getloadavg()
+        self._times = psutil.cpu_times()
+
+    def seen(self, rounds: Mapping[str, statistics.Rounds]) -> Noise:
+        """The noise so far; `rounds` are those of each side."""
+        load, _, _ = os.getloadavg()
+        now = psutil.cpu_times()
+        # Guests' time is in user's too.
+        fields = [name for name in now._fields if not name.startswith("guest")]
+        total_s = sum(getattr(now, name) - getattr(self._times, name) for name in fields)
+        stolen_s = now.steal - self._times.steal
+        return Noise(
+            load_start=self._load,
+            load_end=load,
+            steal=stolen_s / total_s if total_s > 0 else 0.0,
+            scatter={
+                name: statistics.scatter(each) for name, each in rounds.items() if len(each) > 1
+            },
+        )

@@ -1,0 +1,270 @@
+"""What a benchmark found, as plain data, and the JSON that scripts read.
+
+The JSON is an interface: fields are added, never renamed. Sizes are in MB and GB of 10^6 and 10^9
+bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+
+import tensorwire
+from tensorwire.dataclass_json import from_document, to_document
+from tensorwire.errors import TensorwireError
+from tensorwire.files import write_whole
+from tensorwire.measure.section import Section
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that measured."""
+
+    cpu: str
+    cores: int
+    """Cores that this process may use."""
+    kernel: str
+
+    @staticmethod
+    def here() -> Machine:
+        cpu = platform.machine()
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                cpu = value.strip()
+                break
+        return Machine(cpu=cpu, cores=len(os.sched_getaffinity(0)), kernel=platform.release())
+
+
+@dataclass(frozen=True)
+class StepMs:
+    """How long a step took, in milliseconds, over every measured step."""
+
+    p50: float
+    p90: float
+    min: float
+
+
+@dataclass(frozen=True)
+class LatencyUs:
+    """How long a request took, in microseconds, over every measured request."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The one number of a result by which several runs are compared."""
+
+    of: str
+    """With all that makes it comparable: "one ps, 64 clients, 4096 bytes"."""
+    side: str
+    value: float
+    unit: str
+    more_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Result(ABC):
+    """What was measured of one side in one case. Each experiment derives a dataclass of its own.
+
+    A record of one of its `commands` is read as that class.
+    """
+
+    commands: ClassVar[tuple[str, ...]] = ()
+    more_rounds_by: ClassVar[str] = "--rounds and --iters"
+    """The options that make ratios firmer."""
+
+    def __init_subclass__(cls) -> None:
+        for command in cls.commands:
+            _RESULT_TYPES[command] = cls
+
+    @property
+    @abstractmethod
+    def metric(self) -> Metric:
+        """For tables of several runs."""
+
+    @staticmethod
+    @abstractmethod
+    def section(record: Record[Any]) -> Section:
+        """A record of these results as people read it, without what all records have in common."""
+
+    @staticmethod
+    def details(record: Record[Any]) -> Sequence[Section]:
+        """What a page has below the section."""
+        return ()
+
+
+_RESULT_TYPES: dict[str, type[Result]] = {}
+
+
+class LabDocument(TypedDict):
+    """The hosts in a box as a record has them: `LabSettings.document`, and what came of it.
+
+    Of rate, delay and CPUs one value where all hosts have the same, else one for each.
+    """
+
+    hosts: int
+    rate_mbit_per_s: float | list[float | None] | None
+    delay_us: float | list[float | None] | None
+    cpus: float | list[float | None] | None
+    network: bool
+    """Whether there was a link."""
+    notes: list[str]
+    """What was asked for and is not so."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast one side is as the other."""
+
+    value: float
+    """Ratio of the medians over the rounds; above 1: the first is faster."""
+    interval: tuple[float, float] | None = None
+    """Where it would be found in 95 of 100 such measurements; None: one round cannot say."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What else the machine did during a measurement, and how much the rounds differ."""
+
+    load_start: float
+    """Load average of the minute before: the work of others."""
+    load_end: float
+    """Load average at the end: ours is in it."""
+    steal: float
+    """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to others."""
+    scatter: Mapping[str, float]
+    """For each side, the quartile distance of its rounds over their median."""
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Known = TypeVar("Known")
+Result_co = TypeVar("Result_co", bound=Result, covariant=True)
+
+
+@dataclass(frozen=True)
+class Record(Generic[Result_co]):
+    """One call of a measuring command.
+
+    `ratios` has a key "a/b" for each comparison; above 1 always means that a is faster.
+    `ceilings` has MB/s of what the machine does without TensorFlow: "tcp", "memcpy", "iperf3".
+    """
+
+    command: str
+    tensorflow: str | None
+    """Its version; None where it takes no part."""
+    results: Sequence[Result_co]
+    ratios: Mapping[str, Ratio]
+    version: str = field(default_factory=lambda: tensorwire.__version__)
+    host: Machine = field(default_factory=Machine.here)
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+    noise: Noise | None = None
+    lab: LabDocument | None = None
+    """None outside a lab."""
+    time: str = field(default_factory=_now)
+    """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
+
+    def document(self) -> dict[str, Any]:
+        """What its JSON says, in the order in which people read it."""
+        document: dict[str, Any] = {
+            "command": self.command,
+            "version": self.version,
+            "tensorflow": self.tensorflow,
+            "host": dataclasses.asdict(self.host),
+            "time": self.time,
+            "results": [dataclasses.asdict(result) for result in self.results],
+            "ratios": {name: ratio.value for name, ratio in self.ratios.items()},
+            "intervals": {
+                name: ratio.interval
+                for name, ratio in self.ratios.items()
+                if ratio.interval is not None
+            },
+            "ceilings": dict(self.ceilings),
+            "noise": None if self.noise is None else dataclasses.asdict(self.noise),
+        }
+        if self.lab is not None:
+            document["lab"] = dict(self.lab)
+        return document
+
+    def to_json(self) -> str:
+        """The record as JSON."""
+        return json_text(self.document())
+
+    @staticmethod
+    def from_json(text: str) -> Record[Result]:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            TensorwireError: the text is no such record.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise not_a_record(error) from error
+        return Record.from_document(document)
+
+    @staticmethod
+    def from_document(document: Any) -> Record[Result]:
+        """Reads what `document` gave, also where it lacks what older versions did not write.
+
+        Raises:
+            TensorwireError: it is no such record.
+        """
+        try:
+            result_type: Any = _RESULT_TYPES[document["command"]]
+            intervals = document.get("intervals", {})
+            time = document.get("time", "")
+            if not document["results"] or not isinstance(time, str):
+                raise ValueError("it has no results, or a time that is none")
+            return Record(
+                command=document["command"],
+                version=document["version"],
+                tensorflow=document["tensorflow"],
+                host=from_document(Machine, document["host"]),
+                results=[from_document(result_type, entry) for entry in document["results"]],
+                ratios={
+                    name: from_document(Ratio, {"value": value, "interval": intervals.get(name)})
+                    for name, value in document["ratios"].items()
+                },
+                ceilings=from_document(dict[str, float], document.get("ceilings", {})),
+                noise=_optional(Noise, document.get("noise")),
+                lab=_optional(LabDocument, document.get("lab")),
+                time=time,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise not_a_record(error) from error
+
+    def write(self, path: Path) -> None:
+        """Writes the JSON to `path`, whole or not at all.
+
+        Raises:
+            TensorwireError: the file cannot be written.
+        """
+        write_whole(path, self.to_json())
+
+
+def not_a_record(error: Exception) -> TensorwireError:
+    """What to raise where a text is no record because of `error`."""
+    return TensorwireError(f"this is no record of a benchmark: {error!r}")
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """JSON as records are written: a line a field, floats with six significant digits."""
+    return json.dumps(to_document(document), indent=1) + "\n"
+
+
+def _optional(kind: type[Known], document: Any) -> Known | None:
+    return None if document is None else from_document(kind, document)

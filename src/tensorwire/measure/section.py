@@ -1,0 +1,117 @@
+"""What a report is made of: plain data that the terminal and the page both show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text."""
+
+    title: str
+    columns: Sequence[str]
+    groups: Sequence[Sequence[Sequence[str]]]
+    """Rows that belong together, with a line between one group and the next."""
+    text_columns: int = 1
+    """Number of columns at the left that contain words; the others contain numbers."""
+
+    @property
+    def rows(self) -> list[Sequence[str]]:
+        return [row for group in self.groups for row in group]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure of `Bars`; `low` and `high` are the ends of a line over it."""
+
+    label: str
+    value: float
+    series: str
+    """What decides its colour: the name of a side, so that it is the same in every chart."""
+    low: float | None = None
+    high: float | None = None
+    more: str = ""
+    """What stands after its figure."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Lengths from zero, side by side."""
+
+    title: str
+    unit: str
+    bars: Sequence[Bar]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class WaterfallStage:
+    """One figure of a `Waterfall`: what is left of `before` at this stage; the rest is lost."""
+
+    label: str
+    value: float
+    series: str
+    before: float | None = None
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """What is left from stage to stage, and what each stage loses."""
+
+    title: str
+    unit: str
+    stages: Sequence[WaterfallStage]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The points (x, y) of one side."""
+
+    series: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves; both axes are logarithmic."""
+
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    caption: str = ""
+    over: str = "bytes"
+    """What x counts: "bytes", "workers"."""
+
+
+Chart = Bars | Waterfall | Lines
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report: what it says in a sentence, then pictures, then the figures."""
+
+    title: str
+    headline: str = ""
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    """What a reader must know before believing the figures."""
+    warnings: Sequence[str] = ()
+    """Why some of them should not be believed."""
+    is_detail: bool = False
+    """On a page it is folded."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page."""
+
+    title: str
+    facts: Sequence[str]
+    """Where and with what it was measured."""
+    sections: Sequence[Section]
+    headlines: Sequence[str] = ()
+    """What was found, the most important first."""

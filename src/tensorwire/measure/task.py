@@ -1,0 +1,42 @@
+"""What a task of an experiment is; `task_host` is the process that it runs in."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tensorwire.lab.channel import Message
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class HostedTask:
+    """A process that answers the requests of the one that started it.
+
+    The constructor gets the fields of the first message. A request is a method marked with
+    `request`: it gets the fields of its message, checked against its annotations, and returns the
+    answer, or yields several.
+    """
+
+    def ready(self) -> Message:
+        """The answer to the first message."""
+        return {}
+
+
+def request(method: Method) -> Method:
+    """Marks a method of a HostedTask that its starter may call."""
+    method.is_request = True  # type: ignore[attr-defined]
+    return method
+
+
+def used_cpu_s() -> float:
+    """CPU seconds of every thread of this process, user and system."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def thread_count() -> int:
+    """Threads of this process, those of native code included."""
+    return len(list(Path("/proc/self/task").iterdir()))

@@ -1,0 +1,104 @@
+"""The process of every task: `python -m tensorwire.measure.task_host MODULE:CLASS`.
+
+The class is a `HostedTask`. The process that started this one asks by JSON messages
+(`lab.channel`): the first is the task's setup, every other {"do": a request of the task, its
+arguments}. An error that a
+user can do something about, or one of TensorFlow's, is answered by {"error": text} and ends the
+process with status 1; any other ends it with its traceback in the log. The process also ends when
+its starter closes the channel, whatever the task does at that moment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tensorwire.dataclass_json import arguments_of
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.measure.task import HostedTask
+
+
+def task_type(name: str) -> type[HostedTask]:
+    """The class that MODULE:CLASS names.
+
+    Raises:
+        ValueError: it names no HostedTask.
+    """
+    module, _, class_name = name.partition(":")
+    found = getattr(importlib.import_module(module), class_name, None)
+    if not (isinstance(found, type) and issubclass(found, HostedTask)):
+        raise ValueError(f"{name} is no task")
+    return found
+
+
+def answers(task: HostedTask, message: Message) -> Iterator[Message]:
+    """The answers to a request, as the task gives them.
+
+    Raises:
+        ValueError, TypeError: the task has no such request, or it takes other arguments.
+    """
+    fields = dict(message)
+    name = fields.pop("do", None)
+    method: Callable[..., Any] | None = getattr(task, str(name), None)
+    if not getattr(method, "is_request", False) or method is None:
+        raise ValueError(f"{type(task).__name__} has no request {name!r}")
+    answer = method(**arguments_of(method, fields))
+    if isinstance(answer, dict):
+        yield answer
+    else:
+        yield from answer
+
+
+def first_line(error: Any) -> str:
+    """What a user needs of an error of TensorFlow's."""
+    # A session puts the lines of the script that made the node before it; under that is the error
+    # as the runtime gave it.
+    while hasattr(error.__context__, "message"):
+        error = error.__context__
+    # TensorFlow rules a line of "=" above the errors of several tasks.
+    lines = [line.strip() for line in str(error.message).splitlines() if line.strip(" =")]
+    return lines[0] if lines else type(error).__name__
+
+
+def _read(end: TaskEnd, messages: queue.SimpleQueue[Message]) -> None:
+    while (message := end.receive()) is not None:
+        messages.put(message)
+    os._exit(0)  # threads of TensorFlow's would wait for tasks that may have gone
+
+
+def _serve(end: TaskEnd, name: str) -> None:
+    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(end, messages), daemon=True).start()
+    setup = messages.get()
+    kind = task_type(name)
+    task = kind(**arguments_of(kind.__init__, setup))
+    end.send(task.ready())
+    while True:
+        for answer in answers(task, messages.get()):
+            end.send(answer)
+
+
+def main(name: str) -> None:
+    end = TaskEnd()
+    try:
+        _serve(end, name)
+    except TensorwireError as error:
+        traceback.print_exc()
+        end.send({"error": str(error)})
+    except Exception as error:
+        traceback.print_exc()
+        if hasattr(error, "error_code"):  # TensorFlow's
+            end.send({"error": f"{type(error).__name__}: {first_line(error)}"})
+    sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

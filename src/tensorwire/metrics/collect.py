@@ -1,0 +1,86 @@
+"""The metrics of this process: what the plug-in counted, and what the system knows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tensorwire.metrics.breakdown import TOTALS
+from tensorwire.metrics.task_metrics import TaskMetrics
+
+_CGROUPS = Path("/proc/self/cgroup")
+_MOUNTS = Path("/proc/self/mounts")
+
+
+def usable_cores() -> float:
+    """Cores that this process may use: its CPU set or its control group's quota, if less.
+
+    A quota is what Kubernetes makes of `limits.cpu`; all processes of the group share it.
+    """
+    return min(float(len(os.sched_getaffinity(0))), *_quotas(), float("inf"))
+
+
+def _quotas() -> Iterator[float]:
+    """Quotas of its group and of all groups above it, in cores."""
+    for group, mount in _groups():
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+                yield _quota(folder)
+            if folder == mount:
+                break
+
+
+def _groups() -> Iterator[tuple[Path, Path]]:
+    """The groups of this process that may have CPU quotas, each with where its kind is mounted."""
+    own: dict[str, str] = {}
+    for line in _CGROUPS.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
+    for line in _MOUNTS.read_text().splitlines():
+        _, mount, kind, options = line.split()[:4]
+        if kind == "cgroup" and "cpu" in options.split(",") and "cpu" in own:
+            yield Path(mount + own["cpu"]), Path(mount)
+        elif kind == "cgroup2" and "" in own:
+            yield Path(mount + own[""]), Path(mount)
+
+
+def _quota(folder: Path) -> float:
+    """Raises OSError or ValueError where the group has none."""
+    if (folder / "cpu.max").exists():
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)  # ValueError: "max"
+    quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+    if quota_us <= 0:
+        raise ValueError("no quota")
+    return quota_us / int((folder / "cpu.cfs_period_us").read_text())
+
+
+Source = Callable[[], TaskMetrics]
+
+
+def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
+    """What reads this process's figures; `stats` is `tensorwire.tf.stats`."""
+    process = psutil.Process()
+
+    def collect() -> TaskMetrics:
+        with process.oneshot():
+            cpu = process.cpu_times()
+            record = {
+                "host": socket.gethostname(),
+                "pid": process.pid,
+                "cores": usable_cores(),
+                "at_s": time.time(),
+                "cpu_s": cpu.user + cpu.system,
+                "rss_bytes": process.memory_info().rss,
+            }
+        return TaskMetrics.from_json({**stats(), "process": record, "steps": asdict(TOTALS.now())})
+
+    return collect

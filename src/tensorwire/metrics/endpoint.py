@@ -1,0 +1,211 @@
+"""Serves a task's figures over HTTP: ``/metrics`` for Prometheus, ``/figures`` as JSON.
+
+Off unless a port or a Unix socket is asked for, by `serve` or by the environment; on loopback
+unless another address is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tensorwire.errors import TensorwireError
+from tensorwire.metrics import observed_job
+from tensorwire.metrics.collect import Source
+
+PORT_VARIABLE = "TENSORWIRE_METRICS_PORT"
+"""0: any free one."""
+HOST_VARIABLE = "TENSORWIRE_METRICS_HOST"
+SOCKET_VARIABLE = "TENSORWIRE_METRICS_SOCKET"
+"""A path, or a folder in which each process makes one of its own."""
+
+LOOPBACK = "127.0.0.1"
+_log = logging.getLogger("tensorwire")
+
+
+class Endpoint:
+    """What `serve` started."""
+
+    def __init__(self, server: socketserver.BaseServer, address: str) -> None:
+        self.address = address
+        """ "host:port" or "unix:PATH"."""
+        self._server = server
+        self._thread = threading.Thread(
+            target=server.serve_forever, name="tensorwire-figures", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops serving; a Unix socket's file goes."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(
+    source: Source,
+    *,
+    port: int | None = None,
+    host: str = LOOPBACK,
+    socket_path: Path | None = None,
+) -> Endpoint:
+    """Serves what `source` returns, in a thread: at a TCP port (0: a free one) or a Unix socket.
+
+    Raises:
+        TensorwireError: the port or the path cannot be had; says why.
+    """
+    if (port is None) == (socket_path is None):
+        raise ValueError("an endpoint is at a port or at a socket")
+    if socket_path is not None:
+        return _serve_socket(source, socket_path)
+    assert port is not None
+    try:
+        server = _server_class(host)((host, port), _handler(source))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TensorwireError(
+            f"cannot serve figures at {host}:{port} ({reason}); "
+            f"name another port with {PORT_VARIABLE}, or 0 for any"
+        ) from None
+    bound = server.server_address[1]
+    return Endpoint(server, f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}")
+
+
+def start_from_environment(
+    stats: Callable[[], Mapping[str, Any]], await_task: Callable[[], None]
+) -> None:
+    """Where the environment asks for an endpoint, opens and announces it once there is a task.
+
+    Args:
+        stats: `tensorwire.tf.stats`.
+        await_task: returns when this process is a task. What only starts tasks, or loads their
+            data, must not take their port.
+
+    Whatever fails is a line in the log: a training must not end for it.
+    """
+    if not (os.environ.get(PORT_VARIABLE) or os.environ.get(SOCKET_VARIABLE)):
+        return
+
+    def start() -> None:
+        await_task()
+        from tensorwire.metrics.collect import source
+
+        try:
+            address = serve(source(stats), **_wanted(os.environ)).address
+        except TensorwireError as error:
+            _log.warning("tensorwire: %s", error)
+            return
+        _log.info("tensorwire: figures are served at %s", address)
+        try:
+            observed_job.announce(address)
+        except (OSError, TensorwireError) as error:
+            _log.warning(
+                "tensorwire: this task is not announced to `tensorwire top` (%s); "
+                "it can be named: --endpoints %s",
+                error,
+                address,
+            )
+
+    threading.Thread(target=start, name="tensorwire-endpoint", daemon=True).start()
+
+
+def _wanted(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `serve` that the environment asks for."""
+    named = environment.get(SOCKET_VARIABLE)
+    if named:
+        path = Path(named).expanduser().absolute()
+        return {"socket_path": path / f"{os.getpid()}.sock" if path.is_dir() else path}
+    text = environment.get(PORT_VARIABLE, "")
+    if not text.isdecimal() or int(text) > 65535:
+        raise TensorwireError(f"{PORT_VARIABLE}={text} is no port: 0 to 65535")
+    return {"port": int(text), "host": environment.get(HOST_VARIABLE) or LOOPBACK}
+
+
+def _server_class(host: str) -> type[ThreadingHTTPServer]:
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        # Two processes that share a port would share its scrapes.
+        allow_reuse_port = False
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def server_bind(self) -> None:
+            # Not HTTPServer's, which asks the name service who we are and may wait for it.
+            socketserver.TCPServer.server_bind(self)
+
+    return Server
+
+
+class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+def _serve_socket(source: Source, path: Path) -> Endpoint:
+    try:
+        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(path))
+            raise OSError("another process serves there")
+        path.unlink(missing_ok=True)  # of a process that was killed
+        server = _UnixServer(str(path), _handler(source))
+    except OSError as error:
+        raise TensorwireError(
+            f"cannot serve figures at {path} ({error.strerror or error}); "
+            f"let {SOCKET_VARIABLE} name another path, or a folder"
+        ) from None
+    path.chmod(0o600)
+    pid = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:
+            path.unlink(missing_ok=True)
+
+    atexit.register(remove)
+    return Endpoint(server, f"unix:{path}")
+
+
+def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # seconds, for who connects and says nothing
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._metrics()
+            elif path == "/figures":
+                body = json.dumps(source().to_json()).encode()
+                self._answer(200, "application/json", body)
+            else:
+                self._answer(404, "text/plain", b"there are /metrics and /figures\n")
+
+        def _metrics(self) -> None:
+            try:
+                from tensorwire.metrics import prometheus
+            except ImportError:
+                self._answer(501, "text/plain", b"prometheus-client is missing: pip install it\n")
+                return
+            self._answer(200, prometheus.CONTENT_TYPE, prometheus.exposition(source))
+
+        def _answer(self, status: int, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """A scrape every few seconds is no news."""
+
+        def address_string(self) -> str:
+            return str(self.client_address)  # of a Unix socket it is no pair
+
+    return Handler

@@ -1,0 +1,202 @@
+"""Finds the running tasks of this user, and reads their metrics from their endpoints."""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.metrics.rates import JobRates, job_rates
+from tensorwire.metrics.task_metrics import TaskMetrics
+
+FOLDER_VARIABLE = "TENSORWIRE_RUNTIME"
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A process of this user that serves its figures."""
+
+    pid: int
+    started_s: float
+    """When the process started: a number may be another process's by now."""
+    address: str
+    """ "host:port" or "unix:PATH"."""
+
+
+def folder() -> Path:
+    """Where announcements are; it need not be there."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "tensorwire"
+    return Path(tempfile.gettempdir()) / f"tensorwire-{os.getuid()}"
+
+
+def announce(address: str) -> None:
+    """Lets this user's other processes know where this one serves its figures, until it ends.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+        TensorwireError: it belongs to somebody else.
+    """
+    where = folder()
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(where)
+    pid = os.getpid()
+    record = {"pid": pid, "started_s": psutil.Process(pid).create_time(), "address": address}
+    file = where / f"{pid}.json"
+    partial = where / f".{pid}.json"  # readers see all of it or nothing
+    partial.write_text(json.dumps(record), encoding="utf-8")
+    partial.replace(file)
+
+    def withdraw() -> None:
+        if os.getpid() == pid:  # not in a child that has inherited this
+            file.unlink(missing_ok=True)
+
+    atexit.register(withdraw)
+
+
+def discover() -> list[Announcement]:
+    """The processes that announced themselves and still run, oldest first.
+
+    Raises:
+        TensorwireError: the folder belongs to another user.
+    """
+    where = folder()
+    if not where.is_dir():
+        return []
+    _check_owner(where)
+    found = []
+    for file in where.glob("[0-9]*.json"):
+        try:
+            record = Announcement(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue  # it went away, or another version's
+        if _runs(record):
+            found.append(record)
+        else:
+            file.unlink(missing_ok=True)  # its process was killed
+    return sorted(found, key=lambda record: (record.started_s, record.pid))
+
+
+def _check_owner(where: Path) -> None:
+    if where.stat().st_uid != os.getuid():
+        raise TensorwireError(
+            f"{where}, where tasks announce themselves, belongs to another user; "
+            f"let {FOLDER_VARIABLE} name a folder of your own"
+        )
+
+
+def _runs(record: Announcement) -> bool:
+    try:
+        return abs(psutil.Process(record.pid).create_time() - record.started_s) < 1.0
+    except psutil.NoSuchProcess:
+        return False
+
+
+TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What came of asking one endpoint: figures, or why there are none."""
+
+    address: str
+    figures: TaskMetrics | None
+    error: str = ""
+
+
+def check_address(address: str) -> str:
+    """The address as it is.
+
+    Raises:
+        UsageError: it is neither HOST:PORT nor unix:PATH.
+    """
+    host, _, port = address.rpartition(":")
+    if address.startswith("unix:/") or (host and port.isdecimal() and int(port) < 65536):
+        return address
+    raise UsageError(f"{address!r} is no endpoint: HOST:PORT or unix:PATH")
+
+
+def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
+    """Asks one endpoint ("host:port" or "unix:PATH")."""
+    connection = _connect(address, timeout_s)
+    try:
+        connection.request("GET", "/figures")
+        reply = connection.getresponse()
+        body = reply.read()
+        if reply.status != 200:
+            return Fetched(address, None, f"it is no endpoint of tensorwire (HTTP {reply.status})")
+        return Fetched(address, TaskMetrics.from_json(json.loads(body)))
+    except (OSError, http.client.HTTPException) as error:
+        return Fetched(address, None, getattr(error, "strerror", None) or str(error) or "no answer")
+    except (ValueError, TypeError, AttributeError) as error:
+        return Fetched(address, None, f"it sent no figures ({error})")
+    finally:
+        connection.close()
+
+
+def fetch_all(addresses: Iterable[str], timeout_s: float = TIMEOUT_S) -> list[Fetched]:
+    """Asks all at once, so that one that hangs does not delay the others; keeps their order."""
+    wanted = list(addresses)
+    if not wanted:
+        return []
+    with ThreadPoolExecutor(max_workers=min(32, len(wanted))) as pool:
+        return list(pool.map(lambda address: fetch(address, timeout_s), wanted))
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    if address.startswith("unix:"):
+        return _UnixConnection(address.removeprefix("unix:"), timeout_s)
+    host, _, port = address.rpartition(":")
+    return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+
+
+class ObservedJob:
+    """The tasks at given endpoints, or those of this user on this host that announced theirs."""
+
+    def __init__(self, addresses: Sequence[str] | None = None) -> None:
+        self._named = list(addresses) if addresses is not None else None
+        self._last: list[TaskMetrics] = []
+
+    def addresses(self) -> list[str]:
+        """Where tasks are asked now; those that announce themselves come and go."""
+        if self._named is not None:
+            return self._named
+        return [found.address for found in discover()]
+
+    def figures(self) -> tuple[list[TaskMetrics], dict[str, str]]:
+        """What each task counted so far, and of those that do not say it, why."""
+        answers = fetch_all(self.addresses())
+        figures = [answer.figures for answer in answers if answer.figures is not None]
+        return figures, {a.address: a.error for a in answers if a.figures is None}
+
+    def look(self) -> JobRates:
+        """What tasks did since the last look; the first one has seen nothing yet."""
+        now, unreachable = self.figures()
+        rates = job_rates(self._last, now, unreachable)
+        self._last = now
+        return rates

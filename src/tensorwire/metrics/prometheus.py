@@ -1,0 +1,151 @@
+"""A task's figures as Prometheus metrics, by its conventions for names and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tensorwire.metrics.collect import Source
+from tensorwire.metrics.task_metrics import TaskMetrics, short_name
+
+MOST_TENSORS = 20
+"""Tensors with a metric of their own: those that moved most. More labels would be useless."""
+
+_BY_DIRECTION = ("task", "peer", "direction")
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsCollector(Collector):
+    """Reads the metrics again for each scrape."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        return metrics(self._source())
+
+
+def exposition(source: Source) -> bytes:
+    """What a scrape gets, as CONTENT_TYPE: the task's figures and its process's."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(MetricsCollector(source))
+    return generate_latest(registry)
+
+
+def metrics(figures: TaskMetrics) -> Iterator[Metric]:
+    """All metrics of one record. Tasks are labelled "ps:0"."""
+    yield from _peers(figures)
+    yield from _process(figures)
+    yield from _tensors(figures)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"tensorwire_{name}", text, labels=labels)
+
+
+def _peers(figures: TaskMetrics) -> Iterator[Metric]:
+    sent = _counter(
+        "peer_bytes",
+        "Moved between a task and a peer; memory is what one read in the other's.",
+        *("task", "peer", "direction", "way"),
+    )
+    frames = _counter("peer_frames", "Messages.", *_BY_DIRECTION)
+    syscalls = _counter("peer_syscalls", "System calls that moved bytes.", *_BY_DIRECTION)
+    tensors = _counter("peer_tensors", "Tensors.", *_BY_DIRECTION)
+    tensor_bytes = _counter("peer_tensor_bytes", "Bytes of tensors.", *_BY_DIRECTION)
+    connects = _counter("peer_connects", "Connections that were made.", "task", "peer")
+    damaged = _counter(
+        "peer_damaged_frames", "Messages whose checksum did not match.", "task", "peer"
+    )
+    waits = _counter(
+        "recv_wait_seconds",
+        "Summed over Recvs: the peer had not made the tensor (not_ready), or it was on its way.",
+        *("task", "peer", "reason"),
+    )
+    for peer in figures.peers:
+        ends = [short_name(peer.task), short_name(peer.peer)]
+        sent.add_metric([*ends, "out", "tcp"], peer.tx_bytes)
+        sent.add_metric([*ends, "in", "tcp"], peer.rx_bytes)
+        sent.add_metric([*ends, "out", "memory"], peer.lent_bytes)
+        sent.add_metric([*ends, "in", "memory"], peer.read_bytes)
+        for family, out, into in (
+            (frames, peer.tx_frames, peer.rx_frames),
+            (syscalls, peer.tx_syscalls, peer.rx_syscalls),
+            (tensors, peer.tx_tensors, peer.rx_tensors),
+            (tensor_bytes, peer.tx_tensor_bytes, peer.rx_tensor_bytes),
+        ):
+            family.add_metric([*ends, "out"], out)
+            family.add_metric([*ends, "in"], into)
+        connects.add_metric(ends, peer.connects)
+        damaged.add_metric(ends, peer.damaged_frames)
+        waits.add_metric([*ends, "not_ready"], peer.not_ready_us / 1e6)
+        waits.add_metric([*ends, "wire"], peer.wire_us / 1e6)
+    yield from (sent, frames, syscalls, tensors, tensor_bytes, connects, damaged, waits)
+
+
+def _process(figures: TaskMetrics) -> Iterator[Metric]:
+    tasks = GaugeMetricFamily(
+        "tensorwire_task_polling",
+        "1 where the reactors of a task spin instead of sleeping.",
+        labels=["task"],
+    )
+    for task in figures.tasks:
+        tasks.add_metric([short_name(task.task)], task.polling)
+    yield tasks
+
+    requests = _counter("requests", "What other tasks asked of this one.", "kind")
+    requests.add_metric(["recv_tensor"], figures.served_tensors)
+    requests.add_metric(["run_graph"], figures.run_graphs)
+    requests.add_metric(["eager"], figures.eager_calls)
+    yield requests
+    for name, text, value in (
+        ("recv_tensors", "Tensors wanted from other tasks.", figures.recv_tensors),
+        ("pushed_tensors", "Tensors that came without being asked for.", figures.pushed_tensors),
+        ("fused_messages", "Messages that tensor_fuse made.", figures.fused_messages),
+        ("fused_tensors", "Tensors that travelled in them.", figures.fused_tensors),
+        (
+            "recv_waiting_seconds",
+            "Time in which at least one Recv waited for another task.",
+            figures.recv_waiting_us / 1e6,
+        ),
+    ):
+        family = _counter(name, text)
+        family.add_metric([], value)
+        yield family
+
+    busy = _counter(
+        "reactor_busy_seconds", "Of a thread that moves bytes: not waiting.", "task", "reactor"
+    )
+    for reactor in figures.reactors:
+        busy.add_metric([short_name(reactor.task), str(reactor.index)], reactor.busy_us / 1e6)
+    yield busy
+
+    yield GaugeMetricFamily(
+        "tensorwire_pool_used_bytes", "Pooled memory in use.", figures.pool.used_bytes
+    )
+    yield GaugeMetricFamily(
+        "tensorwire_pool_kept_bytes", "Pooled memory that waits.", figures.pool.kept_bytes
+    )
+    blocks = _counter("pool_blocks", "Blocks that were used again, or made.", "result")
+    blocks.add_metric(["hit"], figures.pool.hits)
+    blocks.add_metric(["miss"], figures.pool.misses)
+    yield blocks
+
+
+def _tensors(figures: TaskMetrics) -> Iterator[Metric]:
+    family = _counter(
+        "tensor_bytes",
+        f"Of the {MOST_TENSORS} tensors that moved most.",
+        *("task", "peer", "direction", "tensor"),
+    )
+    named = [tensor for tensor in figures.tensors if tensor.name]
+    named.sort(key=lambda tensor: tensor.bytes, reverse=True)
+    for tensor in named[:MOST_TENSORS]:
+        ends = [short_name(tensor.task), short_name(tensor.peer)]
+        family.add_metric([*ends, tensor.direction, tensor.name], tensor.bytes)
+    yield family

@@ -1,0 +1,245 @@
+"""From two looks at a job to what its tasks did in between, and how evenly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorwire.metrics.task_metrics import FUSED, TaskMetrics, TensorMetrics
+
+UNEVEN = 1.5
+"""A task with so much more than the mean of its job is out of balance."""
+QUIET_BYTES_PER_S = 10e3
+QUIET_CORES = 0.1
+"""A job whose mean is below has nothing to share out."""
+
+
+@dataclass(frozen=True)
+class HotTensor:
+    """The variable, or else the tensor, of which a task moved most."""
+
+    name: str
+    """The variable's, where a task of the job knows whose the tensor is."""
+    bytes_per_s: float
+    share: float
+    """Share of all tensor bytes that the task moved, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class TaskRates:
+    """One task over one interval. A second is one of the task's host."""
+
+    task: str
+    """ "ps:0"."""
+    cluster: str
+    """The gRPC address of its cluster's first ps; "" where all tasks are of one cluster."""
+    host: str
+    pid: int
+    seconds: float
+    cores: float
+    """CPU seconds a second."""
+    rss_bytes: int
+    in_bytes_per_s: float
+    out_bytes_per_s: float
+    requests_per_s: float
+    """Tensors, parts of steps and operations that others had from it."""
+    waiting: float
+    """Share of the time in which a Recv waited for another task, 0 to 1."""
+    wire: float
+    """Share of what Recvs waited that was for the wire, and not for a producer, 0 to 1."""
+    reactor: float
+    """Share of the time in which its busiest communication thread was busy, 0 to 1."""
+    hot: HotTensor | None
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.in_bytes_per_s + self.out_bytes_per_s
+
+    @property
+    def job(self) -> str:
+        return self.task.partition(":")[0]
+
+    def scalars(self) -> dict[str, float]:
+        """Tags and values for TensorBoard."""
+        names = (
+            *("in_bytes_per_s", "out_bytes_per_s", "requests_per_s", "waiting", "wire"),
+            *("reactor", "cores", "rss_bytes"),
+        )
+        return {f"tensorwire/{name}": float(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """A task that has more of something than its job's other tasks."""
+
+    task: str
+    cluster: str
+    """As in `TaskRates`."""
+    what: str
+    """ "bytes" or "CPU"."""
+    over_mean: float
+    """What the task has, over the mean of its job."""
+    share: float
+    """Share of the job's total, 0 to 1."""
+    hot: HotTensor | None
+    """For "bytes": the tensor that it moves most."""
+
+
+@dataclass(frozen=True)
+class JobRates:
+    """What one look at a job shows."""
+
+    tasks: tuple[TaskRates, ...]
+    imbalances: tuple[Imbalance, ...]
+    unreachable: Mapping[str, str]
+    """Endpoint to why it has no figures."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def between(
+    before: TaskMetrics,
+    now: TaskMetrics,
+    variables: Mapping[str, str] | None = None,
+    cluster: str = "",
+) -> TaskRates | None:
+    """The rates of one process; None where the records are of two, or no time has passed.
+
+    `variables` names the variable of a tensor; `cluster` is as in `TaskRates`.
+    """
+    same = (before.process.host, before.process.pid) == (now.process.host, now.process.pid)
+    seconds = (now.clock_us - before.clock_us) / 1e6
+    if not same or seconds <= 0:
+        return None
+
+    def moved(out: bool) -> float:
+        def total(figures: TaskMetrics) -> int:
+            return sum(peer.out_bytes if out else peer.in_bytes for peer in figures.peers)
+
+        return max(0, total(now) - total(before)) / seconds
+
+    def waited(figures: TaskMetrics) -> tuple[int, int]:
+        peers = figures.peers
+        return sum(peer.not_ready_us for peer in peers), sum(peer.wire_us for peer in peers)
+
+    not_ready_us, wire_us = (a - b for a, b in zip(waited(now), waited(before), strict=True))
+    busy_before = {(r.task, r.index): r.busy_us for r in before.reactors}
+    busy = [r.busy_us - busy_before.get((r.task, r.index), 0) for r in now.reactors]
+    return TaskRates(
+        task=now.name,
+        cluster=cluster,
+        host=now.process.host,
+        pid=now.process.pid,
+        seconds=seconds,
+        cores=max(0.0, now.process.cpu_s - before.process.cpu_s) / seconds,
+        rss_bytes=now.process.rss_bytes,
+        in_bytes_per_s=moved(out=False),
+        out_bytes_per_s=moved(out=True),
+        requests_per_s=max(0, now.requests - before.requests) / seconds,
+        waiting=_share(now.recv_waiting_us - before.recv_waiting_us, seconds * 1e6),
+        wire=_share(wire_us, not_ready_us + wire_us),
+        reactor=_share(max(busy, default=0), seconds * 1e6),
+        hot=_hottest(before.tensors, now.tensors, seconds, variables or {}),
+    )
+
+
+def job_rates(
+    before: Iterable[TaskMetrics],
+    now: Iterable[TaskMetrics],
+    unreachable: Mapping[str, str] | None = None,
+) -> JobRates:
+    """What all tasks did between two looks; a task that came in between is left to the next one."""
+    known = {(each.process.host, each.process.pid): each for each in before}
+    tasks = []
+    for cluster, members in by_cluster(now).items():
+        # A master knows the graph, and a ps only what it sends.
+        variables = {v.tensor: v.name for each in members for v in each.variables if v.tensor}
+        for each in members:
+            earlier = known.get((each.process.host, each.process.pid))
+            rates = between(earlier, each, variables, cluster) if earlier is not None else None
+            if rates is not None:
+                tasks.append(rates)
+    tasks.sort(key=lambda rates: (rates.cluster, _natural(rates.task)))
+    return JobRates(tuple(tasks), tuple(find_imbalances(tasks)), dict(unreachable or {}))
+
+
+def by_cluster(figures: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:
+    """Tasks by their cluster; "" has them all where no two have one name.
+
+    Then they are of one job, though its tasks may not agree on what its first ps is called.
+    """
+    known = list(figures)
+    named = [each.name for each in known if each.tasks]
+    if len(named) == len(set(named)):
+        return {"": known}
+    found: dict[str, list[TaskMetrics]] = defaultdict(list)
+    for each in known:
+        found[each.cluster].append(each)
+    return dict(found)
+
+
+def find_imbalances(tasks: Sequence[TaskRates]) -> list[Imbalance]:
+    """The tasks that move UNEVEN times the bytes, or use UNEVEN times the CPU, of their job's mean.
+
+    Jobs of one task, and those that do next to nothing, have none.
+    """
+    jobs: dict[tuple[str, str], list[TaskRates]] = defaultdict(list)
+    for task in tasks:
+        jobs[task.cluster, task.job].append(task)
+    found = []
+    for members in jobs.values():
+        for what, quiet in (("bytes", QUIET_BYTES_PER_S), ("CPU", QUIET_CORES)):
+            amounts = [m.bytes_per_s if what == "bytes" else m.cores for m in members]
+            mean = sum(amounts) / len(members)
+            if len(members) < 2 or mean < quiet:
+                continue
+            found += [
+                Imbalance(
+                    task=member.task,
+                    cluster=member.cluster,
+                    what=what,
+                    over_mean=amount / mean,
+                    share=amount / sum(amounts),
+                    hot=member.hot if what == "bytes" else None,
+                )
+                for member, amount in zip(members, amounts, strict=True)
+                if amount >= UNEVEN * mean
+            ]
+    return found
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+
+
+def _hottest(
+    before: Sequence[TensorMetrics],
+    now: Sequence[TensorMetrics],
+    seconds: float,
+    variables: Mapping[str, str],
+) -> HotTensor | None:
+    """By variable or name, over all peers and both directions."""
+    earlier = {(t.task, t.peer, t.direction, t.name): t.bytes for t in before}
+    moved: dict[str, int] = defaultdict(int)
+    total = 0
+    for tensor in now:
+        key = (tensor.task, tensor.peer, tensor.direction, tensor.name)
+        by = tensor.bytes - earlier.get(key, 0)
+        total += by if tensor.direction != FUSED else 0  # those are in another's count
+        if tensor.name:
+            moved[variables.get(tensor.name, tensor.name)] += by
+    if total <= 0 or not moved:
+        return None
+    name = max(moved, key=lambda each: moved[each])
+    if moved[name] <= 0:
+        return None
+    return HotTensor(name, moved[name] / seconds, _share(moved[name], total))
+
+
+def _natural(task: str) -> tuple[str, int, str]:
+    """worker:2 comes before worker:10."""
+    job, _, index = task.partition(":")
+    return (job, int(index), "") if index.isdecimal() else (job, -1, index)

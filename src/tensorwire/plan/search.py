@@ -1,0 +1,325 @@
+"""Searches over clusters: a sweep, the cheapest for a rate, and what single changes bring."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.plan.cluster import COLOCATED, ISOLATED, Shape, link_text
+from tensorwire.plan.loads import loads
+from tensorwire.plan.prediction import BY_TRAFFIC, Prediction, PredictionRequest, placed
+
+_POINTS = 16
+_WORTH_GROWING = 0.5
+"""A worker, or ps, is past the bend that adds less than this share of what the first ones did."""
+_FORM = "write it as workers=1..1000 or ps=1..20"
+
+
+@dataclass(frozen=True)
+class Range:
+    """What `--sweep` says."""
+
+    what: str
+    """"workers" or "ps"."""
+    first: int
+    last: int
+
+    def points(self) -> list[int]:
+        """All of a short range; of a long one some, closer together where they are small."""
+        count = self.last - self.first + 1
+        if count <= _POINTS:
+            return list(range(self.first, self.last + 1))
+        ratio = math.log(self.last / self.first) / (_POINTS - 1)
+        return sorted({round(self.first * math.exp(ratio * each)) for each in range(_POINTS)})
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Predictions that differ in the number of workers, or of ps."""
+
+    what: str
+    points: Sequence[tuple[int, Prediction]]
+    bend: int | None
+    """From this number on it is hardly worth while to add; None: worth it to the end."""
+
+    @property
+    def best(self) -> tuple[int, Prediction]:
+        return max(self.points, key=lambda point: point[1].steps_per_s)
+
+
+def parse(text: str) -> Range:
+    """Reads "workers=1..1000".
+
+    Raises:
+        UsageError: it is not that.
+    """
+    match = re.fullmatch(r"(workers|ps)=(\d+)\.\.(\d+)", text.strip())
+    if match is None:
+        raise UsageError(f"--sweep {text}: {_FORM}")
+    first, last = int(match[2]), int(match[3])
+    if not 1 <= first < last:
+        raise UsageError(f"--sweep {text}: from 1 or more up to more than that; {_FORM}")
+    return Range(match[1], first, last)
+
+
+def sweep(
+    question: PredictionRequest, over: Range, on_point: Callable[[int], None] = lambda number: None
+) -> Curve:
+    """Asks at each point, and at some more where the curve bends.
+
+    `on_point` is called before each; there are `_POINTS` and a few.
+    """
+    known: dict[int, Prediction] = {}
+
+    def ask(number: int) -> None:
+        if number not in known:
+            on_point(number)
+            known[number] = question.having(**{over.what: number}).answer()
+
+    for number in over.points():
+        ask(number)
+    bend = _bend(known)
+    while bend is not None:
+        before = max((number for number in known if number < bend), default=bend)
+        if bend - before <= max(1, bend // 10):
+            break
+        ask((before + bend) // 2)
+        bend = _bend(known)
+    return Curve(over.what, sorted(known.items()), bend)
+
+
+def _bend(known: dict[int, Prediction]) -> int | None:
+    """The first point from which on adding brings less than half of what the first ones brought."""
+    points = [(number, known[number].steps_per_s) for number in sorted(known)]
+    first, rate = points[0]
+    worth = _WORTH_GROWING * rate / first
+    for index, (at, here) in enumerate(points[:-1]):
+        # Of the whole rest, so that one uneven pair of points does not decide.
+        rest = points[index + 1 :]
+        if all(there - here < worth * (number - at) for number, there in rest):
+            return at
+    return None
+
+
+_PS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64, 80, 100)
+MOST_WORKERS = 2000
+_PLATEAU = 1.02
+"""Twice the workers bring less than this: no number of them reaches the target."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a cluster costs, in whatever money the user thinks in."""
+
+    core: float
+    gbit: float
+    """Price per Gbit/s of a machine's link."""
+
+    def of(self, shape: Shape) -> float:
+        """All machines, with all of their cores, or the cores of containers where those are."""
+        cluster = shape.cluster()
+        gbits = sum((host.link_bytes_per_s or 0.0) * 8 / 1e9 for host in cluster.hosts)
+        if shape.worker_cores is not None and shape.ps_cores is not None:
+            cores = shape.workers * shape.worker_cores + shape.ps * shape.ps_cores
+        else:
+            cores = sum(cluster.machines)
+        return self.core * cores + self.gbit * gbits
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A cluster that reaches the target."""
+
+    question: PredictionRequest
+    prediction: Prediction
+    price: float
+
+
+def cheapest(
+    questions: list[PredictionRequest],
+    steps_per_s: float,
+    prices: Prices,
+    on_try: Callable[[str], None] = lambda text: None,
+) -> list[Offer]:
+    """The cheapest cluster for each of the questions that can reach it, the cheapest first.
+
+    The numbers of workers and of ps of the questions do not count.
+
+    Raises:
+        TensorwireError: none of them reaches it.
+    """
+    if min(prices.core, prices.gbit) < 0 or prices.core + prices.gbit == 0:
+        raise UsageError("give --price-core or --price-gbit: without prices nothing is cheapest")
+    found = [offer for each in questions if (offer := _best(each, steps_per_s, prices, on_try))]
+    if not found:
+        raise TensorwireError(
+            f"no cluster of up to {_PS[-1]} ps and {MOST_WORKERS} workers takes {steps_per_s:g} "
+            "steps a second: try other --link, --placement, --protocol or --cores"
+        )
+    return sorted(found, key=lambda offer: offer.price)
+
+
+def _best(
+    question: PredictionRequest, target: float, prices: Prices, on_try: Callable[[str], None]
+) -> Offer | None:
+    best: Offer | None = None
+    for ps in _PS:
+        # No more workers than those of a cluster that is cheaper than the best so far.
+        limit = MOST_WORKERS if best is None else _most_workers(question, ps, prices, best.price)
+        if limit < 1:
+            break
+        on_try(f"{question.side}, {question.placement}: {ps} ps")
+        offer = _fewest_workers(question.having(ps=ps), target, prices, limit)
+        if offer is not None and (best is None or offer.price < best.price):
+            best = offer
+    return best
+
+
+def _most_workers(question: PredictionRequest, ps: int, prices: Prices, below: float) -> int:
+    """How many workers with so many ps cost less than `below`."""
+    low, high = 0, MOST_WORKERS
+    while low < high:
+        middle = (low + high + 1) // 2
+        shape = question.having(ps=ps, workers=middle).shape
+        if prices.of(shape) >= below:
+            high = middle - 1
+        else:
+            low = middle
+    return low
+
+
+def _fewest_workers(
+    question: PredictionRequest, target: float, prices: Prices, limit: int
+) -> Offer | None:
+    """The fewest that reach it; more workers are taken never to be slower."""
+    if question.having(workers=limit).bound() < target:
+        return None
+
+    def asked(workers: int) -> tuple[PredictionRequest, Prediction]:
+        changed = question.having(workers=workers)
+        return changed, changed.answer()
+
+    low, high = 0, 1
+    here, there = None, asked(high)
+    while there[1].steps_per_s < target:
+        if here is not None and there[1].steps_per_s < _PLATEAU * here[1].steps_per_s:
+            return None
+        if high >= limit:
+            return None
+        low, high = high, min(2 * high, limit)
+        here, there = there, asked(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        between = asked(middle)
+        if between[1].steps_per_s < target:
+            low = middle
+        else:
+            high, there = middle, between
+    return Offer(*there, prices.of(there[0].shape))
+
+
+SATURATED = 0.9
+_WORTH_CHANGING = 1.05
+_PLACEMENTS = {
+    "balanced": "place variables with `balanced`, which splits those above a fair share",
+    BY_TRAFFIC: "place them with `balanced` and --traffic, the figures of a run",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change, with everything else as it was."""
+
+    text: str
+    """What to do."""
+    steps_per_s: float
+    gain: float
+    """How many times the steps a second."""
+
+
+def saturated(prediction: Prediction) -> str | None:
+    """What has no more to give; None where nothing is near its limit."""
+    first = prediction.uses[0]
+    return first.name if first.share >= SATURATED else None
+
+
+def hottest_variable(question: PredictionRequest) -> tuple[int, str, float] | None:
+    """The ps that moves most, the variable that moves most there, and its share of all bytes.
+
+    None where nothing moves.
+    """
+    plan = placed(question.job, question.placement, question.shape.ps)
+    moved = [each.bytes for each in loads(question.job, plan)]
+    if not sum(moved):
+        return None
+    ps = moved.index(max(moved))
+    of_variable = {
+        each.variable.name: (each.asked + each.pulled + each.pushed).bytes / len(tasks)
+        for each in question.job.variables
+        if ps in (tasks := plan.tasks[each.variable.name])
+    }
+    name = max(of_variable, key=lambda each: of_variable[each])
+    return ps, name, of_variable[name] / sum(moved)
+
+
+def changes(
+    question: PredictionRequest,
+    prediction: Prediction,
+    on_try: Callable[[str], None] = lambda text: None,
+) -> list[Change]:
+    """Those that bring something, the most first.
+
+    `on_try` is told each before it is tried; there are nine at most.
+    """
+    found = []
+    for text, changed in alternatives(question):
+        on_try(text)
+        rate = changed.answer().steps_per_s
+        gain = rate / prediction.steps_per_s
+        if gain >= _WORTH_CHANGING:
+            found.append(Change(text, rate, gain))
+    return sorted(found, key=lambda each: -each.gain)
+
+
+def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionRequest]]:
+    """One thing changed in each."""
+    shape, known = question.shape, question.calibration.costs
+    hottest = hottest_variable(question)
+    now = ""
+    if hottest is not None and hottest[2] > 1.5 / shape.ps and shape.ps > 1:
+        now = f" (now ps:{hottest[0]} has {hottest[2]:.0%} of all bytes for {hottest[1]})"
+    for placement, text in _PLACEMENTS.items():
+        if placement != question.placement:
+            yield text + now, question.having(placement=placement)
+    protocol = question.side.removesuffix(" fused")
+    if protocol == "grpc" and (side := question.side.replace("grpc", "grpc++")) in known:
+        yield "use grpc++", question.having(side=side)
+    if (fused := f"{protocol} fused") != question.side and fused in known:
+        yield "send tensors together (tensor_fuse)", question.having(side=fused)
+    more = 2 * shape.ps
+    if shape.layout == COLOCATED:
+        yield (
+            "put the ps on machines of their own",
+            question.having(
+                layout=ISOLATED, workers_per_host=max(1, -(-shape.workers // shape.ps))
+            ),
+        )
+    else:
+        yield f"take {more} ps", question.having(ps=more)
+    yield f"take {2 * shape.workers} workers", question.having(workers=2 * shape.workers)
+    if shape.link_bytes_per_s is not None:
+        faster = 2 * shape.link_bytes_per_s
+        yield f"take links of {link_text(faster)}", question.having(link_bytes_per_s=faster)
+    if shape.ps_cores is not None:
+        yield (
+            f"give each ps {2 * shape.ps_cores:g} cores",
+            question.having(ps_cores=2 * shape.ps_cores),
+        )
+    if shape.worker_cores is not None:
+        yield (
+            f"give each worker {2 * shape.worker_cores:g} cores",
+            question.having(worker_cores=2 * shape.worker_cores),
+        )

@@ -1,0 +1,284 @@
+"""A worker's step as work at resources: what the simulation runs and the closed forms add up.
+
+A step, in turn:
+
+    start     the worker's own CPU: the step, and a request to each ps
+    pull      at once: every ps answers (CPU), the links carry, the worker receives (CPU)
+    compute   the worker's own operations
+    push      at once: the worker sends, the links carry, every ps receives and applies
+
+What happens at once is done when the slowest part of it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from tensorwire.plan.cluster import Cluster
+from tensorwire.plan.costs import Costs
+from tensorwire.plan.job import JobModel, Transfer
+from tensorwire.plan.loads import PsGroup, PsGroups, receiving_s, sending_s, total
+
+CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
+    "cores",
+    "host cores",
+    "container cores",
+    "communication threads",
+    "link out",
+    "link in",
+)
+BOTH = "link, both ways"
+LINKS = (OUT, IN)
+
+
+@dataclass(frozen=True)
+class Resource:
+    """What work takes its time at. A step has its work at all that limit it, at once."""
+
+    kind: str
+    index: int
+    """Index of the machine (CORES), host (HOST_CORES, OUT, IN) or ps (TASK_CORES, THREADS)."""
+    capacity: float
+    """CPU seconds, or bytes, a second."""
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """Work at one resource; see `Station.submit`."""
+
+    resource: Resource
+    work: float
+    limit: float
+    weight: float = 1.0
+    count: float = 1.0
+    beside: Resource | None = None
+    """Another at which the same work takes its time, less what the first lets through at once."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What happens at once."""
+
+    parts: tuple[WorkItem, ...]
+    """Work on links and ps."""
+    exchange_s: float
+    """The worker's CPU for tensors."""
+    own_s: float = 0.0
+    """Its own operations, which vary from step to step."""
+
+
+@dataclass(frozen=True)
+class WorkerStep:
+    """The step of one worker."""
+
+    start: Phase
+    latency_s: float
+    pull: Phase
+    compute: Phase
+    push: Phase
+    slower: float
+    """How many times as long as usual its own operations take, always."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return self.start, self.pull, self.compute, self.push
+
+
+class WorkerSteps:
+    """Steps of all workers of one job on one cluster with one side's costs."""
+
+    def __init__(self, job: JobModel, cluster: Cluster, costs: Costs, groups: PsGroups) -> None:
+        self.job = job
+        self.cluster = cluster
+        self.costs = costs
+        self.groups = groups
+        self.step = total(each.load.times(len(each.members)) for each in groups.classes)
+        """All that a step of a worker asks of the ps together."""
+        self.requests = sum(len(each.members) for each in groups.classes)
+        self._hosts_at = Counter(groups.host)
+        self._machines_at = Counter(groups.machine)
+        made: dict[tuple[int, float], WorkerStep] = {}
+        self.workers: list[WorkerStep] = []
+        """The worker_step of each."""
+        for worker, host in enumerate(cluster.workers):
+            key = host, _slower(job, worker)
+            if key not in made:
+                made[key] = self._recipe(*key)
+            self.workers.append(made[key])
+
+    def burst_bytes(self, resource: Resource) -> float:
+        """What a resource does at once after a pause."""
+        return self.cluster.link_burst_bytes if resource.kind in (OUT, IN) else 0.0
+
+    def worker_cpu_s(self, worker: int) -> float:
+        """CPU of that worker for a step."""
+        worker_step = self.workers[worker]
+        of_phases = (
+            each.exchange_s + each.own_s * worker_step.slower for each in worker_step.phases
+        )
+        return self.job.input_cpu_s + sum(of_phases)
+
+    def worker_cpu(self, worker: int, phase: Phase, slower: float = 1.0) -> list[WorkItem]:
+        """The worker's own part of a phase; `slower` than usual in its own operations."""
+        cores = _least(self.costs.exchange_parallelism * self.requests, self.cluster.worker_threads)
+        # As usual: jobs with a limit of their own each would be groups of one at their station.
+        limit = _mixed(phase.exchange_s, cores, phase.own_s, self.job.worker_parallelism)
+        return self._of_worker(worker, phase.exchange_s + phase.own_s * slower, limit)
+
+    def input_cpu(self, worker: int) -> list[WorkItem]:
+        """What it takes to read a batch ahead."""
+        return self._of_worker(worker, self.job.input_cpu_s, 1.0)
+
+    def update(self) -> list[WorkItem]:
+        """Synchronous training: what all ps do once for the gradients of a step together."""
+        return [
+            part
+            for each in self.groups.classes
+            for part in self._ps_cpu(each, 0.0, each.load.cpu_s / 2)
+        ]
+
+    def _recipe(self, host: int, slower: float) -> WorkerStep:
+        job, costs, classes = self.job, self.costs, self.groups.classes
+        step = self.step
+        near = total(each.load.times(self._near(host, each)) for each in classes)
+        flows = self.requests - sum(self._near(host, each) for each in classes)
+        receive_s = receiving_s(step.pulled, costs)
+        send_s = sending_s(step.pushed, costs)
+        start_s = costs.step_cpu_s + self.requests * costs.request_worker_cpu_s
+        at_once = costs.exchange_overlap
+        beside_s = job.worker_cpu_s * job.overlap / 2
+
+        def own_links(direction: str, of_step: Transfer, of_near: Transfer) -> list[WorkItem]:
+            return self._link(
+                host, direction, of_step.bytes - of_near.bytes, flows, 1 / self._hosts_as(host)
+            )
+
+        return WorkerStep(
+            start=Phase((), start_s + sending_s(step.asked, costs)),
+            # Two messages go there and back: the request, and the tensors of either way.
+            latency_s=costs.step_latency_s + 4 * self.cluster.latency_s,
+            pull=Phase(
+                (
+                    *(part for each in classes for part in self._ps_pull(host, each)),
+                    *own_links(OUT, step.asked, near.asked),
+                    *own_links(IN, step.pulled, near.pulled),
+                ),
+                at_once * receive_s,
+                beside_s,
+            ),
+            compute=Phase(
+                (), (1 - at_once) * (receive_s + send_s), job.worker_cpu_s - 2 * beside_s
+            ),
+            push=Phase(
+                (
+                    *(part for each in classes for part in self._ps_push(host, each)),
+                    *own_links(OUT, step.pushed, near.pushed),
+                ),
+                at_once * send_s,
+                beside_s,
+            ),
+            slower=slower,
+        )
+
+    def _near(self, host: int, of: PsGroup) -> int:
+        """How many ps of a class are on that host."""
+        return sum(self.cluster.ps[ps] == host for ps in of.members)
+
+    def _hosts_as(self, host: int) -> int:
+        """How many hosts are as that one, and simulated as one."""
+        return self._hosts_at[self.groups.host[host]]
+
+    def _ps_pull(self, host: int, of: PsGroup) -> list[WorkItem]:
+        own_s = of.load.cpu_s / 2
+        return [
+            *self._ps_cpu(of, of.load.pull_cpu_s(self.costs) - own_s, own_s),
+            *self._ps_link(host, of, OUT, of.load.pulled),
+            *self._ps_link(host, of, IN, of.load.asked),
+        ]
+
+    def _ps_push(self, host: int, of: PsGroup) -> list[WorkItem]:
+        own_s = of.load.cpu_s / 2
+        return [
+            *self._ps_cpu(of, of.load.push_cpu_s(self.costs) - own_s, own_s),
+            *self._ps_link(host, of, IN, of.load.pushed),
+        ]
+
+    def _ps_link(
+        self, host: int, of: PsGroup, direction: str, transfer: Transfer
+    ) -> list[WorkItem]:
+        """What each ps of a class exchanges with a worker on `host`, by its own link."""
+        at = self.cluster.ps[of.first]
+        far = 1 - self._near(host, of) / len(of.members)
+        return self._link(
+            at, direction, transfer.bytes * far, 1, len(of.members) / self._hosts_as(at)
+        )
+
+    def _link(
+        self, host: int, direction: str, size: float, flows: int, count: float
+    ) -> list[WorkItem]:
+        """`count` bundles of so many flows, each bundle of `size` bytes."""
+        rate = self.cluster.hosts[host].link_bytes_per_s
+        capacity = math.inf if rate is None else rate * self.costs.link_share
+        limit = min(capacity, (self.costs.stream_bytes_per_s or math.inf) * flows)
+        if size <= 0 or math.isinf(limit):
+            return []
+        at = self.groups.host[host]
+        share = 1.0 if rate is None else self.costs.both_ways_share(rate)
+        # A step of one worker goes one way after the other; those of several meet at a ps.
+        is_shared = share < 1.0 and host in self.cluster.ps
+        both = Resource(BOTH, at, 2 * share * capacity) if is_shared else None
+        return [WorkItem(Resource(direction, at, capacity), size, limit, flows, count, both)]
+
+    def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[WorkItem]:
+        host = self.cluster.workers[worker]
+        return self._cpu(host, cpu_s, _least(cores, self.cluster.worker_cores), 1)
+
+    def _ps_cpu(self, of: PsGroup, exchange_s: float, own_s: float) -> list[WorkItem]:
+        """CPU work of every ps of a class for one worker."""
+        cluster, costs, job = self.cluster, self.costs, self.job
+        cores = _mixed(exchange_s, costs.exchange_parallelism, own_s, job.ps_parallelism)
+        host, ps = cluster.ps[of.first], len(of.members)
+        parts = self._cpu(host, exchange_s + own_s, _least(cores, cluster.ps_cores), ps)
+        # What all workers together may have of one ps; each of the class has its own.
+        if cluster.ps_cores is not None and exchange_s + own_s > 0:
+            limit = min(cores, cluster.ps_cores)
+            resource = Resource(TASK_CORES, of.first, cluster.ps_cores)
+            parts.append(WorkItem(resource, exchange_s + own_s, limit))
+        if cluster.ps_threads is not None and exchange_s > 0:
+            limit = min(costs.exchange_parallelism, cluster.ps_threads)
+            resource = Resource(THREADS, of.first, float(cluster.ps_threads))
+            parts.append(WorkItem(resource, exchange_s, limit))
+        return parts
+
+    def _cpu(self, host: int, cpu_s: float, cores: float, tasks: int) -> list[WorkItem]:
+        """CPU work of `tasks` equal tasks on hosts like this one."""
+        if cpu_s <= 0:
+            return []
+        place = self.cluster.hosts[host]
+        capacity = self.cluster.machines[place.machine]
+        limit = min(cores, capacity, place.cores or capacity)
+        machine = self.groups.machine[place.machine]
+        of_machine = Resource(CORES, machine, capacity)
+        parts = [WorkItem(of_machine, cpu_s, limit, count=tasks / self._machines_at[machine])]
+        if place.cores is not None and place.cores < capacity:
+            of_host = Resource(HOST_CORES, self.groups.host[host], place.cores)
+            parts.append(WorkItem(of_host, cpu_s, limit, count=tasks / self._hosts_as(host)))
+        return parts
+
+
+def _slower(job: JobModel, worker: int) -> float:
+    """The slow workers are spread over all."""
+    is_slow = int((worker + 1) * job.slow_share) > int(worker * job.slow_share)
+    return job.slow_factor if is_slow else 1.0
+
+
+def _least(cores: float, limit: float | None) -> float:
+    return cores if limit is None else min(cores, limit)
+
+
+def _mixed(first_s: float, first_cores: float, second_s: float, second_cores: float) -> float:
+    """Cores that two works keep busy on average when one follows the other."""
+    both_s = first_s + second_s
+    return both_s / (first_s / first_cores + second_s / second_cores) if both_s > 0 else 1.0

@@ -1,0 +1,64 @@
+"""The model of a training script, found by running it until it would train."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tensorwire.errors import TensorwireError
+from tensorwire.lab import LocalCluster
+from tensorwire.metrics import endpoint
+from tensorwire.placement.plan import Model
+from tensorwire.run import environment as run_environment
+
+DEADLINE_S = 120.0
+_POLL_S = 0.05
+
+
+def model_of_script(
+    command: Sequence[str], environment: Mapping[str, str], deadline_s: float = DEADLINE_S
+) -> Model:
+    """Runs ``python COMMAND`` dry: it builds its graph, and is ended before it trains.
+
+    No server is started and no other task is needed. The model has no variables where the script
+    ends, or waits as a ps does, without having made one for a ps.
+
+    Raises:
+        TensorwireError: the script failed, or was not done within `deadline_s` seconds.
+    """
+    with LocalCluster({"script": 1}) as cluster:
+        found = cluster.directory / "variables.json"
+        env = {
+            **run_environment.environment(None, False, False, environment),
+            run_environment.DRY_RUN_VARIABLE: str(found),
+            endpoint.PORT_VARIABLE: "",  # the figures of a run that is none
+        }
+        script = cluster.start("script", 0, [sys.executable, *command], env)
+        deadline = time.monotonic() + deadline_s
+        # Not until it ends: one that started its tasks itself would wait for them.
+        while not found.exists() and script.poll() is None:
+            if time.monotonic() > deadline:
+                raise TensorwireError(
+                    f"{command[0]} has made no session to train in after {deadline_s:g} s"
+                    f"{_last_words(script.log)}; give it longer with --deadline"
+                )
+            time.sleep(_POLL_S)
+        if found.exists():
+            return Model.from_document(json.loads(found.read_text()))
+        if script.poll():
+            raise TensorwireError(
+                f"{' '.join(command)} failed before it would have trained{_last_words(script.log)}"
+            )
+        return Model(())
+
+
+def _last_words(log: Path) -> str:
+    """The exception that ended the script, in a line, or its last line."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    traces = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    after = lines[traces[-1] + 1 :] if traces else lines[-1:]
+    said = next((line for line in after if not line.startswith(" ")), "")
+    return f": {said}" if said else ""

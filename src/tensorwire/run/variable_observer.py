@@ -1,0 +1,222 @@
+"""In a script that is run dry: notes the variables that it makes, and ends it before it trains.
+
+Servers are not started, and no cluster is connected. A session that could train ends the process,
+as does the first function that a coordinator is asked to schedule, once it has been traced. What
+was seen goes to a file; of several processes, the first has it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tensorwire.placement import graphs, strategy_v2
+from tensorwire.placement.plan import Model, Variable
+from tensorwire.plugin.patches import after_import
+
+# Larger values are never made: a table of the real size need not fit into this machine.
+_MADE_BYTES = 1 << 20
+
+
+def watch(file: Path) -> None:
+    """Called in each interpreter of a dry run, before the script; `file` takes what is found."""
+    after_import("tensorflow", lambda: _Observer(file).install())
+
+
+class _Observer:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._splittable: set[str] = set()
+        self._names = strategy_v2.Names()
+        self._of_strategy: dict[str, Variable] = {}
+        self._made: dict[int, tuple[str, Any]] = {}  # by id: its name, and itself to keep the id
+        self._servers = 0
+
+    def install(self) -> None:
+        self._note_splittable()
+        self._replace_servers()
+        self._replace_sessions()
+        self._replace_strategies()
+        atexit.register(self._at_exit)
+
+    def finish(self, graph: Any = None) -> NoReturn:
+        """Writes what was seen, if that is anything, and ends the process at once."""
+        self._write(graph)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not by an exception, which the script might catch, and past threads that wait for peers.
+        os._exit(0)
+
+    def _write(self, graph: Any) -> None:
+        model = Model(tuple(self._of_strategy.values()))
+        if not model.variables and graph is not None:
+            model = graphs.model_of(graph, self._splittable)
+        if not model.variables:
+            return
+        with tempfile.NamedTemporaryFile(
+            "w", dir=self._file.parent, prefix=self._file.name, delete=False
+        ) as file:
+            file.write(json.dumps(model.to_document()))
+        with contextlib.suppress(FileExistsError):
+            os.link(file.name, self._file)  # whole or not at all, and only the first
+        Path(file.name).unlink()
+
+    def _at_exit(self) -> None:
+        """The script ended before it made a session: what it built counts, unless it failed."""
+        import tensorflow as tf
+
+        if not hasattr(sys, "last_value"):
+            self._write(tf.compat.v1.get_default_graph())
+
+    def _note_splittable(self) -> None:
+        from tensorflow.python.ops import variable_scope
+
+        get_variable = variable_scope._VariableStore.get_variable
+
+        def noting(store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("partitioner") is None:
+                self._splittable.add(name)
+            return get_variable(store, name, *args, **kwargs)
+
+        variable_scope._VariableStore.get_variable = noting
+
+    def _replace_servers(self) -> None:
+        from tensorflow.python.training import server_lib
+
+        observer = self
+
+        def init(server: Any, *args: Any, **kwargs: Any) -> None:
+            kwargs.pop("start", None)
+            names = ("job_name", "task_index", "protocol", "config")
+            told = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+            definition = args[0] if args else told.pop("server_or_cluster_def")
+            server._server_def = server_lib._make_server_def(
+                definition, *(told.get(name) for name in names)
+            )
+            server._server = None
+            observer._servers += 1
+
+        server_lib.Server.__init__ = init
+        server_lib.Server.__del__ = lambda server: None
+        server_lib.Server.start = lambda server: None
+        server_lib.Server.join = lambda server: self.finish()
+        server_lib.Server.target = "grpc://dry-run"
+
+    def _replace_sessions(self) -> None:
+        from tensorflow.python.client import session
+
+        init, run = session.BaseSession.__init__, session.BaseSession.run
+        observer = self
+
+        def new_init(sess: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+            observer._end_before_training(target, graph)
+            init(sess, target, graph, config)
+
+        def new_run(sess: Any, *args: Any, **kwargs: Any) -> Any:
+            observer._end_before_training(sess.sess_str, sess.graph)
+            return run(sess, *args, **kwargs)
+
+        session.BaseSession.__init__ = new_init
+        session.BaseSession.run = new_run
+
+    def _end_before_training(self, target: Any, graph: Any) -> None:
+        import tensorflow as tf
+
+        # A local session beside a cluster's server is for something else: to read data, say.
+        if not target and self._servers:
+            return
+        graph = graph or tf.compat.v1.get_default_graph()
+        if graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+            self.finish(graph)
+
+    def _replace_strategies(self) -> None:
+        from tensorflow.python.distribute import parameter_server_strategy_v2 as pss
+        from tensorflow.python.distribute.coordinator import cluster_coordinator
+
+        observer = self
+
+        def connect(strategy: Any, coordinator_name: str) -> None:
+            spec = strategy._cluster_resolver.cluster_spec().as_dict()
+            strategy._num_workers = len(spec.get("worker", ()))
+            strategy._num_ps = len(spec.get("ps", ()))
+
+        pss.ParameterServerStrategyV2._connect_to_cluster = connect
+        extended = pss.ParameterServerStrategyV2Extended
+        extended._create_variable = lambda this, _, **kwargs: observer._variable(
+            this._container_strategy(), kwargs
+        )
+
+        def init(coordinator: Any, strategy: Any) -> None:
+            coordinator._strategy = strategy
+            strategy.extended._used_with_coordinator = True
+
+        def schedule(coordinator: Any, fn: Any, args: Any = None, kwargs: Any = None) -> None:
+            # Tracing makes what is made late: the optimizer's slots. Where it needs what a dry run
+            # has not, the variables of the model are known nevertheless.
+            with contextlib.suppress(Exception), coordinator.strategy.scope():
+                fn.get_concrete_function(*(args or ()), **(kwargs or {}))
+            observer.finish()
+
+        coordinator = cluster_coordinator.ClusterCoordinator
+        coordinator.__init__ = init
+        coordinator.__del__ = lambda coordinator: None
+        coordinator.schedule = schedule
+        coordinator.create_per_worker_dataset = lambda _, source: _dataset_here(source)
+        for waiting in ("join", "fetch", "done"):
+            setattr(coordinator, waiting, lambda *args, **kwargs: observer.finish())
+
+    def _variable(self, strategy: Any, kwargs: dict[str, Any]) -> Any:
+        """Notes a variable that a ParameterServerStrategy is asked for, and makes one like it."""
+        import tensorflow as tf
+        from tensorflow.python.ops import resource_variable_ops as resource
+
+        initial = kwargs.get("initial_value")
+        shape, dtype = kwargs.get("shape"), kwargs.get("dtype")
+        if callable(initial) and (shape is None or dtype is None):
+            initial = initial()
+        if not callable(initial) and initial is not None:
+            initial = tf.convert_to_tensor(initial, dtype=dtype)
+            shape, dtype = initial.shape, initial.dtype
+        shape, dtype = tf.TensorShape(shape), tf.dtypes.as_dtype(dtype)
+        value_bytes = (shape.num_elements() or 0) * dtype.size
+        keywords = {
+            "name": kwargs.get("name"),
+            "trainable": kwargs.get("trainable"),
+            "distribute_strategy": strategy,
+        }
+        if value_bytes <= _MADE_BYTES and initial is not None:
+            variable = resource.ResourceVariable(initial, dtype=dtype, shape=shape, **keywords)
+        else:
+            variable = resource.UninitializedVariable(dtype=dtype, shape=shape, **keywords)
+        self._note(variable, kwargs, value_bytes)
+        return variable
+
+    def _note(self, variable: Any, kwargs: dict[str, Any], value_bytes: int) -> None:
+        beside = self._made.get(id(kwargs.get("colocate_with")))
+        if beside is not None:
+            owner = self._of_strategy[beside[0]]
+            slot_bytes = owner.slot_bytes + value_bytes
+            self._of_strategy[owner.name] = dataclasses.replace(owner, slot_bytes=slot_bytes)
+            self._made[id(variable)] = (owner.name, variable)
+        elif strategy_v2.is_placed(kwargs):
+            name = self._names.next(kwargs)
+            shape = tuple(variable.shape.as_list() or ()) if variable.shape.rank else ()
+            self._of_strategy[name] = Variable(
+                name, shape, variable.dtype.size, can_split=bool(shape)
+            )
+            self._made[id(variable)] = (name, variable)
+
+
+def _dataset_here(source: Any) -> Any:
+    """What a worker would make of the dataset, or of the function that makes it."""
+    dataset = source() if callable(source) else source
+    if hasattr(dataset, "build"):  # a strategy's, which leaves building to the workers
+        dataset.build()
+    return dataset

@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: jobs that are disturbed, jobs with one fault, a relay."""

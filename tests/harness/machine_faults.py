@@ -1,0 +1,264 @@
+"""What happens to machines rather than to tasks and links: a disk is full, memory or descriptors
+run out, the clock on the wall is set."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import resource
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from harness.survival import Job, JobSettings
+from tensorwire.errors import TensorwireError
+from tensorwire.lab import Host, cleanup_process
+from tensorwire.lab.cleanup_guard import CleanupGuard
+from tensorwire.lab.hosts import LOOPBACK
+from tensorwire.owning_context import OwningContext
+
+_TIMEOUT_S = 120.0
+_DAY_S = 86400
+_YEAR_S = 365 * _DAY_S
+
+
+class NotHere(TensorwireError):
+    """This machine or this user cannot make the fault."""
+
+
+class MachineFault(OwningContext, ABC):
+    """A fault of machines, and the machines of a job that can have it.
+
+    A context manager: nothing of it is left afterwards. Entering it raises NotHere where it cannot
+    be made.
+    """
+
+    name: ClassVar[str]
+    settings: JobSettings
+    """Of a job that it can happen to."""
+    hosts: Sequence[Host] = ()
+    """Of the job's tasks; without any, all run on this machine as it is."""
+    later: Sequence[str] = ()
+    """Tasks that `begin` starts."""
+
+    def __init__(self, settings: JobSettings, directory: Path) -> None:
+        """For a job with settings like these and its checkpoints in `directory`."""
+        self.settings = settings
+        self._directory = directory
+
+    def job(self) -> Job:
+        """A job that it can happen to, not started yet."""
+        return Job(self.settings, self._directory, hosts=self.hosts, later=self.later)
+
+    @abstractmethod
+    def begin(self, job: Job) -> str:
+        """It happens, and has shown what it does when this returns.
+
+        Returns why the training ended; "" where it did not.
+        """
+
+    @abstractmethod
+    def end(self, job: Job) -> None:
+        """Its cause goes, and what has ended of it is started again."""
+
+
+class FullDisk(MachineFault):
+    """Checkpoints are on a file system of 16 MB, in memory, which only the tasks see."""
+
+    name = "disk full at a checkpoint"
+
+    def _open(self, held: contextlib.ExitStack) -> None:
+        self._directory.mkdir(exist_ok=True)
+        self._shell = held.enter_context(shell_in("--mount"))
+        self._told(f"mount -t tmpfs -o size=16m none {self._directory}")
+        self.hosts = [namespace_of(self._shell, "mnt")] * len(self.settings.tasks)
+
+    def begin(self, job: Job) -> str:
+        self._told(f"cat /dev/zero 2>/dev/null >{self._directory}/fill || true")
+        return job.wait_failure(_TIMEOUT_S)
+
+    def end(self, job: Job) -> None:
+        """Somebody frees the disk and starts the chief again."""
+        job.kill("worker:0")
+        self._told(f"rm {self._directory}/fill")
+        job.begin("worker:0")
+
+    def _told(self, command: str) -> None:
+        if ask(self._shell, f"{command} && echo done || echo failed") != "done":
+            raise NotHere(f"no small disk can be had here: {command!r} fails")
+
+
+class LittleMemory(MachineFault):
+    """A worker is in a control group whose limit is less than the tensors of a step take."""
+
+    name = "memory limit reached by a receive"
+    later = ("worker:0",)
+
+    def __init__(self, settings: JobSettings, directory: Path) -> None:
+        # 32 MB, and as much for the answer.
+        super().__init__(dataclasses.replace(settings, elements=4_000_000), directory)
+
+    def _open(self, held: contextlib.ExitStack) -> None:
+        name = f"tensorwire-memory-{uuid.uuid4().hex}"
+        files = {
+            Path("/sys/fs/cgroup/memory"): ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+            Path("/sys/fs/cgroup"): ("memory.max", "memory.current"),
+        }
+        # The guard first: it looks after groups that are not there, too.
+        held.callback(CleanupGuard(cgroups=[mount / name for mount in files]).dismiss)
+        for mount, (limit, used) in files.items():
+            group = mount / name
+            with contextlib.suppress(OSError):
+                group.mkdir()
+                held.callback(cleanup_process.remove_cgroup, group)
+                if (group / limit).exists():
+                    self._limit, self._used = group / limit, group / used
+                    self.hosts = [LOOPBACK, Host(LOOPBACK.address, cgroup=group), LOOPBACK]
+                    return
+        raise NotHere("no control group for memory can be made here")
+
+    def begin(self, job: Job) -> str:
+        """The training begins, and the kernel kills the worker."""
+        self._limit.write_text(str(int(self._used.read_text()) + 30_000_000))
+        job.begin("worker:0")
+        killed = job.task("worker:1").process
+        try:
+            status = killed.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise TensorwireError("the worker goes on beyond its memory limit") from None
+        if status != -signal.SIGKILL:
+            raise TensorwireError(f"the worker was not killed, but ended with {status}")
+        job.kill("worker:1")  # it was to be expected, and is no failure whose log is kept
+        return ""
+
+    def end(self, job: Job) -> None:
+        """Somebody raises the limit and starts the worker again."""
+        self._limit.write_text("-1" if self._limit.name.endswith("in_bytes") else "max")
+        job.begin("worker:1")
+
+
+class NoDescriptors(MachineFault):
+    """The ps may open no file and accept no connection; what it has open stays so."""
+
+    name = "descriptors of the ps used up"
+
+    def _open(self, held: contextlib.ExitStack) -> None:
+        """Every process has such a limit."""
+
+    def begin(self, job: Job) -> str:
+        """Steps go on until a checkpoint; then the chief is started again, and has to wait."""
+        ps = psutil.Process(job.task("ps:0").pid)
+        self._before = ps.rlimit(resource.RLIMIT_NOFILE)
+        ps.rlimit(resource.RLIMIT_NOFILE, (1, self._before[1]))
+        failure = job.wait_failure(_TIMEOUT_S)
+        job.kill("worker:0")
+        job.restart("worker:0")
+        time.sleep(2)
+        return failure
+
+    def end(self, job: Job) -> None:
+        """Somebody raises the limit."""
+        psutil.Process(job.task("ps:0").pid).rlimit(resource.RLIMIT_NOFILE, self._before)
+
+
+class ClockSet(MachineFault):
+    """The wall clock of all tasks jumps a year ahead, and back to the day before."""
+
+    name = "wall clock set"
+
+    def __init__(self, settings: JobSettings, directory: Path) -> None:
+        super().__init__(settings, directory)
+        self._off: mmap.mmap | None = None
+
+    def _open(self, held: contextlib.ExitStack) -> None:
+        directory = Path(held.enter_context(tempfile.TemporaryDirectory()))
+        library, off = directory / "jumping_clock.so", directory / "off"
+        off.write_bytes(bytes(8))
+        with off.open("r+b") as file:
+            self._off = held.enter_context(mmap.mmap(file.fileno(), 8))
+        source = Path(__file__).with_name("jumping_clock.cc")
+        compiled = subprocess.run(
+            ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+        if compiled.returncode != 0:
+            raise NotHere(f"no clock can be set here: {compiled.stderr}")
+        environment: Mapping[str, str] = {
+            **self.settings.environment,
+            "LD_PRELOAD": str(library),
+            "TENSORWIRE_CLOCK_FILE": str(off),
+        }
+        self.settings = dataclasses.replace(self.settings, environment=environment)
+
+    def begin(self, job: Job) -> str:
+        self.set(_YEAR_S)
+        job.go_on(20, _TIMEOUT_S)
+        return ""
+
+    def end(self, job: Job) -> None:
+        self.set(-_DAY_S)
+
+    def set(self, off_s: int) -> None:
+        """So far from the true time."""
+        assert self._off is not None
+        self._off[:] = struct.pack("q", off_s)
+
+
+MACHINE_FAULTS: tuple[type[MachineFault], ...] = (FullDisk, LittleMemory, NoDescriptors, ClockSet)
+
+
+@contextlib.contextmanager
+def shell_in(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A shell on this machine, but for what `unshare ARGUMENTS` makes different.
+
+    Raises NotHere where this user may not.
+    """
+    if os.geteuid() != 0:
+        raise NotHere("unshare takes root")
+    try:
+        shell = subprocess.Popen(
+            ["unshare", *arguments, "sh"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    except OSError as error:
+        raise NotHere(f"unshare: {error.strerror}") from error
+    with shell:
+        try:
+            if not ask(shell, "echo $$"):
+                assert shell.stderr is not None
+                raise NotHere(f"unshare: {shell.stderr.read().strip()}")
+            yield shell
+        finally:
+            shell.kill()
+
+
+def ask(shell: subprocess.Popen[str], command: str) -> str:
+    """What a command answers, in a line."""
+    assert shell.stdin is not None and shell.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        shell.stdin.write(command + "\n")
+        shell.stdin.flush()
+    return shell.stdout.readline().strip()
+
+
+def namespace_of(shell: subprocess.Popen[str], kind: str) -> Host:
+    """This machine, but with a namespace of that shell."""
+    path = f"/proc/{ask(shell, 'echo $$')}/ns/{kind}"
+    return Host(LOOPBACK.address, namespaces=(path,))

@@ -1,0 +1,96 @@
+"""What ps and worker hold in memory while one large tensor moves thousands of times.
+
+Received tensors' memory is kept to be used again. If more of it were kept than is used again, or if
+a step left something behind, resident memory would grow with the steps.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tensorwire.bench.tensor_sides import TensorSide
+from tensorwire.bench.transfer import MemoryResult, check_data_mb, check_grpc_limit, one_tensor
+from tensorwire.errors import UsageError
+from tensorwire.measure.contenders import Contender, Setting
+from tensorwire.measure.record import Record
+from tensorwire.measure.tasks import Watcher
+
+COMMAND = "benchmarks/memory"
+EARLY_STEPS = 100
+_STEPS_BETWEEN_SAMPLES = 100
+_DEFAULT_POOL_MB = 1024.0
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`iters` steps, the first EARLY_STEPS included. MB are 10^6 bytes."""
+
+    protocol: str = "grpc++"
+    transport: str = "auto"
+    data_mb: float = 100.0
+    iters: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what cannot be measured."""
+        check_data_mb(self.data_mb)
+        check_grpc_limit(self.data_mb, (self.protocol,))
+        if self.iters <= EARLY_STEPS:
+            raise UsageError(f"--iters {self.iters}: give more than {EARLY_STEPS}")
+
+    @property
+    def shares(self) -> list[int]:
+        """Steps between two samples, from the one after EARLY_STEPS on."""
+        whole, rest = divmod(self.iters - EARLY_STEPS, _STEPS_BETWEEN_SAMPLES)
+        return [_STEPS_BETWEEN_SAMPLES] * whole + ([rest] if rest else [])
+
+    @property
+    def blocks(self) -> int:
+        """How often the watcher is advanced."""
+        return len(self.shares)
+
+
+def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
+    """Measures; `watcher.advance` is called `plan.blocks` times.
+
+    Raises:
+        TensorwireError: a task failed or did not answer in time.
+    """
+    tensors = one_tensor(round(plan.data_mb * 1e6))
+    samples: list[dict[str, int]] = []
+    contender = Contender(plan.protocol, Setting(transport=plan.transport))
+    side: TensorSide[MemoryResult] = TensorSide(contender)
+    with side:
+        watcher.activity("starting the tasks")
+        side.wait_started(watcher)
+        side.build(tensors)
+        watcher.activity(f"the first {EARLY_STEPS} steps")
+        side.run(tensors, EARLY_STEPS, warm_up=0)
+        samples.append(side.resident_bytes())
+        watcher.activity("moving tensors")
+        for iters in plan.shares:
+            side.run(tensors, iters, warm_up=0)
+            samples.append(side.resident_bytes())
+            watcher.advance()
+        side.verify(tensors)
+        tensorflow = side.tensorflow
+    results = [
+        MemoryResult(
+            protocol=plan.protocol,
+            transport=plan.transport,
+            task=task,
+            data_mb=plan.data_mb,
+            iters=plan.iters,
+            early_mb=samples[0][task] / 1e6,
+            highest_mb=max(sample[task] for sample in samples) / 1e6,
+            final_mb=samples[-1][task] / 1e6,
+            pool_cap_mb=pool_cap_mb(),
+        )
+        for task in samples[0]
+    ]
+    return Record(COMMAND, tensorflow, results, ratios={})
+
+
+def pool_cap_mb() -> float:
+    """What the tasks, which inherit this process's environment, may keep. In MB of 10^6 bytes."""
+    return float(os.environ.get("TENSORWIRE_POOL_MB") or _DEFAULT_POOL_MB) * 2**20 / 1e6

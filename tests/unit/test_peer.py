@@ -1,0 +1,116 @@
+"""Two ends of a measurement find each other, or say why not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tensorwire.errors import TensorwireError
+from tensorwire.lab.ports import PortLease
+from tensorwire.measure.peer import Hello, Peer, PeerGone, await_peer, call_peer
+
+PS = Hello("bench transfer", "ps:0", "2.21.0")
+WORKER = Hello("bench transfer", "worker:0", "2.21.0")
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    lease = PortLease()
+    yield f"127.0.0.1:{lease.take()}"
+    lease.release()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., Future[Peer]]]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit
+
+
+def listening(address: str) -> socket.socket:
+    """A connection to `address`, once somebody listens there."""
+    host, _, port = address.rpartition(":")
+    for _ in range(200):
+        with contextlib.suppress(OSError):
+            return socket.create_connection((host, int(port)), 10)
+        threading.Event().wait(0.05)
+    raise AssertionError(f"nobody listens at {address}")
+
+
+def test_both_ends_learn_who_the_other_is_and_talk(
+    address: str, elsewhere: Callable[..., Future[Peer]]
+) -> None:
+    waiting = elsewhere(await_peer, address, PS, "worker at host2:1", 30)
+    with call_peer(address, WORKER, "ps at host1:1", 30) as worker, waiting.result(30) as ps:
+        assert (worker.hello, ps.hello) == (PS, WORKER)
+        worker.send({"size": 1})
+        worker.send({"size": 2})
+        assert [ps.receive(10), ps.receive(10)] == [{"size": 1}, {"size": 2}]
+        # What is measured listens where the greeting took place.
+        host, _, port = address.rpartition(":")
+        socket.create_server((host, int(port))).close()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (Hello("bench steps", "worker:0", "2.21.0"), "bench transfer at ps:0"),
+        (Hello("bench transfer", "worker:0", "2.15.1"), "TensorFlow: 2.21.0 at ps:0"),
+        (Hello("bench transfer", "worker:0", None), "none at worker:0"),
+        (Hello("bench transfer", "worker:0", "2.21.0", version="9.9"), "9.9 at worker:0"),
+    ],
+)
+def test_ends_that_do_not_fit_fail_both_with_the_same_words(
+    address: str, elsewhere: Callable[..., Future[Peer]], other: Hello, says: str
+) -> None:
+    waiting = elsewhere(await_peer, address, PS, "worker at host2:1", 30)
+    with pytest.raises(TensorwireError, match=says) as here:
+        call_peer(address, other, "ps at host1:1", 30)
+    with pytest.raises(TensorwireError) as there:
+        waiting.result(30)
+    assert str(here.value) == str(there.value)
+
+
+def test_a_peer_that_does_not_come_is_named_at_the_deadline(address: str) -> None:
+    with pytest.raises(TensorwireError, match=r"worker at host2:1 did not come to port"):
+        await_peer(address, PS, "worker at host2:1", 0.1)
+    with pytest.raises(TensorwireError, match=r"no ps at host1:1 after 0.1 s \(Connection refused"):
+        call_peer(address, WORKER, "ps at host1:1", 0.1)
+
+
+def test_a_stranger_does_not_end_the_wait(
+    address: str, elsewhere: Callable[..., Future[Peer]]
+) -> None:
+    waiting = elsewhere(await_peer, address, PS, "worker at host2:1", 30)
+    listening(address).close()
+    with listening(address) as browser:
+        browser.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    with call_peer(address, WORKER, "ps at host1:1", 30), waiting.result(30) as ps:
+        assert ps.hello == WORKER
+
+
+def test_a_port_in_use_is_named(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(TensorwireError, match=f"port {port} is in use"),
+    ):
+        await_peer(address, PS, "worker at host2:1", 30)
+
+
+def test_the_loss_of_the_line_says_who_went() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        other = socket.create_connection(server.getsockname())
+        stream, _ = server.accept()
+    with Peer(stream, "host1:1") as peer:
+        other.sendall(json.dumps({"tensorwire": dataclasses.asdict(PS)}).encode() + b"\n")
+        peer.greet(WORKER)
+        other.close()
+        with pytest.raises(PeerGone, match="ps:0 at host1:1 went before it was done"):
+            peer.receive(10)

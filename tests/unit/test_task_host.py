@@ -1,0 +1,114 @@
+"""The process of a task: what it answers, and when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorwire.errors import TensorwireError
+from tensorwire.lab import LocalCluster
+from tensorwire.lab import TaskProcess as Process
+from tensorwire.lab.channel import Message
+from tensorwire.measure.task_host import answers, task_type
+from tensorwire.measure.tasks import answer, ask, host_argv
+
+TASK = """
+import os, time
+from tensorwire.errors import TensorwireError
+from tensorwire.measure.task import HostedTask, request
+
+class Adder(HostedTask):
+    def __init__(self, start: int) -> None:
+        self.total = start
+    def ready(self):
+        return {"pid": os.getpid()}
+    @request
+    def add(self, number: int):
+        self.total += number
+        return {"total": self.total}
+    @request
+    def count(self, to: int):
+        for number in range(to):
+            yield {"number": number}
+    @request
+    def refuse(self):
+        raise TensorwireError("there is no such thing")
+    @request
+    def sleep(self):
+        time.sleep(600)
+    def secret(self):
+        return {}
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[tuple[LocalCluster, Process]]:
+    (tmp_path / "adder.py").write_text(TASK)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with LocalCluster({"adder": 1}) as cluster:
+        argv = host_argv("adder:Adder")
+        started = cluster.start("adder", 0, argv, {"PYTHONPATH": path}, channel=True)
+        started.channel.send({"start": 40})
+        assert answer(cluster, started, 60.0)["pid"] == started.pid
+        yield cluster, started
+
+
+def test_requests_are_answered_one_by_one_and_some_by_several_messages(
+    process: tuple[LocalCluster, Process],
+) -> None:
+    assert ask(*process, {"do": "add", "number": 2}) == {"total": 42}
+    assert ask(*process, {"do": "count", "to": 2}) == {"number": 0}
+    assert answer(*process, 60.0) == {"number": 1}
+
+
+def test_an_error_that_a_user_can_mend_is_answered_and_ends_the_task(
+    process: tuple[LocalCluster, Process],
+) -> None:
+    with pytest.raises(TensorwireError, match="adder:0: there is no such thing"):
+        ask(*process, {"do": "refuse"})
+    assert process[1].process.wait(60) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"do": "secret"},
+        {"do": "__init__", "start": 1},
+        {"do": "add", "number": "2"},
+        {"do": "add", "other": 2},
+        {"do": "add"},
+        {},
+    ],
+    ids=str,
+)
+def test_a_request_that_the_task_does_not_take_ends_it(
+    process: tuple[LocalCluster, Process], message: Message
+) -> None:
+    with pytest.raises(TensorwireError, match=r"adder:0 ended with exit status 1(?s:.*)Error"):
+        ask(*process, message)
+
+
+def test_a_task_ends_with_its_starter_whatever_it_does(
+    process: tuple[LocalCluster, Process],
+) -> None:
+    _, started = process
+    started.channel.send({"do": "sleep"})
+    assert started.process.stdin is not None
+    started.process.stdin.close()
+    assert started.process.wait(60) == 0
+
+
+def test_only_a_task_is_hosted() -> None:
+    with pytest.raises(ValueError, match="is no task"):
+        task_type("pathlib:Path")
+
+
+def test_a_request_of_no_task_is_refused() -> None:
+    task = task_type("tensorwire.bench.raw_task:MemcpyTask")(message_size=8)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="has no request 'ready'"):
+        list(answers(task, {"do": "ready"}))
+    (copied,) = answers(task, {"do": "memcpy", "iters": 3})
+    assert len(copied["step_s"]) == 3
