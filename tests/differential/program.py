@@ -127,8 +127,8 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
     draw = random.Random(seed)
     mode = draw.choices(("session", "function", "eager"), (5, 4, 0 if endured else 1))[0]
     is_stateful = not endured and draw.random() < 0.3
-    # Operation by operation, TensorFlow may tell the error of one program in the next: constants that
-    # were on their way to a server when it happened stay unusable there.
+    # Operation by operation, TensorFlow may tell the error of one program in the next: constants
+    # that were on their way to a server when it happened stay unusable there.
     errors = not (endured or is_stateful or mode == "eager")
     nodes = _nodes(draw, mode, is_stateful, errors)
     wanted = tuple(
