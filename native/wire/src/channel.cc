@@ -388,7 +388,7 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
       return opening_->greeting.ProveFromReactor(metadata);
     case FrameKind::kHelloAck:
       if (!opening_) return Status(Code::kInvalidArgument, "a second greeting");
-      return BeReadyFromReactor(metadata);
+      return BeReadyFromReactor(*opening_, metadata);
     case FrameKind::kReply:
     case FrameKind::kError:
       if (opening_) return Status(Code::kInvalidArgument, "a reply before the greeting");
@@ -401,9 +401,9 @@ Status ChannelImpl::OnHeadFromReactor(std::string_view metadata, InFrame* frame)
   }
 }
 
-Status ChannelImpl::BeReadyFromReactor(std::string_view metadata) {
-  const std::shared_ptr<Connection> connection = opening_->connection;
-  if (Status s = opening_->greeting.CheckServerFromReactor(metadata); !s.ok()) return s;
+Status ChannelImpl::BeReadyFromReactor(const Opening& opening, std::string_view metadata) {
+  const std::shared_ptr<Connection> connection = opening.connection;
+  if (Status s = opening.greeting.CheckServerFromReactor(metadata); !s.ok()) return s;
   connection->TrustFromReactor();
   if (Status s = MapFromReactor(Hello::Decode(metadata), connection.get()); !s.ok()) return s;
   opening_.reset();

@@ -61,6 +61,12 @@ class ChannelImpl : public Channel,
   void MoveLocked(State next);
   void End();
 
+  // A connection that is being made.
+  struct Opening {
+    std::shared_ptr<Connection> connection;
+    ClientGreeting greeting;
+  };
+
   // FrameReceiver.
   Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
   Status OnFrameFromReactor(InFrame* frame) override;
@@ -73,7 +79,7 @@ class ChannelImpl : public Channel,
   void TryNextOrFailFromReactor(const Status& why);
   void FailAllFromReactor(const Status& why);
   // kHelloAck.
-  Status BeReadyFromReactor(std::string_view metadata);
+  Status BeReadyFromReactor(const Opening& opening, std::string_view metadata);
   // Whether and how payloads of this peer are read in its memory.
   Status MapFromReactor(const Hello& hello, Connection* connection);
 
@@ -124,10 +130,6 @@ class ChannelImpl : public Channel,
   Collections collections_;
 
   // The reactor's.
-  struct Opening {
-    std::shared_ptr<Connection> connection;
-    ClientGreeting greeting;
-  };
   std::optional<Opening> opening_;  // kConnecting only
   std::vector<SocketAddress> addresses_left_;
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
