@@ -193,7 +193,7 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
       unsent = std::move(at->second);
       waiting_.erase(at);
     }
-    // A cancellation must not overtake its request, whose checksum may take longer than it has.
+    // A cancellation must not overtake its request, whose thread may lose its core on the way.
     if (std::erase(leaving_, call_id) == 0) connection = ready_;
   }
   if (connection != nullptr) {

@@ -198,25 +198,6 @@ TEST(a_handler_hears_of_a_request_before_its_cancellation_and_before_the_end) {
   handler->kept.clear();
 }
 
-TEST(a_deadline_that_passes_while_its_request_is_made_ready_cancels_it_afterwards) {
-  OrderTask task;
-  const auto handler = task.handler;
-  Task worker("worker:0", 1, [](EngineOptions* o) { o->checksum = true; });
-  const auto channel = worker.engine->Connect(task.ps.Listen(), "ps:0");
-  CHECK(Get(Begin(*channel, kNever, "", "", {.deadline_ms = 200})).status.code() ==
-        Code::kDeadlineExceeded);                   // the connection has been made
-  const std::string large(size_t{128} << 20, 'x');  // its checksum takes more than a millisecond
-  CHECK(Get(Begin(*channel, kNever, "", large, {.deadline_ms = 1})).status.code() ==
-        Code::kDeadlineExceeded);
-  Eventually([&] {
-    std::lock_guard lock(handler->mutex);
-    return handler->cancelled_after.size() == 2;
-  });
-  std::lock_guard lock(handler->mutex);
-  for (const bool in_order : handler->cancelled_after) CHECK(in_order);
-  handler->kept.clear();
-}
-
 TEST(a_handler_hears_of_one_way_requests_before_the_end) {
   OrderTask task;
   const auto handler = task.handler;
