@@ -128,7 +128,7 @@ class ServedTask:
 
 @dataclass(frozen=True)
 class StepTotals:
-    """The sampled steps of a task that splits their time (`monitor.breakdown`), summed."""
+    """The sampled steps of a task that splits their time (`metrics.breakdown`), summed."""
 
     sampled: int = 0
     step_s: float = 0.0

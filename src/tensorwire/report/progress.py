@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from tensorwire.owning_context import OwningContext
 from tensorwire.units import number
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _LINE_EVERY_S = 15.0
 
 
-class ProgressDisplay:
+class ProgressDisplay(OwningContext):
     """A context manager that shows how far the work is.
 
     On a terminal it is a bar that goes away; elsewhere a line when the activity changes, and one
@@ -52,21 +53,11 @@ class ProgressDisplay:
             )
             self._task = self._bar.add_task(activity, total=total)
 
-    def __enter__(self) -> ProgressDisplay:
+    def _open(self, held: contextlib.ExitStack) -> None:
         if self._bar is not None:
-            self._bar.start()
+            held.enter_context(self._bar)
         else:
             self._line()
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def activity(self, text: str) -> None:
         """Says what happens now."""
@@ -96,7 +87,7 @@ _TRAINING_LINE_EVERY_S = 5.0
 _WAITING_LINE_EVERY_S = 30.0
 
 
-class TrainingDisplay:
+class TrainingDisplay(OwningContext):
     """Progress on standard error: a bar a contender for a person, a line now and then for a log.
 
     A context manager; call it with each TrainProgress.
@@ -123,19 +114,9 @@ class TrainingDisplay:
                     name, total=None, rate="", loss="", phase="waits"
                 )
 
-    def __enter__(self) -> TrainingDisplay:
+    def _open(self, held: contextlib.ExitStack) -> None:
         if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+            held.enter_context(self._bars)
 
     def activity(self, text: str) -> None:
         """What happens before the first contender starts."""
