@@ -135,25 +135,6 @@ TEST(a_deadline_ends_a_call_and_tells_the_server) {
   Eventually([&] { return ps.handler->cancels == 1; });
 }
 
-TEST(a_cancelled_call_ends_once_and_its_late_reply_is_dropped) {
-  Task ps("ps:0");
-  Task worker("worker:0");
-  auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
-  uint64_t id = 0;
-  auto future = Begin(*channel, kNever, "", "", {}, &id);
-  Eventually([&] {
-    std::lock_guard lock(ps.handler->mutex);
-    return ps.handler->kept.size() == 1;
-  });
-  channel->Cancel(id);
-  channel->Cancel(id);
-  CHECK(Get(std::move(future)).status.code() == Code::kCancelled);
-  Message late;
-  late.SetOwnedPayload(std::string(500'000, 'z'));
-  ps.handler->kept[0].Reply(std::move(late));
-  CHECK(Get(Begin(*channel, kEcho, "next")).status.ok());
-}
-
 // A call that waits at the server, as its asker sees it.
 struct KeptCall {
   explicit KeptCall(const CallOptions& options = {}) {
@@ -170,6 +151,17 @@ struct KeptCall {
   uint64_t id = 0;
   std::future<Outcome> future;
 };
+
+TEST(a_cancelled_call_ends_once_and_its_late_reply_is_dropped) {
+  KeptCall call;
+  call.channel->Cancel(call.id);
+  call.channel->Cancel(call.id);
+  CHECK(Get(std::move(call.future)).status.code() == Code::kCancelled);
+  Message late;
+  late.SetOwnedPayload(std::string(500'000, 'z'));
+  call.ps.handler->kept[0].Reply(std::move(late));
+  CHECK(Get(Begin(*call.channel, kEcho, "next")).status.ok());
+}
 
 constexpr int64_t kAnHourMs = 3'600'000;
 
