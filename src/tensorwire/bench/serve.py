@@ -180,7 +180,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         if connections < self._plan.clients:
             raise TensorwireError(
                 f"{self._plan.clients} clients of {self.protocol} share {connections} connections: "
-                "their figures mean nothing"
+                "their results are invalid"
             )
 
     def block(self, what: None, requests: int | None) -> list[float]:
@@ -224,7 +224,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         if asked["bytes"] != filled["bytes"]:
             raise TensorwireError(
                 f"{asked['bytes']} bytes of {filled['bytes']} came over {self.protocol}: "
-                "its figures mean nothing"
+                "its results are invalid"
             )
         return asked
 

@@ -306,8 +306,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         self._traffic += self._traffic_so_far() - before
         if self._traffic.calls == 0:
             raise TensorwireError(
-                f"no tensor went over {self._contender.protocol}: "
-                "its figures would be those of another way"
+                f"no tensor went over {self._contender.protocol}: its results are invalid"
             )
         return [1.0 / steps_per_s]
 
