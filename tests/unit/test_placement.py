@@ -64,7 +64,7 @@ def test_longest_first_is_within_grahams_bound_of_the_best(loads: list[int], bin
 
 def test_loads_without_weight_are_spread_by_what_they_do_weigh() -> None:
     """A table that nobody reads must not pile up where little is read."""
-    loads: list[packing.Load] = [(10.0, 0.0)] * 4 + [(0.0, 10.0)] * 4
+    loads: list[packing.Load] = [*[(10.0, 0.0)] * 4, *[(0.0, 10.0)] * 4]
     assert packing.fill(loads, packing.longest_first(loads, 4), 4) == [(10.0, 10.0)] * 4
 
 

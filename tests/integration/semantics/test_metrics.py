@@ -80,7 +80,8 @@ def test_a_tensor_is_counted_by_name_and_peer_at_both_ends(
     for end, way in ((ps, "tx"), (worker, "rx")):
         assert end.total(f"{way}_tensors") >= (5 if fuse else 10)
         assert end.total(f"{way}_tensor_bytes") >= 40_000
-    (peer,) = [PeerTraffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
+    peers: Any = wire_cluster.stats("worker:0")["peers"]
+    (peer,) = [PeerTraffic(**p) for p in peers if p["peer"] == PS]
     assert peer.rx_tensors >= 5
     assert peer.rx_frames >= 5
     assert peer.rx_syscalls > 0
