@@ -1,4 +1,4 @@
-"""A cluster in a box: links, names and shares are what was asked for, and nothing outlives it."""
+"""Labs: links, names and CPU shares are as requested, and nothing outlives a lab."""
 
 from __future__ import annotations
 

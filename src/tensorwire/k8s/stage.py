@@ -89,7 +89,7 @@ _TASK_BYTES = 600e6
 
 
 class LabStage(Stage):
-    """Hosts in a box, each pod one of them."""
+    """A lab in which each pod is a host."""
 
     def __init__(self, link: LinkSettings, templates: Path | None = None) -> None:
         """Raises TensorwireError without TensorFlow."""
