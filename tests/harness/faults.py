@@ -20,7 +20,7 @@ from tensorwire.bench.server_task import ServerTask
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
-from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
+from tensorwire.measure.task_processes import Watcher, answer, ask, send, start_task, wait_started
 
 _ANSWER_TIMEOUT_S = 120.0
 _ENDPOINT_TIMEOUT_S = 60.0

@@ -27,7 +27,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import LatencyUs, Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import TaskProcesses, Watcher, wait_started
+from tensorwire.measure.task_processes import TaskProcesses, Watcher, wait_started
 from tensorwire.units import number
 
 COMMAND = "bench serve"

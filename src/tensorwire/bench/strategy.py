@@ -24,11 +24,11 @@ from tensorwire.measure.comparison import by_case, compared, step_cells
 from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Contender, Setting, contenders
 from tensorwire.measure.experiment import Case, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.hosted_task import request
 from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.task import request
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.units import number
 
 READ_FLOATS = 2_500_000

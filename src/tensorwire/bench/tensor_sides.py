@@ -16,8 +16,13 @@ from tensorwire.lab.channel import Message
 from tensorwire.measure.contenders import Contender
 from tensorwire.measure.experiment import Side, SomeResult, What
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.task import HostedTask, request, used_cpu_s
-from tensorwire.measure.tasks import REQUEST_TIMEOUT_S, TaskProcesses, Watcher, wait_started
+from tensorwire.measure.hosted_task import HostedTask, request, used_cpu_s
+from tensorwire.measure.task_processes import (
+    REQUEST_TIMEOUT_S,
+    TaskProcesses,
+    Watcher,
+    wait_started,
+)
 
 
 class TensorTask(ServerTask):

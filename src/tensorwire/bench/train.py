@@ -36,7 +36,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Metric, Ratio, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import (
+from tensorwire.measure.task_processes import (
     TaskProcesses,
     Unwatched,
     Watcher,

@@ -28,7 +28,7 @@ from tensorwire.measure.experiment import Case as MeasuredCase
 from tensorwire.measure.experiment import Side, measure
 from tensorwire.measure.record import Record
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Unwatched, Watcher
+from tensorwire.measure.task_processes import Unwatched, Watcher
 from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 
 COMMAND = "k8s compare"

@@ -19,7 +19,7 @@ from tensorwire.measure.contenders import PAIRS
 from tensorwire.measure.noise import NoiseWatch
 from tensorwire.measure.record import LabDocument, Record, Result
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 What = TypeVar("What")
 SomeResult = TypeVar("SomeResult", bound=Result)

@@ -21,7 +21,7 @@ from typing import Any
 from tensorwire.dataclass_json import arguments_of
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
-from tensorwire.measure.task import HostedTask
+from tensorwire.measure.hosted_task import HostedTask
 
 
 def task_type(name: str) -> type[HostedTask]:
