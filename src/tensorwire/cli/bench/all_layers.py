@@ -34,7 +34,7 @@ Examples:
 @json_option
 @report_option
 @click.pass_context
-def everything(
+def all_layers(
     context: click.Context,
     *,
     quick: bool,
