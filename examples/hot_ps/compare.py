@@ -77,7 +77,7 @@ def start(cluster: LocalCluster, job: str, index: int, placement: str, report_ev
         "TF_CONFIG": json.dumps(task),
         "HOT_PS_REPORT_EVERY": str(report_every),
         "HOT_PS_STEPS": str(10**9),
-        "TENSORWIRE_METRICS_SOCKET": str(figures_of(cluster, job, index)),
+        "TENSORWIRE_METRICS_SOCKET": str(metrics_of(cluster, job, index)),
         # Where the user's `tensorwire top` looks for tasks, and not in the cluster's own folder.
         observed_job.FOLDER_VARIABLE: str(observed_job.folder()),
     }
@@ -95,13 +95,13 @@ def first_report(output: Path, cluster: LocalCluster) -> dict:
     return json.loads(output.read_text().splitlines()[0])
 
 
-def figures_of(cluster: LocalCluster, job: str, index: int) -> Path:
+def metrics_of(cluster: LocalCluster, job: str, index: int) -> Path:
     return cluster.directory / f"{job}-{index}.sock"
 
 
 def endpoints(cluster: LocalCluster) -> str:
     sockets = [
-        figures_of(cluster, job, index)
+        metrics_of(cluster, job, index)
         for job, addresses in cluster.spec.items()
         for index in range(len(addresses))
     ]
@@ -141,8 +141,8 @@ def doctor_says(cluster: LocalCluster) -> list[str]:
 def section(found: dict[str, Outcome], notes: list[str]) -> Section:
     rows, bars = [], []
     for placement, seen in found.items():
-        figures = [f"{seen.steps_per_s:.1f}", f"{seen.share:.0%}", f"{seen.largest_over_mean:.2f}"]
-        rows.append([placement, *figures])
+        metrics = [f"{seen.steps_per_s:.1f}", f"{seen.share:.0%}", f"{seen.largest_over_mean:.2f}"]
+        rows.append([placement, *metrics])
         bars += [
             Bar(f"{placement}, ps:{i}", each / 1e6, placement)
             for i, each in enumerate(seen.bytes_per_ps)

@@ -10,7 +10,7 @@ Started with a channel (tensorwire.lab), as `python -m differential.client`. The
     "wrong": [outcomes], "errors": {"a step" or "beginning anew": {class: words of the first}},
     "recovered": whether}.
 {"recover": seconds}: connects anew to servers that were replaced; {"recovered": what went wrong}.
-{"stats": true}: the plug-in's figures of this process.
+{"stats": true}: the plug-in's metrics of this process.
 
 An outcome is ["value", digests of what was fetched] or ["error", its class, its words]. Of several
 steps it is ["all", their outcomes]; of one that may be ended on its way ["chance", the outcome

@@ -225,8 +225,8 @@ def smaller(program: Program) -> Iterator[Program]:
     if (trimmed := _without_unused(program)) is not None:
         yield trimmed
     for index, node in enumerate(program.nodes):
-        for fewer in _simpler(node):
-            nodes = (*program.nodes[:index], fewer, *program.nodes[index + 1 :])
+        for simpler in _simpler(node):
+            nodes = (*program.nodes[:index], simpler, *program.nodes[index + 1 :])
             yield dataclasses.replace(program, nodes=nodes)
 
 

@@ -117,7 +117,7 @@ class Side(OwningContext):
         }
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """The plug-in's figures of each task; nothing on gRPC."""
+        """The plug-in's metrics of each task; nothing on gRPC."""
         if not self._cluster.plugin:
             return {}
         found: dict[str, dict[str, Any]] = {

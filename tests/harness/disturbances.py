@@ -20,7 +20,7 @@ from harness.machine_faults import MACHINE_FAULTS, MachineFault
 from harness.survival import Job, JobSettings, Told, lab_for
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 RECOVERY_TIMEOUT_S = 240.0
 _STEPS_BEFORE = 60

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorwire.bench.server_task import ServerTask
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import request
+from tensorwire.measure.hosted_task import request
 
 _SIDE = 256
 _START_DEADLINE_S = 60

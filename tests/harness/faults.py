@@ -20,7 +20,7 @@ from tensorwire.bench.server_task import ServerTask
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
-from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
+from tensorwire.measure.task_processes import Watcher, answer, ask, send, start_task, wait_started
 
 _ANSWER_TIMEOUT_S = 120.0
 _ENDPOINT_TIMEOUT_S = 60.0
@@ -147,7 +147,7 @@ class RunningJob:
     job: FaultJob
     tensorflow: str
     endpoints: Sequence[str]
-    """Of every task's figures; none on stock grpc."""
+    """Of every task's metrics; none on stock grpc."""
     hosts: Mapping[str, str]
     """By the task's name, "ps:0"."""
     links_mb_per_s: Mapping[str, float]
@@ -243,6 +243,6 @@ def _endpoint(cluster: LocalCluster, task: TaskProcess, sockets: str) -> str:
     while not path.exists():
         cluster.check()
         if time.monotonic() > deadline:
-            raise TensorwireError(f"{task.name} serves no figures at {path}")
+            raise TensorwireError(f"{task.name} serves no metrics at {path}")
         time.sleep(_POLL_S)
     return f"unix:{path}"

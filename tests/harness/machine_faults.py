@@ -24,7 +24,7 @@ import psutil
 from harness.survival import Job, JobSettings
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import Host, cleanup_process
-from tensorwire.lab.cleanup_guard import CleanupGuard
+from tensorwire.lab.cleanup import CleanupProcess
 from tensorwire.lab.hosts import LOOPBACK
 from tensorwire.owning_context import OwningContext
 
@@ -115,8 +115,8 @@ class LittleMemory(MachineFault):
             Path("/sys/fs/cgroup/memory"): ("memory.limit_in_bytes", "memory.usage_in_bytes"),
             Path("/sys/fs/cgroup"): ("memory.max", "memory.current"),
         }
-        # The guard first: it looks after groups that are not there, too.
-        held.callback(CleanupGuard(cgroups=[mount / name for mount in files]).dismiss)
+        # First: it also handles groups that do not exist.
+        held.callback(CleanupProcess(cgroups=[mount / name for mount in files]).dismiss)
         for mount, (limit, used) in files.items():
             group = mount / name
             with contextlib.suppress(OSError):

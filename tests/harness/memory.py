@@ -14,7 +14,7 @@ from tensorwire.bench.transfer import MemoryResult, check_data_mb, check_grpc_li
 from tensorwire.errors import UsageError
 from tensorwire.measure.contenders import Contender, Setting
 from tensorwire.measure.record import Record
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 COMMAND = "benchmarks/memory"
 EARLY_STEPS = 100

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensorwire.bench import serve
-from tensorwire.measure.tasks import Unwatched
+from tensorwire.measure.task_processes import Unwatched
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
 RESULT_FIELDS = [

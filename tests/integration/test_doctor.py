@@ -17,7 +17,7 @@ from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
-from tensorwire.measure.tasks import Unwatched
+from tensorwire.measure.task_processes import Unwatched
 
 SMALL = tuple(Table(f"table{index}", 10, index % 2) for index in range(4))
 JOB = FaultJob(

@@ -84,7 +84,7 @@ def test_an_interrupted_bench_leaves_nothing(
     when = f"{number.name} after {moment_s:.1f} s"
     assert bench.returncode in (128 + number, -number), f"{when}: {said}"
     deadline = time.monotonic() + 30
-    # Where cleaning up was itself cut short, a guard process does it in a moment.
+    # Where cleaning up was itself cut short, the cleanup process does it in a moment.
     while (marked(mark) or list(tmp_path.iterdir())) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not marked(mark), when

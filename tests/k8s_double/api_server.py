@@ -69,7 +69,7 @@ class ApiServer:
     objects: dict[Key, Object] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     """By pod."""
-    figures: dict[str, Callable[[], Object]] = field(default_factory=dict)
+    metrics: dict[str, Callable[[], Object]] = field(default_factory=dict)
     """What a pod's endpoint serves."""
     requests: list[tuple[str, str]] = field(default_factory=list)
     """(verb, plural) of what changed something."""
@@ -390,9 +390,9 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                 lines = server.logs[name].splitlines(keepends=True)
                 return "".join(lines[-int(query.get("tailLines", len(lines))) :])
             assert (rest, port) == ("/proxy/figures", "9100")
-            if name not in server.figures:
+            if name not in server.metrics:
                 raise Refusal(503, "ServiceUnavailable", "connection refused")
-            return server.figures[name]()
+            return server.metrics[name]()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nobody reads it."""

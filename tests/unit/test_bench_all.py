@@ -18,7 +18,7 @@ from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
 from tensorwire.measure.host_pool import HostPool
 from tensorwire.measure.record import Ratio, Record, Result, StepMs
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.report.runs import read
 
 RECORD = Record[Result](

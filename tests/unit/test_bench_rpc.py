@@ -20,7 +20,7 @@ from tensorwire.lab.ports import PortLease
 from tensorwire.measure import comparison
 from tensorwire.measure.peer import Hello, call_peer
 from tensorwire.measure.record import Record
-from tensorwire.measure.tasks import Unwatched
+from tensorwire.measure.task_processes import Unwatched
 from tensorwire.plugin import compiler
 
 

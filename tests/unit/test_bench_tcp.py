@@ -13,7 +13,7 @@ from tensorwire.bench.raw import RawTcp
 from tensorwire.bench.tcp import TcpPlan, TcpResult, run
 from tensorwire.measure import comparison
 from tensorwire.measure.record import Record
-from tensorwire.measure.tasks import Unwatched
+from tensorwire.measure.task_processes import Unwatched
 
 
 def test_every_message_arrives_before_a_block_is_done() -> None:

@@ -199,9 +199,9 @@ def test_without_anything_to_look_at_it_says_how_to_give_it(
 TWO_JOBS = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
-    from test_top import figures, in_cluster
+    from test_top import in_cluster, metrics
     from tensorwire.metrics import endpoint, observed_job
-    (now,) = in_cluster({cluster!r}, [figures("ps:0", 10, 50.0)])
+    (now,) = in_cluster({cluster!r}, [metrics("ps:0", 10, 50.0)])
     address = endpoint.serve(lambda: now, port=0).address
     observed_job.announce(address)
     print(address, flush=True)

@@ -13,7 +13,7 @@ from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.record import Metric, Record, Result
 from tensorwire.measure.section import Section
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Unwatched
+from tensorwire.measure.task_processes import Unwatched
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def models(draw: st.DrawFn) -> list[Variable]:
 
 
 @st.composite
-def figures(draw: st.DrawFn, variables: list[Variable]) -> Traffic | None:
+def metrics(draw: st.DrawFn, variables: list[Variable]) -> Traffic | None:
     if not draw(st.booleans()):
         return None
     return Traffic({v.name: draw(st.integers(0, 10**6)) for v in variables})
@@ -64,7 +64,7 @@ def test_longest_first_is_within_grahams_bound_of_the_best(loads: list[int], bin
 
 def test_loads_without_weight_are_spread_by_what_they_do_weigh() -> None:
     """A table that nobody reads must not pile up where little is read."""
-    loads: list[packing.Load] = [(10.0, 0.0)] * 4 + [(0.0, 10.0)] * 4
+    loads: list[packing.Load] = [*[(10.0, 0.0)] * 4, *[(0.0, 10.0)] * 4]
     assert packing.fill(loads, packing.longest_first(loads, 4), 4) == [(10.0, 10.0)] * 4
 
 
@@ -72,7 +72,7 @@ def test_loads_without_weight_are_spread_by_what_they_do_weigh() -> None:
 def test_every_row_of_every_variable_is_on_one_ps(
     data: st.DataObject, variables: list[Variable], ps: int, strategy: str
 ) -> None:
-    made = plan.STRATEGIES[strategy](variables, ps, data.draw(figures(variables)))
+    made = plan.STRATEGIES[strategy](variables, ps, data.draw(metrics(variables)))
     assert set(made.tasks) == {v.name for v in variables}
     for variable in variables:
         tasks = made.tasks[variable.name]
@@ -158,7 +158,7 @@ def test_hot_rows_weigh_more_than_their_bytes() -> None:
     assert len(made.tasks["table"]) > 2
 
 
-def test_figures_of_parts_are_the_heat_of_their_rows() -> None:
+def test_metrics_of_parts_are_the_heat_of_their_rows() -> None:
     moved = Traffic({"table/part_0": 30.0, "table/part_1": 10.0})
     assert moved.of("table", 5, 0, 3) == 30.0  # rows 0 to 2, then 3 and 4
     assert moved.of("table", 5, 0, 5) == 40.0
@@ -208,7 +208,7 @@ CROSSINGS = [
 ]
 
 
-def test_figures_of_tasks_become_bytes_a_step_of_variables(tmp_path: Path) -> None:
+def test_metrics_of_tasks_become_bytes_a_step_of_variables(tmp_path: Path) -> None:
     process = {"host": "h", "pid": 1, "cores": 1, "at_s": 0.0, "cpu_s": 0.0, "rss_bytes": 0}
     zero = dict.fromkeys(
         ("clock_us", "recv_tensors", "pushed_tensors", "served_tensors", "run_graphs",

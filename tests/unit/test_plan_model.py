@@ -171,9 +171,10 @@ class TestPlacementAndLayout:
         limits = {"worker_cores": 0.3, "ps_cores": 2.0}
         together = Cluster.colocated(50, 5, 16, 10 * GBIT, **limits)
         apart = Cluster.isolated(50, 5, 16, 10 * GBIT, 10, **limits)
-        return tuple(
+        first, second = (
             predicted(ONE_BIG, each, placement=placement, steps=25) for each in (together, apart)
         )
+        return first, second
 
     def test_one_big_parameter_makes_one_hot_ps_in_either_layout(self) -> None:
         together, apart = self.layouts("round_robin")

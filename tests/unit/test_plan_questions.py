@@ -137,11 +137,18 @@ class TestTarget:
         machines = workers + best.question.shape.ps
         assert best.price == pytest.approx(machines * (4 * 1.0 + 10 * 0.1))
 
+    @pytest.fixture
+    def few_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Fewer workers than the command tries, which takes ten seconds of CPU."""
+        monkeypatch.setattr(search, "MOST_WORKERS", 100)
+
+    @pytest.mark.usefixtures("few_workers")
     def test_what_no_cluster_reaches_is_said(self) -> None:
         slow = question(link_bytes_per_s=1e5)
         with pytest.raises(TensorwireError, match="no cluster of up to"):
             search.cheapest([slow], 1e4, search.Prices(1.0, 0.0))
 
+    @pytest.mark.usefixtures("few_workers")
     def test_what_no_cluster_reaches_is_not_simulated(self) -> None:
         asked = question("balanced")
         simulated: list[int] = []

@@ -15,7 +15,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
 from tensorwire.measure import remote_hosts
 from tensorwire.measure.remote_hosts import HostRole
-from tensorwire.measure.tasks import Unwatched, ask, task_argv
+from tensorwire.measure.task_processes import Unwatched, ask, task_argv
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,10 @@ def test_runs_of_one_command_are_side_by_side_with_where_they_ran(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     TRANSFER.write(tmp_path / "before.json")
+    second: Any = TRANSFER.results[1]
     faster = dataclasses.replace(
         TRANSFER,
-        results=[dataclasses.replace(TRANSFER.results[1], mb_per_s=4321.0)],
+        results=[dataclasses.replace(second, mb_per_s=4321.0)],
         ratios={"grpc++/grpc": Ratio(4.0, (3.8, 4.2))},
         version="9.9.9",
         host=Machine("Xeon", 64, "6.9"),

@@ -13,12 +13,12 @@ from tensorwire.lab import LocalCluster
 from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure.task_host import answers, task_type
-from tensorwire.measure.tasks import answer, ask, host_argv
+from tensorwire.measure.task_processes import answer, ask, host_argv
 
 TASK = """
 import os, time
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.task import HostedTask, request
+from tensorwire.measure.hosted_task import HostedTask, request
 
 class Adder(HostedTask):
     def __init__(self, start: int) -> None:

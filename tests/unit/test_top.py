@@ -43,7 +43,7 @@ def full_name(task: str) -> str:
     return f"/job:{job}/replica:0/task:{index}"
 
 
-def figures(
+def metrics(
     task: str, seconds: float, out_mb: float = 0.0, cores: float = 0.0, **counts: Any
 ) -> TaskMetrics:
     """What a task counted that has run for `seconds` at a steady rate."""
@@ -91,11 +91,11 @@ def figures(
 
 def job(seconds: float) -> list[TaskMetrics]:
     return [
-        figures("worker:10", seconds, 1.0, 0.9, waiting=0.75),
-        figures("worker:2", seconds, 1.0, 1.0, waiting=0.25),
-        figures("ps:0", seconds, 832.0, 1.55),
-        figures("ps:1", seconds, 84.0, 0.05),
-        figures("ps:2", seconds, 84.0, 0.05),
+        metrics("worker:10", seconds, 1.0, 0.9, waiting=0.75),
+        metrics("worker:2", seconds, 1.0, 1.0, waiting=0.25),
+        metrics("ps:0", seconds, 832.0, 1.55),
+        metrics("ps:1", seconds, 84.0, 0.05),
+        metrics("ps:2", seconds, 84.0, 0.05),
     ]
 
 
@@ -117,7 +117,7 @@ def test_rates_are_what_changed_over_the_time_between() -> None:
 
 
 def test_a_task_that_was_started_again_has_no_rates_yet() -> None:
-    before, now = figures("ps:0", 10), figures("ps:0", 3)
+    before, now = metrics("ps:0", 10), metrics("ps:0", 3)
     assert between(before, now) is None  # the host was
     restarted = dataclasses.replace(now, process=dataclasses.replace(now.process, pid=7))
     assert between(before, restarted) is None
@@ -133,8 +133,8 @@ def test_the_hot_task_is_out_of_balance_and_the_others_are_not() -> None:
 
 def test_the_hot_tensor_is_named_for_its_variable_where_a_task_knows_it() -> None:
     known = VariableMetrics("embedding", full_name("ps:0"), 4 * MB, "embedding/read")
-    master = dataclasses.replace(figures("worker:2", 12), variables=(known,))
-    (ps,) = job_rates([figures("ps:0", 10, 832.0)], [figures("ps:0", 12, 832.0), master]).tasks
+    master = dataclasses.replace(metrics("worker:2", 12), variables=(known,))
+    (ps,) = job_rates([metrics("ps:0", 10, 832.0)], [metrics("ps:0", 12, 832.0), master]).tasks
     assert ps.hot is not None
     assert (ps.hot.name, ps.hot.share) == ("embedding", pytest.approx(0.9))
 
@@ -142,7 +142,7 @@ def test_the_hot_tensor_is_named_for_its_variable_where_a_task_knows_it() -> Non
 def test_a_job_that_is_even_or_idle_or_alone_is_in_balance() -> None:
     def rates(**out_mb: float) -> JobRates:
         names = {name: f"ps:{i}" for i, name in enumerate(out_mb)}
-        return job_rates(*([figures(names[n], s, mb) for n, mb in out_mb.items()] for s in (1, 2)))
+        return job_rates(*([metrics(names[n], s, mb) for n, mb in out_mb.items()] for s in (1, 2)))
 
     assert rates(a=100.0, b=120.0, c=90.0).imbalances == ()
     assert rates(a=0.001, b=0.0, c=0.0).imbalances == ()
@@ -166,7 +166,7 @@ def in_cluster(cluster: str, tasks: list[TaskMetrics]) -> list[TaskMetrics]:
 
 def test_two_jobs_of_one_user_are_told_apart() -> None:
     def even(seconds: float) -> list[TaskMetrics]:
-        return [figures(f"ps:{i}", seconds, 90.0) for i in range(3)]
+        return [metrics(f"ps:{i}", seconds, 90.0) for i in range(3)]
 
     looks = [[*in_cluster("a:1", job(s)), *in_cluster("b:1", even(s))] for s in (10, 12)]
     rates = job_rates(*looks)
@@ -200,11 +200,11 @@ def test_the_screen_is_as_it_was() -> None:
 TASK = """if True:
     import sys, time
     sys.path.insert(0, {folder!r})
-    from test_top import figures
+    from test_top import metrics
     from tensorwire.metrics import endpoint, observed_job
     began = time.monotonic()
     def now():
-        return figures("ps:0", 1 + time.monotonic() - began, 50.0)
+        return metrics("ps:0", 1 + time.monotonic() - began, 50.0)
     address = endpoint.serve(now, port=0).address
     observed_job.announce(address)
     print(address, flush=True)
@@ -221,7 +221,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def task() -> Iterator[str]:
-    """A process that serves the figures of a busy ps; its address."""
+    """A process that serves the metrics of a busy ps; its address."""
     code = TASK.format(folder=str(Path(__file__).parent))
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
@@ -250,7 +250,7 @@ def test_tasks_may_be_named_and_one_that_does_not_answer_is_said(
     done = tensorwire("top", "--endpoints", f"{task},127.0.0.1:1", "--interval", "0.2")
     assert done.returncode == 0, done.stderr
     assert "ps:0" in done.stdout
-    assert "no figures from 127.0.0.1:1: Connection refused" in done.stdout
+    assert "no metrics from 127.0.0.1:1: Connection refused" in done.stdout
     assert task not in done.stdout
 
 

@@ -20,7 +20,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.noise import NoiseWatch
 from tensorwire.measure.record import Metric, Noise, Ratio, Record, Result, json_text, not_a_record
 from tensorwire.measure.section import Section
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.units import data_size
 
 

@@ -23,7 +23,7 @@ from tensorwire.measure.experiment import Case, Side
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Result
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import TaskProcesses, Watcher, wait_ready
+from tensorwire.measure.task_processes import TaskProcesses, Watcher, wait_ready
 
 IPERF3 = "iperf3"
 LARGEST_MESSAGE_BYTES = 1 << 20

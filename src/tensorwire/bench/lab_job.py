@@ -23,8 +23,8 @@ from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.bench.server_task import ServerTask
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import request
-from tensorwire.measure.tasks import Watcher, answer, ask, send, start_task, wait_started
+from tensorwire.measure.hosted_task import request
+from tensorwire.measure.task_processes import Watcher, answer, ask, send, start_task, wait_started
 from tensorwire.placement.plan import STRATEGIES, Variable
 
 _SIDE = 256

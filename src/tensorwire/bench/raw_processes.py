@@ -16,9 +16,9 @@ from tensorwire.lab import LocalCluster
 from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.hosted_task import HostedTask
 from tensorwire.measure.peer import Hello, Peer, await_peer, call_peer
-from tensorwire.measure.task import HostedTask
-from tensorwire.measure.tasks import TaskProcesses, Watcher, ask, wait_ready
+from tensorwire.measure.task_processes import TaskProcesses, Watcher, ask, wait_ready
 
 DEFAULT_PORT = 12222
 SERVER, CLIENT = "server", "client"

@@ -17,7 +17,7 @@ import numpy as np
 from tensorwire.bench.raw import Buffer, RawTcp, rpc_end
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import HostedTask, request, used_cpu_s
+from tensorwire.measure.hosted_task import HostedTask, request, used_cpu_s
 
 _CONNECT_TIMEOUT_S = 30.0
 

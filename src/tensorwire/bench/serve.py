@@ -27,7 +27,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import LatencyUs, Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import TaskProcesses, Watcher, wait_started
+from tensorwire.measure.task_processes import TaskProcesses, Watcher, wait_started
 from tensorwire.units import number
 
 COMMAND = "bench serve"
@@ -180,7 +180,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         if connections < self._plan.clients:
             raise TensorwireError(
                 f"{self._plan.clients} clients of {self.protocol} share {connections} connections: "
-                "their figures mean nothing"
+                "their results are invalid"
             )
 
     def block(self, what: None, requests: int | None) -> list[float]:
@@ -224,7 +224,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         if asked["bytes"] != filled["bytes"]:
             raise TensorwireError(
                 f"{asked['bytes']} bytes of {filled['bytes']} came over {self.protocol}: "
-                "its figures mean nothing"
+                "its results are invalid"
             )
         return asked
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tensorwire.bench.server_task import PluginTask
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import request
+from tensorwire.measure.hosted_task import request
 
 PAYLOADS = ("uniform", "random", "skewed")
 MOST_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import HostedTask, request, thread_count, used_cpu_s
+from tensorwire.measure.hosted_task import HostedTask, request, thread_count, used_cpu_s
 from tensorwire.measure.task_host import first_line
 
 GRPCPP = "grpc++"

@@ -27,7 +27,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 COMMAND = "bench steps"
 _FLOATS_OF_4_KB = 1024

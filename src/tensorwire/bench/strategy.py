@@ -24,11 +24,11 @@ from tensorwire.measure.comparison import by_case, compared, step_cells
 from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Contender, Setting, contenders
 from tensorwire.measure.experiment import Case, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
+from tensorwire.measure.hosted_task import request
 from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.task import request
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.units import number
 
 READ_FLOATS = 2_500_000
@@ -180,20 +180,20 @@ class StrategySide(ClusterSide[str, StrategyResult]):
         if not measured["right"]:
             raise TensorwireError(
                 f"a scheduled function gave a wrong result over {self.protocol}: "
-                "its figures mean nothing"
+                "its results are invalid"
             )
         return float(measured["seconds"])
 
     def verify(self, case: str) -> None:
         """Raises TensorwireError unless the functions ran by this protocol.
 
-        Those that took another way would make these the figures of that way.
+        Results would be invalid if functions took another way.
         """
         served = int(self._ask("worker", {"do": "wire"}).get("eager_calls", 0))
         if self.protocol == GRPCPP and served < self._functions:
             raise TensorwireError(
                 f"only {served} calls of {self._functions} functions came over grpc++: "
-                "its figures mean nothing"
+                "its results are invalid"
             )
 
     def result(self, case: Case[str], rounds: Rounds) -> StrategyResult:

@@ -16,8 +16,13 @@ from tensorwire.lab.channel import Message
 from tensorwire.measure.contenders import Contender
 from tensorwire.measure.experiment import Side, SomeResult, What
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
-from tensorwire.measure.task import HostedTask, request, used_cpu_s
-from tensorwire.measure.tasks import REQUEST_TIMEOUT_S, TaskProcesses, Watcher, wait_started
+from tensorwire.measure.hosted_task import HostedTask, request, used_cpu_s
+from tensorwire.measure.task_processes import (
+    REQUEST_TIMEOUT_S,
+    TaskProcesses,
+    Watcher,
+    wait_started,
+)
 
 
 class TensorTask(ServerTask):
@@ -225,7 +230,7 @@ class TensorSide(ClusterSide[Tensors, SomeResult]):
             and after_bytes is not None
             and after_bytes - before_bytes < steps * tensors.data_mb * 1e6
         ):
-            raise TensorwireError(f"{self.name} did not use the link: its figures mean nothing")
+            raise TensorwireError(f"{self.name} did not use the link: its results are invalid")
         ps_cpu_s = self._ask("ps", {"do": "cpu"})["cpu_s"] - ps_cpu_s
         return Block(measured["step_s"], measured["cpu_s"] + ps_cpu_s)
 
@@ -237,14 +242,14 @@ class TensorSide(ClusterSide[Tensors, SomeResult]):
         if not reply["equal"]:
             raise TensorwireError(
                 f"the ps does not hold what the worker sent over {self.protocol}: "
-                "its figures mean nothing"
+                "its results are invalid"
             )
-        # A tensor that took another way would make these the figures of that way.
+        # Tensors that took another way would make the results invalid.
         arrived = self.arrived_tensors()
         if self.protocol == GRPCPP and arrived < self._steps:
             raise TensorwireError(
                 f"only {arrived} tensors of {self._steps} steps came over grpc++: "
-                "its figures mean nothing"
+                "its results are invalid"
             )
 
     def arrived_tensors(self) -> int:

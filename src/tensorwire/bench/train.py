@@ -36,7 +36,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Metric, Ratio, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import (
+from tensorwire.measure.task_processes import (
     TaskProcesses,
     Unwatched,
     Watcher,
@@ -306,8 +306,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         self._traffic += self._traffic_so_far() - before
         if self._traffic.calls == 0:
             raise TensorwireError(
-                f"no tensor went over {self._contender.protocol}: "
-                "its figures would be those of another way"
+                f"no tensor went over {self._contender.protocol}: its results are invalid"
             )
         return [1.0 / steps_per_s]
 

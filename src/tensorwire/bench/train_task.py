@@ -14,7 +14,7 @@ from tensorwire.bench import traffic
 from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.bench.server_task import ServerTask
 from tensorwire.lab.channel import Message
-from tensorwire.measure.task import request
+from tensorwire.measure.hosted_task import request
 
 _EVALUATION_BATCH = 8192
 _START_DEADLINE_S = 60

@@ -36,7 +36,7 @@ from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Metric, Record, Result, StepMs
 from tensorwire.measure.section import Bar, Bars, Line, Lines, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.units import data_size, number
 
 COMMAND = "bench transfer"

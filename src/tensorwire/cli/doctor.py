@@ -109,7 +109,7 @@ def doctor(
 ) -> None:
     """Say why a job does not scale: what costs most first, and the change to make next.
 
-    Looks at the figures of a running job's tasks, at a placement, at the input data, and at the
+    Looks at the metrics of a running job's tasks, at a placement, at the input data, and at the
     layers between two hosts: one has --job server, the other --job client --target.
     """
     from tensorwire.doctor import records as kept

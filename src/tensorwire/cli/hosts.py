@@ -19,7 +19,7 @@ from tensorwire.errors import UsageError
 from tensorwire.measure import remote_hosts
 from tensorwire.measure.host_pool import HostPool, open_host_pool
 from tensorwire.measure.remote_hosts import HostRole
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from tensorwire.cli.hosts import chosen_host_pool
 from tensorwire.cli.options import Comparison
 from tensorwire.measure.host_pool import HostPool
 from tensorwire.measure.record import Record, Result
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 if TYPE_CHECKING:
     from tensorwire.bench.train import TrainPlan

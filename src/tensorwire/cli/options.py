@@ -31,7 +31,7 @@ class Comparison:
     json_path: Path | None
     report_path: Path | None
     lab: LabSettings | None = None
-    """The hosts in a box to measure between, where the user wants some."""
+    """The lab to measure in, if the user wants one."""
     part: HostRole | None = None
     """What this host does, where others take part."""
 

@@ -87,10 +87,10 @@ def place(
     report_path: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Show which variable lands on which ps under each strategy, and the load that makes.
+    """Show which variable lands on which ps under each strategy, and the resulting load.
 
-    Slots of an optimizer count with their variable. Where there is no TF_CONFIG, the script is told
-    that it is the chief of a cluster with that many ps.
+    Optimizer slots count with their variable. Without a TF_CONFIG, the script runs as the chief of
+    a cluster with --ps ps.
     """
     from tensorwire.placement import plan
     from tensorwire.placement.traffic import Traffic

@@ -23,9 +23,9 @@ from tensorwire.run import environment as run_environment
 def build(force: bool) -> None:
     """Compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
-    This happens by itself at the first use of grpc++; do it ahead of time for a container image,
-    or where the machine that trains has no compiler. The result is in the folder that
-    TENSORWIRE_CACHE names, or in your cache folder.
+    The first use of grpc++ does this automatically. Do it ahead of time for a container image, or
+    if the training machine has no compiler. The result is in the folder that TENSORWIRE_CACHE
+    names, or in your cache folder.
     """
     quiet_tensorflow()
     from tensorwire.plugin.build import ensure_built

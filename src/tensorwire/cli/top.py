@@ -46,10 +46,10 @@ Examples:
 def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Show what each task of a running job does, live.
 
-    CPU (100 % is a core), memory, bytes in and out, requests that others had from it, the share of
-    time in which it waited for other tasks, what part of that was for the wire and not for a slow
-    task, and how busy its busiest communication thread is. A task that has much more to do than the
-    others of its job is marked, and the tensor named that makes it so.
+    Columns: CPU (100 % is one core), memory, bytes in and out, requests served, the share of time
+    spent waiting for other tasks, the part of that time spent on the wire, and the load of the
+    busiest communication thread. A task with much more load than the others of its job is marked,
+    with the tensor that causes it.
     """
     if as_json and not once:
         raise UsageError("--json goes with --once")

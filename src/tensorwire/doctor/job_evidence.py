@@ -1,4 +1,4 @@
-"""A job while it runs: its tasks' figures, read twice."""
+"""A job while it runs: its tasks' metrics, read twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TRAINING = ("chief", "worker")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the figures do not say; by the names of hosts and tasks."""
+    """What the metrics do not say; by the names of hosts and tasks."""
 
     links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
     cpu_shares: Mapping[str, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Surroundings:
 def look(
     endpoints: Sequence[str], seconds: float, surroundings: Surroundings | None = None
 ) -> Evidence:
-    """What the figures of all tasks say, read now and again `seconds` later.
+    """What the metrics of all tasks say, read now and again `seconds` later.
 
     Raises:
         TensorwireError: an endpoint does not answer, or they are of several jobs.
@@ -59,7 +59,7 @@ def look(
     given = surroundings or Surroundings()
     if not given.cpu_shares:
         given = replace(given, cpu_shares={host: share for host in _local_hosts(after, given)})
-    source = f"figures of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
+    source = f"metrics of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
     return Evidence(
         job=job_of(before, after, source, given),
         placement=placement_of(after),
@@ -70,21 +70,21 @@ def look(
 def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
     found = []
     for fetched in fetch_all(endpoints):
-        if fetched.figures is None:
+        if fetched.metrics is None:
             raise TensorwireError(
-                f"{fetched.address} gives no figures: {fetched.error}; start the task with "
+                f"{fetched.address} gives no metrics: {fetched.error}; start the task with "
                 "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints"
             )
-        found.append(fetched.figures)
+        found.append(fetched.metrics)
     _check_one_job(endpoints, found)
     return found
 
 
-def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskMetrics]) -> None:
-    clusters = by_cluster(figures)
+def _check_one_job(endpoints: Sequence[str], metrics: Sequence[monitor.TaskMetrics]) -> None:
+    clusters = by_cluster(metrics)
     if len(clusters) < 2:
         return
-    where = {id(each): endpoint for endpoint, each in zip(endpoints, figures, strict=True)}
+    where = {id(each): endpoint for endpoint, each in zip(endpoints, metrics, strict=True)}
     jobs = [
         f"{','.join(where[id(each)] for each in members)} (the ps at {cluster})"
         for cluster, members in sorted(clusters.items())
@@ -96,12 +96,12 @@ def _check_one_job(endpoints: Sequence[str], figures: Sequence[monitor.TaskMetri
     )
 
 
-def _local_hosts(figures: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
+def _local_hosts(metrics: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
     """Those of this machine, whose load is known."""
     here = socket.gethostname()
     return {
         given.hosts.get(each.name, each.process.host)
-        for each in figures
+        for each in metrics
         if each.process.host == here
     }
 
@@ -139,19 +139,19 @@ def job_of(
     )
 
 
-def sessions_of(figures: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
+def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
     """How the sessions of the tasks were opened."""
     return Sessions(
         source=source,
-        without_device_filters=tuple(each.name for each in figures if each.unfiltered_graphs),
+        without_device_filters=tuple(each.name for each in metrics if each.unfiltered_graphs),
     )
 
 
-def placement_of(figures: Sequence[monitor.TaskMetrics]) -> Placement | None:
+def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
     """Where the variables are of the graphs that sessions of the tasks execute; None without."""
-    ps = [each.name for each in figures if each.name.startswith("ps:")]
+    ps = [each.name for each in metrics if each.name.startswith("ps:")]
     parts: dict[tuple[str, str], PlacedPart] = {}
-    for variable in (each for task in figures for each in task.variables):
+    for variable in (each for task in metrics for each in task.variables):
         task = short_name(variable.task)
         if not task.startswith("ps:"):
             continue
@@ -209,10 +209,10 @@ def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Spl
     )
 
 
-def _moved(figures: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) -> float:
+def _moved(metrics: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) -> float:
     """From or to tasks of other hosts: what those of one host exchange does not pass its link."""
-    here = host_of[figures.name]
-    peers = [peer for peer in figures.peers if host_of.get(short_name(peer.peer)) != here]
+    here = host_of[metrics.name]
+    peers = [peer for peer in metrics.peers if host_of.get(short_name(peer.peer)) != here]
     return float(sum(getattr(peer, name) for peer in peers))
 
 

@@ -20,7 +20,7 @@ from tensorwire.measure.contenders import PROTOCOLS, Setting
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.record import Record, Result
 from tensorwire.measure.remote_hosts import HostRole
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.metrics.nic import nominal_mbit_per_s
 
 _TCP = tcp.TcpPlan(streams=(1, 4), rounds=3)

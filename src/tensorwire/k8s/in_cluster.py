@@ -81,10 +81,10 @@ class _InCluster(RunningJob):
             if task.phase == SUCCEEDED:
                 raise ended_early(task.name)
 
-    def figures(self) -> list[TaskMetrics]:
+    def metrics(self) -> list[TaskMetrics]:
         up = [task for task in self._state.tasks if task.phase == "ready"]
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE) as pool:
-            found = pool.map(lambda task: watch.figures_of(self._connection, task), up)
+            found = pool.map(lambda task: watch.metrics_of(self._connection, task), up)
             return [each for each in found if each is not None and each.tasks]
 
     def troubles(self) -> str:

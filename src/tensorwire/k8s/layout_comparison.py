@@ -1,4 +1,4 @@
-"""The published experiment: both layouts of a case, on the same model, with the figures it lacked.
+"""The published experiment: both layouts of a case, on one model, with what it did not measure.
 
 A side is a layout with a placement of variables. Each round runs every side once, as a job that is
 started, watched while it trains, and removed; A B, then B A, so that a machine that grows slower or
@@ -28,7 +28,7 @@ from tensorwire.measure.experiment import Case as MeasuredCase
 from tensorwire.measure.experiment import Side, measure
 from tensorwire.measure.record import Record
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Unwatched, Watcher
+from tensorwire.measure.task_processes import Unwatched, Watcher
 from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 
 COMMAND = "k8s compare"
@@ -186,12 +186,12 @@ def _watch(
 ) -> Look:
     _until_it_trains(running, job, plan.up_within_s, lambda t: watcher.activity(f"{name}: {t}"))
     watcher.activity(f"{name}: looking at it for {plan.seconds:g} s")
-    before = running.figures()
+    before = running.metrics()
     _let_go_on(running, plan.seconds)
-    after = running.figures()
+    after = running.metrics()
     expected = {f"{task.job}:{task.index}" for task, _ in job.cluster.tasks()}
     if missing := expected - {each.name for each in before} & {each.name for each in after}:
-        raise TensorwireError(f"{', '.join(sorted(missing))} gave no figures while it trained")
+        raise TensorwireError(f"{', '.join(sorted(missing))} gave no metrics while it trained")
     return look_at(before, after, job, running.node_of, stage)
 
 
@@ -204,7 +204,7 @@ def _until_it_trains(
     training = sum(len(job.cluster.jobs[role]) for role in _training_roles(job))
     while True:
         _let_go_on(running, _POLL_S)
-        found = running.figures()
+        found = running.metrics()
         ready = [each for each in found if _trains(each, job)]
         if len(found) == expected and len(ready) == training:
             return
@@ -258,7 +258,7 @@ def look_at(
         hosts=node_of,
         cores={} if stage.cores_of_node is None else dict.fromkeys(nodes, stage.cores_of_node),
     )
-    source = f"figures of {len(after)} tasks on {len(nodes)} node(s)"
+    source = f"metrics of {len(after)} tasks on {len(nodes)} node(s)"
     evidence = Evidence(
         job=look.job_of(before, after, source, given),
         placement=look.placement_of(after),
@@ -283,7 +283,7 @@ def look_at(
         )
         crossing += _moved(now, then, "tx_bytes", _elsewhere(now.name, node_of)) / seconds / 1e6
     if evidence.job is None:
-        raise TensorwireError("the tasks gave no figures of a job")
+        raise TensorwireError("the tasks gave no metrics of a job")
     split = of_job.typical_split(evidence.job.workers)
     return Look(
         steps_per_s=_steps_per_s(evidence.job, before, after),
@@ -304,8 +304,8 @@ def _moved(
     count: str,
     counts_peer: Callable[[str], bool] = lambda peer: True,
 ) -> float:
-    def total(figures: TaskMetrics) -> float:
-        peers = (peer for peer in figures.peers if counts_peer(short_name(peer.peer)))
+    def total(metrics: TaskMetrics) -> float:
+        peers = (peer for peer in metrics.peers if counts_peer(short_name(peer.peer)))
         return float(sum(getattr(peer, count) for peer in peers))
 
     return max(0.0, total(now) - total(then))

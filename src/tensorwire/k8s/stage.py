@@ -35,8 +35,8 @@ class RunningJob(ABC):
         """
 
     @abstractmethod
-    def figures(self) -> list[TaskMetrics]:
-        """What the tasks serve that serve their figures now."""
+    def metrics(self) -> list[TaskMetrics]:
+        """What the tasks serve that serve their metrics now."""
 
     @abstractmethod
     def troubles(self) -> str:
@@ -79,7 +79,7 @@ class Stage(ABC):
 def ended_early(task: str) -> TensorwireError:
     """What `go_on` raises where training has ended."""
     return TensorwireError(
-        f"{task} has ended before its figures were read: let the script train longer, or look at "
+        f"{task} has ended before its metrics were read: let the script train longer, or look at "
         "it for fewer --seconds"
     )
 
@@ -89,7 +89,7 @@ _TASK_BYTES = 600e6
 
 
 class LabStage(Stage):
-    """Hosts in a box, each pod one of them."""
+    """A lab in which each pod is a host."""
 
     def __init__(self, link: LinkSettings, templates: Path | None = None) -> None:
         """Raises TensorwireError without TensorFlow."""
@@ -155,10 +155,10 @@ class _InBox(RunningJob):
             if pod.ended and not pod.pod.is_sidecar:
                 raise ended_early(pod.pod.task)
 
-    def figures(self) -> list[TaskMetrics]:
+    def metrics(self) -> list[TaskMetrics]:
         found = self._box.observer.inside(lambda: fetch_all(self._endpoints))
         # One that has loaded the plug-in and is no task yet has no name.
-        return [f.figures for f in found if f.figures is not None and f.figures.tasks]
+        return [f.metrics for f in found if f.metrics is not None and f.metrics.tasks]
 
     def troubles(self) -> str:
         restarted = [pod for pod in self._box.pods if pod.restarts]

@@ -215,7 +215,7 @@ def _short(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Figures:
+class JobMetrics:
     """What the ps of a job say about its progress; counts from their start."""
 
     at_s: float
@@ -240,7 +240,7 @@ class Progress:
     mb_per_s: float
 
     @staticmethod
-    def between(before: Figures, after: Figures) -> Progress | None:
+    def between(before: JobMetrics, after: JobMetrics) -> Progress | None:
         """None where a ps started again between them, or no time passed."""
         elapsed_s = after.at_s - before.at_s
         if elapsed_s <= 0 or after.steps < before.steps or after.bytes < before.bytes:

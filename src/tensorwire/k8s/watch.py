@@ -17,7 +17,7 @@ from tensorwire.k8s.connection import (
     Connection,
     Unreachable,
 )
-from tensorwire.k8s.state import Figures, JobState, Progress, TaskState, counts, job_state
+from tensorwire.k8s.state import JobMetrics, JobState, Progress, TaskState, counts, job_state
 from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LAST_LINES = 15
@@ -65,17 +65,17 @@ def wait(
         TensorwireError: they took longer, and what holds them up; or the cluster did not answer for
             ten minutes. The job stays.
     """
-    figures: Figures | None = None
+    metrics: JobMetrics | None = None
     not_up_since = answered = time.monotonic()
     state = observe(connection, name)
     while True:
         progress = None
         if state.is_up:
             not_up_since = time.monotonic()
-            latest = read_figures(connection, state)
-            if figures is not None and latest is not None:
-                progress = Progress.between(figures, latest)
-            figures = latest or figures
+            latest = read_metrics(connection, state)
+            if metrics is not None and latest is not None:
+                progress = Progress.between(metrics, latest)
+            metrics = latest or metrics
         tell(state, progress)
         if state.outcome is not None:
             return state
@@ -97,21 +97,21 @@ def wait(
                     raise
 
 
-def read_figures(connection: Connection, state: JobState) -> Figures | None:
+def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
     """What the job's ps serve, through the API server; None where that is not to be had."""
     steps, moved, heard = 0, 0, False
     for task in state.tasks:
         if task.role != "ps" or task.phase != "ready":
             continue
-        figures = figures_of(connection, task)
-        if figures is None:
+        metrics = metrics_of(connection, task)
+        if metrics is None:
             return None  # the sum of some of them would make no rate
-        ran, moved_here = counts(figures)
+        ran, moved_here = counts(metrics)
         steps, moved, heard = max(steps, ran), moved + moved_here, True
-    return Figures(time.monotonic(), steps, moved) if heard else None
+    return JobMetrics(time.monotonic(), steps, moved) if heard else None
 
 
-def figures_of(connection: Connection, task: TaskState) -> TaskMetrics | None:
+def metrics_of(connection: Connection, task: TaskState) -> TaskMetrics | None:
     """What a task serves, through the API server; None where that is not to be had."""
     if task.pod is None:
         return None

@@ -1,4 +1,4 @@
-"""A cluster in a box: the tasks of a job as processes, and hosts as network namespaces."""
+"""Labs: the tasks of a job as processes of this machine, and hosts as network namespaces."""
 
 from tensorwire.lab.hosts import Host, Lab
 from tensorwire.lab.local import LocalCluster, TaskProcess

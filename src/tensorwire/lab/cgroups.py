@@ -71,7 +71,7 @@ def paths(count: int) -> list[Path]:
 
 
 def sweep() -> list[Path]:
-    """Removes the groups of owners that are gone, when their guards are gone, too; returns them.
+    """Removes and returns the groups of owners that have died with their cleanup processes.
 
     A lock tells, and not a process id, which means another process in another container.
     """

@@ -1,4 +1,4 @@
-"""A cluster in a box: hosts as network namespaces of this machine, joined by a bridge.
+"""Labs: hosts as network namespaces of this machine, joined by a bridge.
 
 Each host has a link to the bridge, with a rate and a delay that can be changed while it carries
 traffic, its own names (`host0` and so on, in an /etc/hosts that only its tasks see), and, where
@@ -6,11 +6,11 @@ control groups allow, a share of the CPUs. A link can be cut, and, in a lab with
 packets.
 
 The namespaces have no name and no place in the file system: they live as long as a descriptor or a
-process refers to them. So whatever becomes of the process that made them, nothing stays behind once
-its tasks are gone, and those are ended by their LocalCluster and its guard. Control groups do stay;
-they have a guard of their own, and what both left is removed by the next lab.
+process refers to them. Even if the owner is killed, nothing is left once its tasks have ended, and
+their LocalCluster or its cleanup process ends them. Control groups do have names; they have a
+cleanup process of their own, and the next lab removes what both left.
 
-Where there is no root, or no pyroute2, the hosts are this machine's loopback, and `notes` says so.
+Without root or pyroute2 the hosts are this machine's loopback, and `notes` says that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Protocol, TypeVar
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import cgroups, enter, network
 from tensorwire.lab.cgroups import CpuGroup
-from tensorwire.lab.cleanup_guard import CleanupGuard
+from tensorwire.lab.cleanup import CleanupProcess
 from tensorwire.lab.namespaces import NamespaceMaker
 from tensorwire.lab.network import NetworkUnavailable, Switch
 from tensorwire.lab.settings import HostSettings, LabSettings
@@ -206,8 +206,8 @@ class Lab(OwningContext):
 
     def _make_groups(self, stack: contextlib.ExitStack) -> None:
         paths = cgroups.paths(len(self._settings))
-        # The guard first, dismissed last: it looks after groups that are not there, too.
-        stack.callback(CleanupGuard(cgroups=paths).dismiss)
+        # Started first and dismissed last: it also handles groups that do not exist.
+        stack.callback(CleanupProcess(cgroups=paths).dismiss)
         try:
             for path in paths:
                 group = CpuGroup(path)

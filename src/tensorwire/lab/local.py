@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import IO
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import cleanup_guard, cleanup_process
+from tensorwire.lab import cleanup, cleanup_process
 from tensorwire.lab.channel import Channel
-from tensorwire.lab.cleanup_guard import CleanupGuard
+from tensorwire.lab.cleanup import CleanupProcess
 from tensorwire.lab.hosts import LOOPBACK, Host
 from tensorwire.lab.ports import PortLease, listening_ports
 
@@ -118,7 +118,7 @@ class LocalCluster:
     """Tasks of named jobs, each a process in a session of its own, on 127.0.0.1 or on a lab host.
 
     A context manager. When it is left, however it is left, every process that was started in it is
-    ended, children of tasks too; when this process is killed outright, a guard process does the
+    ended, children of tasks too; when this process is killed outright, a cleanup process does the
     same. Logs live in a temporary directory that is removed at the end, unless they are needed:
     when an error names one of them, and when the block raised something unforeseen.
 
@@ -150,21 +150,21 @@ class LocalCluster:
         self._token = uuid.uuid4().hex
         self._tasks: list[TaskProcess] = []
         self._directory: Path | None = None
-        self._guard: CleanupGuard | None = None
-        self._claim: cleanup_guard.Claim | None = None
+        self._cleanup_process: CleanupProcess | None = None
+        self._claim: cleanup.Claim | None = None
 
     def __enter__(self) -> LocalCluster:
         parent = Path(tempfile.gettempdir())
-        cleanup_guard.sweep(parent)
-        self._directory = parent / f"{cleanup_guard.PREFIX}{self._token}"
+        cleanup.sweep(parent)
+        self._directory = parent / f"{cleanup.PREFIX}{self._token}"
         with contextlib.ExitStack() as undo:
             undo.callback(self._lease.release)
-            # The guard first: whatever interrupts the next lines, it looks after the directory.
-            self._guard = CleanupGuard(token=self._token, directory=self._directory)
-            undo.callback(self._guard.dismiss)
+            # First, so that it removes the directory whatever interrupts the next lines.
+            self._cleanup_process = CleanupProcess(token=self._token, directory=self._directory)
+            undo.callback(self._cleanup_process.dismiss)
             self._directory.mkdir(0o700)
             undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            self._claim = cleanup_guard.Claim(self._directory, self._token)
+            self._claim = cleanup.Claim(self._directory, self._token)
             self.temporary.mkdir()
             undo.pop_all()
         return self
@@ -190,8 +190,8 @@ class LocalCluster:
                 _LOGGER.warning("the tasks' logs are in %s", self.directory)
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
-        if self._guard is not None:
-            self._guard.dismiss()
+        if self._cleanup_process is not None:
+            self._cleanup_process.dismiss()
         self._lease.release()
 
     def _address(self, job: str, index: int) -> str:

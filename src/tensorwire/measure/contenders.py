@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: protocols, and how their tasks are set up."""
+"""The sides of a comparison: protocols, and the settings of their tasks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """As tables and ratios call it: "grpc++ fused"."""
+        """Its name in tables and ratios: "grpc++ fused"."""
         return side_name(self.protocol, self.setting.tensor_fuse)
 
 
@@ -71,9 +71,9 @@ def side_name(protocol: str, tensor_fuse: bool) -> str:
 
 
 def contenders(protocols: Sequence[str], setting: Setting) -> tuple[Contender, ...]:
-    """Each protocol with its tensors sent singly, which is what a stock TensorFlow does.
+    """Each protocol without fusion, as in a stock TensorFlow.
 
-    Where `setting` asks for fusion the last one takes part once more, with it.
+    If `setting` asks for fusion, the last protocol takes part a second time, with it.
     """
     single = dataclasses.replace(setting, tensor_fuse=False)
     chosen = [Contender(protocol, single) for protocol in protocols]

@@ -1,9 +1,9 @@
 """An experiment: sides that take turns at its cases, and the record of what they took.
 
-Every side runs as long as the experiment, and all of them start before the first one is measured.
-In each round of a case every side runs a block of steps, one side after the other. Whatever else
-the machine does meanwhile meets all sides alike, so their ratios hold where their times do not.
-Cases that are read side by side take turns within each round, too.
+All sides start before the first one is measured, and run as long as the experiment. In each round
+of a case every side runs a block of steps, one side after the other. Other load on the machine then
+affects all sides equally, so that ratios are valid even if times are not. Cases that are read next
+to each other take turns within each round, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorwire.measure.contenders import PAIRS
 from tensorwire.measure.noise import NoiseWatch
 from tensorwire.measure.record import LabDocument, Record, Result
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 
 What = TypeVar("What")
 SomeResult = TypeVar("SomeResult", bound=Result)
@@ -36,12 +36,12 @@ class Case(Generic[What]):
 
 
 class Side(ABC, Generic[What, SomeResult]):
-    """One of those that are compared. A context manager: its processes, if any, end with it."""
+    """One of the things that are compared. A context manager, which ends its processes."""
 
     name: str
-    """As tables and ratios call it."""
+    """Its name in tables and ratios."""
     tensorflow: str | None = None
-    """The version that it uses, once it has started."""
+    """Its version of TensorFlow, once it has started."""
 
     def __enter__(self) -> Any:
         """Starts what it needs, and does not wait for it."""
@@ -62,7 +62,7 @@ class Side(ABC, Generic[What, SomeResult]):
 
     @abstractmethod
     def block(self, what: What, steps: int | None) -> Sequence[float]:
-        """Runs so many steps; seconds of each, or of one in the mean."""
+        """Runs this number of steps; returns seconds of each, or one mean."""
 
     def verify(self, what: What) -> None:
         """Raises TensorwireError unless the steps did what they should have done."""
@@ -72,7 +72,7 @@ class Side(ABC, Generic[What, SomeResult]):
         return None
 
     def ceiling_mb_per_s(self, case: Case[What], rounds: Rounds) -> float | None:
-        """MB/s (10^6 bytes), if it is a ceiling of what the others can reach."""
+        """MB/s (10^6 bytes), if the side is a ceiling for the others."""
         return None
 
 
@@ -93,7 +93,7 @@ def measure(
 
     Args:
         pairs: sides' names, the one that should be faster first.
-        lab: the hosts in a box, as the record has them.
+        lab: the lab, as the record has it.
         back_and_forth: the sides take turns A B, B A, and not A B, A B.
         cases_take_turns: a round has a block of each case, and not all rounds of a case come before
             those of the next. The cases have equally many rounds.

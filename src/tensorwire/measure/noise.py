@@ -12,7 +12,7 @@ from tensorwire.measure.record import Noise
 
 
 class NoiseWatch:
-    """Make one where a measurement begins, and ask it where it ends."""
+    """Watches the machine from its creation until `seen` is called."""
 
     def __init__(self) -> None:
         self._load, _, _ = os.getloadavg()

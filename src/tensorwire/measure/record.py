@@ -108,7 +108,7 @@ _RESULT_TYPES: dict[str, type[Result]] = {}
 
 
 class LabDocument(TypedDict):
-    """The hosts in a box as a record has them: `LabSettings.document`, and what came of it.
+    """The lab as a record has it: `LabSettings.document`, and what came of it.
 
     Of rate, delay and CPUs one value where all hosts have the same, else one for each.
     """

@@ -39,7 +39,7 @@ from tensorwire.measure.peer import (
     installed_tensorflow,
     listening,
 )
-from tensorwire.measure.tasks import Watcher, host_argv
+from tensorwire.measure.task_processes import Watcher, host_argv
 
 RELAY = "relay"
 _LEADER = ("worker", 0)

@@ -1,7 +1,7 @@
-"""Figures from repeated measurements on a machine that others use too.
+"""Statistics of repeated measurements on a shared machine.
 
-A measurement is a list of rounds, and a round the times of its steps in seconds. What is compared
-runs in turns, round by round, so that a slow minute of the machine hits all sides.
+A measurement is a list of rounds, and a round is a list of step times in seconds. Sides take turns
+round by round, so that a slow minute of the machine affects all of them.
 """
 
 from __future__ import annotations

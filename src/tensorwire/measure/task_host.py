@@ -1,11 +1,10 @@
 """The process of every task: `python -m tensorwire.measure.task_host MODULE:CLASS`.
 
-The class is a `HostedTask`. The process that started this one asks by JSON messages
-(`lab.channel`): the first is the task's setup, every other {"do": a request of the task, its
-arguments}. An error that a
-user can do something about, or one of TensorFlow's, is answered by {"error": text} and ends the
-process with status 1; any other ends it with its traceback in the log. The process also ends when
-its starter closes the channel, whatever the task does at that moment.
+The class is a `HostedTask`. The process that started this one sends JSON messages (`lab.channel`):
+first the task's setup, then {"do": the name of a request, and its arguments}. A TensorwireError or
+an error of TensorFlow is answered by {"error": text} and ends the process with status 1. Any other
+error ends it with a traceback in the log. The process also ends when the channel is closed,
+whatever the task does at that moment.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 from tensorwire.dataclass_json import arguments_of
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message, TaskEnd
-from tensorwire.measure.task import HostedTask
+from tensorwire.measure.hosted_task import HostedTask
 
 
 def task_type(name: str) -> type[HostedTask]:

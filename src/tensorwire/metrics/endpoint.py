@@ -1,4 +1,4 @@
-"""Serves a task's figures over HTTP: ``/metrics`` for Prometheus, ``/figures`` as JSON.
+"""Serves a task's metrics over HTTP: ``/metrics`` for Prometheus, ``/figures`` as JSON.
 
 Off unless a port or a Unix socket is asked for, by `serve` or by the environment; on loopback
 unless another address is.
@@ -41,7 +41,7 @@ class Endpoint:
         """ "host:port" or "unix:PATH"."""
         self._server = server
         self._thread = threading.Thread(
-            target=server.serve_forever, name="tensorwire-figures", daemon=True
+            target=server.serve_forever, name="tensorwire-metrics", daemon=True
         )
         self._thread.start()
 
@@ -74,7 +74,7 @@ def serve(
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TensorwireError(
-            f"cannot serve figures at {host}:{port} ({reason}); "
+            f"cannot serve metrics at {host}:{port} ({reason}); "
             f"name another port with {PORT_VARIABLE}, or 0 for any"
         ) from None
     bound = server.server_address[1]
@@ -105,7 +105,7 @@ def start_from_environment(
         except TensorwireError as error:
             _log.warning("tensorwire: %s", error)
             return
-        _log.info("tensorwire: figures are served at %s", address)
+        _log.info("tensorwire: metrics are served at %s", address)
         try:
             observed_job.announce(address)
         except (OSError, TensorwireError) as error:
@@ -159,7 +159,7 @@ def _serve_socket(source: Source, path: Path) -> Endpoint:
         server = _UnixServer(str(path), _handler(source))
     except OSError as error:
         raise TensorwireError(
-            f"cannot serve figures at {path} ({error.strerror or error}); "
+            f"cannot serve metrics at {path} ({error.strerror or error}); "
             f"let {SOCKET_VARIABLE} name another path, or a folder"
         ) from None
     path.chmod(0o600)

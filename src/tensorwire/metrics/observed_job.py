@@ -24,7 +24,7 @@ FOLDER_VARIABLE = "TENSORWIRE_RUNTIME"
 
 @dataclass(frozen=True)
 class Announcement:
-    """A process of this user that serves its figures."""
+    """A process of this user that serves its metrics."""
 
     pid: int
     started_s: float
@@ -45,7 +45,7 @@ def folder() -> Path:
 
 
 def announce(address: str) -> None:
-    """Lets this user's other processes know where this one serves its figures, until it ends.
+    """Lets this user's other processes know where this one serves its metrics, until it ends.
 
     Raises:
         OSError: the folder cannot be made or written.
@@ -111,10 +111,10 @@ TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class Fetched:
-    """What came of asking one endpoint: figures, or why there are none."""
+    """What came of asking one endpoint: metrics, or why there are none."""
 
     address: str
-    figures: TaskMetrics | None
+    metrics: TaskMetrics | None
     error: str = ""
 
 
@@ -143,7 +143,7 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
     except (OSError, http.client.HTTPException) as error:
         return Fetched(address, None, getattr(error, "strerror", None) or str(error) or "no answer")
     except (ValueError, TypeError, AttributeError) as error:
-        return Fetched(address, None, f"it sent no figures ({error})")
+        return Fetched(address, None, f"it sent no metrics ({error})")
     finally:
         connection.close()
 
@@ -188,15 +188,15 @@ class ObservedJob:
             return self._named
         return [found.address for found in discover()]
 
-    def figures(self) -> tuple[list[TaskMetrics], dict[str, str]]:
+    def metrics(self) -> tuple[list[TaskMetrics], dict[str, str]]:
         """What each task counted so far, and of those that do not say it, why."""
         answers = fetch_all(self.addresses())
-        figures = [answer.figures for answer in answers if answer.figures is not None]
-        return figures, {a.address: a.error for a in answers if a.figures is None}
+        metrics = [answer.metrics for answer in answers if answer.metrics is not None]
+        return metrics, {a.address: a.error for a in answers if a.metrics is None}
 
     def look(self) -> JobRates:
         """What tasks did since the last look; the first one has seen nothing yet."""
-        now, unreachable = self.figures()
+        now, unreachable = self.metrics()
         rates = job_rates(self._last, now, unreachable)
         self._last = now
         return rates

@@ -1,4 +1,4 @@
-"""A task's figures as Prometheus metrics, by its conventions for names and units."""
+"""A task's metrics as Prometheus metrics, by its conventions for names and units."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class MetricsCollector(Collector):
 
 
 def exposition(source: Source) -> bytes:
-    """What a scrape gets, as CONTENT_TYPE: the task's figures and its process's."""
+    """What a scrape gets, as CONTENT_TYPE: the task's metrics and its process's."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(MetricsCollector(source))
     return generate_latest(registry)
 
 
-def metrics(figures: TaskMetrics) -> Iterator[Metric]:
+def metrics(record: TaskMetrics) -> Iterator[Metric]:
     """All metrics of one record. Tasks are labelled "ps:0"."""
-    yield from _peers(figures)
-    yield from _process(figures)
-    yield from _tensors(figures)
+    yield from _peers(record)
+    yield from _process(record)
+    yield from _tensors(record)
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"tensorwire_{name}", text, labels=labels)
 
 
-def _peers(figures: TaskMetrics) -> Iterator[Metric]:
+def _peers(record: TaskMetrics) -> Iterator[Metric]:
     sent = _counter(
         "peer_bytes",
         "Moved between a task and a peer; memory is what one read in the other's.",
@@ -67,7 +67,7 @@ def _peers(figures: TaskMetrics) -> Iterator[Metric]:
         "Summed over Recvs: the peer had not made the tensor (not_ready), or it was on its way.",
         *("task", "peer", "reason"),
     )
-    for peer in figures.peers:
+    for peer in record.peers:
         ends = [short_name(peer.task), short_name(peer.peer)]
         sent.add_metric([*ends, "out", "tcp"], peer.tx_bytes)
         sent.add_metric([*ends, "in", "tcp"], peer.rx_bytes)
@@ -88,30 +88,30 @@ def _peers(figures: TaskMetrics) -> Iterator[Metric]:
     yield from (sent, frames, syscalls, tensors, tensor_bytes, connects, damaged, waits)
 
 
-def _process(figures: TaskMetrics) -> Iterator[Metric]:
+def _process(record: TaskMetrics) -> Iterator[Metric]:
     tasks = GaugeMetricFamily(
         "tensorwire_task_polling",
         "1 where the reactors of a task spin instead of sleeping.",
         labels=["task"],
     )
-    for task in figures.tasks:
+    for task in record.tasks:
         tasks.add_metric([short_name(task.task)], task.polling)
     yield tasks
 
     requests = _counter("requests", "What other tasks asked of this one.", "kind")
-    requests.add_metric(["recv_tensor"], figures.served_tensors)
-    requests.add_metric(["run_graph"], figures.run_graphs)
-    requests.add_metric(["eager"], figures.eager_calls)
+    requests.add_metric(["recv_tensor"], record.served_tensors)
+    requests.add_metric(["run_graph"], record.run_graphs)
+    requests.add_metric(["eager"], record.eager_calls)
     yield requests
     for name, text, value in (
-        ("recv_tensors", "Tensors wanted from other tasks.", figures.recv_tensors),
-        ("pushed_tensors", "Tensors that came without being asked for.", figures.pushed_tensors),
-        ("fused_messages", "Messages that tensor_fuse made.", figures.fused_messages),
-        ("fused_tensors", "Tensors that travelled in them.", figures.fused_tensors),
+        ("recv_tensors", "Tensors wanted from other tasks.", record.recv_tensors),
+        ("pushed_tensors", "Tensors that came without being asked for.", record.pushed_tensors),
+        ("fused_messages", "Messages that tensor_fuse made.", record.fused_messages),
+        ("fused_tensors", "Tensors that travelled in them.", record.fused_tensors),
         (
             "recv_waiting_seconds",
             "Time in which at least one Recv waited for another task.",
-            figures.recv_waiting_us / 1e6,
+            record.recv_waiting_us / 1e6,
         ),
     ):
         family = _counter(name, text)
@@ -121,29 +121,29 @@ def _process(figures: TaskMetrics) -> Iterator[Metric]:
     busy = _counter(
         "reactor_busy_seconds", "Of a thread that moves bytes: not waiting.", "task", "reactor"
     )
-    for reactor in figures.reactors:
+    for reactor in record.reactors:
         busy.add_metric([short_name(reactor.task), str(reactor.index)], reactor.busy_us / 1e6)
     yield busy
 
     yield GaugeMetricFamily(
-        "tensorwire_pool_used_bytes", "Pooled memory in use.", figures.pool.used_bytes
+        "tensorwire_pool_used_bytes", "Pooled memory in use.", record.pool.used_bytes
     )
     yield GaugeMetricFamily(
-        "tensorwire_pool_kept_bytes", "Pooled memory that waits.", figures.pool.kept_bytes
+        "tensorwire_pool_kept_bytes", "Pooled memory that waits.", record.pool.kept_bytes
     )
     blocks = _counter("pool_blocks", "Blocks that were used again, or made.", "result")
-    blocks.add_metric(["hit"], figures.pool.hits)
-    blocks.add_metric(["miss"], figures.pool.misses)
+    blocks.add_metric(["hit"], record.pool.hits)
+    blocks.add_metric(["miss"], record.pool.misses)
     yield blocks
 
 
-def _tensors(figures: TaskMetrics) -> Iterator[Metric]:
+def _tensors(record: TaskMetrics) -> Iterator[Metric]:
     family = _counter(
         "tensor_bytes",
         f"Of the {MOST_TENSORS} tensors that moved most.",
         *("task", "peer", "direction", "tensor"),
     )
-    named = [tensor for tensor in figures.tensors if tensor.name]
+    named = [tensor for tensor in record.tensors if tensor.name]
     named.sort(key=lambda tensor: tensor.bytes, reverse=True)
     for tensor in named[:MOST_TENSORS]:
         ends = [short_name(tensor.task), short_name(tensor.peer)]

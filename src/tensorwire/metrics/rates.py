@@ -116,13 +116,13 @@ def between(
         return None
 
     def moved(out: bool) -> float:
-        def total(figures: TaskMetrics) -> int:
-            return sum(peer.out_bytes if out else peer.in_bytes for peer in figures.peers)
+        def total(metrics: TaskMetrics) -> int:
+            return sum(peer.out_bytes if out else peer.in_bytes for peer in metrics.peers)
 
         return max(0, total(now) - total(before)) / seconds
 
-    def waited(figures: TaskMetrics) -> tuple[int, int]:
-        peers = figures.peers
+    def waited(metrics: TaskMetrics) -> tuple[int, int]:
+        peers = metrics.peers
         return sum(peer.not_ready_us for peer in peers), sum(peer.wire_us for peer in peers)
 
     not_ready_us, wire_us = (a - b for a, b in zip(waited(now), waited(before), strict=True))
@@ -166,12 +166,12 @@ def job_rates(
     return JobRates(tuple(tasks), tuple(find_imbalances(tasks)), dict(unreachable or {}))
 
 
-def by_cluster(figures: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:
+def by_cluster(metrics: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:
     """Tasks by their cluster; "" has them all where no two have one name.
 
     Then they are of one job, though its tasks may not agree on what its first ps is called.
     """
-    known = list(figures)
+    known = list(metrics)
     named = [each.name for each in known if each.tasks]
     if len(named) == len(set(named)):
         return {"": known}

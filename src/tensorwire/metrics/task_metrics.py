@@ -1,4 +1,4 @@
-"""The figures of one task: what it moved, for whom it waited, and what its process used.
+"""The metrics of one task: what it moved, for whom it waited, and what its process used.
 
 All counts run from the start of the process; two records of one task and the time between them make
 rates (`tensorwire.metrics.rates`). `TaskMetrics.to_json` is what the endpoint serves under
@@ -155,7 +155,7 @@ class ProcessMetrics:
 
 @dataclass(frozen=True)
 class TaskMetrics:
-    """All figures of one process on grpc++."""
+    """All metrics of one process on grpc++."""
 
     process: ProcessMetrics
     clock_us: int

@@ -64,7 +64,7 @@ class Traffic:
     def of(self, name: str, rows: int, first: int, end: int) -> float:
         """Bytes a step for rows `first` to `end` of the `rows` rows of a variable.
 
-        A variable that the figures do not know moved nothing.
+        A variable that the metrics do not know moved nothing.
         """
         ranges = self.rows.get(name) or self._parts(name, rows)
         if not ranges:
@@ -101,11 +101,11 @@ class Traffic:
         return Traffic(moved, is_prediction=True) if moved else None
 
     @staticmethod
-    def of_figures(figures: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
+    def of_metrics(metrics: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
         """What tasks have counted, by the variables for which it crossed.
 
         Args:
-            figures: of ps, of workers or of both, and then those of the ps count.
+            metrics: of ps, of workers or of both, and then those of the ps count.
             crossings: of the graph that they ran.
 
         Raises:
@@ -114,7 +114,7 @@ class Traffic:
         owners = {(each.node, each.to_ps): each.variable for each in crossings}
         entries = [
             (tensor.peer if on_ps else tensor.task, on_ps == (tensor.direction == IN), tensor)
-            for each in figures
+            for each in metrics
             for tensor in each.tensors
             if (on_ps := _is_ps(tensor.task)) != _is_ps(tensor.peer)
         ]
@@ -129,7 +129,7 @@ class Traffic:
                 steps[worker] = max(steps.get(worker, 0), tensor.tensors)
         if not moved:
             raise UsageError(
-                "the figures name no tensor of this graph: give those of a run of the same model, "
+                "the metrics name no tensor of this graph: give those of a run of the same model, "
                 "with TF1's sessions, before it was split"
             )
         total = max(sum(steps.values()), 1)
@@ -137,7 +137,7 @@ class Traffic:
 
     @staticmethod
     def read(paths: Sequence[Path], crossings: Iterable[Crossing] = ()) -> Traffic:
-        """One record of traffic, or figures of tasks (docs/metrics.md), a file each.
+        """One record of traffic, or metrics of tasks (docs/metrics.md), a file each.
 
         Raises:
             UsageError: they are neither, or cannot be read.
@@ -145,12 +145,12 @@ class Traffic:
         documents = [read_json(path) for path in paths]
         if all(isinstance(each, dict) and "tensors" in each for each in documents):
             try:
-                figures = [TaskMetrics.from_json(each) for each in documents]
+                metrics = [TaskMetrics.from_json(each) for each in documents]
             except (KeyError, TypeError, ValueError) as error:
-                raise UsageError(f"these are no figures of a task: {error!r}") from error
-            return Traffic.of_figures(figures, crossings)
+                raise UsageError(f"these are no metrics of a task: {error!r}") from error
+            return Traffic.of_metrics(metrics, crossings)
         if len(paths) > 1:
-            raise UsageError("several files of traffic must be figures of tasks, one each")
+            raise UsageError("several files of traffic must be metrics of tasks, one each")
         try:
             return Traffic.from_document(documents[0])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -169,7 +169,7 @@ class Traffic:
             moved[name] = float(entry["bytes_per_step"])
             ranges = [RowRange(int(a), int(b), float(m)) for a, b, m in entry.get("rows", ())]
             if moved[name] < 0 or any(r.bytes_per_step < 0 or r.first >= r.end for r in ranges):
-                raise ValueError(f"the figures of {name} cannot be")
+                raise ValueError(f"the metrics of {name} cannot be")
             if ranges:
                 rows[name] = ranges
         return Traffic(moved, rows)

@@ -19,7 +19,7 @@ from tensorwire.bench.lab_job import LabJob, LabJobSettings, StepCase, TableVari
 from tensorwire.bench.models import MODELS
 from tensorwire.measure.contenders import PROTOCOLS
 from tensorwire.measure.record import Machine
-from tensorwire.measure.tasks import Watcher
+from tensorwire.measure.task_processes import Watcher
 from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
 from tensorwire.plan import loads, models
 from tensorwire.plan.bounds import alone_s

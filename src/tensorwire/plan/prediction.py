@@ -173,7 +173,7 @@ def predict(
     Raises:
         UsageError: the job cannot be on that cluster.
     """
-    worker_steps = _recipes(job, cluster, costs, plan)
+    worker_steps = _worker_steps(job, cluster, costs, plan)
     workers = len(worker_steps.workers)
     simulation = Simulation(worker_steps, seed)
     simulated = simulation.run(steps or steps_of(workers), on_step)
@@ -200,11 +200,13 @@ def bound(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) ->
     Raises:
         UsageError: as `predict`.
     """
-    worker_steps = _recipes(job, cluster, costs, plan)
+    worker_steps = _worker_steps(job, cluster, costs, plan)
     return _steps_per_s(worker_steps, most_steps_per_s(worker_steps))
 
 
-def _recipes(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) -> WorkerSteps:
+def _worker_steps(
+    job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan
+) -> WorkerSteps:
     workers = len(cluster.workers)
     if job.training == SYNC and not 0 <= job.backup_workers < workers:
         raise UsageError(f"of {workers} workers {job.backup_workers} cannot be backup workers")

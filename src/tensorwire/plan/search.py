@@ -225,7 +225,7 @@ SATURATED = 0.9
 _WORTH_CHANGING = 1.05
 _PLACEMENTS = {
     "balanced": "place variables with `balanced`, which splits those above a fair share",
-    BY_TRAFFIC: "place them with `balanced` and --traffic, the figures of a run",
+    BY_TRAFFIC: "place them with `balanced` and --traffic, the metrics of a run",
 }
 
 

@@ -105,7 +105,7 @@ class WorkerSteps:
         for worker, host in enumerate(cluster.workers):
             key = host, _slower(job, worker)
             if key not in made:
-                made[key] = self._recipe(*key)
+                made[key] = self._worker_step(*key)
             self.workers.append(made[key])
 
     def burst_bytes(self, resource: Resource) -> float:
@@ -139,7 +139,7 @@ class WorkerSteps:
             for part in self._ps_cpu(each, 0.0, each.load.cpu_s / 2)
         ]
 
-    def _recipe(self, host: int, slower: float) -> WorkerStep:
+    def _worker_step(self, host: int, slower: float) -> WorkerStep:
         job, costs, classes = self.job, self.costs, self.groups.classes
         step = self.step
         near = total(each.load.times(self._near(host, each)) for each in classes)

@@ -1,4 +1,4 @@
-"""Loads the engine and the plug-in into this process, and reads its figures."""
+"""Loads the engine and the plug-in into this process, and reads its metrics."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _load(path: Path) -> LoadedPlugin:
 
 
 def stats() -> dict[str, Any]:
-    """This process's figures on grpc++ since it began; docs/metrics.md says what each one is.
+    """This process's metrics on grpc++ since it began; docs/metrics.md says what each one is.
 
     Totals over all peers, then "pool", and a list each for "tasks", "peers", "reactors" and
     "tensors". Raises TensorwireError where the plug-in is not loaded.

@@ -88,7 +88,7 @@ def _cell(text: str, marked: bool) -> Text:
 
 def _missing(rates: JobRates) -> list[Text]:
     notes = [
-        Text(f"no figures from {address}: {reason}", style="red")
+        Text(f"no metrics from {address}: {reason}", style="red")
         for address, reason in sorted(rates.unreachable.items())
     ]
     return notes if rates.imbalances or not notes else [Text(), *notes]

@@ -1,4 +1,4 @@
-"""Callbacks for Keras: a task's figures and the breakdown of its steps, for TensorBoard.
+"""Callbacks for Keras: a task's metrics and the breakdown of its steps, for TensorBoard.
 
 Imported when one of them is first used: Keras is slow to start, and there are two of it.
 """
@@ -20,7 +20,7 @@ from tensorwire.tf.step_trace import StepTimer
 
 
 class FiguresCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Writes this task's figures as scalars ``tensorwire/…`` for TensorBoard.
+    """Writes this task's metrics as scalars ``tensorwire/…`` for TensorBoard.
 
     Args:
         log_dir: where to, as for `tf.keras.callbacks.TensorBoard`.

@@ -1,4 +1,4 @@
-"""Hooks for sessions: a task's figures and the breakdown of its steps, for TensorBoard."""
+"""Hooks for sessions: a task's metrics and the breakdown of its steps, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _SampledHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class FiguresHook(_SampledHook):
-    """Writes this task's figures as scalars ``tensorwire/…`` for TensorBoard.
+    """Writes this task's metrics as scalars ``tensorwire/…`` for TensorBoard.
 
     Args:
         output_dir: where to, as for `tf.compat.v1.train.SummarySaverHook`.

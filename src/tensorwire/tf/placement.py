@@ -115,7 +115,7 @@ def balanced(
         min_part_bytes: no part is smaller.
 
     Raises:
-        UsageError: the source or the figures cannot be read, `ps` is not positive, or no variable
+        UsageError: the source or the metrics cannot be read, `ps` is not positive, or no variable
             has a name of `keep_whole`.
     """
     if ps < 1:

@@ -116,7 +116,7 @@ def train_async(server: Any, index: int, options: argparse.Namespace) -> None:
     report(options.directory, f"worker-{index}", values=values)
 
 
-class ReadAtEnd(tf1.train.SessionRunHook):
+class ReadAtEnd(tf1.train.SessionRunHook):  # type: ignore[name-defined]
     """Reads variables when the last step is done."""
 
     def __init__(self, tensors: Any) -> None:

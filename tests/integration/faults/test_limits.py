@@ -50,11 +50,12 @@ def training(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     directory = tmp_path_factory.mktemp("checkpoints")
     with contextlib.ExitStack() as stack:
         clock = stack.enter_context(ClockSet(SETTINGS, directory))
-        disk, note = FullDisk(clock.settings, directory), ""
+        disk: FullDisk | None = None
+        note = ""
         try:
-            stack.enter_context(disk)
+            disk = stack.enter_context(FullDisk(clock.settings, directory))
         except NotHere as error:
-            disk, note = None, str(error)
+            note = str(error)
         job = stack.enter_context((disk or clock).job())
         job.go_on(60, AT_LAST_S)
         yield Training(job, clock, disk, note)

@@ -91,8 +91,8 @@ def test_isolated_workers_train_with_their_ps_on_another_node(tmp_path: Path) ->
         # What `status` reads through the API server.
         ps = box.pod("flights-ps-0-0.flights").host
         found = ps.inside(lambda: fetch(f"{ps.address}:9100"))
-        assert found.figures is not None, found.error
-        steps, moved = counts(found.figures)
+        assert found.metrics is not None, found.error
+        steps, moved = counts(found.metrics)
         assert steps > 10 and moved > 0
         (tmp_path / "claim" / "enough").touch()
         box.run(lambda: box.all_ended, timeout_s=240)

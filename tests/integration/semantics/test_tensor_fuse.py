@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_dead_tensors_travel_with_live_ones(fusing_cluster: TensorFlowCluster) -
 
 @pytest.mark.every_version
 def test_tensors_of_every_kind_arrive_as_they_left(fusing_cluster: TensorFlowCluster) -> None:
-    values = [
+    values: list[Any] = [
         np.arange(6, dtype=np.float16).reshape(2, 3),
         np.array([], dtype=np.float64).reshape(0, 4),
         np.array(7, dtype=np.int8),
@@ -169,9 +170,9 @@ def test_tensors_of_every_kind_arrive_as_they_left(fusing_cluster: TensorFlowClu
             *found, half = session.run([*arrived, wide], feed)
     assert half == 3.5
     for value, got in zip(values, found, strict=True):
-        arrived = np.asarray(got, dtype=value.dtype)  # a scalar of strings comes as bytes
-        assert arrived.shape == value.shape
-        np.testing.assert_array_equal(arrived, value)
+        as_array = np.asarray(got, dtype=value.dtype)  # a scalar of strings comes as bytes
+        assert as_array.shape == value.shape
+        np.testing.assert_array_equal(as_array, value)
 
 
 def test_a_large_tensor_goes_on_its_own(fusing_cluster: TensorFlowCluster) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from k8s_double.api_server import ApiServer
-from k8s_double.figures import figures
+from k8s_double.metrics import metrics
 from tensorwire.cli.main import main
 
 
@@ -117,8 +117,8 @@ def test_steps_and_throughput_come_from_the_ps(api: ApiServer, run: Run) -> None
         def act(server: ApiServer) -> None:
             server.run_all()
             for index, pod in enumerate(PODS[:2]):
-                served = figures(f"ps:{index}", seconds, workers=4).to_json()
-                server.figures[pod] = lambda served=served: served
+                served = metrics(f"ps:{index}", seconds, workers=4).to_json()
+                server.metrics[pod] = lambda served=served: served
 
         return act
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from k8s_double.api_server import ApiServer
-from k8s_double.figures import STEP_BYTES, figures
+from k8s_double.metrics import STEP_BYTES, metrics
 from tensorwire.cli.main import main
 from tensorwire.errors import UsageError
 from tensorwire.k8s.in_cluster import ClusterStage
@@ -37,7 +37,7 @@ def run(*arguments: str) -> int:
 
 
 def train(server: ApiServer) -> None:
-    """Every pod runs and serves figures; isolated, the ps is on a node of its own."""
+    """Every pod runs and serves metrics; isolated, the ps is on a node of its own."""
     for pod in server.of_kind("pods"):
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
         server.set_task(name, {"running": {}}, ready=True)
@@ -46,7 +46,7 @@ def train(server: ApiServer) -> None:
         layout = "isolated" if "podAntiAffinity" in str(pod["spec"]["affinity"]) else ""
         together = not layout or role == "worker"
         pod["spec"]["nodeName"] = "node-1" if together else "node-2"
-        server.figures[name] = lambda task=f"{role}:{index}": figures(
+        server.metrics[name] = lambda task=f"{role}:{index}": metrics(
             task, time.monotonic(), workers=2
         ).to_json()
 
@@ -117,7 +117,7 @@ def test_a_job_that_fails_ends_the_comparison_with_its_reason_and_is_removed(
 def test_what_tasks_of_one_node_send_each_other_is_not_between_nodes(api: ApiServer) -> None:
     job = Job("flights", "image", hot_model(), workers=2, ps=1)
     tasks = ("ps:0", "worker:0", "worker:1")
-    before, after = ([figures(t, at, workers=2) for t in tasks] for at in (10.0, 14.0))
+    before, after = ([metrics(t, at, workers=2) for t in tasks] for at in (10.0, 14.0))
     where = {"ps:0": "a", "worker:0": "a", "worker:1": "b"}
     stage = ClusterStage.__new__(ClusterStage)
     assert look_at(before, after, job, dict.fromkeys(tasks, "a"), stage).between_nodes_mb_per_s == 0

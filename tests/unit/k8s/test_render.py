@@ -191,14 +191,14 @@ def test_a_jobset_succeeds_with_those_that_decide(api: str) -> None:
     assert set(policy["targetReplicatedJobs"]) <= names
 
 
-def test_only_the_jobs_own_pods_are_admitted_but_to_the_figures() -> None:
+def test_only_the_jobs_own_pods_are_admitted_but_to_the_metrics() -> None:
     rendered = manifests(job())
     (policy,) = by_kind(rendered, "NetworkPolicy")
     own = {"matchLabels": {"tensorwire/job": "flights"}}
     assert policy["spec"]["podSelector"] == own
-    peers, figures = policy["spec"]["ingress"]
+    peers, metrics = policy["spec"]["ingress"]
     assert peers == {"from": [{"podSelector": own}]}
-    assert figures == {"ports": [{"port": 9100}]}
+    assert metrics == {"ports": [{"port": 9100}]}
     (service,) = by_kind(rendered, "Service")
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True

@@ -9,7 +9,7 @@ from tensorwire.cli.termination import end_in_order
 
 COMMANDS = {
     "all": (
-        "tensorwire.cli.bench.all_layers:everything",
+        "tensorwire.cli.bench.all_layers:all_layers",
         "Measure every layer, from the link to training.",
     ),
     "tcp": (

@@ -34,7 +34,7 @@ Examples:
 @json_option
 @report_option
 @click.pass_context
-def everything(
+def all_layers(
     context: click.Context,
     *,
     quick: bool,
@@ -46,8 +46,8 @@ def everything(
 ) -> None:
     """Measure every layer, from the link to training, and show what each loses.
 
-    A layer that fails is named, and the others go on; the status is 1 then. After Ctrl-C the files
-    have what was measured before.
+    A layer that fails is named, the others go on, and the exit status is 1. After Ctrl-C, the
+    files contain what was measured before.
     """
     from tensorwire.bench.all_layers import INTERRUPTED, AllLayersPlan, layers, run
     from tensorwire.measure import host_pool

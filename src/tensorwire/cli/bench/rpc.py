@@ -61,7 +61,7 @@ def rpc(
     comparison: Comparison,
     ends: TwoEnds,
 ) -> None:
-    """Raw RPC without TensorFlow: a client only sends, a server throws away.
+    """Measure raw RPC without TensorFlow: the server discards each request.
 
     grpc++ is tensorwire's engine. grpc is gRPC in C++ where its development files are installed
     (apt-get install libgrpc++-dev; compiled at first use), or else grpcio; the table says which.

@@ -63,7 +63,7 @@ def compare(
     says. Without --image the rendered manifests run in a lab on this machine, a process a task
     (takes root); with it they run on the cluster of your kubeconfig, and are removed afterwards.
     Without --script it trains a model most of whose weight is in one embedding. It runs on grpc++,
-    whose figures are what is compared.
+    whose metrics are what is compared.
 
     After -- come the script's own arguments, as for `tensorwire k8s submit`.
     """

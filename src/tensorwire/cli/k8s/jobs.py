@@ -49,8 +49,8 @@ def submit(
 ) -> None:
     """Start a job, and with --wait follow it to its end.
 
-    Done again with the same job it changes nothing, and follows the one that is there. The exit
-    status is 0 only if the job has succeeded. Ctrl-C ends the following; the job goes on.
+    Submitting the same job again changes nothing and follows the existing job. The exit status is 0
+    only if the job has succeeded. Ctrl-C stops following; the job goes on.
     """
     from tensorwire.k8s import render as manifests
     from tensorwire.k8s import submit as cluster
@@ -117,10 +117,10 @@ def status(
         else:
             state = watch.observe(connection, name)
             progress = None
-            first = watch.read_figures(connection, state) if state.outcome is None else None
+            first = watch.read_metrics(connection, state) if state.outcome is None else None
             if first is not None:
                 time.sleep(min(interval, 2.0))
-                second = watch.read_figures(connection, state)
+                second = watch.read_metrics(connection, state)
                 progress = Progress.between(first, second) if second else None
             Console().print(tasks_table(state))
             click.echo(state_line(name, state, progress))
@@ -179,8 +179,7 @@ def logs(
 def delete(name: str, namespace: str | None, context: str | None, timeout: float) -> None:
     """Remove all objects of the job NAME, and wait until its pods are gone.
 
-    It removes what carries the job's label, however it came there; a job that is not there is no
-    error.
+    Removes all objects with the job's label. It is no error if the job does not exist.
     """
     from tensorwire.k8s import submit as cluster
     from tensorwire.k8s.connection import Connection

@@ -31,7 +31,7 @@ Examples:
 def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     """Measure what a step costs on this machine, and keep it.
 
-    Runs one worker and one ps, and two of each, for two minutes or three. Leave the machine alone
+    Runs one worker and one ps, and two of each, for two to three minutes. Leave the machine idle
     meanwhile.
     """
     chosen = parse_protocols(protocols)

@@ -177,9 +177,9 @@ Examples:
 @report_option
 @click.pass_context
 def plan(context: click.Context, /, **options: Any) -> None:
-    """Predict steps a second, loads and the bottleneck of a cluster that nobody has rented yet.
+    """Predict steps per second, loads and the bottleneck of a cluster that does not exist yet.
 
-    A simulation with costs that `tensorwire plan calibrate` measured on one machine.
+    Simulates the cluster with costs that `tensorwire plan calibrate` measured on one machine.
     """
     if context.invoked_subcommand is not None:
         return

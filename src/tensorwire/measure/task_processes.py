@@ -11,7 +11,7 @@ from typing import Protocol
 from tensorwire.lab import LocalCluster
 from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import ChannelClosed, Message
-from tensorwire.measure.task import HostedTask
+from tensorwire.measure.hosted_task import HostedTask
 from tensorwire.owning_context import OwningContext
 
 # The first task may have to compile the plug-in.

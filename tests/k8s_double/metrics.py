@@ -22,7 +22,7 @@ def full_name(task: str) -> str:
     return f"/job:{job}/replica:0/task:{index}"
 
 
-def figures(
+def metrics(
     task: str, seconds: float, steps_per_s: float = 10.0, workers: int = 1, ps: int = 1
 ) -> TaskMetrics:
     """Of a task after `seconds`; each worker gets STEP_BYTES from each ps at each of its steps."""

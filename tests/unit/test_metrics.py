@@ -1,4 +1,4 @@
-"""A task's figures: the record, the endpoint, Prometheus, and how tasks are found."""
+"""A task's metrics: the record, the endpoint, Prometheus, and how tasks are found."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_tasks_have_short_names() -> None:
     assert dataclasses.replace(FIGURES, tasks=()).name == "pid 42"
 
 
-def test_the_process_is_part_of_the_figures() -> None:
+def test_the_process_is_part_of_the_metrics() -> None:
     stats = {key: value for key, value in FIGURES.to_json().items() if key != "process"}
     process = source(lambda: stats)().process
     assert process.pid == os.getpid()
@@ -160,7 +160,7 @@ def test_metrics_are_named_by_the_conventions_of_prometheus() -> None:
             assert all(sample.name.endswith("_total") for sample in family.samples)
 
 
-def test_metrics_carry_the_figures() -> None:
+def test_prometheus_has_the_metrics() -> None:
     found = samples()
     by_labels = {
         (s.labels["direction"], s.labels["way"]): s.value
@@ -226,7 +226,7 @@ def test_an_endpoint_at_a_socket_is_for_its_owner_alone(
     path = tmp_path / "figures.sock"
     address = served(socket_path=path)
     assert address == f"unix:{path}"
-    assert observed_job.fetch(address).figures == FIGURES
+    assert observed_job.fetch(address).metrics == FIGURES
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(TensorwireError, match="another process serves there"):
         served(socket_path=path)
@@ -238,7 +238,7 @@ def test_a_socket_that_a_killed_process_left_is_taken_over(
     path = tmp_path / "figures.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert observed_job.fetch(served(socket_path=path)).figures == FIGURES
+    assert observed_job.fetch(served(socket_path=path)).metrics == FIGURES
 
 
 def start_and_wait(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
@@ -337,7 +337,7 @@ def test_an_endpoint_that_does_not_answer_is_said_with_the_reason(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         quiet = f"127.0.0.1:{silent.getsockname()[1]}"
         answers = observed_job.fetch_all([served(port=0), quiet, f"unix:{tmp_path}/none"], 0.5)
-    assert answers[0].figures == FIGURES
+    assert answers[0].metrics == FIGURES
     assert "timed out" in answers[1].error
     assert "No such file" in answers[2].error
 

@@ -1,4 +1,4 @@
-"""What an owner does so that nothing stays: a guard process, a lock, and a sweep of leftovers."""
+"""How an owner leaves nothing behind: a cleanup process, a lock, and a sweep of leftovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorwire.lab import cleanup_process
 _DISMISSAL_S = 3.0
 
 
-class CleanupGuard:
+class CleanupProcess:
     """A process that cleans up when this one dies before it has called `dismiss`."""
 
     def __init__(

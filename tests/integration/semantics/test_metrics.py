@@ -80,7 +80,8 @@ def test_a_tensor_is_counted_by_name_and_peer_at_both_ends(
     for end, way in ((ps, "tx"), (worker, "rx")):
         assert end.total(f"{way}_tensors") >= (5 if fuse else 10)
         assert end.total(f"{way}_tensor_bytes") >= 40_000
-    (peer,) = [PeerTraffic(**p) for p in wire_cluster.stats("worker:0")["peers"] if p["peer"] == PS]
+    peers: Any = wire_cluster.stats("worker:0")["peers"]
+    (peer,) = [PeerTraffic(**p) for p in peers if p["peer"] == PS]
     assert peer.rx_tensors >= 5
     assert peer.rx_frames >= 5
     assert peer.rx_syscalls > 0
@@ -180,11 +181,11 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
     # The ps took any free port and announced it; the worker's was taken, and it went on.
     monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(tmp_path))
     (found,) = observed_job.discover()
-    figures = observed_job.fetch(found.address).figures
-    assert isinstance(figures, TaskMetrics)
-    assert figures.name == "ps:0"
-    assert figures.process.pid == found.pid == cluster.tasks["ps:0"].pid
-    assert figures.requests >= 6
+    record = observed_job.fetch(found.address).metrics
+    assert isinstance(record, TaskMetrics)
+    assert record.name == "ps:0"
+    assert record.process.pid == found.pid == cluster.tasks["ps:0"].pid
+    assert record.requests >= 6
     log = cluster.tasks["worker:0"].log.read_text()
-    assert "cannot serve figures at 127.0.0.1:" in log
+    assert "cannot serve metrics at 127.0.0.1:" in log
     assert "Address already in use" in log
