@@ -64,6 +64,8 @@ _NO_WORDS = re.compile(
     r"|EagerClusterFunctionLibraryRuntime::Run"
 )
 _LOGS = "Recent warning and error logs:"  # of other steps, too
+_CLOSED = "A session is not created yet"
+"""What a session's client says of a step that begins after the session was closed."""
 _RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 
 
@@ -71,8 +73,10 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
     try:
         return ["value", [_digest(value) for value in act()]]
     except tf.errors.OpError as error:
+        if error.message.startswith(_CLOSED):
+            return ["error", "RuntimeError", _CLOSED]
         return ["error", type(error).__name__, _words(error)]
-    except RuntimeError as error:  # what a session says that was closed meanwhile
+    except RuntimeError as error:  # what a session says in Python that was closed meanwhile
         return ["error", type(error).__name__, str(error)]
 
 

@@ -411,17 +411,25 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
       channel->Start(ToMessage(ask), std::make_unique<SimulatedCall>(number), options);
   if (!cancels) return;
   SleepNs(random.AnySize(0, plan.longest_deadline_ns));
+  const bool patiently = plan.cancels_patiently && random.OneIn(2);
+  const int64_t patience_ms = patiently ? random.AnySize(1, plan.longest_deadline_ns / kMs) : 0;
   {
     KernelMode kernel;
     Record& record = ledger->records[number];
-    if (!record.ended) Trace("cancel", number);
+    if (!record.ended) Trace("cancel", number, patience_ms);
     record.cancelled = true;
-    if (world->now_ns < record.end_by_ns) {
-      record.end_by_ns = world->now_ns;
+    const int64_t end_by_ns =
+        patiently ? (world->now_ns / kMs + patience_ms) * kMs : world->now_ns;
+    if (end_by_ns < record.end_by_ns) {
+      record.end_by_ns = end_by_ns;
       record.frozen_before_ns = task->FrozenNs();
     }
   }
-  channel->Cancel(id);
+  if (patiently) {
+    channel->CancelPatiently(id, patience_ms);
+  } else {
+    channel->Cancel(id);
+  }
 }
 
 // Others start, too; where nothing fails, none may be called before it listens.

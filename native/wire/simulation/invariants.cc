@@ -22,6 +22,9 @@ int64_t SlackNs(const Record& record) {
   return kSlackNs + record.task->FrozenNs() - record.frozen_before_ns;
 }
 
+// Whether its end waits for no executor. An engine that stops ends what is left on its executor.
+bool EndsOnReactor(const Record& record) { return record.on_reactor && !record.task->stop; }
+
 bool AllowedFailure(const Record& record, const Status& status) {
   const Plan& plan = ledger->plan;
   switch (status.code()) {
@@ -71,8 +74,9 @@ void CheckEnd(const Record& record, const Status& status, bool replied, bool int
              std::to_string(static_cast<int>(status.code())) + ": " +
              status.message().substr(0, 200));
   }
-  const int64_t decided_ns =
-      current->handed_over_ns > 0 && !record.on_reactor ? current->handed_over_ns : world->now_ns;
+  const int64_t decided_ns = current->handed_over_ns > 0 && !EndsOnReactor(record)
+                                 ? current->handed_over_ns
+                                 : world->now_ns;
   if (record.end_by_ns != kNever && decided_ns > record.end_by_ns + SlackNs(record)) {
     Violated(Describe(record) + " ended " + std::to_string((decided_ns - record.end_by_ns) / kMs) +
              " ms after its deadline or cancellation");
@@ -95,7 +99,8 @@ void CheckOpenCalls(int64_t bytes_per_s) {
     const int64_t late_ns =
         record.end_by_ns == kNever ? kNever : record.end_by_ns + SlackNs(record);
     if (late_ns < now - kSlackNs &&
-        (record.on_reactor || task.handed_over.empty() || *task.handed_over.begin() > late_ns)) {
+        (EndsOnReactor(record) || task.handed_over.empty() ||
+         *task.handed_over.begin() > late_ns)) {
       Violated(Describe(record) + " has not ended, " +
                std::to_string((now - record.end_by_ns) / kMs) +
                " ms after its deadline or cancellation");

@@ -43,7 +43,7 @@ struct Record {
   bool cancelled = false;
   bool ended = false;
   bool must_succeed = false;
-  bool on_reactor = false;  // its end waits for no executor
+  bool on_reactor = false;  // its end waits for no executor while the engine runs
   int handled = 0;
 };
 

@@ -14,6 +14,7 @@ Plan ChoosePlan(Random& random, World* w) {
   plan.longest_deadline_ns = random.AnySize(5, 300) * kMs;
   plan.deadline_one_in = static_cast<uint64_t>(random.Between(1, 8));
   plan.cancel_one_in = static_cast<uint64_t>(random.Between(2, 12));
+  plan.cancels_patiently = random.OneIn(2);
   plan.long_deadlines = random.OneIn(3);
   plan.shared_memory = random.OneIn(8);
   plan.checksum = random.OneIn(4);

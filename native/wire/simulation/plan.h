@@ -23,6 +23,7 @@ struct Plan {
   int64_t longest_deadline_ns = 100 * kMs;
   uint64_t deadline_one_in = 3;
   uint64_t cancel_one_in = 6;
+  bool cancels_patiently = false;  // some of those that are cancelled
   bool long_deadlines = false;  // of calls that end long before
   bool shared_memory = false;
   bool checksum = false;

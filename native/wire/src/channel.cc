@@ -46,7 +46,7 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   {
     std::lock_guard lock(mutex_);
     id = calls_.Insert(std::move(call), options.done_on, deadline_ms);
-    if (state_ == State::kStopped) refused = Status(Code::kCancelled, "the engine was stopped");
+    if (state_ == State::kStopped) refused = EngineStopped();
     if (refused.ok()) {
       frame = std::make_unique<OutFrame>(FrameKind::kRequest, 0, id, std::move(request));
       if (state_ == State::kReady) {
@@ -193,8 +193,9 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
       unsent = std::move(at->second);
       waiting_.erase(at);
     }
-    // A cancellation must not overtake its request, whose thread may lose its core on the way.
-    if (std::erase(leaving_, call_id) == 0) connection = ready_;
+    // A cancellation must not overtake its request, whose thread may lose its core on the way; and
+    // a peer that was asked patiently has been told.
+    if (std::erase(leaving_, call_id) == 0 && !entry.is_cancelled) connection = ready_;
   }
   if (connection != nullptr) {
     connection->Signal(FrameKind::kCancel, call_id);
@@ -259,10 +260,10 @@ void ChannelImpl::End() {
     calls = calls_.TakeAll();
   }
   for (auto& entry : calls) {
-    Finish(std::move(entry), Status(Code::kCancelled, "the engine was stopped"));
+    Finish(std::move(entry), EngineStopped());
   }
   if (push_receiver_ != nullptr) {
-    push_receiver_->OnLost(Status(Code::kCancelled, "the engine was stopped"));
+    push_receiver_->OnLost(EngineStopped());
   }
   opening_.reset();  // the reactors have ended, or hold no reference to this
 }

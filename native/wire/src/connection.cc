@@ -313,7 +313,7 @@ void Connection::CloseFromReactor(const Status& reason) {
 }
 
 void Connection::OnStopFromReactor() {
-  CloseFromReactor(Status(Code::kCancelled, "the engine was stopped"));
+  CloseFromReactor(EngineStopped());
 }
 
 void Connection::TickFromReactor() {

@@ -12,6 +12,7 @@
 #include "reactor.h"
 #include "tensorwire/wire/options.h"
 #include "tensorwire/wire/stats.h"
+#include "tensorwire/wire/status.h"
 #include "tls.h"
 
 namespace tensorwire::wire {
@@ -33,6 +34,8 @@ struct PeerCounters {
 inline void Count(std::atomic<uint64_t>& counter, uint64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
 }
+
+inline Status EngineStopped() { return Status(Code::kCancelled, "the engine was stopped"); }
 
 // What all parts of one engine have in common.
 class Context {

@@ -54,7 +54,7 @@ class EngineImpl final : public Engine {
                 int* bound_port) override {
     {
       std::lock_guard lock(mutex_);
-      if (stopped_) return Status(Code::kCancelled, "the engine was stopped");
+      if (stopped_) return EngineStopped();
     }
     Fd fd;
     if (Status s = ListenOn(host, port, &fd, bound_port); !s.ok()) return s;
