@@ -8,6 +8,8 @@
 
 namespace tensorwire::wire {
 
+inline Status Cancelled() { return Status(Code::kCancelled, "the call was cancelled"); }
+
 // The calls of a channel that wait for their reply. Whoever takes a call out ends it, so that each
 // ends once: its reply, its error, its deadline, its cancellation, or the loss of the connection.
 // An id is never used again while a stale frame could carry it. Not synchronised.
@@ -18,6 +20,9 @@ class CallTable {
     RunOn done_on = RunOn::kExecutor;
     int64_t deadline_ms = 0;    // 0: none
     bool is_cancelled = false;  // the deadline is that of the peer's answer to the cancellation
+
+    // The status with which this side ends the call: one that was cancelled ends as cancelled.
+    Status EndedBy(const Status& why) const { return is_cancelled ? Cancelled() : why; }
   };
 
   uint64_t Insert(std::unique_ptr<Call> call, RunOn done_on, int64_t deadline_ms = 0) {

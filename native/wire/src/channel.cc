@@ -16,8 +16,6 @@ constexpr int64_t kPauseMs = 20;
 constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
 constexpr uint16_t kLastCode = 16;        // of the canonical codes
 
-Status Cancelled() { return Status(Code::kCancelled, "the call was cancelled"); }
-
 }  // namespace
 
 ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
@@ -211,8 +209,8 @@ void ChannelImpl::EndFromReactor(uint64_t call_id, const Status& why) {
     ForgetDeadline(entry.deadline_ms, call_id);
   }
   if (entry.call != nullptr) {
-    const bool is_cancelled = entry.is_cancelled;
-    reactor_->CompleteFromReactor(std::move(entry), is_cancelled ? Cancelled() : why);
+    Status ended_by = entry.EndedBy(why);
+    reactor_->CompleteFromReactor(std::move(entry), std::move(ended_by));
   } else {
     collections_.Cancel(call_id, why);
   }

@@ -21,7 +21,7 @@ void Collections::Cancel(std::optional<uint64_t> call_id, const Status& why) {
     std::lock_guard lock(mutex_);
     for (Collection& collection : collections_) {
       if (collection.cancel == nullptr || (call_id && collection.call_id != *call_id)) continue;
-      collection.why = why;
+      collection.why = collection.entry.EndedBy(why);
       cancels.push_back(std::exchange(collection.cancel, nullptr));
     }
   }

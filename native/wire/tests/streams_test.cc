@@ -224,11 +224,15 @@ void Patient(EngineOptions* options) {
 // A holder that lends a payload of 9 MB to who asks, and is asked for its two halves.
 class RawHolder {
  public:
-  explicit RawHolder(const CallOptions& options = {})
+  explicit RawHolder(const CallOptions& options = {}, int64_t patience_ms = 0)
       : channel_(worker_.engine->Connect(server_.address(), "ps:0")) {
     outcome_ = Begin(*channel_, kEcho, "", "", options, &call_);
     streams_.push_back(server_.AcceptAndGreet());
     const uint64_t id = Next(0, FrameKind::kRequest).request_id;
+    if (patience_ms > 0) {
+      channel_->CancelPatiently(call_, patience_ms);
+      CHECK_EQ(Next(0, FrameKind::kCancel).request_id, id);
+    }
     Message loan;
     loan.Put<uint64_t>(kNumber);
     loan.Put<uint64_t>(9 * kMb);
@@ -317,6 +321,12 @@ TEST(a_call_whose_ranges_do_not_come_can_be_cancelled) {
     holder.Cancel();
     CHECK(holder.End().code() == Code::kCancelled);
   }
+}
+
+TEST(a_call_that_was_cancelled_patiently_and_whose_ranges_do_not_come_ends_as_cancelled) {
+  RawHolder holder({}, kSanitized ? 3000 : 1000);
+  holder.AnswerHalf(1);
+  CHECK(holder.End().code() == Code::kCancelled);
 }
 
 TEST(a_call_whose_ranges_do_not_come_ends_with_its_connection) {
