@@ -418,8 +418,7 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
     Record& record = ledger->records[number];
     if (!record.ended) Trace("cancel", number, patience_ms);
     record.cancelled = true;
-    const int64_t end_by_ns =
-        patiently ? (world->now_ns / kMs + patience_ms) * kMs : world->now_ns;
+    const int64_t end_by_ns = patiently ? (world->now_ns / kMs + patience_ms) * kMs : world->now_ns;
     if (end_by_ns < record.end_by_ns) {
       record.end_by_ns = end_by_ns;
       record.frozen_before_ns = task->FrozenNs();

@@ -98,9 +98,8 @@ void CheckOpenCalls(int64_t bytes_per_s) {
     if (task.frozen_since_ns > 0) continue;
     const int64_t late_ns =
         record.end_by_ns == kNever ? kNever : record.end_by_ns + SlackNs(record);
-    if (late_ns < now - kSlackNs &&
-        (EndsOnReactor(record) || task.handed_over.empty() ||
-         *task.handed_over.begin() > late_ns)) {
+    if (late_ns < now - kSlackNs && (EndsOnReactor(record) || task.handed_over.empty() ||
+                                     *task.handed_over.begin() > late_ns)) {
       Violated(Describe(record) + " has not ended, " +
                std::to_string((now - record.end_by_ns) / kMs) +
                " ms after its deadline or cancellation");

@@ -24,7 +24,7 @@ struct Plan {
   uint64_t deadline_one_in = 3;
   uint64_t cancel_one_in = 6;
   bool cancels_patiently = false;  // some of those that are cancelled
-  bool long_deadlines = false;  // of calls that end long before
+  bool long_deadlines = false;     // of calls that end long before
   bool shared_memory = false;
   bool checksum = false;
   bool refusing_address = false;  // tasks have another address, at which nobody listens

@@ -312,9 +312,7 @@ void Connection::CloseFromReactor(const Status& reason) {
   }
 }
 
-void Connection::OnStopFromReactor() {
-  CloseFromReactor(EngineStopped());
-}
+void Connection::OnStopFromReactor() { CloseFromReactor(EngineStopped()); }
 
 void Connection::TickFromReactor() {
   if (closed()) return;
