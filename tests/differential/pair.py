@@ -145,7 +145,7 @@ class Pair(OwningContext):
                 for number, act in enumerate(program.acts)
                 if (
                     words := verdict.difference(
-                        act, [each[number] for each in references], found[number]
+                        act, [each[number] for each in references], found[number], program.errors
                     )
                 )
             ]

@@ -6,6 +6,7 @@ A seed is text, and always gives the same program.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,17 @@ _NOT_IN = {
     "function": frozenset({"reference"}),
     "eager": frozenset({"dead", "branch", "reference", "counter", "queue", "after"}),
 }
+
+
+class Errors(enum.Enum):
+    """Which errors a step of a program may end with."""
+
+    ONE = enum.auto()
+    """That of the one operation that fails."""
+    ONE_OR_CANCELLED = enum.auto()
+    """The same, in a function: a part that is cancelled because of it may be told of instead."""
+    ANY = enum.auto()
+    """Several operations fail; chance decides which one is told of, alone or with others."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,12 @@ class Program:
         names = {name.removeprefix("/job:").replace("/task", "") for name in used}
         masters = {self.master} if self.mode == "session" else set()
         return [name for name in SERVERS if name in names | masters]
+
+    @property
+    def errors(self) -> Errors:
+        if sum(node.kind == "error" for node in self.nodes) > 1:
+            return Errors.ANY
+        return Errors.ONE_OR_CANCELLED if self.mode == "function" else Errors.ONE
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -77,10 +77,10 @@ class Side(OwningContext):
             task.signal(signal.SIGCONT)
 
     def ask(self, message: Message, timeout_s: float = ANSWER_S) -> Message:
-        """Raises Hang."""
+        """Raises Hang, also where the chief has ended."""
         assert self._chief is not None
-        self._chief.channel.send(message)
         try:
+            self._chief.channel.send(message)
             return self._chief.channel.receive(timeout_s)
         except TensorwireError as error:
             stacks = self._stacks() if self._chief.poll() is None else self._chief.tail(30)
@@ -109,8 +109,11 @@ class Side(OwningContext):
             task.signal(signal.SIGCONT)
 
     def holdings(self) -> dict[str, Holdings]:
-        """What each server holds, and the chief."""
+        """What each server holds, and the chief, without what only the allocator keeps."""
         assert self._chief is not None
+        for task in self._cluster.tasks.values():
+            task.channel.request({"ask": "trim"}, ANSWER_S)
+        self.ask({"trim": True})
         pids = {name: task.pid for name, task in self._cluster.tasks.items()}
         return {
             name: Holdings.of(pid) for name, pid in {**pids, "chief:0": self._chief.pid}.items()

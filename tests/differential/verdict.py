@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.survival import Holdings
 
-from .program import Act
+from .program import Act, Errors
 
 Outcome = Sequence[Any]
 
@@ -45,42 +45,52 @@ MORE_MB = 80.0
 MORE_POOL_BYTES = 16e6
 
 
-def difference(act: Act, references: Sequence[Outcome], found: Outcome) -> str:
+def difference(
+    act: Act, references: Sequence[Outcome], found: Outcome, errors: Errors = Errors.ONE
+) -> str:
     """What tells the outcome of an act from all that it came to on gRPC, or nothing."""
     if found[0] == "all":
         pairs = zip(*(each[1:] for each in references if each[0] == "all"), strict=True)
-        parts = [_plain(seen, one) for seen, one in zip(pairs, found[1:], strict=False)]
-        return next(filter(None, parts), "") if parts else _plain(references, found)
+        parts = [_plain(seen, one, errors) for seen, one in zip(pairs, found[1:], strict=False)]
+        return next(filter(None, parts), "") if parts else _plain(references, found, errors)
     kind = act.kind.removeprefix("stuck ")
     if act.kind != kind and found[0] == "error":
         allowed = ENDED[kind] | {each[1] for each in references if each[0] == "error"}
         return "" if found[1] in allowed else f"{found[1]}, not {_any_of(allowed)}"
     if found[0] == "chance":
         _, calm, ended, later = found
-        if words := _plain([each[1] for each in references if each[0] == "chance"], calm):
+        calm_references = [each[1] for each in references if each[0] == "chance"]
+        if words := _plain(calm_references, calm, errors):
             return words
         if later != calm and not (later[0] == calm[0] == "error"):
             return f"after it {_short(later)}, before it {_short(calm)}"
         if ended == ["as calm"] or (ended[0] == "error" and ended[1] in ENDED[kind]):
             return ""
         return f"{_short(ended)}, neither as without it nor {_any_of(ENDED[kind])}"
-    return _plain(references, found)
+    return _plain(references, found, errors)
 
 
-def _plain(references: Sequence[Outcome], found: Outcome) -> str:
-    if any(found == each for each in references) or _same_error(references, found):
+def _plain(references: Sequence[Outcome], found: Outcome, errors: Errors) -> str:
+    if any(found == each for each in references) or _same_error(references, found, errors):
         return ""
     return f"{_short(found)}, not {' or '.join(sorted({_short(each) for each in references}))}"
 
 
-def _same_error(references: Sequence[Outcome], found: Outcome) -> bool:
+def _same_error(references: Sequence[Outcome], found: Outcome, errors: Errors) -> bool:
     """Whether an error says all that gRPC always says, and nothing that gRPC never does.
 
-    Of several errors in one step any may come in time to be told.
+    Where gRPC leaves it to chance which error a step ends with, any will do.
     """
-    if found[0] != "error":
+    failed = [each for each in references if each[0] == "error"]
+    if found[0] != "error" or not failed:
         return False
-    words = [set(each[2].splitlines()) for each in references if each[:2] == ["error", found[1]]]
+    if errors is Errors.ANY:
+        return True
+    if errors is Errors.ONE_OR_CANCELLED:
+        failed = [each for each in failed if each[1] != "CancelledError"]
+        if found[1] == "CancelledError" or not failed:
+            return True
+    words = [set(each[2].splitlines()) for each in failed if each[1] == found[1]]
     own = set(found[2].splitlines())
     return bool(words) and set.intersection(*words) <= own <= set.union(*words)
 

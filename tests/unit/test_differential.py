@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from differential import program as programs
 from differential import verdict
 from differential.differential import Plan, events, shrunk
-from differential.program import Act, Program
+from differential.program import Act, Errors, Program
 from harness.survival import Holdings
 
 VALUE = ["value", ["int32[1] aa"]]
@@ -122,6 +123,39 @@ def test_an_error_says_what_grpc_always_says_and_nothing_that_it_never_says() ->
     assert not differs("root")
     assert differs("others")
     assert differs("root\nsomething else")
+
+
+NOT_FOUND = ["error", "NotFoundError", "a"]
+CANCELLED = ["error", "CancelledError", ""]
+
+
+@pytest.mark.parametrize(
+    ("errors", "reference", "found", "differs"),
+    [
+        (Errors.ONE, NOT_FOUND, CANCELLED, True),
+        (Errors.ONE_OR_CANCELLED, NOT_FOUND, CANCELLED, False),
+        (Errors.ONE_OR_CANCELLED, CANCELLED, NOT_FOUND, False),
+        (Errors.ONE_OR_CANCELLED, NOT_FOUND, ["error", "NotFoundError", "b"], True),
+        (Errors.ONE_OR_CANCELLED, NOT_FOUND, ["error", "AbortedError", "a"], True),
+        (Errors.ONE_OR_CANCELLED, VALUE, CANCELLED, True),
+        (Errors.ANY, NOT_FOUND, ["error", "AbortedError", "b"], False),
+        (Errors.ANY, VALUE, NOT_FOUND, True),
+        (Errors.ANY, NOT_FOUND, VALUE, True),
+    ],
+)
+def test_which_error_a_step_ends_with_may_be_chance(
+    errors: Errors, reference: Any, found: Any, differs: bool
+) -> None:
+    assert bool(verdict.difference(Act("run", (1,)), [reference], found, errors)) == differs
+
+
+def test_chance_decides_which_error_where_several_operations_fail() -> None:
+    drawn = [programs.drawn(seed) for seed in SEEDS]
+    assert {each.errors for each in drawn} == set(Errors)
+    fails = [each for each in drawn if any(node.kind == "error" for node in each.nodes)]
+    one = next(each for each in fails if each.errors is Errors.ONE)
+    assert dataclasses.replace(one, mode="function").errors is Errors.ONE_OR_CANCELLED
+    assert dataclasses.replace(one, nodes=one.nodes * 2).errors is Errors.ANY
 
 
 def test_after_a_fault_steps_must_be_right_again() -> None:

@@ -7,6 +7,7 @@ says {"ready": true} when it serves, and ends when the channel is closed.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 
@@ -36,6 +37,9 @@ def main() -> None:
     while (question := end.receive()) is not None:
         if question["ask"] == "stats":
             end.send({"stats": tensorwire.tf.stats() if arguments["plugin"] else None})
+        elif question["ask"] == "trim":
+            # What the allocator of the C library keeps of freed memory goes back to the system.
+            end.send({"trimmed": ctypes.CDLL(None).malloc_trim(0)})
         else:
             end.send({"error": f"unknown question {question['ask']!r}"})
 
