@@ -74,7 +74,7 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
     try:
         return ["value", [_digest(value) for value in act()]]
     except tf.errors.OpError as error:
-        if error.message.startswith(_CLOSED):
+        if _CLOSED in error.message:
             return ["error", "RuntimeError", _CLOSED]
         return ["error", type(error).__name__, _words(error)]
     except RuntimeError as error:  # what a session says in Python that was closed meanwhile
