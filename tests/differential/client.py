@@ -21,7 +21,6 @@ step: then the program is wrong.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import hashlib
@@ -37,6 +36,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import cancellation, context
 
+from integration.semantics.server_task import trim
 from integration.semantics.support import essence, session_config
 from tensorwire.lab.channel import Message, TaskEnd
 
@@ -295,8 +295,8 @@ class Chief:
         if "stats" in message:
             return {"stats": _plugin.stats() if _plugin else None}
         if "trim" in message:
-            # What the allocator of the C library keeps of freed memory goes back to the system.
-            return {"trimmed": ctypes.CDLL(None).malloc_trim(0)}
+            trim()
+            return {"trimmed": True}
         return {"recovered": self._recover(message["recover"])}
 
     def _run(self, program: Program, tag: str) -> list[Outcome]:

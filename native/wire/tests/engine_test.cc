@@ -182,6 +182,8 @@ TEST(patience_with_a_server_that_says_nothing_ends) {
   KeptCall call(options);
   call.channel->CancelPatiently(call.id, 30);
   CHECK(Get(std::move(call.future)).status.code() == Code::kCancelled);
+  CHECK(Get(Begin(*call.channel, kEcho, "behind whatever was sent")).status.ok());
+  CHECK_EQ(call.ps.handler->cancels.load(), 1);
 }
 
 TEST(a_deadline_ends_patience) {

@@ -14,6 +14,11 @@ import sys
 from tensorwire.lab.channel import TaskEnd
 
 
+def trim() -> None:
+    """Gives back to the system what the C library's allocator keeps of freed memory."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
 def main() -> None:
     end = TaskEnd()
     arguments = json.loads(sys.argv[1])
@@ -38,8 +43,8 @@ def main() -> None:
         if question["ask"] == "stats":
             end.send({"stats": tensorwire.tf.stats() if arguments["plugin"] else None})
         elif question["ask"] == "trim":
-            # What the allocator of the C library keeps of freed memory goes back to the system.
-            end.send({"trimmed": ctypes.CDLL(None).malloc_trim(0)})
+            trim()
+            end.send({"trimmed": True})
         else:
             end.send({"error": f"unknown question {question['ask']!r}"})
 
