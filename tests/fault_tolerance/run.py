@@ -62,25 +62,40 @@ def run_test(test: str, protocol: str, folder: Path) -> Result:
             [program, f"--xml_output_file={report}", f"--test_tmpdir={folder}", test],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PROTOCOL": protocol, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            env={
+                **os.environ,
+                "PROTOCOL": protocol,
+                "PYTHONFAULTHANDLER": "1",
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+            },
             cwd=folder,
             start_new_session=True,
         )
     RUNNING.add(process)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(TIMEOUT_S)
+    try:
+        ended = f"ended with status {process.wait(TIMEOUT_S)}"
+    except subprocess.TimeoutExpired:
+        ended = f"did not end in {TIMEOUT_S:.0f} s"
+        process.send_signal(signal.SIGABRT)  # faulthandler prints where its threads are
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
     kill(process)
     RUNNING.discard(process)
     result = read_report(report, test, protocol)
     print(f"{test} on {protocol}: {result.outcome}, {result.seconds:.1f} s", flush=True)
     if result.outcome == "failed":
+        print(f"the test's process {ended}; its last words:")
         print("\n".join(log.read_text(errors="replace").splitlines()[-60:]), flush=True)
     return result
 
 
 def read_report(report: Path, test: str, protocol: str) -> Result:
-    """What absl says of the test; it says nothing of one that did not end."""
-    cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    """What absl says of the test; it says nothing of one that crashed or did not end.
+
+    absl creates the report when the test begins and writes it when the test ends.
+    """
+    text = report.read_text() if report.exists() else ""
+    cases = list(ElementTree.fromstring(text).iter("testcase")) if text else []
     if len(cases) != 1:
         return Result(test, protocol, "failed", TIMEOUT_S)
     failed = cases[0].find("failure") is not None or cases[0].find("error") is not None
