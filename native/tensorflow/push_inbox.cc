@@ -236,19 +236,9 @@ void PushInbox::OnLost(const wire::Status& why) {
     };
     tell(&waiting_);
     tell(&unordered_);
-    // What has arrived is as good as before, and is found by its order.
-    std::unordered_set<uint32_t> kept;
-    for (const auto& [slot, parked] : parked_) kept.insert(slot.second);
-    for (auto at = known_.begin(); at != known_.end();) {
-      const uint32_t number = at->second.order.number;
-      if (kept.count(number) != 0) {
-        at->second.accepted = false;
-        ++at;
-      } else {
-        orders_.erase(number);
-        at = known_.erase(at);
-      }
-    }
+    // Orders are given anew, with their numbers: what was pushed for them stays, and a request that
+    // leaves over the next connection may carry one that was looked up before.
+    for (auto& [name, known] : known_) known.accepted = false;
   }
   for (const auto& waiter : lost) waiter->OnLost(FromWire(why));
 }

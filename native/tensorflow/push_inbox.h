@@ -40,8 +40,9 @@ struct Pushed {
 //
 // The order is an optimisation and nothing relies on it: who waits for a push sends an ordinary
 // request after kAskAfterMs, and takes whichever comes first. So it does not matter that a tensor
-// may have been made just before the producer learned of the order. Orders end with the connection
-// they were given on; what has been pushed over it stays.
+// may have been made just before the producer learned of the order. An order keeps its number when
+// the connection is lost, and is given anew on the next one; what has been pushed over the old one
+// stays.
 //
 // One inbox for each channel. Thread-safe.
 class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this<PushInbox> {

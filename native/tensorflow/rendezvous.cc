@@ -116,6 +116,9 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   void OnLost(const absl::Status& why) override { End(FromSource(why), IncomingTensor()); }
   void Ask() override;
 
+  // The producer has pushed the tensor. The inbox learns it before it can learn that the connection
+  // is lost, or nobody would tell this call.
+  void OnPromisedFromReactor() { link_.inbox->Promise(step_id_, order_.number, key_); }
   void OnReply(const absl::Status& status, IncomingTensor tensor);
   // An error from the task that `key_` names.
   absl::Status FromSource(const absl::Status& status) const;
@@ -157,8 +160,10 @@ class RemoteRendezvous::Reply : public wire::Call {
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
     if (!call_->waits()) return wire::Status(wire::Code::kCancelled, "it has come already");
-    return ToWire(
-        tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into));
+    const absl::Status status =
+        tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into);
+    if (status.ok() && tensor_.was_pushed()) call_->OnPromisedFromReactor();
+    return ToWire(status);
   }
   void Done(const wire::Status& status) override {
     call_->OnReply(FromWire(status), std::move(tensor_));
@@ -286,10 +291,7 @@ void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTen
   // To the producer and back; not what it waited for the tensor there.
   const int64_t way_us = tensor.head_us() - asked_us_ - tensor.made_us();
   if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_.number, way_us);
-  if (status.ok() && tensor.was_pushed()) {
-    link_.inbox->Promise(step_id_, order_.number, key_);
-    return;
-  }
+  if (status.ok() && tensor.was_pushed()) return;
   End(FromSource(status), std::move(tensor), way_us);
 }
 

@@ -260,8 +260,19 @@ TEST(what_a_lost_connection_had_brought_stays) {
   producer.reset();
   CHECK(!waiting->lost.Wait().ok());
   CHECK_EQ(ValueOf(consumer.Take(2)), 2.0f);
-  // The order has ended with its connection.
+  // The order is given anew on the next connection.
   CHECK(consumer.inbox->Expect(5, consumer.order, kKey, waiting, &here) == Expected::kAsk);
+}
+
+// It asks over the next connection then, and the producer follows the order.
+TEST(an_order_whose_connection_is_lost_before_it_is_sent_is_still_known) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.inbox->OnLost(wire::Status(wire::Code::kUnavailable, "lost"));
+  CHECK_EQ(consumer.Ask(1, consumer.order).accepted, 1);
+  CHECK(producer.Push(2));
+  CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey).number, consumer.order);
+  CHECK_EQ(ValueOf(consumer.Take(2)), 2.0f);
 }
 
 TEST(what_is_pushed_for_a_step_that_has_ended_is_dropped) {
