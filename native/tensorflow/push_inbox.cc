@@ -133,7 +133,7 @@ void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
 }
 
 void PushInbox::EndStep(int64_t step_id) {
-  if (!any_parked_.load(std::memory_order_acquire)) return;
+  if (!any_parked_.load(std::memory_order_seq_cst)) return;
   std::vector<Parked> dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
   auto at = parked_.lower_bound({step_id, 0});
@@ -141,7 +141,7 @@ void PushInbox::EndStep(int64_t step_id) {
     dropped.push_back(std::move(at->second));
     at = parked_.erase(at);
   }
-  any_parked_.store(!parked_.empty(), std::memory_order_release);
+  any_parked_.store(!parked_.empty(), std::memory_order_seq_cst);
 }
 
 void PushInbox::EndScope(uint64_t scope) {
@@ -186,7 +186,7 @@ std::map<PushInbox::Slot, PushInbox::Parked>::iterator PushInbox::FindParkedLock
 Pushed PushInbox::TakeParkedLocked(std::map<Slot, Parked>::iterator at) {
   Pushed pushed = std::move(at->second.pushed);
   parked_.erase(at);
-  any_parked_.store(!parked_.empty(), std::memory_order_release);
+  any_parked_.store(!parked_.empty(), std::memory_order_seq_cst);
   return pushed;
 }
 
@@ -207,11 +207,16 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
       }
       // Its entry goes when the call ends, and nobody else finds the call before.
       waiter = waiting->waiter;
-    } else if (known != orders_.end() && !ended_->Has(step_id)) {
-      parked_[{step_id, order}] = {std::move(pushed), wire::NowMs()};
-      any_parked_.store(true, std::memory_order_release);
-      ArmLocked();
-      return;
+    } else if (known != orders_.end()) {
+      // Before the step is looked up: a step that ends meanwhile is found ended here, or its
+      // EndStep sees this and waits for the lock.
+      any_parked_.store(true, std::memory_order_seq_cst);
+      if (!ended_->Has(step_id)) {
+        parked_[{step_id, order}] = {std::move(pushed), wire::NowMs()};
+        ArmLocked();
+        return;
+      }
+      any_parked_.store(!parked_.empty(), std::memory_order_seq_cst);
     }
   }
   if (waiter == nullptr) return;
@@ -289,7 +294,7 @@ void PushInbox::Tick() {
       if (stale) dropped.push_back(std::move(at->second));
       at = stale ? parked_.erase(at) : std::next(at);
     }
-    any_parked_.store(!parked_.empty(), std::memory_order_release);
+    any_parked_.store(!parked_.empty(), std::memory_order_seq_cst);
     if (more || !parked_.empty()) ArmLocked();
   }
   for (const auto& waiter : overdue) waiter->Ask();

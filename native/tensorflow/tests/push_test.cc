@@ -1,12 +1,15 @@
 // Standing orders over real connections: a producer with its orders, and consumers with inboxes.
 // Compiled with the plug-in's files (tests/plugin_unit.py).
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "push_inbox.h"
 #include "standing_orders.h"
@@ -298,6 +301,47 @@ TEST(what_is_not_taken_goes_when_its_step_ends) {
     consumer.inbox->EndStep(step);
     CheckNothingIsKept(&consumer, step);
   }
+}
+
+TEST(what_arrives_while_its_step_ends_is_not_kept) {
+  const auto ended = std::make_shared<RecentSteps>();
+  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), ended);
+  inbox->OrderFor(kScope, kKey);
+  const uint32_t order = inbox->OrderFor(kScope, kKey).number;
+  const auto waiter = std::make_shared<TestWaiter>();
+  constexpr int64_t kSteps = 20'000;
+  std::atomic<int64_t> prepared{0};
+  std::atomic<int64_t> begun{0};
+  std::atomic<int64_t> arrived{0};
+  auto wait_for = [](const std::atomic<int64_t>& number, int64_t step) {
+    while (number.load() != step) std::this_thread::yield();
+  };
+  std::thread reactor([&] {
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      const auto call = inbox->BeginFromReactor(order);
+      std::vector<wire::MutableBuffer> into;
+      // A push without a tensor; what is kept of it is the error.
+      const wire::Status status = call->PrepareFromReactor(
+          {reinterpret_cast<const char*>(&step), sizeof(step)}, /*payload_bytes=*/0, &into);
+      CHECK(!status.ok());
+      prepared.store(step);
+      wait_for(begun, step);
+      call->Done(status);
+      arrived.store(step);
+    }
+  });
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    wait_for(prepared, step);
+    begun.store(step);
+    for (std::atomic<int64_t> spins{0}; spins < step % 256;) ++spins;
+    ended->Add(step);
+    inbox->EndStep(step);
+    wait_for(arrived, step);
+    Pushed here;
+    CHECK(inbox->Expect(step, order, kKey, waiter, &here) == Expected::kWait);
+    inbox->Forget(step, order, kKey);
+  }
+  reactor.join();
 }
 
 TEST(a_push_that_does_not_come_is_asked_for) {
