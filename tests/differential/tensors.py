@@ -211,7 +211,9 @@ def changed(value: Any, keep: int) -> Any:
 def mixed(values: list[Any], dtype: Any, keep: int) -> Any:
     """Of tensors of any types one of `dtype`: those of that type, and the sizes of the others."""
     same = [tf.reshape(value, [-1]) for value in values if value.dtype == dtype]
-    sizes = [tf.reshape(tf.size(value), [1]) for value in values if value.dtype != dtype]
+    # Not tf.size, which takes a shape that it knows for the value: then what is made from a dead
+    # tensor would be alive, and chance decide what a Merge takes.
+    sizes = [tf.reshape(_raw.Size(input=value), [1]) for value in values if value.dtype != dtype]
     return changed(tf.concat(same + [of_type(size, dtype, 1) for size in sizes], axis=0), keep)
 
 

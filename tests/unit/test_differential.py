@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from differential import program as programs
-from differential import verdict
+from differential import tensors, verdict
 from differential.differential import Plan, events, shrunk
 from differential.program import Act, Errors, Program
 from harness.survival import Holdings
@@ -23,6 +24,19 @@ def test_a_seed_always_gives_the_same_program_and_others_give_others() -> None:
     drawn = [programs.drawn(seed) for seed in SEEDS]
     assert drawn == [programs.drawn(seed) for seed in SEEDS]
     assert len({(each.nodes, each.acts) for each in drawn}) == len(drawn)
+
+
+def test_what_is_made_from_a_dead_tensor_is_dead() -> None:
+    with tf.Graph().as_default():
+        data = tf.compat.v1.placeholder(tf.float16, [2])
+        dead = tf.raw_ops.Switch(data=data, pred=True)[0]
+        made = tensors.mixed([dead, tf.constant([1, 2])], tf.as_dtype("float32"), 40)
+        needed, left = set(), [made.op]
+        while left:
+            if (operation := left.pop()) not in needed:
+                needed.add(operation)
+                left += [each.op for each in operation.inputs]
+    assert dead.op in needed
 
 
 def test_a_program_survives_its_json() -> None:
