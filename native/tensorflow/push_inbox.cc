@@ -79,7 +79,8 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, uint32_t order, std::stri
     if (!here->declined()) return Expected::kHere;
     asks = true;
   }
-  // The connection, and the order with it, may have ended since the order was made.
+  // Since it was looked up the session may have ended, and the order with it, or the connection may
+  // have been lost, and it has to be given anew.
   const auto known = orders_.find(order);
   asks = asks || known == orders_.end() || !known->second->second.accepted;
   waiting_[slot] = {waiter, asks ? State::kAsked : State::kExpected, now_ms};

@@ -267,7 +267,7 @@ TEST(what_a_lost_connection_had_brought_stays) {
   CHECK(consumer.inbox->Expect(5, consumer.order, kKey, waiting, &here) == Expected::kAsk);
 }
 
-// It asks over the next connection then, and the producer follows the order.
+// A request that carries it leaves over the next connection, and the producer follows the order.
 TEST(an_order_whose_connection_is_lost_before_it_is_sent_is_still_known) {
   Producer producer;
   Consumer consumer(producer.address);
