@@ -26,7 +26,7 @@ export PYTHONNOUSERSITE := 1
 # A task of a test that crashes prints where its threads were.
 export PYTHONFAULTHANDLER := 1
 
-BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+BUILD_TOOLS := scikit-build-core cmake ninja
 TEST_TOOLS := pytest pytest-timeout hypothesis
 # What TensorFlow's own tests of several processes import.
 TENSORFLOW_TESTS := portpicker dill tblib
@@ -190,7 +190,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	@touch $@
 
 # For `make quick`: changes of Python files take effect at once, those of native files need this again.
-.venv/tools.editable: .venv/tools.ready $(filter native/wire/% native/raw/% native/python/% CMakeLists.txt,$(SOURCES))
+.venv/tools.editable: .venv/tools.ready $(filter native/wire/% native/raw/% CMakeLists.txt,$(SOURCES))
 	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/tools/bin:$$PATH" \
 	  flock build/.installing .venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation -e .

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorwire import _wire
+from tensorwire import engine
 from tensorwire.errors import UsageError
 from tensorwire.files import write_whole
 
@@ -93,7 +93,7 @@ def data_port(grpc_port: int) -> int:
     20000 above, wrapping past 65535 to 1024. Raises UsageError for what is no port.
     """
     try:
-        return _wire.data_port(grpc_port)
+        return engine.data_port(grpc_port)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -119,7 +119,7 @@ def read_endpoint_map(path: Path) -> dict[str, str]:
             f"{path} is not text; it has a line a task: grpc_host:port=data_host:port"
         ) from None
     try:
-        return dict(_wire.parse_endpoint_map(text, str(path)))
+        return dict(engine.parse_endpoint_map(text, str(path)))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorwire import __version__
+from tensorwire.engine import native_folder
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, tensorflow_install
+from tensorwire.plugin import cache, compiler
 
 Buffer = NDArray[np.uint8]
 
@@ -66,6 +67,11 @@ class _Library:
         error = self.words(name, *arguments)
         if error is not None:
             raise TensorwireError(error)
+
+
+def _raw_library() -> Path:
+    """Raw RPC over the engine, and raw TCP."""
+    return native_folder() / "lib" / "libtensorwire_raw.so"
 
 
 class NativeRpc:
@@ -122,7 +128,7 @@ class RawTcp:
     """Raw TCP streams; native/raw/tcp.h."""
 
     def __init__(self) -> None:
-        self._library = _Library(tensorflow_install.raw_library())
+        self._library = _Library(_raw_library())
 
     def receive(self, descriptor: int, buffer: Buffer) -> None:
         """Receives blocks, a buffer at a time, until the sender ends the stream."""
@@ -159,7 +165,7 @@ def rpc_end(protocol: str) -> RpcEnd:
         TensorwireError: there is none of them; the message says what to install.
     """
     if protocol == "grpc++":
-        return NativeRpc(tensorflow_install.raw_library())
+        return NativeRpc(_raw_library())
     if protocol != "grpc":
         return NativeRpc(Path(protocol))
     installed = compiler.package_flags("grpc++")
@@ -185,7 +191,7 @@ def rpc_recipe(
 
     Without `source` that is grpc_rpc.cc.
     """
-    folder = tensorflow_install.native_folder() / "raw"
+    folder = native_folder() / "raw"
     units = (folder / "load.cc", source or folder / "grpc_rpc.cc")
     name = f"{units[1].stem}.so"
     flags = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")

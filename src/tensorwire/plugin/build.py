@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire import __version__
+from tensorwire import __version__, engine
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, tensorflow_install
+from tensorwire.plugin import cache, compiler
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
     TESTED,
@@ -55,8 +55,8 @@ class PluginSource:
 
 def packaged_source() -> PluginSource:
     """The source that came with this package."""
-    native = tensorflow_install.native_folder()
-    return PluginSource(native / "plugin", native / "include", tensorflow_install.engine_library())
+    native = engine.native_folder()
+    return PluginSource(native / "plugin", native / "include", engine.engine_library())
 
 
 def bench_source(plugin: Path) -> PluginSource:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorwire import engine
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import endpoint
-from tensorwire.plugin import patches, tensorflow_install
+from tensorwire.plugin import patches
 from tensorwire.plugin.build import ensure_built
 
 
@@ -45,10 +46,9 @@ def load() -> Path:
 def _load(path: Path) -> LoadedPlugin:
     import tensorflow as tf
 
-    engine = tensorflow_install.engine_library()
     try:
         # First, so that the plug-in finds it by its SONAME and needs no rpath.
-        ctypes.CDLL(str(engine))
+        ctypes.CDLL(str(engine.engine_library()))
         tf.load_library(str(path))
         library = ctypes.CDLL(str(path))
     except (OSError, tf.errors.OpError) as error:

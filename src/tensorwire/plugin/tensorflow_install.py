@@ -1,4 +1,4 @@
-"""What is installed: the TensorFlow, and the files of this package."""
+"""The TensorFlow that is installed, and where libraries that are compiled for it are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass
-from importlib import util
 from pathlib import Path
 
 import platformdirs
@@ -16,24 +15,6 @@ import platformdirs
 from tensorwire.errors import TensorwireError
 
 CACHE_VARIABLE = "TENSORWIRE_CACHE"
-
-
-def native_folder() -> Path:
-    """The package's ``_native``: ``lib/``, ``include/``, ``plugin/`` and ``raw/``."""
-    # Beside the binding and not beside this file: an editable install keeps the two apart.
-    spec = util.find_spec("tensorwire._wire")
-    if spec is None or spec.origin is None:
-        raise TensorwireError("tensorwire is installed without its native parts: install it again")
-    return Path(spec.origin).parent / "_native"
-
-
-def engine_library() -> Path:
-    return native_folder() / "lib" / "libtensorwire.so"
-
-
-def raw_library() -> Path:
-    """Raw RPC over the engine, and raw TCP (native/raw)."""
-    return native_folder() / "lib" / "libtensorwire_raw.so"
 
 
 def cache_folder() -> Path:

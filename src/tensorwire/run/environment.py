@@ -57,10 +57,10 @@ def check_security() -> None:
     Raises:
         UsageError: the environment asks for a job token or TLS that no task could use.
     """
-    from tensorwire import _wire  # which not every interpreter that a script starts has to load
+    from tensorwire import engine  # which not every interpreter that a script starts has to load
 
     try:
-        _wire.check_security()
+        engine.check_security()
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tensorwire
 from plugin_unit import build_unit
+from tensorwire.engine import native_folder
 from tensorwire.plugin import tensorflow_install
 
 from .support import TensorFlowCluster
@@ -57,7 +58,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
     package = folder / "tensorwire"
     shutil.copytree(Path(tensorwire.__file__).parent, package)
     # The same folder, unless the package is an editable install.
-    shutil.copytree(tensorflow_install.native_folder().parent, package, dirs_exist_ok=True)
+    shutil.copytree(native_folder().parent, package, dirs_exist_ok=True)
     for copy, (file, condition) in COPIES.items():
         path = package / "_native" / "plugin" / file
         source = path.read_text()

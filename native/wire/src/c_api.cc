@@ -1,0 +1,50 @@
+#include "tensorwire/wire/c_api.h"
+
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "tensorwire/wire/endpoint_map.h"
+#include "tensorwire/wire/options.h"
+#include "tensorwire/wire/status.h"
+
+namespace {
+
+// What `work`, which returns a Status, fails with; null where it does not.
+template <typename Work>
+const char* WordsOf(const Work& work) noexcept {
+  thread_local std::string words;
+  try {
+    const tensorwire::wire::Status status = work();
+    if (status.ok()) return nullptr;
+    words = status.message();
+    return words.c_str();
+  } catch (const std::exception&) {  // of the C++ library: there is no memory
+    return "out of memory";
+  }
+}
+
+}  // namespace
+
+int tensorwire_data_port(int grpc_port) { return tensorwire::wire::DataPort(grpc_port); }
+
+const char* tensorwire_parse_endpoint_map(const char* text, size_t text_bytes, const char* filename,
+                                          tensorwire_endpoint* found, void* context) {
+  return WordsOf([&] {
+    tensorwire::wire::EndpointMap map;
+    const auto status =
+        tensorwire::wire::ParseEndpointMap(std::string_view(text, text_bytes), filename, &map);
+    if (!status.ok()) return status;
+    for (const auto& [grpc_address, data_address] : map) {
+      found(context, grpc_address.c_str(), data_address.c_str());
+    }
+    return status;
+  });
+}
+
+const char* tensorwire_check_security() {
+  return WordsOf([] {
+    tensorwire::wire::EngineOptions options;
+    return tensorwire::wire::ReadSecurity(&options);
+  });
+}

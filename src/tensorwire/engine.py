@@ -1,0 +1,93 @@
+"""The engine's library: where it lies, and the few calls that Python makes (c_api.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+import tensorwire
+from tensorwire.errors import TensorwireError
+
+_LIBRARY = Path("lib", "libtensorwire.so")
+
+_Endpoint = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+
+
+def native_folder() -> Path:
+    """The package's ``_native``: ``lib/``, ``include/``, ``plugin/`` and ``raw/``."""
+    # Not beside this file: an editable install keeps the two apart.
+    for package in tensorwire.__path__:
+        folder = Path(package, "_native")
+        if (folder / _LIBRARY).exists():
+            return folder
+    raise TensorwireError("tensorwire is installed without its native parts: install it again")
+
+
+def engine_library() -> Path:
+    return native_folder() / _LIBRARY
+
+
+def data_port(grpc_port: int) -> int:
+    """The data port that belongs to a gRPC port where no `.endpoint_map` names one.
+
+    Raises:
+        ValueError: it is no port.
+    """
+    if not 1 <= grpc_port <= 65535:
+        raise ValueError(f"a port is 1..65535, not {grpc_port}")
+    port: int = _engine().tensorwire_data_port(grpc_port)
+    return port
+
+
+def parse_endpoint_map(text: str, filename: str) -> list[tuple[str, str]]:
+    """Pairs (gRPC address, data address) in the file's order.
+
+    Raises:
+        ValueError: a line is wrong; names file and line, and shows the format.
+    """
+    pairs: list[tuple[str, str]] = []
+
+    def found(_: object, grpc_address: bytes, data_address: bytes) -> None:
+        pairs.append((os.fsdecode(grpc_address), os.fsdecode(data_address)))
+
+    data = os.fsencode(text)
+    _check(
+        _engine().tensorwire_parse_endpoint_map(
+            data, len(data), os.fsencode(filename), _Endpoint(found), None
+        )
+    )
+    return pairs
+
+
+def check_security() -> None:
+    """Checks the job token and TLS that the environment asks for.
+
+    Raises:
+        ValueError: no task could use them.
+    """
+    _check(_engine().tensorwire_check_security())
+
+
+def _check(words: bytes | None) -> None:
+    if words is not None:
+        raise ValueError(os.fsdecode(words))
+
+
+@functools.cache
+def _engine() -> ctypes.CDLL:
+    path = engine_library()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise TensorwireError(f"cannot load {path}: {error}; install tensorwire again") from None
+    library.tensorwire_data_port.argtypes = [ctypes.c_int]
+    library.tensorwire_data_port.restype = ctypes.c_int
+    library.tensorwire_parse_endpoint_map.argtypes = [
+        *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, _Endpoint, ctypes.c_void_p)
+    ]
+    library.tensorwire_parse_endpoint_map.restype = ctypes.c_char_p
+    library.tensorwire_check_security.argtypes = []
+    library.tensorwire_check_security.restype = ctypes.c_char_p
+    return library
