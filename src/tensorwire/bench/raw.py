@@ -18,6 +18,7 @@ from tensorwire import __version__
 from tensorwire.engine import native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
+from tensorwire.plugin.digest import digest
 
 Buffer = NDArray[np.uint8]
 
@@ -196,14 +197,14 @@ def rpc_recipe(
     name = f"{units[1].stem}.so"
     flags = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
     inputs = (*units, *sorted(folder.glob("*.h")))
-    digest = cache.digest(
+    key = digest(
         __version__, *flags, *package.flags, package.version, *(f.read_bytes() for f in inputs)
     )
     return cache.Recipe(
         name=name,
         what=f"raw RPC over {what}",
         against=f"{package.name} {package.version}",
-        key=f"raw-{package.name}-{package.version}-{digest}",
+        key=f"raw-{package.name}-{package.version}-{key}",
         commands=lambda cxx: [
             [
                 *cxx.command,

@@ -1,13 +1,17 @@
-"""Compiles the plug-in for the installed TensorFlow, once, into the cache (`plugin.cache`)."""
+"""The plug-in for the installed TensorFlow: one that the package carries (`plugin.prebuilt`), or
+compiled, once, into the cache (`plugin.cache`).
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorwire import __version__, engine
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler
+from tensorwire.plugin import cache, compiler, prebuilt
+from tensorwire.plugin.digest import digest
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
     TESTED,
@@ -17,6 +21,8 @@ from tensorwire.plugin.tensorflow_install import (
 
 PLUGIN_NAME = "tensorwire_plugin.so"
 TYPICAL_S = 20
+PREBUILT_VARIABLE = "TENSORWIRE_PREBUILT"
+"""0: what the package carries is left aside, and the plug-in is compiled."""
 
 # NDEBUG: the wheels are built with it, and without it some of TensorFlow's classes have another
 # layout. Symbols stay visible, as in every library of custom operations: what TensorFlow's inline
@@ -42,6 +48,8 @@ class PluginSource:
     """For messages."""
     plugin: Path | None = None
     """The built plug-in, for a library that is linked with it."""
+    prebuilt: Path | None = None
+    """Where libraries of it may be that are built already."""
 
     def units(self) -> list[Path]:
         """The files to compile, together: what they name in anonymous namespaces must differ."""
@@ -52,11 +60,25 @@ class PluginSource:
         headers = (*self.folder.glob("*.h"), *self.include.rglob("*.h"))
         return self.units() + sorted(headers)
 
+    def digest(self) -> str:
+        """Of everything that a build depends on, except TensorFlow and the compiler."""
+        parts: list[str | bytes] = [__version__, self.name, *_FLAGS, *_LINK_FLAGS]
+        if self.plugin is not None:
+            parts.append(self.plugin.parent.name)  # which has the digest of all it was made of
+        for file in self.files():
+            parts += [file.name, file.read_bytes()]
+        return digest(*parts)
+
 
 def packaged_source() -> PluginSource:
     """The source that came with this package."""
     native = engine.native_folder()
-    return PluginSource(native / "plugin", native / "include", engine.engine_library())
+    return PluginSource(
+        native / "plugin",
+        native / "include",
+        engine.engine_library(),
+        prebuilt=native / "prebuilt",
+    )
 
 
 def bench_source(plugin: Path) -> PluginSource:
@@ -80,18 +102,32 @@ def ensure_built(
     """The library of `source` (the plug-in) for `tensorflow` (the installed one), built if need be.
 
     Any number of processes may call this at once: one builds, the others wait for it. Where there
-    is no compiler, what another one built from the same source is as good.
+    is no compiler, what another one built from the same source is as good. `rebuild` compiles,
+    whatever is there.
     Raises TensorwireError that says what to do; nothing half-built is left.
     """
     tensorflow = tensorflow or find_tensorflow()
     source = source or packaged_source()
     if not source.units():
         raise TensorwireError(f"no plug-in source in {source.folder}: install tensorwire again")
-    recipe = cache.Recipe(
+    carried = prebuilt.carried(source.prebuilt, source.digest())
+    if not rebuild and os.environ.get(PREBUILT_VARIABLE) != "0":
+        library = carried.fitting(tensorflow)
+        if library is not None:
+            return library
+    try:
+        return cache.ensure_built(recipe(tensorflow, source), rebuild)
+    except compiler.NoCompilerError as error:
+        raise carried.explain(tensorflow, error) from None
+
+
+def recipe(tensorflow: TensorFlowInstall, source: PluginSource) -> cache.Recipe:
+    key = digest(tensorflow.identity, *tensorflow.compile_flags, source.digest())
+    return cache.Recipe(
         name=source.name,
         what=source.what,
         against=f"TensorFlow {tensorflow.version}",
-        key=f"tf-{tensorflow.version}-{_source_digest(tensorflow, source)}",
+        key=f"tf-{tensorflow.version}-{key}",
         commands=lambda cxx: [
             _compile_command(tensorflow, source, cxx),
             _link_command(tensorflow, source, cxx),
@@ -108,19 +144,6 @@ def ensure_built(
             f"of PyPI, {TESTED}: install one of them, or report this if it is one"
         ),
     )
-    return cache.ensure_built(recipe, rebuild)
-
-
-def _source_digest(tensorflow: TensorFlowInstall, source: PluginSource) -> str:
-    """Digest of everything that a build depends on, except the compiler."""
-    parts: list[str | bytes] = [__version__, source.name, tensorflow.fingerprint]
-    parts += [*_FLAGS, *_LINK_FLAGS]
-    parts += tensorflow.compile_flags
-    if source.plugin is not None:
-        parts.append(source.plugin.parent.name)  # which has the digest of all that it was made of
-    for file in source.files():
-        parts += [file.name, file.read_bytes()]
-    return cache.digest(*parts)
 
 
 def _unit(source: PluginSource) -> str:

@@ -7,7 +7,6 @@ compiler or a changed source is another folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import shutil
@@ -22,6 +21,7 @@ import filelock
 
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import compiler, tensorflow_install
+from tensorwire.plugin.digest import digest
 
 WAIT_FOR_OTHER_BUILD_S = 1200.0
 MISSING_SHOWN = 3
@@ -74,16 +74,6 @@ def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
             if not library.exists() or rebuild:  # another process may have built it meanwhile
                 _build(recipe, cxx, finished)
     return library
-
-
-def digest(*parts: str | bytes) -> str:
-    """A short name for all of `parts`, in their order."""
-    sha = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        sha.update(len(data).to_bytes(8, "little"))
-        sha.update(data)
-    return sha.hexdigest()[:16]
 
 
 @contextmanager

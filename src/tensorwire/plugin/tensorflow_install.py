@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
 import os
 import re
 import sys
 import warnings
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 from tensorwire.errors import TensorwireError
+from tensorwire.plugin.digest import digest
 
 CACHE_VARIABLE = "TENSORWIRE_CACHE"
 
@@ -43,10 +48,63 @@ class TensorFlowInstall:
     compile_flags: tuple[str, ...]
 
     @property
-    def fingerprint(self) -> str:
+    def identity(self) -> str:
         """Tells apart builds that share a version number, such as a vendor's and PyPI's."""
         sizes = ((self.library_folder / name).stat().st_size for name in LIBRARIES)
         return f"{self.version}/" + "/".join(map(str, sizes))
+
+    def fingerprint(self, headers: Iterable[str]) -> str:
+        """Digest of the compile flags and of those of TensorFlow's `headers` that it has.
+
+        A library that was compiled with these flags, and included these headers, fits.
+        """
+        wanted = sorted(headers)
+        found = header_digests(self.include, wanted)
+        parts = [part for name in wanted for part in (name, found.get(name, ""))]
+        return digest(*self.compile_flags, *parts)
+
+
+def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
+    """SHA-256 by the header's path below `include`, for those that there are.
+
+    pip's record of the installed files has them, which is faster than reading the headers. They are
+    read where there is no record (conda, Debian), or two: then one is of what was overwritten.
+    """
+    wanted = set(headers)
+    records = _records(include)
+    if len(records) == 1:
+        return _recorded(records[0], include, wanted)
+    found = {}
+    for name in wanted:
+        with suppress(FileNotFoundError):
+            found[name] = _encoded(hashlib.sha256((include / name).read_bytes()).digest())
+    return found
+
+
+def _records(include: Path) -> list[Path]:
+    """Records of the distributions that have installed files below `include`."""
+    site = include.parent.parent
+    line = f"\n{include.relative_to(site).as_posix()}/".encode()
+    return [
+        record for record in sorted(site.glob("*.dist-info/RECORD")) if line in record.read_bytes()
+    ]
+
+
+def _recorded(record: Path, include: Path, wanted: set[str]) -> dict[str, str]:
+    # "tensorflow/include/Eigen/Core,sha256=47DEQp…,1234"; no header's name has a comma.
+    prefix = include.relative_to(record.parent.parent).as_posix() + "/"
+    found = {}
+    for line in record.read_text(encoding="utf-8").splitlines():
+        if line.startswith(prefix):
+            name, _, rest = line[len(prefix) :].partition(",sha256=")
+            if name in wanted:
+                found[name] = rest.partition(",")[0]
+    return found
+
+
+def _encoded(sha256: bytes) -> str:
+    """As records have it."""
+    return base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
 
 
 def not_installed() -> TensorwireError:

@@ -1,0 +1,78 @@
+"""The plug-ins that the package carries, compiled where it was built (`make wheel`).
+
+Below ``_native/prebuilt`` each is in a folder that is named by its content; ``index.json`` says for
+which fingerprint (`TensorFlowInstall.fingerprint`) which one is. One that does not fit is never
+loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tensorwire import dataclass_json
+from tensorwire.plugin.compiler import NoCompilerError
+from tensorwire.plugin.tensorflow_install import TensorFlowInstall
+
+INDEX = "index.json"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One of them."""
+
+    file: str
+    """Below the folder."""
+    tensorflows: Sequence[str]
+    """The distributions that it was made for: "tensorflow-cpu 2.21.0"."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a package carries; nothing, where it was installed from source."""
+
+    folder: Path | None = None
+    source: str = ""
+    """Digest of the source that all were compiled from."""
+    compiler: str = ""
+    headers: Sequence[str] = ()
+    """Those of TensorFlow's headers that at least one includes."""
+    plugins: Mapping[str, Plugin] = field(default_factory=dict)
+    """By fingerprint."""
+
+    def fitting(self, tensorflow: TensorFlowInstall) -> Path | None:
+        """The plug-in for `tensorflow`."""
+        if self.folder is None:
+            return None
+        plugin = self.plugins.get(tensorflow.fingerprint(self.headers))
+        return None if plugin is None else self.folder / plugin.file
+
+    def tensorflows(self) -> list[str]:
+        return sorted({name for plugin in self.plugins.values() for name in plugin.tensorflows})
+
+    def explain(self, tensorflow: TensorFlowInstall, error: NoCompilerError) -> NoCompilerError:
+        """What to tell where none fits and none can be compiled."""
+        if not self.plugins:
+            return error
+        return NoCompilerError(
+            f"TensorFlow {tensorflow.version} in {tensorflow.library_folder} is none of those that "
+            f"tensorwire carries a plug-in for ({', '.join(self.tensorflows())}): install one of "
+            f"them, or a compiler: {error}"
+        )
+
+
+def carried(folder: Path | None, source: str) -> Carried:
+    """What is in `folder` and was compiled from the source with that digest."""
+    if folder is None or not (folder / INDEX).exists():
+        return Carried()
+    document = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    found = dataclass_json.from_document(Carried, document)
+    return replace(found, folder=folder) if found.source == source else Carried()
+
+
+def write_index(folder: Path, index: Carried) -> None:
+    """Makes what `carried` reads."""
+    document = {name: value for name, value in asdict(index).items() if name != "folder"}
+    (folder / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
