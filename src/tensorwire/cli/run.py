@@ -13,27 +13,65 @@ from tensorwire.cli.tensorflow import quiet_tensorflow
 from tensorwire.errors import UsageError
 from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
+from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
 
 
 @click.command(
     epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
 )
-@click.option("--force", is_flag=True, help="Build again even if a finished build exists.")
-def build(force: bool) -> None:
-    """Compile the plug-in for the installed TensorFlow, and load it to see that it works.
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Compile again even if a finished build exists. What the package carries still comes "
+    "first, unless TENSORWIRE_PREBUILT=0.",
+)
+@click.option(
+    "--list", "only_list", is_flag=True, help="Show what there is, and compile and load nothing."
+)
+def build(force: bool, only_list: bool) -> None:
+    """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
-    The first use of grpc++ does this automatically. Do it ahead of time for a container image, or
-    if the training machine has no compiler. The result is in the folder that TENSORWIRE_CACHE
-    names, or in your cache folder.
+    The wheel of tensorwire carries a plug-in for each TensorFlow of PyPI that it is tested with.
+    For another one it is compiled: at the first use of grpc++, or ahead of time by this command,
+    for a container image, or if the training machine has no compiler. The result is in the folder
+    that TENSORWIRE_CACHE names, or in your cache folder.
     """
     quiet_tensorflow()
     from tensorwire.plugin.build import ensure_built
     from tensorwire.plugin.loader import load
 
+    if only_list:
+        _show_inventory()
+        return
     if force:
         ensure_built(rebuild=True)
     click.echo(load())
+
+
+def _show_inventory() -> None:
+    from tensorwire.plugin.build import inventory
+
+    found = inventory()
+    tensorflow, carried = found.tensorflow, found.carried
+    click.echo(f"TensorFlow {tensorflow.version} in {tensorflow.library_folder}")
+    click.echo(f"compile flags: {' '.join(tensorflow.compile_flags)}")
+    if carried.plugins:
+        fingerprint = tensorflow.fingerprint(carried.headers)
+        click.echo(f"fingerprint: {fingerprint}")
+        click.echo(f"plug-ins in this package, compiled by {carried.compiler}:")
+        for own, plugin in carried.plugins.items():
+            fits = "   <- fits" if own == fingerprint else ""
+            click.echo(f"  {own}  {', '.join(plugin.tensorflows)}{fits}")
+        if found.fitting is None:
+            click.echo("none of them fits: the first use compiles one")
+    else:
+        click.echo("this package carries no plug-ins: the first use compiles one")
+    click.echo(f"in the cache {cache_folder()}:")
+    for library in found.cached:
+        click.echo(f"  {library.parent.name}")
+    if not found.cached:
+        click.echo("  nothing")
 
 
 @click.command(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorwire import __version__, engine
 from tensorwire.errors import TensorwireError
-from tensorwire.plugin import cache, compiler, prebuilt
+from tensorwire.plugin import cache, compiler, prebuilt, tensorflow_install
 from tensorwire.plugin.digest import digest
 from tensorwire.plugin.tensorflow_install import (
     LIBRARIES,
@@ -119,6 +119,25 @@ def ensure_built(
         return cache.ensure_built(recipe(tensorflow, source), rebuild)
     except compiler.NoCompilerError as error:
         raise carried.explain(tensorflow, error) from None
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What there is for the installed TensorFlow."""
+
+    tensorflow: TensorFlowInstall
+    carried: prebuilt.Carried
+    fitting: Path | None
+    cached: list[Path]
+    """Finished builds for any TensorFlow, also of other sources."""
+
+
+def inventory() -> Inventory:
+    """Looks, and compiles nothing. Raises TensorwireError as `find_tensorflow` does."""
+    tensorflow, source = find_tensorflow(), packaged_source()
+    carried = prebuilt.carried(source.prebuilt, source.digest())
+    cached = sorted(tensorflow_install.cache_folder().glob(f"*/{source.name}"))
+    return Inventory(tensorflow, carried, carried.fitting(tensorflow), cached)
 
 
 def recipe(tensorflow: TensorFlowInstall, source: PluginSource) -> cache.Recipe:
