@@ -55,7 +55,7 @@ def _load(path: Path) -> LoadedPlugin:
         what = getattr(error, "message", None) or error
         raise TensorwireError(
             f"the grpc++ plug-in {path} does not load ({what}); "
-            "build it again: tensorwire build --force"
+            "compile one here: set TENSORWIRE_PREBUILT=0 and run tensorwire build --force"
         ) from None
     library.tensorwire_stats_json.restype = ctypes.c_char_p
     library.tensorwire_stats_json.argtypes = []
