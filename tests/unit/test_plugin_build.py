@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,10 +66,10 @@ class Workshop:
     def build(self) -> Path:
         return build.ensure_built(self.tensorflow, self.source)
 
-    def start(self, **env: str) -> subprocess.Popen[str]:
-        """Builds in a process of its own."""
+    def start(self, before: Sequence[str] = (), **env: str) -> subprocess.Popen[str]:
+        """Builds in a process of its own; `before` is a command that runs it."""
         return subprocess.Popen(
-            [sys.executable, "-c", BUILD_SCRIPT, str(self.root)],
+            [*before, sys.executable, "-c", BUILD_SCRIPT, str(self.root)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -337,6 +337,25 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(
     ) as caught:
         workshop.build()
     assert str(cache) in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system requires root")
+@pytest.mark.parametrize("free_kb", [0, 20])
+def test_a_full_disk_is_named_and_nothing_half_built_is_left(
+    workshop: Workshop, free_kb: int
+) -> None:
+    workshop.cache.mkdir()
+    fill = f"mount -t tmpfs -o size=128k tmpfs {workshop.cache} && cd {workshop.cache}"
+    fill += f" && head -c {128 - free_kb}k /dev/zero >filler"
+    process = workshop.start(
+        ["unshare", "--mount", "sh", "-c", f'{fill} && "$@"; ls -A; exit 3', "sh"]
+    )
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert "No space left on device" in errors
+    assert "let TENSORWIRE_CACHE name a folder" in errors
+    assert "Traceback" not in errors
+    assert [name for name in output.split() if not name.endswith(".lock")] == ["filler"]
 
 
 def test_a_finished_build_is_used_from_a_cache_that_cannot_be_written(

@@ -111,14 +111,18 @@ def ensure_built(
     if not source.units():
         raise TensorwireError(f"no plug-in source in {source.folder}: install tensorwire again")
     carried = prebuilt.carried(source.prebuilt, source.digest())
-    if not rebuild and os.environ.get(PREBUILT_VARIABLE) != "0":
-        library = carried.fitting(tensorflow)
-        if library is not None:
-            return library
+    fitting = carried.fitting(tensorflow)
+    if fitting is not None and not rebuild and os.environ.get(PREBUILT_VARIABLE) != "0":
+        return fitting
     try:
         return cache.ensure_built(recipe(tensorflow, source), rebuild)
     except compiler.NoCompilerError as error:
-        raise carried.explain(tensorflow, error) from None
+        if fitting is None:
+            raise carried.explain(tensorflow, error) from None
+        raise compiler.NoCompilerError(
+            f"tensorwire carries a plug-in for this TensorFlow, which {PREBUILT_VARIABLE}=0 or "
+            f"--force leaves aside: {error}"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ compiler or a changed source is another folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import shutil
@@ -16,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import filelock
 
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import compiler, tensorflow_install
@@ -91,6 +90,8 @@ def _writing_to(cache: Path) -> Iterator[None]:
 @contextmanager
 def _locked(path: Path, what: str) -> Iterator[None]:
     """Holds a lock that ends with the process that holds it, however that ends."""
+    import filelock  # takes a quarter of the time of `import tensorwire.tf`
+
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -134,6 +135,8 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
         work.rename(finished)
     except compiler.CompileError as error:
         _say("failed\n")
+        if "No space left on device" in error.output:
+            raise OSError(errno.ENOSPC, "No space left on device") from None
         log.write_text(f"{shlex.join(error.command)}\n{error.output}", encoding="utf-8")
         raise TensorwireError(_explain(recipe, cxx, error, log)) from None
     except BaseException:

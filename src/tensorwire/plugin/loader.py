@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 from tensorwire import engine
 from tensorwire.errors import TensorwireError
-from tensorwire.metrics import endpoint
 from tensorwire.plugin import patches
 from tensorwire.plugin.build import ensure_built
 
@@ -39,7 +39,11 @@ def load() -> Path:
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
             patches.refuse_partial_runs_that_fuse()
-            endpoint.start_from_environment(stats, _await_task)
+            if any(name.startswith("TENSORWIRE_METRICS_") for name in os.environ):
+                # Importing it takes 15 ms, which few processes need.
+                from tensorwire.metrics import endpoint
+
+                endpoint.start_from_environment(stats, _await_task)
         return _loaded.path
 
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin.digest import digest
 
@@ -25,9 +23,11 @@ CACHE_VARIABLE = "TENSORWIRE_CACHE"
 def cache_folder() -> Path:
     """``$TENSORWIRE_CACHE``, or the user's cache folder."""
     named = os.environ.get(CACHE_VARIABLE)
-    return (
-        Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("tensorwire")
-    )
+    if named:
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    return platformdirs.user_cache_path("tensorwire")
 
 
 OLDEST = (2, 15)
@@ -93,13 +93,13 @@ def _records(include: Path) -> list[Path]:
 def _recorded(record: Path, include: Path, wanted: set[str]) -> dict[str, str]:
     # "tensorflow/include/Eigen/Core,sha256=47DEQp…,1234"; no header's name has a comma.
     prefix = include.relative_to(record.parent.parent).as_posix() + "/"
-    found = {}
-    for line in record.read_text(encoding="utf-8").splitlines():
-        if line.startswith(prefix):
-            name, _, rest = line[len(prefix) :].partition(",sha256=")
-            if name in wanted:
-                found[name] = rest.partition(",")[0]
-    return found
+    lines = record.read_text(encoding="utf-8").splitlines()
+    digests = dict(line.partition(",sha256=")[::2] for line in lines)
+    return {
+        name: digests[prefix + name].partition(",")[0]
+        for name in wanted
+        if prefix + name in digests
+    }
 
 
 def _encoded(sha256: bytes) -> str:

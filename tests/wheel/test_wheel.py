@@ -1,0 +1,201 @@
+"""The wheel of `make wheel` on a machine that has nothing but Debian and Python.
+
+The machine is a root file system of its own: no compiler, no headers, a user without rights and a
+home folder that cannot be written. pip installs the wheel and TensorFlow there. Run by
+`make wheel-test`; WHEEL and MACHINE name the wheel and the unpacked Debian.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples/train_server.py"
+TENSORFLOWS = ("2.15.1", "2.18.1", "2.21.0")
+USER = "10001:10001"
+INSTALL_TIMEOUT_S = 900.0
+JOB_TIMEOUT_S = 300.0
+PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+# Which plug-in is taken, and what importing the product costs beside TensorFlow's own import.
+IMPORT = """
+import time
+import tensorflow
+began = time.perf_counter()
+import tensorwire.tf
+print(time.perf_counter() - began)
+from tensorwire.plugin import build
+print(build.ensure_built())
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A root file system; `/work` is the user's."""
+
+    root: Path
+
+    def start(self, command: str, **env: str) -> subprocess.Popen[str]:
+        """A shell command there, with processes and mounts of its own that end with it."""
+        passed = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k in PASSED_ON}
+        environment = {
+            **passed,
+            "HOME": "/home/user",
+            "PATH": "/usr/bin:/bin",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **env,
+        }
+        # chroot, because unshare's --root comes after its --mount-proc.
+        inside = shlex.join(
+            ["chroot", f"--userspec={USER}", str(self.root), "/usr/bin/env", "-i", "-C", "/work"]
+            + [f"{name}={value}" for name, value in environment.items()]
+            + ["sh", "-c", command]
+        )
+        return subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]
+            + [f"mount -t proc proc {shlex.quote(str(self.root))}/proc && exec {inside}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def fails(self, command: str, **env: str) -> str:
+        """What a command that fails says."""
+        process = self.start(command, **env)
+        _, errors = process.communicate(timeout=JOB_TIMEOUT_S)
+        assert process.returncode == 1, errors
+        return errors
+
+    def run(self, command: str, timeout_s: float = JOB_TIMEOUT_S, **env: str) -> str:
+        """What a command prints."""
+        process = self.start(command, **env)
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail(f"{command} did not end in {timeout_s:.0f} s")
+        assert process.returncode == 0, f"{command}: {errors}"
+        return output
+
+    def install(self, venv: str, *packages: str) -> None:
+        self.run(
+            f"test -d {venv} || python3 -m venv {venv}; "
+            f"{venv}/bin/pip install --quiet --no-cache-dir {' '.join(packages)}",
+            INSTALL_TIMEOUT_S,
+        )
+
+    def trains(self, venv: str) -> None:
+        """A ps and a worker, 300 steps."""
+        ports = free_ports(2)
+        cluster = {"ps": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"]}
+
+        def config(job: str) -> str:
+            return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+
+        ps = self.start(f"exec {venv}/bin/python /work/job.py", TF_CONFIG=config("ps"))
+        try:
+            told = self.run(f"{venv}/bin/python /work/job.py", TF_CONFIG=config("worker"))
+            assert ps.poll() is None
+        finally:
+            ps.kill()
+            ps.communicate(timeout=60)
+        assert told.startswith("loss 0.0"), told
+        assert int(told.split()[-4]) > 100_000, told  # bytes on grpc++
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def wheel() -> str:
+    return Path(os.environ["WHEEL"]).name
+
+
+@pytest.fixture(scope="module")
+def machine(wheel: str) -> Iterator[Machine]:
+    root = Path(os.environ["MACHINE"])
+    work = root / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    shutil.copy(os.environ["WHEEL"], work / wheel)
+    shutil.copy(EXAMPLE, work / "job.py")
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    shutil.copy("/etc/hosts", root / "etc/hosts")
+    if CERTIFICATES.exists():
+        target = root / CERTIFICATES.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CERTIFICATES, target)
+    (root / "home/user").mkdir(mode=0o555, exist_ok=True)
+    os.chown(work, *map(int, USER.split(":")))
+    yield Machine(root)
+    shutil.rmtree(work)
+
+
+def test_the_machine_has_no_compiler_and_no_home_folder(machine: Machine) -> None:
+    found = machine.run("which gcc g++ cc c++ clang make; ls /usr/include; touch ~/x; id -u")
+    assert found.split() == [USER.split(":")[0]]
+
+
+def test_each_tensorflow_trains_and_an_upgrade_needs_nothing(machine: Machine, wheel: str) -> None:
+    machine.install("/work/one", f"/work/{wheel}")
+    for version in TENSORFLOWS:
+        machine.install("/work/one", f"tensorflow-cpu=={version}")
+        seconds, library = machine.run("/work/one/bin/python -c " + shlex.quote(IMPORT)).split()
+        print(f"TensorFlow {version}: imported in {float(seconds) * 1000:.0f} ms beside its own")
+        assert "/_native/prebuilt/" in library
+        machine.trains("/work/one")
+        listed = machine.run("/work/one/bin/tensorwire build --list")
+        assert f"TensorFlow {version} in /work/one" in listed
+        assert f"tensorflow-cpu {version}" in next(
+            line for line in listed.splitlines() if line.endswith("<- fits")
+        )
+    assert machine.run("find /work -name '*.lock' -o -name build.json") == ""
+
+
+def test_two_environments_train_at_once(machine: Machine, wheel: str) -> None:
+    machine.install("/work/two", f"/work/{wheel}", f"tensorflow-cpu=={TENSORFLOWS[0]}")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(machine.trains, ("/work/one", "/work/two")))
+
+
+def test_eight_processes_import_at_once(machine: Machine) -> None:
+    command = "/work/one/bin/python -c " + shlex.quote(IMPORT)
+    processes = [machine.start(command) for _ in range(8)]
+    ended = [process.communicate(timeout=JOB_TIMEOUT_S) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, ended
+    assert len({output.split()[1] for output, _ in ended}) == 1
+
+
+def test_a_tensorflow_with_other_headers_is_told_what_there_is(machine: Machine) -> None:
+    record = f"lib/python3*/site-packages/tensorflow_cpu-{TENSORFLOWS[0]}.dist-info/RECORD"
+    header = "tensorflow.include.tensorflow.core.framework.op_kernel.h"
+    machine.run(f"sed -i 's/^\\({header},sha256=\\)./\\1_/' /work/two/{record}")
+    said = machine.fails("/work/two/bin/tensorwire build")
+    assert len(said.splitlines()) == 1
+    assert f"TensorFlow {TENSORFLOWS[0]} in /work/two" in said
+    assert "apt-get install g++" in said
+    for version in TENSORFLOWS:
+        assert f"tensorflow-cpu {version}" in said
+
+
+def test_what_is_left_aside_is_said(machine: Machine) -> None:
+    said = machine.fails("/work/one/bin/tensorwire build", TENSORWIRE_PREBUILT="0")
+    assert len(said.splitlines()) == 1
+    assert "TENSORWIRE_PREBUILT=0" in said
+    assert "apt-get install g++" in said
