@@ -173,6 +173,15 @@ WHEEL_TENSORFLOWS ?= $(foreach name,tensorflow-cpu tensorflow,$(WHEEL_VERSIONS:%
 wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for systems older than this one
 	@.ci/sysroot .venv/sysroot && .venv/wheel/bin/python .ci/wheel .venv/sysroot dist $(WHEEL_TENSORFLOWS)
 
+# Debian 12 is the oldest that has a Python that tensorwire runs on.
+.PHONY: wheel-test
+wheel-test: .venv/tools.ready .venv/machine ## dist/*.whl on a Debian without compiler, on three TensorFlows (root)
+	@WHEEL=$$(realpath dist/*.whl) MACHINE=$(CURDIR)/.venv/machine .venv/tools/bin/python $(PYTEST) tests/wheel
+.venv/machine:
+	@echo "make: unpacking Debian bookworm with Python into $@"
+	@mmdebstrap --quiet --variant=minbase --include=python3,python3-venv bookworm $@.part \
+	  $${DEBIAN_MIRROR:-http://deb.debian.org/debian} && mv $@.part $@
+
 .PHONY: soak soak-2.15.1
 MINUTES := 10
 SEED := 1

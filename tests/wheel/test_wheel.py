@@ -182,6 +182,13 @@ def test_eight_processes_import_at_once(machine: Machine) -> None:
     assert len({output.split()[1] for output, _ in ended}) == 1
 
 
+def test_an_image_without_headers_trains(machine: Machine) -> None:
+    # As the Dockerfile removes them.
+    headers = "/work/one/lib/python3*/site-packages/tensorflow/include"
+    machine.run(f"find {headers} -mindepth 1 -delete")
+    machine.trains("/work/one")
+
+
 def test_a_tensorflow_with_other_headers_is_told_what_there_is(machine: Machine) -> None:
     record = f"lib/python3*/site-packages/tensorflow_cpu-{TENSORFLOWS[0]}.dist-info/RECORD"
     header = "tensorflow.include.tensorflow.core.framework.op_kernel.h"
