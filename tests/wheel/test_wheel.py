@@ -28,6 +28,8 @@ JOB_TIMEOUT_S = 300.0
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
+pytestmark = pytest.mark.timeout(3 * INSTALL_TIMEOUT_S)
+
 # Which plug-in is taken, and what importing the product costs beside TensorFlow's own import.
 IMPORT = """
 import time
