@@ -11,10 +11,12 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples/train_server.py"
 TENSORFLOWS = ("2.15.1", "2.18.1", "2.21.0")
-USER = "10001:10001"
+USER = 10001
 INSTALL_TIMEOUT_S = 900.0
 JOB_TIMEOUT_S = 300.0
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
@@ -48,8 +50,9 @@ class Machine:
 
     root: Path
 
-    def start(self, command: str, **env: str) -> subprocess.Popen[str]:
-        """A shell command there, with processes and mounts of its own that end with it."""
+    @contextmanager
+    def started(self, command: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """A shell command there, with processes and mounts of its own that end with the block."""
         passed = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k in PASSED_ON}
         environment = {
             **passed,
@@ -60,33 +63,36 @@ class Machine:
         }
         # chroot, because unshare's --root comes after its --mount-proc.
         inside = shlex.join(
-            ["chroot", f"--userspec={USER}", str(self.root), "/usr/bin/env", "-i", "-C", "/work"]
+            ["chroot", f"--userspec={USER}:{USER}", str(self.root), "env", "-i", "-C", "/work"]
             + [f"{name}={value}" for name, value in environment.items()]
             + ["sh", "-c", command]
         )
-        return subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]
-            + [f"mount -t proc proc {shlex.quote(str(self.root))}/proc && exec {inside}"],
+        mount = f"mount -t proc proc {shlex.quote(str(self.root))}/proc"
+        with subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", f"{mount} && exec {inside}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                # Not by unshare's --kill-child: chroot's change of user takes that back.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def fails(self, command: str, **env: str) -> str:
         """What a command that fails says."""
-        process = self.start(command, **env)
-        _, errors = process.communicate(timeout=JOB_TIMEOUT_S)
+        with self.started(command, **env) as process:
+            _, errors = process.communicate(timeout=JOB_TIMEOUT_S)
         assert process.returncode == 1, errors
         return errors
 
     def run(self, command: str, timeout_s: float = JOB_TIMEOUT_S, **env: str) -> str:
         """What a command prints."""
-        process = self.start(command, **env)
-        try:
+        with self.started(command, **env) as process:
             output, errors = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            pytest.fail(f"{command} did not end in {timeout_s:.0f} s")
         assert process.returncode == 0, f"{command}: {errors}"
         return output
 
@@ -105,13 +111,9 @@ class Machine:
         def config(job: str) -> str:
             return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
 
-        ps = self.start(f"exec {venv}/bin/python /work/job.py", TF_CONFIG=config("ps"))
-        try:
+        with self.started(f"{venv}/bin/python /work/job.py", TF_CONFIG=config("ps")) as ps:
             told = self.run(f"{venv}/bin/python /work/job.py", TF_CONFIG=config("worker"))
             assert ps.poll() is None
-        finally:
-            ps.kill()
-            ps.communicate(timeout=60)
         assert told.startswith("loss 0.0"), told
         assert int(told.split()[-4]) > 100_000, told  # bytes on grpc++
 
@@ -144,14 +146,14 @@ def machine(wheel: str) -> Iterator[Machine]:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CERTIFICATES, target)
     (root / "home/user").mkdir(mode=0o555, exist_ok=True)
-    os.chown(work, *map(int, USER.split(":")))
+    os.chown(work, USER, USER)
     yield Machine(root)
     shutil.rmtree(work)
 
 
 def test_the_machine_has_no_compiler_and_no_home_folder(machine: Machine) -> None:
     found = machine.run("which gcc g++ cc c++ clang make; ls /usr/include; touch ~/x; id -u")
-    assert found.split() == [USER.split(":")[0]]
+    assert found.split() == [str(USER)]
 
 
 def test_each_tensorflow_trains_and_an_upgrade_needs_nothing(machine: Machine, wheel: str) -> None:
@@ -178,8 +180,9 @@ def test_two_environments_train_at_once(machine: Machine, wheel: str) -> None:
 
 def test_eight_processes_import_at_once(machine: Machine) -> None:
     command = "/work/one/bin/python -c " + shlex.quote(IMPORT)
-    processes = [machine.start(command) for _ in range(8)]
-    ended = [process.communicate(timeout=JOB_TIMEOUT_S) for process in processes]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(machine.started(command)) for _ in range(8)]
+        ended = [process.communicate(timeout=JOB_TIMEOUT_S) for process in processes]
     assert [process.returncode for process in processes] == [0] * 8, ended
     assert len({output.split()[1] for output, _ in ended}) == 1
 
