@@ -6,7 +6,6 @@
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #elif defined(__aarch64__)
-#include <arm_acle.h>
 #include <sys/auxv.h>
 #ifndef HWCAP_CRC32
 #define HWCAP_CRC32 (1 << 7)
@@ -65,12 +64,16 @@ TENSORWIRE_CRC_TARGET inline uint32_t Step1(uint32_t state, unsigned char byte) 
 }
 bool HasInstruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 #elif defined(__aarch64__)
-#define TENSORWIRE_CRC_TARGET __attribute__((target("+crc")))
-TENSORWIRE_CRC_TARGET inline uint32_t Step8(uint32_t state, uint64_t word) {
-  return __crc32cd(state, word);
+#define TENSORWIRE_CRC_TARGET
+// Not <arm_acle.h>: that of clang before 16 declares these only where the whole file is compiled
+// for processors that have them.
+inline uint32_t Step8(uint32_t state, uint64_t word) {
+  asm(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(state) : "r"(word));
+  return state;
 }
-TENSORWIRE_CRC_TARGET inline uint32_t Step1(uint32_t state, unsigned char byte) {
-  return __crc32cb(state, byte);
+inline uint32_t Step1(uint32_t state, unsigned char byte) {
+  asm(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(state) : "r"(byte));
+  return state;
 }
 bool HasInstruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 #endif
@@ -127,14 +130,22 @@ TENSORWIRE_CRC_TARGET uint32_t AdvanceByInstruction(uint32_t state, const unsign
 
 }  // namespace
 
+bool HasCrc32cInstruction() {
+#ifdef TENSORWIRE_CRC_TARGET
+  static const bool has_instruction = HasInstruction();
+  return has_instruction;
+#else
+  return false;
+#endif
+}
+
 uint32_t ExtendCrc32cByTable(uint32_t crc, const void* data, size_t size) {
   return ~AdvanceByTable(~crc, static_cast<const unsigned char*>(data), size);
 }
 
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
 #ifdef TENSORWIRE_CRC_TARGET
-  static const bool has_instruction = HasInstruction();
-  if (has_instruction) {
+  if (HasCrc32cInstruction()) {
     return ~AdvanceByInstruction(~crc, static_cast<const unsigned char*>(data), size);
   }
 #endif

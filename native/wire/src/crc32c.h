@@ -12,5 +12,6 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size);
 
 // The same by tables, for processors without the instruction.
 uint32_t ExtendCrc32cByTable(uint32_t crc, const void* data, size_t size);
+bool HasCrc32cInstruction();
 
 }  // namespace tensorwire::wire

@@ -1,9 +1,14 @@
 #include "crc32c.h"
 
+#include <fstream>
 #include <random>
 #include <string>
 
 #include "check.h"
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 namespace tensorwire::wire {
 namespace {
@@ -23,6 +28,31 @@ TEST(the_examples_of_rfc_3720_come_out) {
   CHECK_EQ(Crc(rising), 0x46dd794eu);
   CHECK_EQ(Crc(falling), 0x113fdb5cu);
   CHECK_EQ(Crc("123456789"), 0xe3069283u);
+}
+
+// What the processor says itself, where the engine asks the system. -1: it cannot be asked.
+int ProcessorHasInstruction() {
+#if defined(__x86_64__)
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("flags", 0) == 0) return (line + " ").find(" sse4_2 ") != std::string::npos;
+  }
+#elif defined(__aarch64__)
+  constexpr unsigned long kMayReadRegister = 1u << 11;  // HWCAP_CPUID
+  if ((getauxval(AT_HWCAP) & kMayReadRegister) != 0) {
+    uint64_t features = 0;
+    asm("mrs %0, ID_AA64ISAR0_EL1" : "=r"(features));
+    return (features >> 16 & 15) != 0;
+  }
+#endif
+  return -1;
+}
+
+// Without it the next test would compare the tables with themselves.
+TEST(the_instruction_is_used_where_there_is_one) {
+  if (const int has = ProcessorHasInstruction(); has >= 0) {
+    CHECK_EQ(HasCrc32cInstruction(), has == 1);
+  }
 }
 
 TEST(instruction_and_tables_agree_at_every_size_and_alignment) {
