@@ -93,13 +93,16 @@ format: .venv/tools.ready ## rewrite sources as `make lint` wants them
 	.venv/tools/bin/ruff format $(PY_SOURCES)
 	.venv/tools/bin/clang-format -i $(CXX_SOURCES)
 
-.PHONY: native native-address native-thread
+.PHONY: native native-address native-thread native-aarch64
 native: .venv/tools.ready ## the engine's own tests
 	@.ci/native-test plain
 native-address: .venv/tools.ready ## the engine's tests under AddressSanitizer and UBSan
 	@$(call native_sanitized,address)
 native-thread: .venv/tools.ready ## the engine's tests under ThreadSanitizer
 	@$(call native_sanitized,thread)
+# Not of `make test`: it needs an emulator, which is slow.
+native-aarch64: .venv/tools.ready ## the engine's tests, cross-compiled for aarch64 and run by qemu-aarch64
+	@.ci/sysroot .venv/sysroot-aarch64 aarch64 && .ci/native-test aarch64
 define native_sanitized
 mkdir -p build/skipped; log=$$(mktemp); .ci/native-test $(1) 2>&1 | tee $$log; code=$${PIPESTATUS[0]}; \
 if [[ $$code == 77 ]]; then tail -n 1 $$log >build/skipped/native-$(1); code=0; fi; rm -f $$log; exit $$code
@@ -166,12 +169,18 @@ versions: ## a compact suite on each TensorFlow from 2.15 to 2.21 (VERSIONS=2.18
 # Its name and the Pythons that it may have.
 environment_of = $(if $(filter $(OLD),$(1)),old $(OLD_PYTHONS),$(if $(filter $(NEW),$(1)),new $(NEW_PYTHONS),tf-$(1) $(MIDDLE_PYTHONS)))
 
-# Every TensorFlow that the wheel carries a plug-in for.
-WHEEL_VERSIONS := 2.15.0 2.15.0.post1 2.15.1 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
-WHEEL_TENSORFLOWS ?= $(foreach name,tensorflow-cpu tensorflow,$(WHEEL_VERSIONS:%=$(name)==%))
+# Every TensorFlow that the wheel carries a plug-in for. On aarch64 the distributions have other names.
+ARCHITECTURE ?= $(shell uname -m)
+WHEEL_VERSIONS := 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
+WHEEL_FOR_x86_64 := $(foreach name,tensorflow-cpu tensorflow,\
+  $(patsubst %,$(name)==%,2.15.0 2.15.0.post1 2.15.1 $(WHEEL_VERSIONS)))
+WHEEL_FOR_aarch64 := $(patsubst %,tensorflow-cpu-aws==%,2.15.0 2.15.1) $(WHEEL_VERSIONS:%=tensorflow==%)
+WHEEL_TENSORFLOWS ?= $(WHEEL_FOR_$(ARCHITECTURE))
+WHEEL_SYSROOT := .venv/sysroot-$(ARCHITECTURE)
 .PHONY: wheel
-wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for systems older than this one
-	@.ci/sysroot .venv/sysroot && .venv/wheel/bin/python .ci/wheel .venv/sysroot dist $(WHEEL_TENSORFLOWS)
+wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for older systems (ARCHITECTURE=aarch64)
+	@.ci/sysroot $(WHEEL_SYSROOT) $(ARCHITECTURE) && \
+	  .venv/wheel/bin/python .ci/wheel $(WHEEL_SYSROOT) dist $(WHEEL_TENSORFLOWS)
 
 # Debian 12 is the oldest that has a Python that tensorwire runs on.
 .PHONY: wheel-test
