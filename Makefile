@@ -185,7 +185,7 @@ wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for o
 # Debian 12 is the oldest that has a Python that tensorwire runs on.
 .PHONY: wheel-test
 wheel-test: .venv/tools.ready .venv/machine ## dist/*.whl on a Debian without compiler, on three TensorFlows (root)
-	@WHEEL=$$(realpath dist/*.whl) MACHINE=$(CURDIR)/.venv/machine .venv/tools/bin/python $(PYTEST) tests/wheel
+	@WHEEL=$$(realpath dist/*_$$(uname -m).whl) MACHINE=$(CURDIR)/.venv/machine .venv/tools/bin/python $(PYTEST) tests/wheel
 .venv/machine:
 	@echo "make: unpacking Debian bookworm with Python into $@"
 	@mmdebstrap --quiet --variant=minbase --include=python3,python3-venv bookworm $@.part \
