@@ -61,7 +61,7 @@ add_test(NAME simulate_broken COMMAND simulate --break 1)
 set_tests_properties(simulate_broken PROPERTIES
   PASS_REGULAR_EXPRESSION "SEED=1 at .* has not ended, and its engine has")
 add_test(NAME simulate_twice COMMAND simulate --twice 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20)
-set_tests_properties(simulate simulate_kept simulate_broken simulate_twice PROPERTIES TIMEOUT 300)
+set_tests_properties(simulate simulate_kept simulate_broken simulate_twice PROPERTIES TIMEOUT ${timeout_s})
 add_test(NAME simulate_symbols COMMAND ${CMAKE_COMMAND} -E env
   ${simulation}/check_symbols ${CMAKE_NM} ${simulation}/system_calls.txt $<TARGET_OBJECTS:simulated_objects>
   COMMAND_EXPAND_LISTS)
