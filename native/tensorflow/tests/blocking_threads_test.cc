@@ -1,7 +1,8 @@
 #include "blocking_threads.h"
 
 #include <atomic>
-#include <latch>
+#include <chrono>
+#include <functional>
 #include <thread>
 
 #include "check.h"
@@ -15,22 +16,28 @@ void WaitUntil(const std::function<bool()>& condition) {
   while (!condition()) std::this_thread::sleep_for(milliseconds(1));
 }
 
+// std::latch is not there before GCC 11's library, and the sysroot of the wheel has GCC 10's.
+void ArriveAndWait(std::atomic<int>* missing) {
+  --*missing;
+  WaitUntil([missing] { return *missing == 0; });
+}
+
 TEST(work_that_waits_for_later_work_does_not_keep_it_waiting) {
   constexpr int kMany = 40;
-  std::latch all(kMany);
+  std::atomic<int> all{kMany};
   BlockingThreads threads;
-  for (int i = 0; i < kMany; ++i) threads.Schedule([&] { all.arrive_and_wait(); });
-  all.wait();
+  for (int i = 0; i < kMany; ++i) threads.Schedule([&] { ArriveAndWait(&all); });
+  WaitUntil([&] { return all == 0; });
   CHECK_EQ(threads.count(), size_t{kMany});
 }
 
 TEST(threads_that_have_nothing_to_do_end_and_come_again) {
   BlockingThreads threads(milliseconds(20));
   for (int round = 0; round < 3; ++round) {
-    std::latch both(2);
-    threads.Schedule([&] { both.arrive_and_wait(); });
-    threads.Schedule([&] { both.arrive_and_wait(); });
-    both.wait();
+    std::atomic<int> both{2};
+    threads.Schedule([&] { ArriveAndWait(&both); });
+    threads.Schedule([&] { ArriveAndWait(&both); });
+    WaitUntil([&] { return both == 0; });
     WaitUntil([&] { return threads.count() == 0; });
   }
 }

@@ -48,7 +48,7 @@ add_executable(simulate
   $<TARGET_OBJECTS:simulation_end> ${simulator_sources})
 target_include_directories(simulate PRIVATE
   ${simulation} ${simulation}/../tests ${simulated_folder} ${simulated_folder}/../include)
-target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads)
+target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads ${CMAKE_DL_LIBS})
 target_compile_options(simulate PRIVATE -fno-pie -UNDEBUG)
 # The C++ library, too: its threads and condition variables are led to the simulator as well.
 target_link_options(simulate PRIVATE -no-pie -static-libstdc++ -static-libgcc ${wrapped})
