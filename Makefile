@@ -187,9 +187,7 @@ wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for o
 wheel-test: .venv/tools.ready .venv/machine ## dist/*.whl on a Debian without compiler, on three TensorFlows (root)
 	@WHEEL=$$(realpath dist/*_$$(uname -m).whl) MACHINE=$(CURDIR)/.venv/machine .venv/tools/bin/python $(PYTEST) tests/wheel
 .venv/machine:
-	@echo "make: unpacking Debian bookworm with Python into $@"
-	@mmdebstrap --quiet --variant=minbase --include=python3,python3-venv bookworm $@.part \
-	  $${DEBIAN_MIRROR:-http://deb.debian.org/debian} && mv $@.part $@
+	@.ci/debian $@ bookworm --variant=minbase --include=python3,python3-venv
 
 .PHONY: soak soak-2.15.1
 MINUTES := 10

@@ -1,4 +1,4 @@
-"""The engine's library: where it lies, and the few calls that Python makes (c_api.h)."""
+"""The engine's library: its place in the package, and the calls that Python makes (c_api.h)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def data_port(grpc_port: int) -> int:
     """The data port that belongs to a gRPC port where no `.endpoint_map` names one.
 
     Raises:
-        ValueError: it is no port.
+        ValueError: `grpc_port` is not in 1..65535.
     """
     if not 1 <= grpc_port <= 65535:
         raise ValueError(f"a port is 1..65535, not {grpc_port}")

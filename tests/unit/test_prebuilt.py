@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import build, prebuilt
 from tensorwire.plugin.tensorflow_install import (
@@ -169,3 +170,31 @@ def test_a_record_of_something_else_is_none(package: Package) -> None:
     other.parent.mkdir()
     other.write_text("tensorflow_io/include/op.h,sha256=x,1\n")
     assert package.built() == package.library
+
+
+def test_the_command_lists_what_fits(
+    package: Package, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "find_tensorflow", lambda: package.tensorflow)
+    monkeypatch.setattr(build, "packaged_source", lambda: package.source)
+
+    def listed() -> str:
+        with pytest.raises(SystemExit, match="0"):
+            main(["build", "--list"])
+        return capsys.readouterr().out
+
+    assert "TensorFlow 2.99.0 in " in listed()
+    assert "tensorflow-cpu 2.99.0   <- fits" in listed()
+    assert listed().endswith("  nothing\n")
+
+    install(package.site, {**HEADERS, "Eigen/Core": "another"})
+    assert "<- fits" not in listed()
+    assert listed().endswith("none fits: the first use compiles one\n")
+
+    key = build.recipe(package.tensorflow, package.source).key
+    for name in (f"{key}-gcc", "tf-2.98.0-another-gcc"):
+        library = package.site.parent / "cache" / name / build.PLUGIN_NAME
+        library.parent.mkdir(parents=True)
+        library.touch()
+    assert f"  {key}-gcc   <- fits\n  1 for another TensorFlow" in listed()
+    assert "none fits" not in listed()

@@ -63,15 +63,19 @@ def _show_inventory() -> None:
         for own, plugin in carried.plugins.items():
             fits = "   <- fits" if own == fingerprint else ""
             click.echo(f"  {own}  {', '.join(plugin.tensorflows)}{fits}")
-        if found.fitting is None:
-            click.echo("none of them fits: the first use compiles one")
     else:
-        click.echo("this package carries no plug-ins: the first use compiles one")
+        click.echo("this package carries no plug-ins")
     click.echo(f"in the cache {cache_folder()}:")
     for library in found.cached:
-        click.echo(f"  {library.parent.name}")
-    if not found.cached:
+        click.echo(f"  {library.parent.name}   <- fits")
+    if found.unfit:
+        click.echo(
+            f"  {len(found.unfit)} for another TensorFlow or of another version of tensorwire"
+        )
+    elif not found.cached:
         click.echo("  nothing")
+    if found.fitting is None and not found.cached:
+        click.echo("none fits: the first use compiles one")
 
 
 @click.command(

@@ -132,16 +132,27 @@ class Inventory:
     tensorflow: TensorFlowInstall
     carried: prebuilt.Carried
     fitting: Path | None
+    """The one of `carried` that fits."""
     cached: list[Path]
-    """Finished builds for any TensorFlow, also of other sources."""
+    """Finished builds that fit."""
+    unfit: list[Path]
+    """Finished builds for another TensorFlow, or of another version of tensorwire."""
 
 
 def inventory() -> Inventory:
     """Looks, and compiles nothing. Raises TensorwireError as `find_tensorflow` does."""
     tensorflow, source = find_tensorflow(), packaged_source()
     carried = prebuilt.carried(source.prebuilt, source.digest())
-    cached = sorted(tensorflow_install.cache_folder().glob(f"*/{source.name}"))
-    return Inventory(tensorflow, carried, carried.fitting(tensorflow), cached)
+    finished = sorted(tensorflow_install.cache_folder().glob(f"*/{source.name}"))
+    name = f"{recipe(tensorflow, source).key}-"
+    fits = {library: library.parent.name.startswith(name) for library in finished}
+    return Inventory(
+        tensorflow,
+        carried,
+        fitting=carried.fitting(tensorflow),
+        cached=[library for library in finished if fits[library]],
+        unfit=[library for library in finished if not fits[library]],
+    )
 
 
 def recipe(tensorflow: TensorFlowInstall, source: PluginSource) -> cache.Recipe:

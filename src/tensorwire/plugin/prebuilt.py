@@ -1,8 +1,8 @@
 """The plug-ins that the package carries, compiled where it was built (`make wheel`).
 
-Below ``_native/prebuilt`` each is in a folder that is named by its content; ``index.json`` says for
-which fingerprint (`TensorFlowInstall.fingerprint`) which one is. One that does not fit is never
-loaded.
+Below ``_native/prebuilt`` each is in a folder that is named by its content; ``index.json`` says
+which one belongs to which fingerprint (`TensorFlowInstall.fingerprint`). A plug-in that does not
+fit is never loaded.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ INDEX = "index.json"
 
 @dataclass(frozen=True)
 class Plugin:
-    """One of them."""
+    """A compiled plug-in in the package."""
 
     file: str
-    """Below the folder."""
+    """Its path below the folder of the plug-ins."""
     tensorflows: Sequence[str]
     """The distributions that it was made for: "tensorflow-cpu 2.21.0"."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What a package carries; nothing, where it was installed from source."""
+    """The compiled plug-ins of a package; none if it was installed from source."""
 
     folder: Path | None = None
     source: str = ""
     """Digest of the source that all were compiled from."""
     compiler: str = ""
     headers: Sequence[str] = ()
-    """Those of TensorFlow's headers that at least one includes."""
+    """TensorFlow's headers that at least one of the plug-ins includes."""
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
     """By fingerprint."""
 
     def fitting(self, tensorflow: TensorFlowInstall) -> Path | None:
-        """The plug-in for `tensorflow`."""
+        """The plug-in for `tensorflow`; None if there is none."""
         if self.folder is None:
             return None
         plugin = self.plugins.get(tensorflow.fingerprint(self.headers))
@@ -53,7 +53,7 @@ class Carried:
         return sorted({name for plugin in self.plugins.values() for name in plugin.tensorflows})
 
     def explain(self, tensorflow: TensorFlowInstall, error: NoCompilerError) -> NoCompilerError:
-        """What to tell where none fits and none can be compiled."""
+        """The error where no plug-in fits and no compiler is installed."""
         if not self.plugins:
             return error
         return NoCompilerError(
@@ -64,7 +64,7 @@ class Carried:
 
 
 def carried(folder: Path | None, source: str) -> Carried:
-    """What is in `folder` and was compiled from the source with that digest."""
+    """The plug-ins in `folder`, if they were compiled from the source whose digest is `source`."""
     if folder is None or not (folder / INDEX).exists():
         return Carried()
     document = json.loads((folder / INDEX).read_text(encoding="utf-8"))
@@ -73,6 +73,6 @@ def carried(folder: Path | None, source: str) -> Carried:
 
 
 def write_index(folder: Path, index: Carried) -> None:
-    """Makes what `carried` reads."""
+    """Writes the index that `carried` reads."""
     document = {name: value for name, value in asdict(index).items() if name != "folder"}
     (folder / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -65,7 +65,7 @@ class TensorFlowInstall:
 
 
 def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
-    """SHA-256 by the header's path below `include`, for those that there are.
+    """SHA-256 of each header that exists, by its path below `include`.
 
     pip's record of the installed files has them, which is faster than reading the headers. They are
     read where there is no record (conda, Debian), or two: then one is of what was overwritten.
@@ -103,7 +103,7 @@ def _recorded(record: Path, include: Path, wanted: set[str]) -> dict[str, str]:
 
 
 def _encoded(sha256: bytes) -> str:
-    """As records have it."""
+    """A digest as pip's records spell it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
 
 
