@@ -1,4 +1,4 @@
-"""Who is in a job: its tasks, their addresses, `TF_CONFIG`, and where each data plane listens."""
+"""The tasks of a job: their addresses, `TF_CONFIG`, and the data plane's addresses."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ClusterSpec:
 
     @staticmethod
     def from_hosts(**jobs: str) -> ClusterSpec:
-        """From comma-separated addresses by job: ``from_hosts(ps="a:1,b:1", worker="c:1")``."""
+        """A spec from addresses by job: ``from_hosts(ps="a:1,b:1", worker="c:1")``."""
         return ClusterSpec(
             {
                 job: tuple(h.strip() for h in hosts.split(",") if h.strip())
@@ -142,7 +142,7 @@ _FORM = (
 
 @dataclass(frozen=True)
 class TfConfig:
-    """What ``TF_CONFIG`` says. ``rpc_layer`` is the protocol, where it names one."""
+    """The content of ``TF_CONFIG``. ``rpc_layer`` is the protocol, if it names one."""
 
     cluster: ClusterSpec
     task: Task | None = None

@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 
 
 def to_document(value: Any) -> Any:
-    """What `json.dumps` takes; floats with six significant digits, for more would be noise."""
+    """A value for `json.dumps`; floats are rounded to six significant digits."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: to_document(getattr(value, field.name)) for field in fields}

@@ -32,7 +32,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What is in a file that the user has named.
+    """Reads a JSON file that the user has named.
 
     Raises:
         UsageError: the file cannot be read, or is not JSON; names it.

@@ -44,6 +44,6 @@ def parse_rate(text: str) -> float | None:
 
 
 def rate_text(bits_per_s: float) -> str:
-    """As `parse_rate` reads it."""
+    """Text that `parse_rate` parses."""
     scale, unit = (1e9, "gbit") if bits_per_s >= 1e9 else (1e6, "mbit")
     return f"{bits_per_s / scale:g}{unit}"

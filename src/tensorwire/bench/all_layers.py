@@ -33,7 +33,7 @@ class LayerResult(Result):
     layer: str
     """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
     protocol: str | None
-    """None where none takes part."""
+    """The protocol; None for a layer without one (raw TCP)."""
     message_size: int | None
     """Bytes of what was moved at a time; None where there is no one size."""
     mb_per_s: float
@@ -66,7 +66,7 @@ class Suite:
     """One call of `bench all`."""
 
     summary: Record[LayerResult]
-    """What is left of the link at each layer; its ratios are those of the layers."""
+    """The share of the link that each layer reaches; its ratios compare the layers."""
     records: Sequence[Record[Result]]
     failures: Mapping[str, str] = field(default_factory=dict)
     """Why a layer has no record, by the layer's name."""
@@ -129,13 +129,13 @@ class Layer:
 
     name: str
     blocks: int
-    """How often it advances its watcher."""
+    """The number of times that the experiment advances its watcher."""
     run: Callable[[Watcher, HostPool], Iterable[Record[Result]]]
     """Records as they are made; those before a failure count."""
 
 
 def layers(plan: AllLayersPlan, notes: list[str]) -> list[Layer]:
-    """What will be run, in this order; what had to be left out is added to `notes`."""
+    """The experiments to run, in order; what had to be left out is added to `notes`."""
     common: dict[str, Any] = {"protocols": plan.protocols, "setting": plan.setting}
     quick = plan.quick
     tcp_plan = tcp.TcpPlan(rounds=2 if quick else 5)
@@ -190,7 +190,7 @@ def _sizes_plan(plan: AllLayersPlan, notes: list[str]) -> transfer.SizesPlan:
 def _rpc(
     over_sizes: Sequence[rpc.RpcPlan], alone: rpc.RpcPlan, watcher: Watcher, host_pool: HostPool
 ) -> Iterator[Record[RpcResult]]:
-    """One record of all sizes, and one of small requests that wait for each other."""
+    """Two records: one of all sizes, one of small requests in sequence."""
     done: list[Record[RpcResult]] = []
     try:
         for plan in over_sizes:
@@ -231,7 +231,7 @@ def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
 
 
 def _train(plan: train.TrainPlan, watcher: Watcher, host_pool: HostPool) -> Record[TrainResult]:
-    """Its progress in steps becomes one in blocks."""
+    """Runs the training experiment, and reports its steps to `watcher` as blocks."""
     done: dict[str, int] = {}
     advanced = 0
 
@@ -368,7 +368,7 @@ def _of_type(
 
 
 def _ratios(records: Sequence[Record[Result]]) -> dict[str, Ratio]:
-    """Those of each experiment, named after it: "grpc++/grpc serve"."""
+    """The ratios of all experiments, with the experiment's name: "grpc++/grpc serve"."""
     return {
         f"{name} {_experiment(record)}": ratio
         for record in records

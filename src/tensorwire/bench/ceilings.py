@@ -1,4 +1,4 @@
-"""What moves the bytes of a tensor without TensorFlow: the ceilings of `bench transfer`.
+"""The ceilings of `bench transfer`: programs that move a tensor's bytes without TensorFlow.
 
 That is one raw TCP stream and, within this machine, one memcpy of a buffer of the same size. On a
 link that is slower than the machine's memory it is iperf3, where installed, in memcpy's place.
@@ -27,7 +27,7 @@ from tensorwire.measure.task_processes import TaskProcesses, Watcher, wait_ready
 
 IPERF3 = "iperf3"
 LARGEST_MESSAGE_BYTES = 1 << 20
-"""It sends and receives no larger ones over TCP."""
+"""The largest message that these programs send or receive over TCP."""
 _SLACK_S = 30.0
 
 
@@ -187,7 +187,7 @@ def ceiling_sides(at: Tensors, host_pool: HostPool) -> list[Side[Tensors, Result
 def ceiling_pairs(
     names: Sequence[str], ceilings: Sequence[str], host_pool: HostPool
 ) -> list[tuple[str, str]]:
-    """Which of the sides `names` are compared with which ceilings.
+    """The pairs (side, ceiling) to compare, for the sides `names`.
 
     Within one machine stock grpc is compared only where nothing of ours takes part.
     """

@@ -1,4 +1,4 @@
-"""What reading training data gives, without a job: MB/s, and how long a file takes to open."""
+"""The rate at which training data can be read, without a job: MB/s, and the time to open a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_FILES = 1000
 
 @dataclass(frozen=True)
 class InputRate:
-    """What one reader got, file after file."""
+    """The rate that one reader reached, file after file."""
 
     files: int
     read_bytes: int

@@ -41,7 +41,7 @@ class TableVariable:
 
 @dataclass(frozen=True)
 class StepCase:
-    """What a step does: a model of `bench train`, or tables and products of 256 x 256 matrices."""
+    """The work of a step: a model of `bench train`, or tables and products of square matrices."""
 
     name: str
     model: str = ""
@@ -51,7 +51,7 @@ class StepCase:
     pull: bool = True
     push: bool = True
     is_local: bool = False
-    """Whether the tables are on the worker itself: what is left of a step without a ps."""
+    """True if the worker holds the tables itself, which measures a step without a ps."""
 
 
 class LabJobWorker(ServerTask):
@@ -176,7 +176,7 @@ _UNCOUNTED_STEPS = 2
 
 @dataclass(frozen=True)
 class LabJobSettings:
-    """How many tasks, on what links, over which protocol."""
+    """The number of tasks, their links and their protocol."""
 
     workers: int
     ps: int
@@ -202,7 +202,7 @@ class Measured:
     received_bytes: Mapping[str, int]
     """Over the task's link, with TCP's headers; empty without a network of the lab's own."""
     machine_cpu_s: float
-    """What all cores of this machine were busy, the kernel's work for the links included."""
+    """CPU seconds of all cores of this machine, the kernel's work for the links included."""
 
 
 def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableVariable, ...]:
@@ -228,7 +228,7 @@ class LabJob:
         self.tensorflow = tensorflow
         self._lab = lab
         self.has_network = lab.has_network
-        """Whether links have the rate that was asked for."""
+        """True if the links have the rate that was asked for."""
         self.notes = lab.notes
         self._cluster = cluster
         self._tasks = tasks

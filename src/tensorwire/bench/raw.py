@@ -1,4 +1,4 @@
-"""What `bench rpc` and `bench tcp` measure with, as Python calls it (native/raw).
+"""The Python side of `bench rpc` and `bench tcp`; the measuring code is native/raw.
 
 Python only says when: the loops, the clocks and the buffers of requests are in C++, and the
 interpreter's lock is free meanwhile.
@@ -28,7 +28,7 @@ class RpcEnd(Protocol):
 
     @property
     def implementation(self) -> str:
-        """As records say it: "engine", "grpc C++ 1.51.1"."""
+        """The name of the implementation in records: "engine", "grpc C++ 1.51.1"."""
 
     def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
         """Serves until the process ends; returns the port, a free one where `port` is 0."""
@@ -157,7 +157,7 @@ class RawTcp:
 
 
 def rpc_end(protocol: str) -> RpcEnd:
-    """Who speaks `protocol` here: "grpc", "grpc++", or the path of a library with native/raw/rpc.h.
+    """The implementation of `protocol`: "grpc", "grpc++", or a library with native/raw/rpc.h.
 
     grpc is the one in C++ where its development files are installed, and then compiled at first
     use; else grpcio.
@@ -188,7 +188,7 @@ def rpc_end(protocol: str) -> RpcEnd:
 def rpc_recipe(
     what: str, package: compiler.PackageFlags, source: Path | None = None
 ) -> cache.Recipe:
-    """How raw RPC over an installed library is built; `source` has load.h's two ends.
+    """The build of raw RPC over an installed library; `source` implements load.h's two ends.
 
     Without `source` that is grpc_rpc.cc.
     """

@@ -81,7 +81,7 @@ class RawProcesses(TaskProcesses):
             self._start_task(job, self._kind, setup)
 
     def wait_started(self, watcher: Watcher) -> dict[str, Message]:
-        """What each said when it was ready. Start all first: they start side by side."""
+        """The ready message of each process. Start all of them first: they start side by side."""
         return {
             job: wait_ready(self._cluster, process, watcher)
             for job, process in self._processes.items()
@@ -93,7 +93,7 @@ class RawProcesses(TaskProcesses):
 
 @dataclass(frozen=True)
 class Target:
-    """Where the other host's server is, "host:port", and how long to wait for it."""
+    """The address of the other host's server, "host:port", and the time to wait for it."""
 
     address: str
     peer_timeout_s: float = 120.0
@@ -104,7 +104,7 @@ class Target:
 
 
 def port_of(protocol: str, port: int) -> int:
-    """Where a protocol is, of those at one address: grpc++ and iperf3 at the data port."""
+    """The port of a protocol at one address: grpc++ and iperf3 use the data port."""
     return port if protocol in ("grpc", "tcp") else data_port(port)
 
 

@@ -85,7 +85,7 @@ class RpcResult(Result):
     mb_per_s: float
     """MB of requests a second; responses do not count."""
     latency_us: LatencyUs | None
-    """None where it is not known."""
+    """Latency of a request; None if it was not measured."""
     cpu_us_per_request: float | None
     """CPU time of both ends; None where it is not known."""
 
@@ -151,7 +151,7 @@ class RpcPlan:
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return len(self.shares)
 
     @property

@@ -76,7 +76,7 @@ class GrpcioRpc:
 
 
 class _Load:
-    """What native/raw/load.h is to the others: who is answered asks again."""
+    """The load loop of native/raw/load.h for grpcio: each answer triggers the next request."""
 
     def __init__(self, requests: int, payload: bytes, response_size: int) -> None:
         self._payload = payload

@@ -119,12 +119,12 @@ class ServePlan:
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return len(self.shares)
 
 
 class ServeSide(TaskProcesses, Side[None, ServeResult]):
-    """One ps and its clients, of a protocol."""
+    """One ps and its clients, for one protocol."""
 
     def __init__(self, protocol: str, plan: ServePlan, host_pool: HostPool = THIS_MACHINE) -> None:
         super().__init__(host_pool.cluster({"ps": 1, "clients": 1}))

@@ -53,7 +53,7 @@ def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Siz
 
 
 class _Asked(ctypes.Structure):
-    """As tensorwire_bench_asked in serve.h."""
+    """The structure tensorwire_bench_asked of serve.h."""
 
     _fields_ = (("seconds", ctypes.c_double), ("bytes", ctypes.c_int64))
 

@@ -78,7 +78,7 @@ class ServerTask(PluginTask):
 
     @property
     def target(self) -> str:
-        """What a session on this server connects to."""
+        """The target string for a session on this server."""
         return str(self._server.target)
 
     @property

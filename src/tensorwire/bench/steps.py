@@ -85,7 +85,7 @@ class StepsPlan:
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return sum(len(case.steps) for case in self.turns)
 
 

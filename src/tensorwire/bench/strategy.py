@@ -89,7 +89,7 @@ class CoordinatorTask(PluginTask):
 CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "tiny": 0.0})
 """MB (10^6 bytes) that one function reads from the ps."""
 FUNCTIONS: Mapping[str, int] = MappingProxyType({"read": 200, "tiny": 1000})
-"""How many functions of each case are measured by default."""
+"""The default number of measured functions for each case."""
 COMMAND = "bench strategy"
 _WARM_UP = 20
 _WARM_UP_OF_A_BLOCK = 3
@@ -145,7 +145,7 @@ class StrategyPlan:
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return sum(len(case.steps) for case in self.turns)
 
 

@@ -83,7 +83,7 @@ class TcpPlan:
     message_size: int = 128 << 10
     """Bytes of each stream's buffer."""
     seconds: int = 1
-    """How long each measurement of a round takes."""
+    """The length of each measurement in a round, in seconds."""
     rounds: int = 5
 
     def __post_init__(self) -> None:
@@ -100,12 +100,12 @@ class TcpPlan:
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return self.rounds
 
 
 def side_name(program: str, streams: int) -> str:
-    """As tables and ratios call it: "tcp", "iperf3 x4"."""
+    """The name in tables and ratios: "tcp", "iperf3 x4"."""
     return program if streams == 1 else f"{program} x{streams}"
 
 

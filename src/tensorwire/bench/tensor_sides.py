@@ -96,7 +96,7 @@ class TensorTask(ServerTask):
 
     @request
     def verify(self, case: str) -> Message:
-        """Whether the ps now has what the worker has."""
+        """Checks that the ps now has the worker's values."""
         session, _, totals = self._cases[case]
         on_ps, on_worker = session.run(totals)
         return {"equal": bool((on_ps == on_worker).all())}
@@ -113,7 +113,7 @@ _SLOWEST_STEP_S = 1.0
 
 @dataclass(frozen=True)
 class Tensors:
-    """What one step moves: `count` vectors of `floats` float32 each."""
+    """The tensors that one step moves: `count` vectors of `floats` float32 each."""
 
     name: str
     count: int

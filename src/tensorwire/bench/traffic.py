@@ -1,4 +1,4 @@
-"""How many bytes TCP carried for some ports of this machine, whoever used them.
+"""The bytes that TCP carried for given ports of this machine, as the kernel counts them.
 
 The kernel counts the payload of each connection. Reading its counters measures gRPC, which has none
 of its own, exactly as it measures any other transport, and sees no other program's traffic.
@@ -34,7 +34,7 @@ class TrafficUnavailable(Exception):
 
 
 def network() -> str:
-    """Which kernel's, and which of its networks, this process sees connections of."""
+    """The kernel and the network namespace whose connections this process sees."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/net').readlink()}"
 

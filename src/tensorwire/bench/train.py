@@ -92,7 +92,7 @@ class TrainResult(Result):
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """What to train on; ``steps`` counts the steps of all workers together, for each contender."""
+    """The training run; ``steps`` is the sum over all workers, for each contender."""
 
     model: str = "flights"
     protocols: tuple[str, ...] = PROTOCOLS
@@ -127,7 +127,7 @@ class TrainPlan:
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """How far one contender's training is."""
+    """The progress of one contender's training."""
 
     contender: str
     phase: str
@@ -197,7 +197,7 @@ class _SharedExamples:
 
 @dataclass(frozen=True)
 class _Traffic:
-    """What went between the tasks; None where nobody counts it."""
+    """The traffic between the tasks; None if nothing counts it."""
 
     wire_bytes: int | None
     calls: int | None
@@ -289,11 +289,11 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
             self._request(process, "open")
 
     def activity(self, text: str) -> None:
-        """For the Watcher that hears what the tasks do while they start."""
+        """Watcher interface: the tasks report their activity while they start."""
         self._report(text)
 
     def advance(self, count: int = 1) -> None:
-        """For the Watcher: nothing is counted while tasks start."""
+        """Watcher interface: does nothing, because no step is counted while tasks start."""
 
     def warm_up(self, what: None) -> None:
         self._train(self._plan.turns()[0], "warm-up")

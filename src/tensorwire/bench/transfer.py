@@ -80,7 +80,7 @@ class TransferResult(Result):
 
 
 class TensorSizes(ABC):
-    """What is moved."""
+    """The tensors to move."""
 
     protocols: tuple[str, ...]
     setting: Setting
@@ -101,7 +101,7 @@ class TensorSizes(ABC):
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return sum(len(case.steps) for case in self.cases)
 
     def needed_bytes(self, size_bytes: float) -> float:
@@ -322,7 +322,7 @@ class MemoryResult(Result):
     final_mb: float
     """After the last step."""
     pool_cap_mb: float
-    """What a task may keep of received tensors' memory (TENSORWIRE_POOL_MB)."""
+    """The memory that a task may keep for received tensors, in MB (TENSORWIRE_POOL_MB)."""
 
     @property
     def metric(self) -> Metric:

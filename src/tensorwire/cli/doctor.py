@@ -150,7 +150,7 @@ def doctor(
 def _of_job(
     endpoints: str | None, seconds: float, records: tuple[Path, ...], *, needs_job: bool
 ) -> Evidence:
-    """What is known of the job: from its tasks, or from earlier looks, the last of which counts."""
+    """The evidence about a job, from its tasks, or from earlier looks, of which the last counts."""
     import tensorwire
     from tensorwire.doctor import job_evidence
     from tensorwire.doctor.evidence import Evidence

@@ -108,7 +108,7 @@ def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Comm
 
 @dataclass(frozen=True)
 class TwoEnds:
-    """What was said of this host's part."""
+    """The options for this host's part in a measurement between two hosts."""
 
     job: str | None
     """SERVER, CLIENT, or None: both ends run here."""

@@ -83,7 +83,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
 
 
 def _command_position(arguments: Sequence[str]) -> int:
-    """Where the command's name stands; what is after it belongs to the command."""
+    """The index of the command's name; all arguments after it belong to the command."""
     return next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
 
 

@@ -1,4 +1,4 @@
-"""What the commands that measure have in common: progress, hosts, files, tables."""
+"""Shared by the commands that measure: progress, hosts, files, tables."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Measured = TypeVar("Measured", bound=Result)
 
 
 class Plan(Protocol):
-    """What one call measures."""
+    """The plan of one measurement."""
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
 
 
 SomePlan = TypeVar("SomePlan", bound=Plan)
@@ -92,7 +92,7 @@ def keep_and_show(
 
 
 def training_options(command: Command) -> Command:
-    """How many tasks train, and for how long."""
+    """Options for the number of training tasks and the length of training."""
     options = [
         click.option(
             "--steps",

@@ -22,10 +22,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was said by the options that every experiment has."""
+    """The values of the options that every experiment has."""
 
     named_protocols: tuple[str, ...] | None
-    """None where the user named none."""
+    """The protocols that the user named; None if no one was named."""
     rounds: int
     setting: Setting
     json_path: Path | None
@@ -33,7 +33,7 @@ class Comparison:
     lab: LabSettings | None = None
     """The lab to measure in, if the user wants one."""
     part: HostRole | None = None
-    """What this host does, where others take part."""
+    """The role of this host, if other hosts take part."""
 
     @property
     def protocols(self) -> tuple[str, ...]:

@@ -175,7 +175,7 @@ def _placement(
     traffic_paths: Sequence[Path],
     keep_whole: Sequence[str],
 ) -> str | None:
-    """What the script's processes are told of placement."""
+    """The value that tells the script's processes which placement to use."""
     if strategy in (None, "round_robin"):
         return None
     from tensorwire.placement import default

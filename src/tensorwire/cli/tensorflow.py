@@ -17,7 +17,7 @@ def quiet_tensorflow() -> None:
 
 
 def model_of_file(path: Path) -> Model:
-    """As `placement.graphs` has it, with TensorFlow's own log silent.
+    """Reads a model by `placement.graphs`, with TensorFlow's own log silenced.
 
     Raises:
         TensorwireError: it is no graph, or there is no TensorFlow.

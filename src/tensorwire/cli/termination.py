@@ -1,4 +1,4 @@
-"""What a signal that ends a process does to a measurement."""
+"""The effect of a terminating signal on a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def end_in_order() -> None:
-    """From now on SIGTERM and SIGHUP end this process as Ctrl-C does: what it started goes first.
+    """Makes SIGTERM and SIGHUP end this process as Ctrl-C does, after what it started has ended.
 
     Not for commands that run a user's script, whose process belongs to the script.
     """

@@ -1,4 +1,4 @@
-"""What the doctor judges: plain records, each optional, each saying how it was got.
+"""The input of the doctor: plain records, each optional, each with the source of its figures.
 
 Sizes are bytes, rates MB/s of 10^6 bytes, times seconds. Tasks are named as TensorFlow's logs name
 them, "ps:0".
@@ -14,7 +14,7 @@ from tensorwire.measure.record import Machine
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """One way between two of the hosts, measured."""
+    """The measured layers of one path between two hosts."""
 
     name: str
     """"link" (its nominal speed), "tcp", "rpc" or "tensor"."""
@@ -27,7 +27,7 @@ class MeasuredLayer:
 
 @dataclass(frozen=True)
 class Layers:
-    """From the link up to tensors, between the hosts that the doctor was given."""
+    """All measured layers, from the link up to tensors, between the hosts given to the doctor."""
 
     source: str
     measured: tuple[MeasuredLayer, ...]
@@ -42,10 +42,10 @@ class Layers:
 
 @dataclass(frozen=True)
 class Split:
-    """Where the time of a worker's step goes, in seconds; a mean over the steps looked at."""
+    """The parts of a worker's step, in seconds; a mean over the sampled steps."""
 
     input_s: float | None
-    """None if it was not measured: it is then part of `compute_s`."""
+    """Time spent waiting for input; None if not measured: it is then part of `compute_s`."""
     compute_s: float
     """Own kernels."""
     ps_s: float
@@ -67,7 +67,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Flow:
-    """One tensor, or all that have no name of their own, as a task received it from a peer."""
+    """The traffic of one tensor, or of all without a name of their own, from a peer to a task."""
 
     peer: str
     name: str
@@ -81,7 +81,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class TaskUsage:
-    """One task over `seconds`."""
+    """Metrics of one task over `seconds`."""
 
     task: str
     host: str
@@ -93,9 +93,9 @@ class TaskUsage:
     reactors: int | None = None
     """Communication threads."""
     polling: bool = False
-    """Whether they never sleep."""
+    """True if the task's threads poll and never sleep."""
     tx_bytes: float = 0.0
-    """To tasks of other hosts."""
+    """Bytes sent to tasks of other hosts."""
     rx_bytes: float = 0.0
     received: tuple[Flow, ...] = ()
     steps: float | None = None
@@ -125,7 +125,7 @@ class TaskUsage:
 
 @dataclass(frozen=True)
 class HostUsage:
-    """One machine while the job ran."""
+    """Metrics of one machine while the job ran."""
 
     host: str
     cores: float
@@ -133,7 +133,7 @@ class HostUsage:
     cpu_share: float | None
     """Busy share of all cores, by any process."""
     link_mb_per_s: float | None = None
-    """What its link carries in one direction."""
+    """The capacity of the host's link in one direction."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class JobEvidence:
 
     @property
     def workers(self) -> list[TaskUsage]:
-        """Those that train; a chief is one of them."""
+        """The tasks that train; a chief is one of them."""
         return [task for task in self.tasks if task.job in ("chief", "worker")]
 
     def host(self, name: str) -> HostUsage | None:
@@ -175,7 +175,7 @@ class PlacedPart:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the graph's variables are."""
+    """The ps of each variable of the graph."""
 
     source: str
     ps: int
@@ -184,14 +184,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class InputProbe:
-    """What reading the training data gives, without the job."""
+    """A measurement of reading the training data, without the job."""
 
     source: str
     mb_per_s: float
     open_ms: float
     """Median until a file's first byte is there."""
     needed_mb_per_s: float | None = None
-    """What one worker consumes, or would if it waited for nothing."""
+    """The input that one worker consumes, or would consume if it never waited."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Run:
-    """How fast a job was with so many workers, everything else equal."""
+    """The speed of a job with a given number of workers, everything else equal."""
 
     workers: int
     ps: int
@@ -257,7 +257,7 @@ class Finding:
     change: str
     """The one thing to do next."""
     is_risk: bool = False
-    """It costs nothing until something else goes wrong."""
+    """True if it costs nothing until something else goes wrong."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _TRAINING = ("chief", "worker")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the metrics do not say; by the names of hosts and tasks."""
+    """Facts that the metrics do not contain; by the names of hosts and tasks."""
 
     links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
     cpu_shares: Mapping[str, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Surroundings:
 def look(
     endpoints: Sequence[str], seconds: float, surroundings: Surroundings | None = None
 ) -> Evidence:
-    """What the metrics of all tasks say, read now and again `seconds` later.
+    """Evidence from the metrics of all tasks, read now and again `seconds` later.
 
     Raises:
         TensorwireError: an endpoint does not answer, or they are of several jobs.
@@ -97,7 +97,7 @@ def _check_one_job(endpoints: Sequence[str], metrics: Sequence[monitor.TaskMetri
 
 
 def _local_hosts(metrics: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
-    """Those of this machine, whose load is known."""
+    """The hosts that are this machine, whose load is known."""
     here = socket.gethostname()
     return {
         given.hosts.get(each.name, each.process.host)
@@ -140,7 +140,7 @@ def job_of(
 
 
 def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
-    """How the sessions of the tasks were opened."""
+    """The way in which the sessions of the tasks were opened."""
     return Sessions(
         source=source,
         without_device_filters=tuple(each.name for each in metrics if each.unfiltered_graphs),
@@ -148,7 +148,7 @@ def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions
 
 
 def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
-    """Where the variables are of the graphs that sessions of the tasks execute; None without."""
+    """The placement of variables in the graphs that sessions execute; None without such graphs."""
     ps = [each.name for each in metrics if each.name.startswith("ps:")]
     parts: dict[tuple[str, str], PlacedPart] = {}
     for variable in (each for task in metrics for each in task.variables):
@@ -196,7 +196,7 @@ def _task(
 
 
 def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Split | None:
-    """What a hook of the task says; None where it sampled no step in between."""
+    """The split that a hook of the task sampled; None if it sampled no step in between."""
     count = after.sampled - before.sampled
     if count <= 0:
         return None
@@ -210,14 +210,14 @@ def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Spl
 
 
 def _moved(metrics: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) -> float:
-    """From or to tasks of other hosts: what those of one host exchange does not pass its link."""
+    """Bytes exchanged with tasks of other hosts: traffic within a host does not use its link."""
     here = host_of[metrics.name]
     peers = [peer for peer in metrics.peers if host_of.get(short_name(peer.peer)) != here]
     return float(sum(getattr(peer, name) for peer in peers))
 
 
 def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[Flow]:
-    """What came in between, the heaviest first."""
+    """The tensors received between two looks, the heaviest first."""
     earlier = {(t.peer, t.name): t for t in before.tensors if t.direction == monitor.IN}
     flows = []
     for now in after.tensors:
@@ -240,7 +240,7 @@ def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[F
 
 
 def _steps(received: Sequence[Flow]) -> float | None:
-    """How often a worker asked the ps for the same tensor; nearly all cross once a step."""
+    """The number of steps, as the most frequent count of a tensor; nearly all cross once a step."""
     often = [flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name]
     return float(statistics.median(often)) if often else None
 
@@ -259,7 +259,7 @@ def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
 
 
 def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
-    """None where the ps receive nothing from this worker."""
+    """The split of a step by a worker's waits; None if the ps receive nothing from this worker."""
     assert worker.steps is not None
     step_s = worker.seconds / worker.steps
     gradients = [flow for task in ps for flow in task.received if flow.peer == worker.task]

@@ -1,4 +1,4 @@
-"""What several rules ask of a job's figures."""
+"""Metrics of a job that several rules use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ps_bytes(job: JobEvidence) -> dict[str, float]:
 
 
 def flows_of(job: JobEvidence, ps: str) -> tuple[list[Flow], list[Flow]]:
-    """What the workers read from a ps, and what they sent to it; a name once for each worker."""
+    """The tensors that workers read from a ps and sent to it; one name per worker."""
     read = [flow for worker in job.workers for flow in worker.received if flow.peer == ps]
     sent = [flow for task in job.ps if task.task == ps for flow in task.received]
     return read, sent

@@ -32,7 +32,7 @@ _TENSORS = transfer.TransferPlan(20.0, 12, _ROUNDS, PROTOCOLS, Setting(transport
 _APART = 100
 _GREETING = "doctor"
 STEPS = 4 * _ROUNDS
-"""How often a watcher is told that something was measured, about."""
+"""The approximate number of times that the watcher is advanced."""
 
 
 def measure(watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Layers:
@@ -55,7 +55,7 @@ def measure(watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Layers:
 
 
 def measure_remote(target: Target, watcher: Watcher) -> Layers:
-    """From this host to the one where `serve` runs.
+    """Measures from this host to the one where `serve` runs.
 
     Raises:
         TensorwireError: it did not come in time, or an end failed.
@@ -103,7 +103,7 @@ def _part(addresses: Mapping[str, str], job: str, peer_timeout_s: float) -> Host
 def layers_of(
     records: Sequence[Record[Result]], source: str, link_mb_per_s: float | None = None
 ) -> Layers:
-    """What the records say of each layer; of several sizes or streams the fastest one's rate."""
+    """The rate of each layer in the records; of several sizes or streams, the fastest."""
     rates: dict[tuple[str, str | None], float] = {}
     latencies: dict[str, float] = {}
     if link_mb_per_s is not None:

@@ -46,7 +46,7 @@ def read(path: Path) -> Evidence:
 
 
 def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
-    """How the job's speed changed with its workers, over several looks; None for one look."""
+    """The change of the job's speed with its workers, over several looks; None for one look."""
     runs = [
         Run(
             workers=len(job.workers),
@@ -76,7 +76,7 @@ def placement_of_document(document: Any, source: str) -> Placement:
 
 
 def placement_of_plan(plan: PlacementPlan, source: str) -> Placement:
-    """Where a strategy puts the variables of `source`."""
+    """The placement that a strategy gives the variables of `source`."""
     return Placement(
         source=f"{plan.strategy.replace('_', ' ')} of {source}",
         ps=plan.ps,

@@ -27,13 +27,13 @@ except ImportError as error:
     ) from error
 
 API_ERRORS = (ApiException, DynamicApiError)
-"""What the client raises for an answer that is no success; each has a `status`."""
+"""The client's exceptions for an answer other than success; each has a `status`."""
 
 TRANSPORT_ERROR = urllib3.exceptions.HTTPError
-"""What it raises where there is no answer."""
+"""The client's exception for no answer."""
 
 TIMEOUT_S = (5.0, 30.0)
-"""To connect, and for the next bytes of an answer."""
+"""Timeouts for connecting, and for the next bytes of an answer."""
 
 # Too many requests, and what a server says that is about to come back.
 _TRY_AGAIN = (429, 500, 502, 503, 504)
@@ -119,7 +119,7 @@ class Connection:
 
 
 def explain(error: ApiException | DynamicApiError, namespace: str) -> str:
-    """What an answer other than success means, and what to do, in a line."""
+    """Explains an answer other than success, and says what to do, in one line."""
     status, said = int(error.status or 0), _message(error)
     if status == 401:
         return (

@@ -17,9 +17,9 @@ from tensorwire.k8s import layout as layouts
 from tensorwire.k8s.layout import Group
 
 CONFIG_FOLDER = "/etc/tensorwire"
-"""Where a container finds the files of the job's ConfigMap."""
+"""The folder in a container with the files of the job's ConfigMap."""
 TOKEN_FOLDER = "/etc/tensorwire-token"
-"""Where it finds the file `token` of the job's Secret."""
+"""The folder in a container with the file `token` of the job's Secret."""
 
 FORMATS = ("plain", "jobset")
 SCHEDULINGS = ("affinity", "labels")
@@ -28,7 +28,7 @@ ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
     "estimator": ("chief", "worker"),
     "strategy": ("chief",),
 }
-"""By the API that the script uses: the roles whose end is the job's end. All others serve them."""
+"""Roles whose end is the job's end, by the API that the script uses. All other roles serve them."""
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40  # what is appended to it for a pod must leave a host name of 63 characters
@@ -46,7 +46,7 @@ _MEMORY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?")
 
 @dataclass(frozen=True)
 class Resources:
-    """What a task may use: CPU as "2" or "300m", memory as "4Gi". Requests equal limits."""
+    """Limits of a task: CPU as "2" or "300m", memory as "4Gi". Requests equal limits."""
 
     cpu: str
     memory: str
@@ -71,7 +71,7 @@ class Script:
     """The training script: a file of the image, or one that travels with the job."""
 
     path: str
-    """In the container."""
+    """Path in the container."""
     text: str | None = None
 
     @property
@@ -117,10 +117,10 @@ class Job:
     """The script's; {task_index} and the like are filled in, see `command`."""
     wanted_workers_per_node: int | None = None
     namespace: str | None = None
-    """None is the one that the user's kubeconfig names."""
+    """None: the namespace that the user's kubeconfig names."""
     case: str | None = None
     scheduling: str = "affinity"
-    """How pods find their nodes."""
+    """The way in which pods find their nodes."""
     format: str = "plain"
     api: str = "server"
     protocol: str = "grpc++"
@@ -132,13 +132,13 @@ class Job:
     grpc_port: int = 2222
     metrics_port: int = 9100
     retries: int = 3
-    """How often a worker is started again before the job has failed."""
+    """The number of restarts of a worker before the job has failed."""
     environment: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
-    """Where a PersistentVolumeClaim is mounted, by its name."""
+    """Mount paths of PersistentVolumeClaims, by the claim's name."""
     pull_secret: str | None = None
     service_account: str | None = None
-    """One that may list Jobs; None lets the job bring its own."""
+    """A service account that may list Jobs; None: the job brings its own."""
     token: str | None = field(default=None, repr=False)
     """The job token, for a Secret that the job brings."""
     own_token_secret: str | None = None
@@ -179,7 +179,7 @@ class Job:
 
     @property
     def token_base64(self) -> str:
-        """As a Secret has it."""
+        """The token in base64, the encoding of a Secret."""
         return base64.b64encode((self.token or "").encode()).decode()
 
     @cached_property
@@ -194,13 +194,13 @@ class Job:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Those that serve before those that decide, so that what is needed first starts first."""
+        """All groups, in starting order: roles that serve before those that decide."""
         chief = layouts.split("chief", 1 if self.api != "server" else 0, 1)
         workers = layouts.split("worker", self.workers, self.workers_per_node)
         return (*layouts.split("ps", self.ps, 1), *workers, *chief)
 
     def decides(self, group: Group) -> bool:
-        """Whether the job goes on until this group has ended."""
+        """True if the job goes on until this group has ended."""
         return group.role in ROLES_THAT_DECIDE[self.api]
 
     @property
@@ -260,7 +260,7 @@ class Job:
 
     @property
     def cluster_json(self) -> str:
-        """What TF_CONFIG has under "cluster"."""
+        """The value of "cluster" in TF_CONFIG."""
         return json.dumps({role: list(hosts) for role, hosts in self.cluster.jobs.items()})
 
     @property

@@ -30,7 +30,7 @@ _APPEARANCE_S = 900.0
 
 
 class Deciders:
-    """What is known of the Jobs whose end is the job's end."""
+    """The state of the Jobs whose end is the job's end."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -41,7 +41,7 @@ class Deciders:
         return bool(self._seen)
 
     def need_us(self, jobs: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether any of them still runs or is yet to come, from what the API server lists now.
+        """True if any of them still runs or is yet to come, by the API server's current list.
 
         One that was there and is gone was deleted: it needs nobody. One that failed ends the job.
         """

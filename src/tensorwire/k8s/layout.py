@@ -41,7 +41,7 @@ def split(role: str, tasks: int, per_node: int) -> tuple[Group, ...]:
 
 
 def workers_per_node(layout: str, workers: int, ps: int, wanted: int | None) -> int:
-    """How many workers share a node; UsageError where the layout cannot be had with that."""
+    """The number of workers that share a node; UsageError if the layout does not allow it."""
     per_node = wanted or (-(-workers // ps) if layout == COLOCATED else min(10, workers))
     servers = -(-workers // per_node)
     if layout == COLOCATED and servers != ps:
@@ -157,7 +157,7 @@ def _one_line(error: Exception) -> str:
 
 
 Labels = Mapping[str, str | None]
-"""None takes a label away."""
+"""Labels of a node; the value None removes a label."""
 
 _ALL = (SCENARIO_LABEL, CASE_LABEL, INDEX_LABEL, TYPE_LABEL)
 
@@ -165,7 +165,7 @@ _ALL = (SCENARIO_LABEL, CASE_LABEL, INDEX_LABEL, TYPE_LABEL)
 def plan(
     case: JobCase, layout: str, nodes: Sequence[str], *, remove: bool = False
 ) -> dict[str, Labels]:
-    """Which node gets which labels; those of another case that a node may have go.
+    """The labels to set on each node, and to remove from nodes of another case.
 
     Raises:
         UsageError: there are too few nodes, or one is named twice.

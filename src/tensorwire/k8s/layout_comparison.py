@@ -40,30 +40,30 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class LayoutComparison:
-    """What to compare."""
+    """The plan of a comparison of layouts."""
 
     case: JobCase
     job: Job
-    """What all sides have in common; layout and placement are theirs."""
+    """The job; each side sets its layout and its placement."""
     placements: Sequence[str] = ("round_robin",)
     rounds: int = 1
     seconds: float = 20.0
-    """How long each job is looked at, once it trains."""
+    """The time for which each training job is observed."""
     up_within_s: float = 900.0
-    """How long the tasks of a job may take until each of them trains."""
+    """The deadline for each task of a job to start training."""
 
     @property
     def blocks(self) -> int:
-        """How often `run` advances its watcher."""
+        """The number of times that `run` advances its watcher."""
         return len(self.arrangements) * self.rounds
 
     @property
     def arrangements(self) -> list[tuple[str, str]]:
-        """What is compared: a layout with a placement of variables."""
+        """The sides of the comparison: pairs of a layout and a placement of variables."""
         return [(layout, placement) for placement in self.placements for layout in LAYOUTS]
 
     def side_name(self, layout: str, placement: str) -> str:
-        """As tables and ratios call it."""
+        """The name of a side in tables and ratios."""
         return layout if len(self.placements) == 1 else f"{layout} {placement}"
 
 
@@ -74,10 +74,10 @@ def hot_model() -> Script:
 
 
 def workers_per_node(case: JobCase, workers: int | None) -> int:
-    """As many as leave the case its number of servers, where fewer workers are run.
+    """The number of workers per node that keeps the case's number of servers with fewer workers.
 
     Raises:
-        UsageError: they are more than the case has, or its servers cannot share them out.
+        UsageError: the case has fewer workers, or its servers cannot share them out.
     """
     if workers is None:
         return case.workers_per_node
@@ -95,7 +95,7 @@ def workers_per_node(case: JobCase, workers: int | None) -> int:
 
 @dataclass(frozen=True)
 class Look:
-    """One job, watched while it trained."""
+    """The observation of one training job."""
 
     steps_per_s: float
     loads: Sequence[TaskLoad]
@@ -228,7 +228,7 @@ def _let_go_on(running: RunningJob, seconds: float) -> None:
 
 
 def _trains(task: TaskMetrics, job: Job) -> bool:
-    """Whether a task is one of those that train, and has taken its first steps."""
+    """True if the task trains, and has taken its first steps."""
     if task.name.partition(":")[0] not in _training_roles(job):
         return False
     from_ps = (
@@ -250,7 +250,7 @@ def look_at(
     node_of: Mapping[str, str],
     stage: Stage,
 ) -> Look:
-    """What two looks at all tasks of a job say of it."""
+    """An observation made of two looks at all tasks of a job."""
     nodes = sorted(set(node_of.values()))
     link = stage.link_mb_per_s
     given = look.Surroundings(

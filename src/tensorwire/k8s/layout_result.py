@@ -1,4 +1,4 @@
-"""What `k8s compare` found of one layout, and how it is shown."""
+"""The result of `k8s compare` for one layout, and how it is shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorwire.units import number
 
 @dataclass(frozen=True)
 class TaskLoad:
-    """What one task of a job used while it trained."""
+    """The resources that one task of a job used while it trained."""
 
     task: str
     """"ps:0"."""
@@ -22,7 +22,7 @@ class TaskLoad:
     cores: float
     """CPU seconds a second."""
     cpu_limit: float
-    """What its pod may use."""
+    """The CPU limit of the task's pod."""
     memory_mb: float
     """Resident, of 10^6 bytes, at the end."""
     in_mb_per_s: float
@@ -55,12 +55,12 @@ class LayoutResult(Result):
     protocol: str
     case: str
     case_workers: int
-    """What the case says; `workers` of them were run."""
+    """The number of workers in the case; `workers` of them were run."""
     workers: int
     ps: int
     nodes: int
     seconds: float
-    """How long each job was looked at."""
+    """The time for which each job was observed."""
     steps_per_s: float
     """Rate of all workers together; the median over the rounds."""
     between_nodes_mb_per_s: float
@@ -68,7 +68,7 @@ class LayoutResult(Result):
     middle."""
     tasks: tuple[TaskLoad, ...]
     step: str | None
-    """Where the time of a worker's step goes, in words; None where that is not known."""
+    """The parts of a worker's step, in words; None if they are not known."""
     verdicts: tuple[Verdict, ...]
     """The costliest first."""
 

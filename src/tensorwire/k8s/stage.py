@@ -1,4 +1,4 @@
-"""Where `tensorwire k8s compare` runs its jobs: the interface, and a lab; see also `in_cluster`."""
+"""The place where `tensorwire k8s compare` runs jobs: the interface, and a lab."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RunningJob(ABC):
 
     @abstractmethod
     def metrics(self) -> list[TaskMetrics]:
-        """What the tasks serve that serve their metrics now."""
+        """Metrics of the tasks that serve metrics now."""
 
     @abstractmethod
     def troubles(self) -> str:
-        """What holds tasks up, for an error; empty where nothing is known."""
+        """The reasons why tasks do not start, for an error; empty if none is known."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class RunningJob(ABC):
 
 
 class Stage(ABC):
-    """Where jobs run."""
+    """A place where jobs run."""
 
     @abstractmethod
     def run(self, job: Job) -> AbstractContextManager[RunningJob]:
@@ -58,17 +58,17 @@ class Stage(ABC):
     @property
     @abstractmethod
     def link_mb_per_s(self) -> float | None:
-        """What a node's link carries in each direction, where that is known."""
+        """The capacity of a node's link in each direction; None if unknown."""
 
     @property
     @abstractmethod
     def cores_of_node(self) -> int | None:
-        """Where that is known."""
+        """The number of cores of a node; None if unknown."""
 
     @property
     @abstractmethod
     def tensorflow(self) -> str | None:
-        """Its version, where that is known."""
+        """The version of TensorFlow; None if unknown."""
 
     @property
     @abstractmethod
@@ -77,7 +77,7 @@ class Stage(ABC):
 
 
 def ended_early(task: str) -> TensorwireError:
-    """What `go_on` raises where training has ended."""
+    """The error of `go_on` for training that has ended."""
     return TensorwireError(
         f"{task} has ended before its metrics were read: let the script train longer, or look at "
         "it for fewer --seconds"

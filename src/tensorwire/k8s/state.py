@@ -1,4 +1,4 @@
-"""How a job is doing: pure functions from what the API server lists to tasks, troubles, an end."""
+"""The state of a job: pure functions from the API server's lists to tasks, troubles and an end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class JobState:
 
     @property
     def is_up(self) -> bool:
-        """Whether every task serves or has done its work."""
+        """True if every task serves or has done its work."""
         return bool(self.tasks) and self.count("ready", SUCCEEDED) == len(self.tasks)
 
     @property
@@ -216,7 +216,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """What the ps of a job say about its progress; counts from their start."""
+    """The progress of a job as its ps report it, counted from their start."""
 
     at_s: float
     steps: int
@@ -241,7 +241,7 @@ class Progress:
 
     @staticmethod
     def between(before: JobMetrics, after: JobMetrics) -> Progress | None:
-        """None where a ps started again between them, or no time passed."""
+        """The progress between two readings; None if a ps restarted, or no time passed."""
         elapsed_s = after.at_s - before.at_s
         if elapsed_s <= 0 or after.steps < before.steps or after.bytes < before.bytes:
             return None

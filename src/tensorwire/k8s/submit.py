@@ -39,7 +39,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Change:
-    """What applying a manifest does, or did, to the cluster."""
+    """The effect of applying a manifest on the cluster, planned or done."""
 
     kind: str
     name: str
@@ -75,7 +75,7 @@ def with_kept_token(connection: Connection, job: Job) -> Job:
 
 
 def preview(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:
-    """What `submit` would do. The API server checks everything, and keeps nothing.
+    """Dry run of `submit`. The API server checks everything, and stores nothing.
 
     Raises:
         TensorwireError: the cluster would refuse; says what to do.

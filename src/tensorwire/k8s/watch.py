@@ -98,7 +98,7 @@ def wait(
 
 
 def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
-    """What the job's ps serve, through the API server; None where that is not to be had."""
+    """Metrics of the job's ps, read through the API server; None if they cannot be read."""
     steps, moved, heard = 0, 0, False
     for task in state.tasks:
         if task.role != "ps" or task.phase != "ready":
@@ -112,7 +112,7 @@ def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
 
 
 def metrics_of(connection: Connection, task: TaskState) -> TaskMetrics | None:
-    """What a task serves, through the API server; None where that is not to be had."""
+    """Metrics of a task, read through the API server; None if they cannot be read."""
     if task.pod is None:
         return None
     try:
@@ -237,7 +237,7 @@ def _because(task: TaskState) -> str:
 
 
 def _is_jobset(connection: Connection, name: str) -> bool:
-    """Whether there is a JobSet of that name, whose controller is yet to make the Jobs."""
+    """True if there is a JobSet of that name, whose controller is yet to create the Jobs."""
     try:
         resource = connection.resource("jobset.x-k8s.io/v1alpha2", "JobSet")
     except TensorwireError:

@@ -65,7 +65,7 @@ def _claimed(path: Path) -> int:
 
 
 def paths(count: int) -> list[Path]:
-    """Where `count` groups of this process can be, if it may make any; none without a place."""
+    """Paths for `count` groups of this process; none if it may not create any."""
     own = uuid.uuid4().hex
     return [parent / f"{_PREFIX}{own}-{index}" for parent in _parents() for index in range(count)]
 

@@ -73,7 +73,7 @@ class Channel:
         self._buffer += data
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether `receive` has something to read, a message or the end, within `timeout_s`."""
+        """Waits until `receive` has a message, or the end, to read; False after `timeout_s`."""
         return bool(self._buffer or select.select([self._stdout], [], [], timeout_s)[0])
 
     def request(self, message: Message, timeout_s: float) -> Message:

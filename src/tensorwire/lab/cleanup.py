@@ -1,4 +1,4 @@
-"""How an owner leaves nothing behind: a cleanup process, a lock, and a sweep of leftovers."""
+"""Cleaning up after an owner that ends in any way: a process, a lock, and a sweep of leftovers."""
 
 from __future__ import annotations
 

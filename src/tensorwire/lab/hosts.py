@@ -47,7 +47,7 @@ class Relay(Protocol):
     """Carries every packet between a lab's hosts and its switch, in place of veth pairs."""
 
     def set(self, host: int, settings: HostSettings) -> None:
-        """From now on `settings` hold for the host, by its number, in both directions."""
+        """Changes the settings of a host, by its number, in both directions."""
 
 
 MakeRelay = Callable[[str, Sequence[str]], AbstractContextManager[Relay]]
@@ -57,7 +57,7 @@ interfaces, or raises NetworkUnavailable."""
 
 @dataclass(frozen=True)
 class Host:
-    """Where a task runs, and the address at which others find it."""
+    """A place for a task, and the address at which others find it."""
 
     address: str
     name: str = "localhost"
@@ -67,7 +67,7 @@ class Host:
     port: int | None = None
     """Port of its one task; None: any free port."""
     is_this_machine: bool = True
-    """Whether it has this machine's files; the hosts of a lab have."""
+    """True if it has this machine's files, as the hosts of a lab do."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` on this host."""
@@ -80,7 +80,7 @@ class Host:
         return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
 
     def inside(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns on this host's network, with the threads that it starts.
+        """Runs `work` on this host's network, with the threads that it starts; returns its result.
 
         Raises what `work` raises.
         """
@@ -155,12 +155,12 @@ class Lab(OwningContext):
 
     @property
     def has_network(self) -> bool:
-        """Whether the hosts have a network between them, and not only this machine's loopback."""
+        """True if a network connects the hosts, and not only this machine's loopback."""
         return self._switch is not None
 
     @property
     def settings(self) -> LabSettings:
-        """As they are now."""
+        """The current settings."""
         return LabSettings(tuple(self._settings), self._nodes)
 
     @property

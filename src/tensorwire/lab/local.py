@@ -56,7 +56,7 @@ class TaskProcess:
 
     @property
     def name(self) -> str:
-        """As TensorFlow writes it: "worker:0"."""
+        """The task's name in TensorFlow's form: "worker:0"."""
         return f"{self.job}:{self.index}"
 
     @property
@@ -75,7 +75,7 @@ class TaskProcess:
         return self.process.poll()
 
     def has_failed(self) -> bool:
-        """Whether the task ended with an error, and not because of `stop`."""
+        """True if the task ended with an error, and not because of `stop`."""
         return not self._stopped_on_purpose and self.poll() not in (None, 0)
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
@@ -199,25 +199,25 @@ class LocalCluster:
         return f"{host.address}:{self._lease.take() if host.port is None else host.port}"
 
     def host(self, job: str, index: int) -> Host:
-        """Where that task runs."""
+        """The host of a task."""
         hosts = self._hosts[job]
         return hosts[index % len(hosts)]
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether every task has this machine's files."""
+        """True if every task has this machine's files."""
         return all(host.is_this_machine for hosts in self._hosts.values() for host in hosts)
 
     @property
     def directory(self) -> Path:
-        """Where the logs are, and where tasks may put what shall go with the cluster."""
+        """The folder of the logs; tasks may put files there, which go with the cluster."""
         if self._directory is None:
             raise RuntimeError("LocalCluster is a context manager: use it in a with statement")
         return self._directory
 
     @property
     def temporary(self) -> Path:
-        """Where what goes with the cluster's tasks can be, and their temporary files are."""
+        """The folder for temporary files of the tasks, removed with the cluster."""
         return self.directory / "tmp"
 
     def start(
@@ -325,7 +325,7 @@ class LocalCluster:
             raise self.error_of(failed[0])
 
     def error_of(self, task: TaskProcess) -> TensorwireError:
-        """What to raise for a task that ended, or closed its channel, when it should not have."""
+        """The error for a task that ended, or closed its channel, when it should not have."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             task.process.wait(1.0)
         code = task.poll()

@@ -32,7 +32,7 @@ class Namespaces:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where another process finds them, the network's first."""
+        """Paths by which another process can enter the namespaces, the network's first."""
         return tuple(f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self.descriptors)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """What would end this process by an exception does so at the end of the block.
+    """Delays an exception that would end this process until the end of the block.
 
     For a moment only, around code that forks, or runs callbacks in which exceptions vanish.
     """

@@ -19,7 +19,7 @@ _LISTENING = "0A"  # in /proc/net/tcp
 
 
 def _is_free(port: int) -> bool:
-    """Whether a server could listen on `port` on every address of this machine."""
+    """True if a server could listen on `port` on every address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("", port))

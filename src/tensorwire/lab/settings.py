@@ -1,4 +1,4 @@
-"""How the hosts of a lab are: what `--lab hosts=2,rate=10gbit,delay=50us` says."""
+"""The settings of a lab's hosts, parsed from `--lab hosts=2,rate=10gbit,delay=50us`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LinkSettings:
     """A link to the bridge that joins all hosts. None: as fast as the machine."""
 
     rate_bits_per_s: float | None = None
-    """What the link carries in each direction."""
+    """The capacity of the link in each direction."""
     delay_s: float = 0.0
     """How much later arrives what is sent from behind it; a round trip has the delays of both
     ends."""
@@ -44,12 +44,12 @@ class LinkSettings:
 
 @dataclass(frozen=True)
 class HostSettings(LinkSettings):
-    """One host, and its own link."""
+    """The settings of one host and of its link."""
 
     cpus: float | None = None
     """CPU seconds a second that all tasks of the host together may use."""
     is_cut: bool = False
-    """Whether its link drops everything silently, as if a remote cable were pulled."""
+    """True if the link drops everything silently, as if a remote cable were pulled."""
     loss: float = 0.0
     """The share of packets that are lost, in each direction. This and `late` take a lab with a
     relay."""
@@ -91,7 +91,7 @@ class LabSettings:
         return LabSettings((settings,) * hosts)
 
     def document(self) -> dict[str, Any]:
-        """For a record: one value where all hosts have the same, else one for each."""
+        """The settings as JSON: one value if all hosts have the same, else one for each host."""
 
         def of_all(name: str, scale: float) -> Any:
             values = [

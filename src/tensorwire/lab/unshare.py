@@ -16,7 +16,7 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MNT_DETACH = 2
 KINDS = ("net", "uts", "mnt")
-"""What /proc/PID/ns calls the namespaces that are made, in the order to enter them."""
+"""The namespaces that are made, as /proc/PID/ns names them, in the order to enter them."""
 
 
 class _Kernel:

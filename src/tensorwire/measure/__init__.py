@@ -1,4 +1,4 @@
-"""How anything is measured: sides that take turns, their rounds and ratios, and the record of it.
+"""Measuring: sides that take turns, their rounds and ratios, and the record of the results.
 
 Nothing here knows a particular experiment.
 """

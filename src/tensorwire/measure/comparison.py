@@ -70,7 +70,7 @@ def doubt(ratio: Ratio) -> str:
 
 
 def noise_notes(noise: Noise | None) -> list[str]:
-    """What the machine's noise was, in a line."""
+    """The machine's noise, in a line."""
     if noise is None:
         return []
     scattered = ", ".join(f"{name} {share:.0%}" for name, share in noise.scatter.items())

@@ -33,7 +33,7 @@ def parse_protocols(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Setting:
-    """How the tasks of a protocol are set up.
+    """The settings of a protocol's tasks.
 
     `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT, `checksum` as
     TENSORWIRE_CHECKSUM.
@@ -61,12 +61,12 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """Its name in tables and ratios: "grpc++ fused"."""
+        """The name in tables and ratios: "grpc++ fused"."""
         return side_name(self.protocol, self.setting.tensor_fuse)
 
 
 def side_name(protocol: str, tensor_fuse: bool) -> str:
-    """What a side of a comparison is called: "grpc", "grpc++ fused"."""
+    """The name of a side of a comparison: "grpc", "grpc++ fused"."""
     return f"{protocol} fused" if tensor_fuse else protocol
 
 

@@ -27,21 +27,21 @@ SomeResult = TypeVar("SomeResult", bound=Result)
 
 @dataclass(frozen=True)
 class Case(Generic[What]):
-    """What all sides do in some rounds."""
+    """One case of an experiment, which all sides run in some rounds."""
 
     name: str
     what: What
     steps: Sequence[int | None]
-    """How many in each round; None: as many as the side found to fill a round in its warm-up."""
+    """The number of steps of each round; None: as many as fill a round, by the side's warm-up."""
 
 
 class Side(ABC, Generic[What, SomeResult]):
-    """One of the things that are compared. A context manager, which ends its processes."""
+    """One side of a comparison. A context manager, which ends its processes."""
 
     name: str
-    """Its name in tables and ratios."""
+    """The side's name in tables and ratios."""
     tensorflow: str | None = None
-    """Its version of TensorFlow, once it has started."""
+    """The side's version of TensorFlow, once it has started."""
 
     def __enter__(self) -> Any:
         """Starts what it needs, and does not wait for it."""
@@ -54,7 +54,7 @@ class Side(ABC, Generic[What, SomeResult]):
         """Returns when it can be measured."""
 
     def takes_part(self, what: What) -> bool:
-        """Whether it is measured in this case."""
+        """True if this side is measured in this case."""
         return True
 
     def warm_up(self, what: What) -> None:
@@ -68,7 +68,7 @@ class Side(ABC, Generic[What, SomeResult]):
         """Raises TensorwireError unless the steps did what they should have done."""
 
     def result(self, case: Case[What], rounds: Rounds) -> SomeResult | None:
-        """Its row of the record; None: it has none."""
+        """The side's row of the record; None: it has none."""
         return None
 
     def ceiling_mb_per_s(self, case: Case[What], rounds: Rounds) -> float | None:

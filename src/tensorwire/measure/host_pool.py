@@ -20,19 +20,19 @@ class HostPool:
     """This machine, or a lab that is up."""
 
     is_this_machine = True
-    """Whether all tasks have its files and its programs; in a lab they have."""
+    """True if all tasks have this machine's files and programs, as they do in a lab."""
 
     def __init__(self, lab: Lab | None = None) -> None:
         self._lab = lab
 
     @property
     def have_link(self) -> bool:
-        """Whether what goes from one end to the other goes over a link."""
+        """True if the traffic between the ends crosses a link."""
         return self._lab is not None and self._lab.has_network
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of these hosts, and the record does not say."""
+        """Facts about these hosts that people should know, and that the record does not contain."""
         return []
 
     @property

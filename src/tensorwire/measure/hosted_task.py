@@ -1,4 +1,4 @@
-"""What a task of an experiment is; `task_host` is the process that it runs in."""
+"""The interface of an experiment's task; it runs in the process of `task_host`."""
 
 from __future__ import annotations
 

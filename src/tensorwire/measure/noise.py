@@ -1,4 +1,4 @@
-"""What else the machine does while it measures."""
+"""The load of the machine by other programs during a measurement."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ class PeerGone(TensorwireError):
 
 @dataclass(frozen=True)
 class Hello:
-    """Who speaks. `part` is the task: "ps:0", "worker:0", "server", "client"."""
+    """The identity of the sender. `part` is the task: "ps:0", "worker:0", "server", "client"."""
 
     command: str
     part: str
     tensorflow: str | None = None
-    """None where the command has no use for TensorFlow."""
+    """The version of TensorFlow; None if the command does not use TensorFlow."""
     version: str = tensorwire.__version__
     host: str = dataclasses.field(default_factory=platform.node)
 
@@ -100,7 +100,7 @@ class Peer:
         self._stream.close()
 
     def fileno(self) -> int:
-        """For select: readable when `receive` has something, or the end, to read."""
+        """Descriptor for select: readable when `receive` has a message, or the end, to read."""
         return self._stream.fileno()
 
     @property
@@ -132,7 +132,7 @@ class Peer:
         return message
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether `receive` has something to read, a message or the end, within `timeout_s`."""
+        """Waits until `receive` has a message, or the end, to read; False after `timeout_s`."""
         return b"\n" in self._buffer or bool(select.select([self], [], [], timeout_s)[0])
 
     def _line(self, timeout_s: float, longest_bytes: int) -> bytes:
@@ -163,7 +163,7 @@ class Peer:
         self._stream.settimeout(None)
 
     def is_open(self) -> bool:
-        """Whether the other host still listens to what is sent; reads nothing."""
+        """True if the other host still listens; reads nothing."""
         try:
             return self._stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:

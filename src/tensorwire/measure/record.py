@@ -1,4 +1,4 @@
-"""What a benchmark found, as plain data, and the JSON that scripts read.
+"""The results of a benchmark as plain data, and the JSON that scripts read.
 
 The JSON is an interface: fields are added, never renamed. Sizes are in MB and GB of 10^6 and 10^9
 bytes.
@@ -46,7 +46,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class StepMs:
-    """How long a step took, in milliseconds, over every measured step."""
+    """Percentiles of the step time, in milliseconds, over every measured step."""
 
     p50: float
     p90: float
@@ -55,7 +55,7 @@ class StepMs:
 
 @dataclass(frozen=True)
 class LatencyUs:
-    """How long a request took, in microseconds, over every measured request."""
+    """Percentiles of the request time, in microseconds, over every measured request."""
 
     p50: float
     p99: float
@@ -66,7 +66,7 @@ class Metric:
     """The one number of a result by which several runs are compared."""
 
     of: str
-    """With all that makes it comparable: "one ps, 64 clients, 4096 bytes"."""
+    """The case with all that makes figures comparable: "one ps, 64 clients, 4096 bytes"."""
     side: str
     value: float
     unit: str
@@ -75,7 +75,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """What was measured of one side in one case. Each experiment derives a dataclass of its own.
+    """The result of one side in one case. Each experiment derives a dataclass of its own.
 
     A record of one of its `commands` is read as that class.
     """
@@ -91,7 +91,7 @@ class Result(ABC):
     @property
     @abstractmethod
     def metric(self) -> Metric:
-        """For tables of several runs."""
+        """The main figure, for tables of several runs."""
 
     @staticmethod
     @abstractmethod
@@ -100,7 +100,7 @@ class Result(ABC):
 
     @staticmethod
     def details(record: Record[Any]) -> Sequence[Section]:
-        """What a page has below the section."""
+        """Additional sections of a page, shown below the main section."""
         return ()
 
 
@@ -118,24 +118,24 @@ class LabDocument(TypedDict):
     delay_us: float | list[float | None] | None
     cpus: float | list[float | None] | None
     network: bool
-    """Whether there was a link."""
+    """True if there was a link."""
     notes: list[str]
-    """What was asked for and is not so."""
+    """Requirements that were not met."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast one side is as the other."""
+    """The speed of one side divided by the speed of another."""
 
     value: float
     """Ratio of the medians over the rounds; above 1: the first is faster."""
     interval: tuple[float, float] | None = None
-    """Where it would be found in 95 of 100 such measurements; None: one round cannot say."""
+    """The 95 % confidence interval; None: one round does not give one."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What else the machine did during a measurement, and how much the rounds differ."""
+    """The load by other programs during a measurement, and the scatter of the rounds."""
 
     load_start: float
     """Load average of the minute before: the work of others."""
@@ -144,7 +144,7 @@ class Noise:
     steal: float
     """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to others."""
     scatter: Mapping[str, float]
-    """For each side, the quartile distance of its rounds over their median."""
+    """The interquartile range of the rounds divided by their median, for each side."""
 
 
 def _now() -> str:
@@ -165,7 +165,7 @@ class Record(Generic[Result_co]):
 
     command: str
     tensorflow: str | None
-    """Its version; None where it takes no part."""
+    """The version of TensorFlow; None if it takes no part."""
     results: Sequence[Result_co]
     ratios: Mapping[str, Ratio]
     version: str = field(default_factory=lambda: tensorwire.__version__)
@@ -173,12 +173,12 @@ class Record(Generic[Result_co]):
     ceilings: Mapping[str, float] = field(default_factory=dict)
     noise: Noise | None = None
     lab: LabDocument | None = None
-    """None outside a lab."""
+    """The settings of the lab; None outside a lab."""
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
 
     def document(self) -> dict[str, Any]:
-        """What its JSON says, in the order in which people read it."""
+        """The record as JSON, in the order in which people read it."""
         document: dict[str, Any] = {
             "command": self.command,
             "version": self.version,
@@ -257,7 +257,7 @@ class Record(Generic[Result_co]):
 
 
 def not_a_record(error: Exception) -> TensorwireError:
-    """What to raise where a text is no record because of `error`."""
+    """The error for a text that is no record because of `error`."""
     return TensorwireError(f"this is no record of a benchmark: {error!r}")
 
 

@@ -52,7 +52,7 @@ _ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
 
 @dataclass(frozen=True)
 class HostRole:
-    """What this host does in an experiment on several."""
+    """The role of this host in an experiment on several hosts."""
 
     command: str
     hosts: Mapping[str, Sequence[str]]
@@ -63,7 +63,7 @@ class HostRole:
 
     @property
     def leads(self) -> bool:
-        """Whether this host measures: the first worker's does."""
+        """True if this host measures: the host of the first worker does."""
         return (self.job, self.index) == _LEADER
 
     @property
@@ -179,7 +179,7 @@ class _Started:
 
 @dataclass
 class _Session:
-    """What the leader of one measurement asked for."""
+    """The state of one measurement, as its leader requested it."""
 
     leader: Peer
     name: str

@@ -1,4 +1,4 @@
-"""What a report is made of: plain data that the terminal and the page both show."""
+"""The parts of a report: plain data that the terminal and the page both show."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure of `Bars`; `low` and `high` are the ends of a line over it."""
+    """One bar of `Bars`; `low` and `high` are the ends of the error line."""
 
     label: str
     value: float
     series: str
-    """What decides its colour: the name of a side, so that it is the same in every chart."""
+    """The key of the colour: the side's name, so that a side has one colour in every chart."""
     low: float | None = None
     high: float | None = None
     more: str = ""
-    """What stands after its figure."""
+    """Text after the figure."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class WaterfallStage:
-    """One figure of a `Waterfall`: what is left of `before` at this stage; the rest is lost."""
+    """One stage of a `Waterfall`: the part of `before` that is left at this stage."""
 
     label: str
     value: float
@@ -58,7 +58,7 @@ class WaterfallStage:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """What is left from stage to stage, and what each stage loses."""
+    """A chart of what is left from stage to stage, and what each stage loses."""
 
     title: str
     unit: str
@@ -83,7 +83,7 @@ class Lines:
     lines: Sequence[Line]
     caption: str = ""
     over: str = "bytes"
-    """What x counts: "bytes", "workers"."""
+    """The unit of x: "bytes", "workers"."""
 
 
 Chart = Bars | Waterfall | Lines
@@ -98,11 +98,11 @@ class Section:
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
-    """What a reader must know before believing the figures."""
+    """Caveats that a reader must know before believing the figures."""
     warnings: Sequence[str] = ()
     """Why some of them should not be believed."""
     is_detail: bool = False
-    """On a page it is folded."""
+    """True if a page shows the section folded."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Report:
 
     title: str
     facts: Sequence[str]
-    """Where and with what it was measured."""
+    """The place and the tools of the measurement."""
     sections: Sequence[Section]
     headlines: Sequence[str] = ()
-    """What was found, the most important first."""
+    """The findings, the most important first."""

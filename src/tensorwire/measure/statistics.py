@@ -51,7 +51,7 @@ def typical_s(rounds: Rounds) -> float:
 
 
 def speedup(first: Rounds, second: Rounds) -> Ratio:
-    """How many times as fast as a step of `second` a step of `first` is.
+    """The speed of `first` divided by the speed of `second`, with its interval.
 
     The two measurements have as many rounds each, taken in turns.
 
@@ -88,6 +88,6 @@ def scatter(rounds: Rounds) -> float:
 
 
 def split(iters: int, rounds: int) -> list[int]:
-    """How many of `iters` steps each round gets: as even as can be, no round without one."""
+    """Splits `iters` steps over rounds as evenly as possible, at least one for each."""
     rounds = max(1, min(rounds, iters))
     return [iters // rounds + (index < iters % rounds) for index in range(rounds)]

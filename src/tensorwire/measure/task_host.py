@@ -56,7 +56,7 @@ def answers(task: HostedTask, message: Message) -> Iterator[Message]:
 
 
 def first_line(error: Any) -> str:
-    """What a user needs of an error of TensorFlow's."""
+    """The part of a TensorFlow error that helps a user: its first line."""
     # A session puts the lines of the script that made the node before it; under that is the error
     # as the runtime gave it.
     while hasattr(error.__context__, "message"):

@@ -21,10 +21,10 @@ REQUEST_TIMEOUT_S = 120.0
 
 
 class Watcher(Protocol):
-    """Who wants to know how far a measurement is."""
+    """Receives the progress of a measurement."""
 
     def activity(self, text: str) -> None:
-        """What happens from now on."""
+        """Called with the activity that begins now."""
 
     def advance(self, count: int = 1) -> None:
         """`count` rounds are done."""
@@ -135,5 +135,5 @@ class TaskProcesses(OwningContext):
         return ask(self._cluster, self._processes[job], message, timeout_s)
 
     def address(self, job: str) -> str:
-        """Where the job's task serves, or may."""
+        """The address at which the job's task serves, or may serve."""
         return self._processes[job].address

@@ -1,4 +1,4 @@
-"""Where the time of one step went: input, own compute, a ps's compute, the wire, and the rest.
+"""The parts of one step's time: input, own compute, a ps's compute, the wire, and the rest.
 
 The step's own trace says when this task computed and when it waited for input; what is left of the
 step is waiting. How long tensors from other tasks were waited for, and how much of that was the
@@ -33,7 +33,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class Waits:
-    """What Recvs of this process waited, from its beginning on; see `TaskMetrics`."""
+    """Waiting times of this process's Recvs since its start; see `TaskMetrics`."""
 
     not_ready_us: int
     wire_us: int
@@ -161,4 +161,4 @@ class _Totals:
 
 
 TOTALS = _Totals()
-"""What the endpoint serves of them."""
+"""The totals of all sampled steps, which the endpoint serves."""

@@ -67,7 +67,7 @@ Source = Callable[[], TaskMetrics]
 
 
 def source(stats: Callable[[], Mapping[str, Any]]) -> Source:
-    """What reads this process's metrics; `stats` is `tensorwire.tf.stats`."""
+    """A reader of this process's metrics; `stats` is `tensorwire.tf.stats`."""
     process = psutil.Process()
 
     def collect() -> TaskMetrics:

@@ -34,7 +34,7 @@ _log = logging.getLogger("tensorwire")
 
 
 class Endpoint:
-    """What `serve` started."""
+    """The endpoint that `serve` started."""
 
     def __init__(self, server: socketserver.BaseServer, address: str) -> None:
         self.address = address
@@ -84,7 +84,7 @@ def serve(
 def start_from_environment(
     stats: Callable[[], Mapping[str, Any]], await_task: Callable[[], None]
 ) -> None:
-    """Where the environment asks for an endpoint, opens and announces it once there is a task.
+    """Opens and announces an endpoint once there is a task, if the environment asks for one.
 
     Args:
         stats: `tensorwire.tf.stats`.

@@ -1,4 +1,4 @@
-"""What network interfaces move: bytes a second in and out, and how much of their speed that is."""
+"""The traffic of network interfaces: bytes a second in and out, and the share of their speed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Watch:
             self._last = now
 
     def averages(self) -> list[NicRate]:
-        """What each interface moved since the beginning."""
+        """The mean rates of each interface since the beginning."""
         return self._rates(self._begun, self._look())
 
     def _rates(

@@ -34,7 +34,7 @@ class Announcement:
 
 
 def folder() -> Path:
-    """Where announcements are; it need not be there."""
+    """The folder of announcements; it need not exist."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
@@ -111,7 +111,7 @@ TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class Fetched:
-    """What came of asking one endpoint: metrics, or why there are none."""
+    """The result of asking one endpoint: metrics, or the reason why there are none."""
 
     address: str
     metrics: TaskMetrics | None
@@ -183,19 +183,19 @@ class ObservedJob:
         self._last: list[TaskMetrics] = []
 
     def addresses(self) -> list[str]:
-        """Where tasks are asked now; those that announce themselves come and go."""
+        """Addresses of the endpoints to ask now; tasks that announce themselves come and go."""
         if self._named is not None:
             return self._named
         return [found.address for found in discover()]
 
     def metrics(self) -> tuple[list[TaskMetrics], dict[str, str]]:
-        """What each task counted so far, and of those that do not say it, why."""
+        """The metrics of each task, and the reasons for those that are missing."""
         answers = fetch_all(self.addresses())
         metrics = [answer.metrics for answer in answers if answer.metrics is not None]
         return metrics, {a.address: a.error for a in answers if a.metrics is None}
 
     def look(self) -> JobRates:
-        """What tasks did since the last look; the first one has seen nothing yet."""
+        """The rates of all tasks since the last look; the first look has none."""
         now, unreachable = self.metrics()
         rates = job_rates(self._last, now, unreachable)
         self._last = now

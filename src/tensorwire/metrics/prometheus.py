@@ -30,7 +30,7 @@ class MetricsCollector(Collector):
 
 
 def exposition(source: Source) -> bytes:
-    """What a scrape gets, as CONTENT_TYPE: the task's metrics and its process's."""
+    """The answer to a scrape, as CONTENT_TYPE: the task's metrics and its process's."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(MetricsCollector(source))

@@ -1,4 +1,4 @@
-"""From two looks at a job to what its tasks did in between, and how evenly."""
+"""Rates of a job's tasks, and their evenness, from two looks at the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HotTensor:
 
 @dataclass(frozen=True)
 class TaskRates:
-    """One task over one interval. A second is one of the task's host."""
+    """Rates of one task over one interval. A second is one of the task's host."""
 
     task: str
     """ "ps:0"."""
@@ -76,20 +76,20 @@ class Imbalance:
 
     task: str
     cluster: str
-    """As in `TaskRates`."""
+    """The cluster, as in `TaskRates`."""
     what: str
     """ "bytes" or "CPU"."""
     over_mean: float
-    """What the task has, over the mean of its job."""
+    """The task's rate divided by the mean of its job."""
     share: float
     """Share of the job's total, 0 to 1."""
     hot: HotTensor | None
-    """For "bytes": the tensor that it moves most."""
+    """The tensor with the most bytes; for the metric "bytes" only."""
 
 
 @dataclass(frozen=True)
 class JobRates:
-    """What one look at a job shows."""
+    """The rates of a job's tasks at one look."""
 
     tasks: tuple[TaskRates, ...]
     imbalances: tuple[Imbalance, ...]
@@ -151,7 +151,7 @@ def job_rates(
     now: Iterable[TaskMetrics],
     unreachable: Mapping[str, str] | None = None,
 ) -> JobRates:
-    """What all tasks did between two looks; a task that came in between is left to the next one."""
+    """The rates of all tasks between two looks; a new task is left to the next look."""
     known = {(each.process.host, each.process.pid): each for each in before}
     tasks = []
     for cluster, members in by_cluster(now).items():
@@ -221,7 +221,7 @@ def _hottest(
     seconds: float,
     variables: Mapping[str, str],
 ) -> HotTensor | None:
-    """By variable or name, over all peers and both directions."""
+    """The variable or tensor with the most bytes, over all peers and both directions."""
     earlier = {(t.task, t.peer, t.direction, t.name): t.bytes for t in before}
     moved: dict[str, int] = defaultdict(int)
     total = 0

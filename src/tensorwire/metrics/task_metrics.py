@@ -25,7 +25,7 @@ class PeerTraffic:
     """Between a task and one peer; `tx` is what the task sent, `rx` what it received."""
 
     task: str
-    """In TensorFlow's form, as every name of a task here: "/job:ps/replica:0/task:0"."""
+    """In TensorFlow's long form, like all names here: "/job:ps/replica:0/task:0"."""
     peer: str
     tx_bytes: int
     """Over sockets. `lent_bytes` are on top."""
@@ -44,9 +44,9 @@ class PeerTraffic:
     tx_tensor_bytes: int
     rx_tensor_bytes: int
     not_ready_us: int
-    """What Recvs of the task waited for because the peer had not made the tensor yet, summed."""
+    """The sum of the times for which Recvs waited because the peer had not made the tensor yet."""
     wire_us: int
-    """What they waited for a tensor that was made, summed."""
+    """The sum of the times for which Recvs waited for a tensor that was made."""
     damaged_frames: int = 0
     """Frames from the peer with a wrong checksum."""
 
@@ -61,7 +61,7 @@ class PeerTraffic:
 
 @dataclass(frozen=True)
 class TensorMetrics:
-    """One tensor of the graph, in one direction between a task and a peer."""
+    """Metrics of one tensor of the graph, in one direction between a task and a peer."""
 
     task: str
     peer: str
@@ -85,11 +85,11 @@ class VariableMetrics:
 
     name: str
     task: str
-    """Where it is."""
+    """The task that holds the variable."""
     bytes: int
     """0 where its shape is not known."""
     tensor: str
-    """Its name in `TensorFigures`; "" where none crosses."""
+    """The name of its tensor in `TensorFigures`; "" if none crosses."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PoolMetrics:
 
     used_bytes: int = 0
     kept_bytes: int = 0
-    """Not used, and not given back to the system yet."""
+    """Memory that is not used, and not given back to the system yet."""
     hits: int = 0
     """Blocks that were used again."""
     misses: int = 0
@@ -163,7 +163,7 @@ class TaskMetrics:
     recv_tensors: int
     """Tensors wanted from other tasks."""
     pushed_tensors: int
-    """Those of them that arrived as pushes."""
+    """The received tensors that arrived as pushes."""
     served_tensors: int
     """Requests for a tensor that this task answered."""
     run_graphs: int
@@ -183,11 +183,11 @@ class TaskMetrics:
     session_graphs: int = 0
     """Graphs that sessions of this task execute."""
     unfiltered_graphs: int = 0
-    """Those of them whose session has the devices of other workers: no device_filters."""
+    """The graphs whose session has the devices of other workers: no device_filters."""
     variables: tuple[VariableMetrics, ...] = ()
     """Variables of those graphs."""
     steps: StepTotals = StepTotals()
-    """None is sampled where no hook, callback or timer does it."""
+    """Sampled steps; there are none without a hook, a callback or a timer."""
 
     @property
     def name(self) -> str:
@@ -202,7 +202,7 @@ class TaskMetrics:
 
     @property
     def requests(self) -> int:
-        """What other tasks had from this one: tensors, parts of steps, operations."""
+        """The requests of other tasks: for tensors, parts of steps, operations."""
         return sum(peer.tx_tensors for peer in self.peers) + self.run_graphs + self.eager_calls
 
     def to_json(self) -> dict[str, Any]:

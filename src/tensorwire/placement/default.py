@@ -22,7 +22,7 @@ _MOST_BYTES = 120_000  # the kernel takes no string of the environment over 128 
 
 
 def encode(variables: Sequence[Variable], traffic: Traffic | None) -> str:
-    """For the environment; without variables it means greedy placement by bytes.
+    """Encodes a placement for the environment; no variables means greedy placement by bytes.
 
     Raises:
         TensorwireError: there are too many of them.

@@ -13,7 +13,7 @@ from tensorwire.placement.plan import PlacementPlan
 
 
 class RoundRobinStrategy:
-    """One ps after the other: what TensorFlow does when it is told nothing."""
+    """Places one ps after the other, as TensorFlow does by default."""
 
     def __init__(self, num_tasks: int) -> None:
         self._tasks = _at_least_one(num_tasks)

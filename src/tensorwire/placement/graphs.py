@@ -101,7 +101,7 @@ _VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 
 
 def variables_of(graph_def: Any, splittable: Collection[str] | None = None) -> list[Variable]:
-    """What ``replica_device_setter`` would be asked about, in that order.
+    """The variables that ``replica_device_setter`` would be asked about, in that order.
 
     Slots, and all that is colocated with a variable, count as bytes of that variable. Tables and
     the like weigh nothing, but take their turn. `splittable`: the names of variables that can be
@@ -206,7 +206,7 @@ def model_of_file(path: Path) -> Model:
 
 
 def model_of_graph_def(graph_def: Any) -> Model:
-    """As `model_of`; nothing is known to cross where the graph cannot be imported."""
+    """`model_of` without crossings, if the graph cannot be imported."""
     import tensorflow as tf
 
     try:

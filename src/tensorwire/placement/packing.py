@@ -32,7 +32,7 @@ def longest_first(loads: Sequence[Load], bins: int) -> list[int]:
 
 
 def fill(loads: Sequence[Load], places: Sequence[int], bins: int) -> list[Load]:
-    """What each bin holds when load i is in bin `places[i]`."""
+    """The load of each bin if load i is in bin `places[i]`."""
     width = len(loads[0]) if loads else 1
     held = [[0.0] * width for _ in range(bins)]
     for load, place in zip(loads, places, strict=True):
@@ -48,7 +48,7 @@ def imbalance(values: Sequence[float]) -> float:
 
 
 def unevenness(held: Sequence[Load]) -> tuple[float, float]:
-    """To compare packings of the same loads, less is better: the worst `imbalance`, then the rest.
+    """A key to compare packings, less is better: the worst `imbalance`, then the rest.
 
     The rest matters where one load alone is too much for any bin.
     """

@@ -47,13 +47,13 @@ class Variable:
 
 @dataclass(frozen=True)
 class Model:
-    """What a graph tells: its variables, and the tensors that cross for them."""
+    """The content of a graph: its variables, and the tensors that cross for them."""
 
     variables: tuple[Variable, ...]
     crossings: tuple[Crossing, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The model as JSON."""
         return dataclasses.asdict(self)
 
     @staticmethod
@@ -75,13 +75,13 @@ class VariablePart:
 
     @property
     def name(self) -> str:
-        """As TensorFlow names it."""
+        """The part's name in TensorFlow."""
         return f"{self.variable}/part_{self.index}" if self.of > 1 else self.variable
 
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """Where a strategy puts variables; `tasks[name]` has the ps of each part, in order of rows."""
+    """The ps of each variable; `tasks[name]` has the ps of each part, in order of rows."""
 
     strategy: str
     ps: int
@@ -91,7 +91,7 @@ class PlacementPlan:
 
     @cached_property
     def parts(self) -> list[VariablePart]:
-        """In the order of the graph."""
+        """All parts of variables, in the order of the graph."""
         return [
             part for v in self.variables for part in _parts(v, self.tasks[v.name], self.traffic)
         ]
@@ -161,17 +161,17 @@ class PlacementPlan:
 
 
 def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:
-    """For JSON."""
+    """The variables as JSON."""
     return [dataclasses.asdict(variable) for variable in variables]
 
 
 def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
-    """Those of a plan or a dry run; KeyError, TypeError or ValueError where it is neither."""
+    """The variables of a plan or a dry run; KeyError, TypeError or ValueError for others."""
     return from_document(tuple[Variable, ...], document["variables"])
 
 
 def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Variable, ...]:
-    """Those that a pattern (as of a shell) names are not split.
+    """The variables, with those marked as not to be split that a shell pattern names.
 
     Raises:
         UsageError: a pattern names none.
@@ -201,7 +201,7 @@ def round_robin(
 
 
 def greedy(variables: Sequence[Variable], ps: int, traffic: Traffic | None = None) -> PlacementPlan:
-    """In the order of the graph, each to the ps with the fewest bytes so far."""
+    """Places each variable, in the order of the graph, on the ps with the fewest bytes so far."""
     loads = [(float(v.bytes),) for v in variables]
     return _whole("greedy", variables, ps, packing.greedy(loads, ps), traffic)
 
@@ -308,7 +308,7 @@ def _most_parts(variable: Variable, ps: int, min_part_bytes: int) -> int:
 def _fair_counts(
     variables: Sequence[Variable], ps: int, traffic: Traffic | None, limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """As many parts as a variable has fair shares, of bytes or of traffic."""
+    """The number of fair shares in each variable, of bytes or of traffic: its number of parts."""
     whole = [_load(_parts(v, (0,), traffic)[0]) for v in variables]
     totals = [sum(each) for each in zip(*whole, strict=True)]
     counts = {}

@@ -43,7 +43,7 @@ def splitter(plan: PlacementPlan) -> Callable[..., Any]:
 
 @functools.cache
 def _split_class() -> Any:
-    """For scripts that know nothing of the split: it does what it can, and says what it cannot."""
+    """A class for split variables that serves scripts which do not know of the split."""
     import tensorflow as tf
     from tensorflow.python.ops import variables
 

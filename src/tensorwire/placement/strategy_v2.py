@@ -30,7 +30,7 @@ class Names:
 
 
 def is_placed(kwargs: Mapping[str, Any]) -> bool:
-    """Whether a variable with these arguments is given a ps, and not put beside another."""
+    """True if a variable with these arguments is given a ps, and not put beside another."""
     return "colocate_with" not in kwargs and not kwargs.get("per_worker_variable")
 
 

@@ -1,4 +1,4 @@
-"""What an earlier run moved for each variable: the record that placement weighs by.
+"""The traffic of each variable in an earlier run: the record that placement weighs by.
 
     {"variables": {"embedding": {"bytes_per_step": 5.1e6,
                                  "rows": [[0, 1000, 4.0e6], [1000, 90000, 1.1e6]]},
@@ -38,7 +38,7 @@ class Crossing:
     item_bytes: int
 
     def bytes(self, batch: int | None) -> int | None:
-        """With `batch` for the sizes that are open; None where they stay open."""
+        """The size, with `batch` for open dimensions; None if they stay open."""
         if self.shape is None or (batch is None and -1 in self.shape):
             return None
         return math.prod(batch or 0 if size < 0 else size for size in self.shape) * self.item_bytes
@@ -59,7 +59,7 @@ class Traffic:
     bytes_per_step: Mapping[str, float]
     rows: Mapping[str, Sequence[RowRange]] = field(default_factory=dict)
     is_prediction: bool = False
-    """From shapes, and not of a run."""
+    """True if it was computed from shapes and not measured in a run."""
 
     def of(self, name: str, rows: int, first: int, end: int) -> float:
         """Bytes a step for rows `first` to `end` of the `rows` rows of a variable.
@@ -89,7 +89,7 @@ class Traffic:
 
     @staticmethod
     def predicted(crossings: Iterable[Crossing], batch: int | None = None) -> Traffic | None:
-        """By the shapes of what crosses; None where they leave more open than `batch` can fill.
+        """The traffic by the shapes of what crosses; None if `batch` leaves dimensions open.
 
         `batch` stands for every size that is open.
         """
@@ -102,7 +102,7 @@ class Traffic:
 
     @staticmethod
     def of_metrics(metrics: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
-        """What tasks have counted, by the variables for which it crossed.
+        """The traffic that tasks have counted, by the variables for which it crossed.
 
         Args:
             metrics: of ps, of workers or of both, and then those of the ps count.
@@ -137,7 +137,7 @@ class Traffic:
 
     @staticmethod
     def read(paths: Sequence[Path], crossings: Iterable[Crossing] = ()) -> Traffic:
-        """One record of traffic, or metrics of tasks (docs/metrics.md), a file each.
+        """Reads a record of traffic, or metrics of tasks (docs/metrics.md), one file each.
 
         Raises:
             UsageError: they are neither, or cannot be read.
@@ -175,7 +175,7 @@ class Traffic:
         return Traffic(moved, rows)
 
     def to_document(self) -> dict[str, Any]:
-        """What `from_document` reads."""
+        """The record as JSON, which `from_document` reads."""
         return {
             "variables": {
                 name: {"bytes_per_step": moved, "rows": [list(r) for r in self.rows.get(name, ())]}

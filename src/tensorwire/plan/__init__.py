@@ -1,3 +1,1 @@
-"""What a cluster would do before anyone pays for it: a job, a cluster and measured costs in,
-steps a second and loads out.
-"""
+"""Predictions for clusters: from a job, a cluster and measured costs to steps a second and loads."""

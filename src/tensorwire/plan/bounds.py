@@ -1,4 +1,4 @@
-"""What needs no simulation: one worker's step on an idle cluster, and what no cluster exceeds."""
+"""Bounds without a simulation: one worker's step on an idle cluster, and the cluster's limit."""
 
 from __future__ import annotations
 

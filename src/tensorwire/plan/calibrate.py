@@ -70,9 +70,9 @@ BOTH_WAYS = StepCase("both ways", tables=_MIXED)
 BOTH_WAYS_BITS_PER_S = (1e9, 1e8)
 _BOTH_WAYS_STARTS = 5
 KERNELS = ("tiny", "small", "large", "mixed")
-"""Those that run on a worker alone as well."""
+"""The kernels that also run on a worker alone."""
 CROWDED = ("mixed", "ctr")
-"""Those that two workers and two ps run as well: what jobs are like, with work of their own."""
+"""The kernels that also run with two workers and two ps, as jobs do."""
 
 _WAITS = {
     "exchange_parallelism": (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0),
@@ -129,7 +129,7 @@ def calibrate(
 
 
 def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
-    """How often `calibrate` tells its watcher to advance."""
+    """The number of times that `calibrate` advances its watcher."""
     cases = sum(
         len(_cases(count, p == protocols[0] and count == 1))
         for p in protocols
@@ -209,7 +209,7 @@ def _observed(
 
 
 def _moved(job: JobModel) -> tuple[Transfer, Transfer]:
-    """To the worker, and to the ps."""
+    """The transfers to the worker, and to the ps."""
     to_worker, to_ps = Transfer(), Transfer()
     for each in job.variables:
         to_worker += each.pulled
@@ -280,7 +280,7 @@ def _waits(
 def _crowded(
     costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
 ) -> Costs:
-    """With the `crowded_factor` that explains these best."""
+    """`costs` with the `crowded_factor` that explains these observations best."""
 
     def misses(factor: Mapping[str, Any]) -> float:
         its = replace(costs, **factor)
@@ -314,7 +314,7 @@ def _share(costs: Costs, job: JobModel, seen: Observation, bytes_per_s: float, c
 
 
 def _missed(seen: Observation, job: JobModel, costs: Costs, cores: int) -> float:
-    """How far off the planner's own prediction of that job is."""
+    """The error of the planner's own prediction of that job."""
     cluster = lab(seen.workers, seen.ps, cores, seen.link_bits_per_s)
     plan = _dealt(job, seen.ps)
     predicted = predict(job, cluster, seen.side, costs, plan, steps=_STEPS)

@@ -1,4 +1,4 @@
-"""From what small jobs did on one machine to what things cost there: pure functions.
+"""Fits costs to observations of small jobs on one machine: pure functions.
 
 CPU is fitted by non-negative least squares of relative errors, all protocols at once, because a
 model's own operations are the same on each. Where threads wait for one another is found by the
@@ -32,11 +32,11 @@ _WORKER, _PS = 0, 1
 
 @dataclass(frozen=True)
 class Observation:
-    """What a job did, for a step of one of its workers; seconds."""
+    """The observation of a job, for a step of one of its workers, in seconds."""
 
     case: str
     side: str
-    """As `costs.SIDES`, or LOCAL."""
+    """A side of `costs.SIDES`, or LOCAL."""
     workers: int
     ps: int
     variables: int
@@ -66,10 +66,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What CPU things take, without any waiting."""
+    """The fitted CPU costs, without any waiting."""
 
     costs: Mapping[str, Costs]
-    """By side."""
+    """Costs by side."""
     kernels: Kernels
     own_s: Mapping[str, tuple[float, float]]
     """CPU of a model's own operations at its worker and at its ps, by model."""
@@ -149,7 +149,7 @@ def descend(
 
 
 def missed(expected_s: float, seen_s: float) -> float:
-    """How far off a time is: twice as long as bad as half as long, large ones worse than many."""
+    """The error of a time: twice as bad as half; one large error is worse than many small."""
     return math.log(expected_s / seen_s) ** 2
 
 
@@ -164,7 +164,7 @@ _COLUMNS = (
 
 
 def _amounts(each: Observation, end: int) -> dict[str, float]:
-    """How often a cost falls due at one end of a step."""
+    """The number of times that each cost occurs at one end of a step."""
     sent, received = each.to_ps, each.to_worker
     if end == _PS:
         sent, received = received, sent

@@ -1,4 +1,4 @@
-"""Where calibrations are: the user's own, kept by `plan calibrate`, and the one shipped."""
+"""Files of calibrations: the user's own, kept by `plan calibrate`, and the one shipped."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ LAYOUTS = (*SCENARIOS, ONE_MACHINE)
 
 @dataclass(frozen=True)
 class Shape:
-    """What `cluster` makes a cluster of."""
+    """The shape of a cluster, input of `cluster`."""
 
     workers: int
     ps: int
@@ -176,5 +176,5 @@ def link_bytes_per_s(text: str) -> float | None:
 
 
 def link_text(rate_bytes_per_s: float | None) -> str:
-    """As `link_bytes_per_s` reads it."""
+    """Text that `link_bytes_per_s` parses."""
     return "none" if rate_bytes_per_s is None else rate_text(rate_bytes_per_s * 8)

@@ -1,4 +1,4 @@
-"""What a step costs on a machine that was measured: all that a prediction takes from it.
+"""The costs of a step on a measured machine: all figures that a prediction uses.
 
 Times are seconds, sizes bytes, and CPU is seconds of one core. A worker's step is, on every
 protocol: the worker starts its part and that of each ps (RunGraph); tensors go to the ps that it
@@ -24,7 +24,7 @@ SIDES = ("grpc", "grpc++", "grpc fused", "grpc++ fused")
 
 @dataclass(frozen=True)
 class Costs:
-    """One side, as `SIDES` names them. Fused, a tensor is still one that the model has."""
+    """The costs of one side of `SIDES`. A fused tensor counts as one of the model's."""
 
     step_cpu_s: float
     """Cost of a worker per step, whatever crosses: session.run, its partition, waking."""
@@ -49,7 +49,7 @@ class Costs:
     exchange. 0: the ends take turns, as with one tensor; it shows in the step of one worker, and
     hardly where cores are all busy."""
     stream_bytes_per_s: float | None = None
-    """What one connection carries at most where the link carries more; None: it was no limit."""
+    """The most that one connection carries if the link carries more; None: it was no limit."""
     link_share: float = 0.95
     """Share of a link's nominal rate that tensors get; headers take the rest."""
     both_ways: tuple[tuple[float, float], ...] = ()
@@ -58,7 +58,7 @@ class Costs:
     waits long enough in its queue to hold up the acknowledgements of the other. Rising; a faster
     link carries both."""
     crowded_factor: float = 1.0
-    """How much more CPU everything takes while a machine has more to run than it has cores; less
+    """The factor on all CPU costs while a machine has more to run than it has cores. It is less
     than 1 where messages that queue are handled together."""
 
     def both_ways_share(self, bytes_per_s: float) -> float:
@@ -68,7 +68,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What TensorFlow's own operations cost, on every protocol, where a job's are not measured.
+    """Costs of TensorFlow's own operations, on every protocol, for jobs that were not measured.
 
     A job that was recorded brings its own figures and these are not used.
     """
@@ -102,7 +102,7 @@ class Calibration:
     time: str
     """UTC, as records have it: "2026-01-31T12:00:00Z"."""
     costs: Mapping[str, Costs]
-    """By `SIDES`."""
+    """Costs by `SIDES`."""
     kernels: Kernels
     measured_workers: int = 1
     """The most workers, and below the most ps, that it ran at once: beyond is extrapolation."""
@@ -110,10 +110,10 @@ class Calibration:
     jobs: Mapping[str, Any] = field(default_factory=dict)
     """`JobModel.to_document` of each model that was measured along with it, by its name: "ctr"."""
     notes: tuple[str, ...] = ()
-    """What a reader should know: noise, what could not be measured."""
+    """Caveats for readers: noise, figures that could not be measured."""
 
     def to_document(self) -> dict[str, Any]:
-        """For JSON; "command" tells what record it is."""
+        """The calibration as JSON; "command" names the kind of record."""
         return {"command": COMMAND, **dataclasses.asdict(self)}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a worker's step does, whatever carries it: tensors, computation, input, and who waits.
+"""The work of a worker's step, whatever carries it: tensors, computation, input, and who waits.
 
 All figures are of one worker's step: a job of 50 workers has 50 such steps under way. Times are
 seconds, sizes bytes, CPU seconds of one core.
@@ -15,7 +15,7 @@ from tensorwire.placement.plan import Variable
 from tensorwire.placement.traffic import RowRange
 
 COMMAND = "plan job"
-"""What a record of a job says that it is of."""
+"""The value of "command" in a record of a job."""
 ASYNC, SYNC = "async", "sync"
 
 
@@ -56,7 +56,7 @@ class JobVariable:
     """CPU time of the ps's own operations: look-ups, updates, their executor. Not what the
     transport takes."""
     rows: tuple[RowRange, ...] = ()
-    """Which rows are hot, in bytes a step; empty: all alike."""
+    """Hot rows, in bytes a step; empty: all rows alike."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class JobModel:
 
     name: str
     source: str
-    """Where the figures are from, for people: "ctr, 1 worker and 1 ps, measured"."""
+    """The source of the figures, for people: "ctr, 1 worker and 1 ps, measured"."""
     batch_size: int
     variables: tuple[JobVariable, ...]
     worker_cpu_s: float
@@ -78,7 +78,7 @@ class JobModel:
     """Share, 0 to 1, of the worker's own operations that run while tensors come and go; the rest
     run when all have come and before any goes."""
     input_examples_per_s: float | None = None
-    """What the input gives one worker at most; None: no limit. It is read ahead of the steps."""
+    """The rate limit of one worker's input; None: no limit. Input is read ahead of the steps."""
     input_cpu_s: float = 0.0
     """CPU time of a worker for a step's input; runs in parallel with the previous step."""
     training: str = ASYNC
@@ -97,7 +97,7 @@ class JobModel:
         return sum(each.ps_cpu_s for each in self.variables)
 
     def to_document(self) -> dict[str, Any]:
-        """For JSON; "command" tells what record it is."""
+        """The job as JSON; "command" names the kind of record."""
         return {"command": COMMAND, **dataclasses.asdict(self)}
 
     @staticmethod

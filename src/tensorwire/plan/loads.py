@@ -1,4 +1,4 @@
-"""What one worker's step asks of each ps, as a placement spreads the variables."""
+"""The load that one worker's step puts on each ps, by the placement of the variables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def receiving_s(transfer: Transfer, costs: Costs) -> float:
 
 
 def traffic_of(job: JobModel) -> Traffic:
-    """What placement weighs by."""
+    """The traffic that placement weighs by."""
     return Traffic(
         {
             each.variable.name: each.asked.bytes + each.pulled.bytes + each.pushed.bytes
@@ -112,7 +112,7 @@ def _parts(variable: JobVariable, parts: int) -> list[PsLoad]:
 
 
 def _part(whole: PsLoad, share: float) -> PsLoad:
-    """Its share of the bytes and the work, and as many tensors as the whole has."""
+    """A share of the bytes and the work, with as many tensors as the whole."""
 
     def part(transfer: Transfer) -> Transfer:
         return Transfer(transfer.tensors, transfer.bytes * share)
@@ -172,7 +172,7 @@ class PsGroup:
 
 @dataclass(frozen=True)
 class PsGroups:
-    """Which host stands for which, and which machine for which."""
+    """Groups of hosts and of machines that are alike, and the one that stands for each group."""
 
     classes: tuple[PsGroup, ...]
     host: tuple[int, ...]
@@ -181,7 +181,7 @@ class PsGroups:
 
 
 def is_small(cluster: Cluster) -> bool:
-    """Whether each machine can be simulated by itself."""
+    """True if each machine can be simulated by itself."""
     return len(cluster.workers) * len(cluster.ps) <= MOST_REQUESTS
 
 

@@ -30,7 +30,7 @@ class Basis:
         )
 
     def extrapolation(self, workers: int, ps: int) -> list[str]:
-        """How far the predictions go beyond what was measured."""
+        """Warnings about predictions that go beyond what was measured."""
         calibration = self.question.calibration
         beyond = [
             f"{asked} {what} asked, {measured} measured"
@@ -56,7 +56,7 @@ class PlanResult:
     case: str | None
     predictions: Sequence[tuple[PredictionRequest, Prediction]]
     changes: Sequence[Change]
-    """To the first prediction."""
+    """Changes to the cluster of the first prediction."""
     curves: Sequence[tuple[PredictionRequest, Curve]]
     offers: Sequence[Offer]
     target_steps_per_s: float | None = None
@@ -72,7 +72,7 @@ class PlanResult:
         return max(each.workers for each in seen), max(each.ps for each in seen)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as JSON."""
         question = self.basis.question
         return {
             "command": "plan",

@@ -22,7 +22,7 @@ from tensorwire.plan.worker_step import CORES, TASK_CORES, THREADS, Resource, Wo
 
 @dataclass(frozen=True)
 class Utilization:
-    """How busy something is that has a limit."""
+    """The utilization of a resource that has a limit."""
 
     name: str
     """"ps:0 cores", "ps:0 link out", "workers link in", "the machine's cores", "input"."""
@@ -45,10 +45,10 @@ class PredictedLoad:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One side of one cluster."""
+    """The prediction for one side of one cluster."""
 
     side: str
-    """As `costs.SIDES` has it."""
+    """A side of `costs.SIDES`."""
     placement: str
     layout: str
     workers: int
@@ -61,10 +61,10 @@ class Prediction:
     uses: Sequence[Utilization]
     """The busiest first."""
     bound_steps_per_s: float
-    """What no such cluster can exceed: the busiest thing busy all the time."""
+    """The upper bound: the busiest resource busy all the time."""
 
     def to_document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The prediction as JSON."""
         return dataclasses.asdict(self)
 
 
@@ -148,7 +148,7 @@ _FEWEST_STEPS, _MOST_STEPS = 16, 200
 
 
 def steps_of(workers: int) -> int:
-    """How many steps of each worker a prediction takes."""
+    """The number of steps of each worker in a prediction."""
     return max(_FEWEST_STEPS, min(_MOST_STEPS, _WORKER_STEPS // workers))
 
 
@@ -225,12 +225,12 @@ def _steps_per_s(worker_steps: WorkerSteps, worker_steps_per_s: float) -> float:
 
 BY_TRAFFIC = "balanced+traffic"
 PLACEMENTS = (*STRATEGIES, BY_TRAFFIC)
-"""Those of `tensorwire place`, and balanced by what the job moves."""
+"""The strategies of `tensorwire place`, and balancing by the job's traffic."""
 
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """One prediction that is wanted."""
+    """The input of one prediction."""
 
     job: JobModel
     calibration: Calibration
@@ -243,7 +243,7 @@ class PredictionRequest:
 
     @property
     def worker_steps(self) -> int:
-        """How many steps a simulation takes, at most about: for progress."""
+        """The approximate most steps that a simulation takes, for progress."""
         return (self.steps or steps_of(self.shape.workers)) * self.shape.workers
 
     def answer(self, on_step: Callable[[], None] = lambda: None) -> Prediction:

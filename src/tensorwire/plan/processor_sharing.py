@@ -1,4 +1,4 @@
-"""What is shared fairly by all that want it at a time: the cores of a machine, a link's direction.
+"""Processor sharing: cores of a machine, or a link, shared fairly by concurrent jobs.
 
 Processor sharing in virtual time. Jobs that have the same weight and the same limit progress alike,
 so for each such group one number grows, the work that each of its jobs has had since the start; a
@@ -30,7 +30,7 @@ class Join:
             self.event.succeed()
 
     def done(self) -> None:
-        """One of them is."""
+        """Called when one of the group's jobs is done."""
         self._left -= 1
         if self._left == 0:
             self.event.succeed()
@@ -75,7 +75,7 @@ class SharedCapacity:
         self._numbers = itertools.count()
 
     def at_once(self, work: float, count: float) -> float:
-        """How much of each of `count` jobs of `work` is done immediately; it counts as done."""
+        """The part of each of `count` jobs of `work` that is done at once, and counts as done."""
         if not self._burst:
             return 0.0
         self._advance()

@@ -20,7 +20,7 @@ _FORM = "write it as workers=1..1000 or ps=1..20"
 
 @dataclass(frozen=True)
 class Range:
-    """What `--sweep` says."""
+    """The values of `--sweep`."""
 
     what: str
     """"workers" or "ps"."""
@@ -43,7 +43,7 @@ class Curve:
     what: str
     points: Sequence[tuple[int, Prediction]]
     bend: int | None
-    """From this number on it is hardly worth while to add; None: worth it to the end."""
+    """The number from which on adding more hardly pays; None: it pays to the end."""
 
     @property
     def best(self) -> tuple[int, Prediction]:
@@ -112,7 +112,7 @@ _PLATEAU = 1.02
 
 @dataclass(frozen=True)
 class Prices:
-    """What a cluster costs, in whatever money the user thinks in."""
+    """The price of a cluster, in any currency."""
 
     core: float
     gbit: float
@@ -179,7 +179,7 @@ def _best(
 
 
 def _most_workers(question: PredictionRequest, ps: int, prices: Prices, below: float) -> int:
-    """How many workers with so many ps cost less than `below`."""
+    """The largest number of workers that, with so many ps, costs less than `below`."""
     low, high = 0, MOST_WORKERS
     while low < high:
         middle = (low + high + 1) // 2
@@ -231,17 +231,17 @@ _PLACEMENTS = {
 
 @dataclass(frozen=True)
 class Change:
-    """One change, with everything else as it was."""
+    """One change to a cluster, with everything else as it was."""
 
     text: str
-    """What to do."""
+    """The advice."""
     steps_per_s: float
     gain: float
-    """How many times the steps a second."""
+    """The steps a second after the change divided by those before."""
 
 
 def saturated(prediction: Prediction) -> str | None:
-    """What has no more to give; None where nothing is near its limit."""
+    """The saturated resource; None if none is near its limit."""
     first = prediction.uses[0]
     return first.name if first.share >= SATURATED else None
 
@@ -270,7 +270,7 @@ def changes(
     prediction: Prediction,
     on_try: Callable[[str], None] = lambda text: None,
 ) -> list[Change]:
-    """Those that bring something, the most first.
+    """The changes that bring something, the largest gain first.
 
     `on_try` is told each before it is tried; there are nine at most.
     """
@@ -285,7 +285,7 @@ def changes(
 
 
 def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionRequest]]:
-    """One thing changed in each."""
+    """Clusters with one thing changed in each."""
     shape, known = question.shape, question.calibration.costs
     hottest = hottest_variable(question)
     now = ""

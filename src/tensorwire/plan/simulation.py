@@ -33,12 +33,12 @@ Process = Generator[Event, Any, None]
 
 @dataclass(frozen=True)
 class StepParts:
-    """Where the time of a worker's step goes, in seconds; a mean over workers and steps."""
+    """The parts of a worker's step, in seconds; a mean over workers and steps."""
 
     input_s: float
     """Waiting for input."""
     pull_s: float
-    """From the start of the step until all variables are there."""
+    """The time from the start of the step until all variables are there."""
     compute_s: float
     push_s: float
     """Until every ps has applied the gradients."""
@@ -52,10 +52,10 @@ class StepParts:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was seen once the beginning was over."""
+    """The result of a simulation after its warm-up."""
 
     steps_per_s: float
-    """As `Prediction` has it."""
+    """Steps a second, as in `Prediction`."""
     worker_steps_per_s: float
     """Each worker's counted, also where all of them make one."""
     step: StepParts
@@ -64,7 +64,7 @@ class Simulated:
 
 
 class Simulation:
-    """One job on one cluster with one side's costs."""
+    """The simulation of one job on one cluster with one side's costs."""
 
     def __init__(self, worker_steps: WorkerSteps, seed: int = 0) -> None:
         self._worker_steps = worker_steps
@@ -136,7 +136,7 @@ class Simulation:
             )
 
     def _spread(self) -> float:
-        """How many times as long as usual this step's own operations take; 1 in the mean."""
+        """The random factor on the time of this step's own operations; its mean is 1."""
         sigma = max(self._worker_steps.job.straggler_sigma, _JITTER)
         return self._random.lognormvariate(-sigma * sigma / 2, sigma)
 
@@ -268,7 +268,7 @@ class _Log:
         self._begin()
 
     def _begin(self) -> None:
-        """From now on it counts."""
+        """Ends the warm-up: results count from now on."""
         self._began_s = self._simulation.environment.now
         self._busy_s = self._simulation.busy_s()
         self._updates = self._simulation.updates

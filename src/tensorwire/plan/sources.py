@@ -177,7 +177,7 @@ _Flows = dict[tuple[str, str], Transfer]
 
 
 def _flows(job: evidence.JobEvidence, steps: float) -> tuple[_Flows, _Flows]:
-    """What ps sent, and what they got, by ps and tensor; for a step."""
+    """The tensors that ps sent, and those that they received, by ps and tensor, for one step."""
     pulled: _Flows = defaultdict(Transfer)
     pushed: _Flows = defaultdict(Transfer)
     for task in job.workers:

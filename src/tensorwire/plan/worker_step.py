@@ -35,7 +35,7 @@ LINKS = (OUT, IN)
 
 @dataclass(frozen=True)
 class Resource:
-    """What work takes its time at. A step has its work at all that limit it, at once."""
+    """A resource that work needs. Items of a step that need different resources run at once."""
 
     kind: str
     index: int
@@ -59,14 +59,14 @@ class WorkItem:
 
 @dataclass(frozen=True)
 class Phase:
-    """What happens at once."""
+    """Work that runs concurrently."""
 
     parts: tuple[WorkItem, ...]
     """Work on links and ps."""
     exchange_s: float
     """The worker's CPU for tensors."""
     own_s: float = 0.0
-    """Its own operations, which vary from step to step."""
+    """The time of the worker's own operations, which varies from step to step."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class WorkerStep:
     compute: Phase
     push: Phase
     slower: float
-    """How many times as long as usual its own operations take, always."""
+    """The constant factor on the time of the worker's own operations."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -109,7 +109,7 @@ class WorkerSteps:
             self.workers.append(made[key])
 
     def burst_bytes(self, resource: Resource) -> float:
-        """What a resource does at once after a pause."""
+        """The bytes that a resource carries at once after a pause."""
         return self.cluster.link_burst_bytes if resource.kind in (OUT, IN) else 0.0
 
     def worker_cpu_s(self, worker: int) -> float:
@@ -128,7 +128,7 @@ class WorkerSteps:
         return self._of_worker(worker, phase.exchange_s + phase.own_s * slower, limit)
 
     def input_cpu(self, worker: int) -> list[WorkItem]:
-        """What it takes to read a batch ahead."""
+        """The work of reading a batch ahead."""
         return self._of_worker(worker, self.job.input_cpu_s, 1.0)
 
     def update(self) -> list[WorkItem]:
@@ -183,11 +183,11 @@ class WorkerSteps:
         )
 
     def _near(self, host: int, of: PsGroup) -> int:
-        """How many ps of a class are on that host."""
+        """The number of ps of a class on that host."""
         return sum(self.cluster.ps[ps] == host for ps in of.members)
 
     def _hosts_as(self, host: int) -> int:
-        """How many hosts are as that one, and simulated as one."""
+        """The number of hosts that are alike, and simulated as one."""
         return self._hosts_at[self.groups.host[host]]
 
     def _ps_pull(self, host: int, of: PsGroup) -> list[WorkItem]:
@@ -208,7 +208,7 @@ class WorkerSteps:
     def _ps_link(
         self, host: int, of: PsGroup, direction: str, transfer: Transfer
     ) -> list[WorkItem]:
-        """What each ps of a class exchanges with a worker on `host`, by its own link."""
+        """The traffic of each ps of a class with a worker on `host`, on the ps's own link."""
         at = self.cluster.ps[of.first]
         far = 1 - self._near(host, of) / len(of.members)
         return self._link(

@@ -37,7 +37,7 @@ _OBJECT = "plugin.o"
 
 @dataclass(frozen=True)
 class PluginSource:
-    """What is compiled, and against which headers and engine of ours."""
+    """The sources of a library, with the headers and the engine that it needs."""
 
     folder: Path
     include: Path
@@ -45,11 +45,11 @@ class PluginSource:
     name: str = PLUGIN_NAME
     """Name of the library."""
     what: str = "the grpc++ plug-in"
-    """For messages."""
+    """The library's name in messages."""
     plugin: Path | None = None
     """The built plug-in, for a library that is linked with it."""
     prebuilt: Path | None = None
-    """Where libraries of it may be that are built already."""
+    """The folder of libraries that are compiled already, if the package has one."""
 
     def units(self) -> list[Path]:
         """The files to compile, together: what they name in anonymous namespaces must differ."""
@@ -61,7 +61,7 @@ class PluginSource:
         return self.units() + sorted(headers)
 
     def digest(self) -> str:
-        """Of everything that a build depends on, except TensorFlow and the compiler."""
+        """Digest of everything that a build depends on, except TensorFlow and the compiler."""
         parts: list[str | bytes] = [__version__, self.name, *_FLAGS, *_LINK_FLAGS]
         if self.plugin is not None:
             parts.append(self.plugin.parent.name)  # which has the digest of all it was made of
@@ -127,7 +127,7 @@ def ensure_built(
 
 @dataclass(frozen=True)
 class Inventory:
-    """What there is for the installed TensorFlow."""
+    """The plug-ins that exist for the installed TensorFlow."""
 
     tensorflow: TensorFlowInstall
     carried: prebuilt.Carried

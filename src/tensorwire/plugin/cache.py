@@ -28,14 +28,14 @@ MISSING_SHOWN = 3
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a library is built, and what it depends on beside the compiler."""
+    """The build of a library: its commands, and what it depends on apart from the compiler."""
 
     name: str
     """File name of the library."""
     what: str
-    """For messages: "the grpc++ plug-in"."""
+    """The library's name in messages: "the grpc++ plug-in"."""
     against: str
-    """What it is compiled against, for messages: "TensorFlow 2.21.0"."""
+    """The target in messages: "TensorFlow 2.21.0"."""
     key: str
     """The build's name in the cache; another one for everything that changes the result."""
     commands: Callable[[compiler.Compiler], Sequence[Sequence[str]]]
@@ -46,7 +46,7 @@ class Recipe:
     facts: Mapping[str, object]
     """Kept beside the library, for people."""
     undefined_help: str = ""
-    """What to do where the linker misses symbols, for messages."""
+    """Advice for undefined symbols, for messages."""
 
 
 def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
@@ -151,7 +151,7 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
 def _explain(
     recipe: Recipe, cxx: compiler.Compiler, error: compiler.CompileError, log: Path
 ) -> str:
-    """One line for the user."""
+    """The error in one line, for the user."""
     missing = error.undefined_symbols()
     if not missing:
         return (

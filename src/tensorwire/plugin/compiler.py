@@ -39,12 +39,12 @@ class NoCompilerError(TensorwireError):
 
 @dataclass(frozen=True)
 class PackageFlags:
-    """What pkg-config says of an installed library."""
+    """The flags of an installed library, from pkg-config."""
 
     name: str
     version: str
     flags: tuple[str, ...]
-    """For the compiler and the linker."""
+    """Flags for the compiler and the linker."""
 
 
 # As GNU ld and gold report it, and as lld and mold do. All demangle.
@@ -66,7 +66,7 @@ class CompileError(Exception):
         return (errors or lines or ["it said nothing"])[0]
 
     def undefined_symbols(self) -> list[str]:
-        """What the linker found nowhere, demangled, each symbol once."""
+        """The undefined symbols that the linker reported, demangled, without duplicates."""
         found = (_UNDEFINED.search(line.strip()) for line in self.output.splitlines())
         return list(dict.fromkeys(match[1] or match[2] for match in found if match))
 
@@ -102,7 +102,7 @@ def find_compiler() -> Compiler:
 
 
 def package_flags(name: str) -> PackageFlags | None:
-    """How to compile against a library; None where pkg-config or the library is not installed."""
+    """The flags to compile with a library; None if pkg-config or the library is not installed."""
     said = []
     for question in (["--modversion"], ["--cflags", "--libs"]):
         try:

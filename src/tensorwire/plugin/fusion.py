@@ -1,4 +1,4 @@
-"""How a session and a process ask for tensor fusion; the plug-in reads both (fuse_pass.h)."""
+"""The settings by which a session and a process ask for tensor fusion (fuse_pass.h reads them)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIABLE = "TENSORWIRE_TENSOR_FUSE"
 
 
 def is_asked_for(config: Any) -> bool:
-    """Whether sessions with this ConfigProto, or None, fuse in this process."""
+    """True if sessions with this ConfigProto, or None, fuse in this process."""
     if os.environ.get(VARIABLE, "") not in ("", "0"):
         return True
     if config is None:

@@ -72,7 +72,7 @@ PROTOCOL = "grpc++"
 
 
 def replace_protocol(protocol: str) -> None:
-    """From now on every server and every cluster of this process uses `protocol`.
+    """Makes every server and every cluster of this process use `protocol` from now on.
 
     TensorFlow must have been imported. Calling it again replaces the protocol of the first call.
     """
@@ -109,7 +109,7 @@ def _with_protocol(method: Any, protocol: str) -> Any:
 
 
 def _original(function: Any) -> Any:
-    """What an earlier replacement stands for, or the function itself."""
+    """The function that an earlier replacement stands for, or the function itself."""
     return getattr(function, "__wrapped__", function)
 
 

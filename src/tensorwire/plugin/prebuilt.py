@@ -40,7 +40,7 @@ class Carried:
     headers: Sequence[str] = ()
     """TensorFlow's headers that at least one of the plug-ins includes."""
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
-    """By fingerprint."""
+    """Plug-ins by fingerprint."""
 
     def fitting(self, tensorflow: TensorFlowInstall) -> Path | None:
         """The plug-in for `tensorflow`; None if there is none."""

@@ -40,7 +40,7 @@ LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 @dataclass(frozen=True)
 class TensorFlowInstall:
-    """What a compiler must know. ``compile_flags`` are TensorFlow's own, include paths left out."""
+    """An installed TensorFlow. ``compile_flags`` are TensorFlow's own, without include paths."""
 
     version: str
     include: Path
@@ -108,7 +108,7 @@ def _encoded(sha256: bytes) -> str:
 
 
 def not_installed() -> TensorwireError:
-    """What to raise where there is no TensorFlow."""
+    """The error for a missing TensorFlow."""
     return TensorwireError(
         f"TensorFlow is not installed for {sys.executable}: pip install tensorflow"
     )

@@ -14,7 +14,7 @@ NOTHING = "Nothing found: no rule has anything to say about what was looked at."
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """What a terminal shows."""
+    """The lines for a terminal."""
     for number, finding in enumerate(diagnosis.findings, 1):
         yield f"{number}. {finding.title}  [{finding.rule}: {_weight(finding)}]"
         yield from (f"   - {sentence}" for sentence in finding.evidence)

@@ -70,7 +70,7 @@ def report(suite: Suite) -> Report:
 
 
 def in_short(suite: Suite) -> Section:
-    """What a terminal shows: the layers, the ratios, and what failed."""
+    """The section for a terminal: the layers, the ratios, and the failures."""
     layers = _layers(suite) or Section("")
     failed = _failures(suite) or Section("")
     return dataclasses.replace(
@@ -82,7 +82,7 @@ def in_short(suite: Suite) -> Section:
 
 
 def headlines(suite: Suite) -> list[str]:
-    """What was found, in a sentence or two."""
+    """The findings, in a sentence or two."""
     layers = suite.summary.results
     found = []
     moved = {r.protocol: r for r in layers if r.layer == "transfer"}
@@ -100,7 +100,7 @@ def headlines(suite: Suite) -> list[str]:
 
 
 def _left_of_tcp(layers: Sequence[LayerResult]) -> list[str]:
-    """What each protocol leaves of raw TCP, layer by layer."""
+    """The share of raw TCP that each protocol reaches, layer by layer."""
     tcp = next((r.mb_per_s for r in layers if r.layer == "tcp"), None)
     if tcp is None:
         return []

@@ -27,7 +27,7 @@ def of_record(record: Record[Result]) -> Report:
 
 
 def facts(record: Record[Result]) -> list[str]:
-    """With what and where it was measured."""
+    """The tools and the place of the measurement."""
     host = record.host
     return [
         f"tensorwire {record.version}",

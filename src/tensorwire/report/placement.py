@@ -65,7 +65,7 @@ def _worst(plan: PlacementPlan) -> float:
 
 
 def _blame(plan: PlacementPlan) -> str:
-    """Which ps is too full, and what fills it."""
+    """The ps that is too full, and the variables that fill it."""
     by_traffic = (plan.traffic_imbalance or 0.0) > plan.bytes_imbalance
     loads = (plan.traffic_per_ps if by_traffic else None) or plan.bytes_per_ps
     fullest = loads.index(max(loads))

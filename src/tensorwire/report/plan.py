@@ -21,7 +21,7 @@ _SHOWN_OFFERS = 8
 
 
 def name(question: PredictionRequest) -> str:
-    """Which one of several a prediction is."""
+    """The name of a prediction among several."""
     return f"{question.shape.layout}, {question.placement}, {question.side}"
 
 

@@ -119,7 +119,7 @@ class TrainingDisplay(OwningContext):
             held.enter_context(self._bars)
 
     def activity(self, text: str) -> None:
-        """What happens before the first contender starts."""
+        """Watcher interface: the activity before the first contender starts."""
         if self._bars is None:
             print(text, file=sys.stderr, flush=True)
         else:
@@ -127,7 +127,7 @@ class TrainingDisplay(OwningContext):
                 self._bars.update(bar, phase=text)
 
     def advance(self, count: int = 1) -> None:
-        """For the Watcher: nothing is counted before that."""
+        """Watcher interface: nothing is counted before the first contender starts."""
 
     def __call__(self, progress: TrainProgress) -> None:
         rate = "" if progress.steps_per_s is None else f"{number(progress.steps_per_s)} steps/s"

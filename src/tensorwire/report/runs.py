@@ -120,7 +120,7 @@ def _charts(runs: Runs) -> list[Bars]:
 
 
 def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
-    """One file as it was shown when it was made; of several, each command with its runs."""
+    """The report of one file, as it was first shown, or of several, each with its runs."""
     if len(runs) == 1:
         (only,) = runs.values()
         return overview.report(only) if isinstance(only, Suite) else page.of_record(only)

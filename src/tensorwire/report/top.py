@@ -1,4 +1,4 @@
-"""What `tensorwire top` and `tensorwire nic` show."""
+"""The output of `tensorwire top` and `tensorwire nic`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def header(rates: Sequence[NicRate]) -> list[str]:
 
 
 def line(rates: Sequence[NicRate]) -> str:
-    """One interval, a column an interface."""
+    """One interval as a line, with a column for each interface."""
     return "".join(
         f"{rate.in_kb_per_s:>{_NUMBER},.1f}{rate.out_kb_per_s:>{_NUMBER},.1f}{_share(rate):>8}"
         for rate in rates

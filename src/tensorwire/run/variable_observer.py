@@ -1,4 +1,4 @@
-"""In a script that is run dry: notes the variables that it makes, and ends it before it trains.
+"""The dry run of a script: records the variables that it makes, and ends it before it trains.
 
 Servers are not started, and no cluster is connected. A session that could train ends the process,
 as does the first function that a coordinator is asked to schedule, once it has been traced. What
@@ -215,7 +215,7 @@ class _Observer:
 
 
 def _dataset_here(source: Any) -> Any:
-    """What a worker would make of the dataset, or of the function that makes it."""
+    """The dataset that a worker would make, from the dataset or the function that makes it."""
     dataset = source() if callable(source) else source
     if hasattr(dataset, "build"):  # a strategy's, which leaves building to the workers
         dataset.build()

@@ -1,4 +1,4 @@
-"""Which variable lives on which ps.
+"""Placement of variables on ps, for training scripts.
 
 TensorFlow deals variables out to the ps one after the other, so one large embedding makes one ps
 carry the load of all. For ``tf.compat.v1.train.replica_device_setter``:

@@ -1,4 +1,4 @@
-"""What ran in a step, from TensorFlow's own traces, and how long it took."""
+"""The operations of a step and their times, from TensorFlow's own traces."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class FunctionTrace:
         self._began_us = time.time() * 1e6
 
     def stop(self) -> StepTrace:
-        """What ran, in microseconds since 1970."""
+        """The operations that ran, in microseconds since 1970."""
         if self._session is None:
             return StepTrace()
         try:

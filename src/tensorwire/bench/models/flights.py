@@ -39,7 +39,7 @@ BASE_COLUMNS = (
     "hour",
     "distance",
 )
-"""What is known of a flight before it leaves. ``hour`` is the scheduled hour of departure."""
+"""Features that are known before departure. ``hour`` is the scheduled hour of departure."""
 
 _MILES_A_BUCKET = 100
 _MIN_BUCKETS = 64

@@ -32,7 +32,7 @@ class Column:
     buckets: int
     embedding_dim: int = 8
     is_wide: bool = True
-    """Whether it is part of the linear model too."""
+    """True if the column is part of the linear model, too."""
 
 
 @dataclass(frozen=True)

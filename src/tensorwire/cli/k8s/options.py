@@ -261,7 +261,7 @@ def _with(command: Command, wrapped: Any, options: list[Any]) -> Command:
 
 
 def _common(options: dict[str, Any]) -> dict[str, Any]:
-    """What of a Job every command says alike; taken from `options`, but for the namespace."""
+    """The fields of a Job that every command takes; all but the namespace leave `options`."""
     from tensorwire.k8s.job import Resources
 
     return {

@@ -191,7 +191,7 @@ def plan(context: click.Context, /, **options: Any) -> None:
 
 
 def read(options: dict[str, Any]) -> Asked:
-    """What was asked, checked.
+    """Checks the options.
 
     Raises:
         UsageError: options contradict each other or name what there is not.

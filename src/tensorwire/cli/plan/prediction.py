@@ -1,4 +1,4 @@
-"""What `tensorwire plan` is asked, and its answers."""
+"""The questions and the answers of `tensorwire plan`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Asked:
     batch: int | None
     calibration_path: Path | None
     shapes: tuple[Shape, ...]
-    """One for each layout."""
+    """One shape for each layout."""
     sides: tuple[str, ...]
     placements: tuple[str, ...]
     job_changes: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Who computes at its limit: the ps, or the workers."""
+"""Rules for a limit in computation: the ps, or the workers."""
 
 from __future__ import annotations
 

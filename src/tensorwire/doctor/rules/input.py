@@ -57,7 +57,7 @@ def input_bound(evidence: Evidence) -> Finding | None:
 
 
 def _storage_share(probe: InputProbe | None) -> float | None:
-    """What the storage gives of what a worker needs."""
+    """The rate of the storage divided by the rate that a worker needs."""
     if probe is None or not probe.needed_mb_per_s:
         return None
     return probe.mb_per_s / probe.needed_mb_per_s

@@ -1,4 +1,4 @@
-"""One ps has what several should share: because one variable is too big, or by bad luck."""
+"""Rules for one ps with the load of several: a variable that is too big, or bad luck."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def hot_ps(evidence: Evidence) -> Finding | None:
 
 
 def big_variable(evidence: Evidence) -> Finding | None:
-    """One variable is more than a fair share, so that its ps is hot wherever it is."""
+    """Finds one variable that exceeds a fair share, so that its ps is hot wherever it is."""
     found = hot(evidence)
     if found is None or not found.is_split_needed:
         return None
@@ -123,7 +123,7 @@ def _cpu_sentence(job: JobEvidence, hot_task: str) -> list[str]:
 
 
 def _variables(ps: str, placement: Placement | None) -> dict[str, str]:
-    """By the tensors that cross for it, each variable of that ps, with its size."""
+    """The variables of a ps with their sizes, by the tensors that cross for them."""
     index = int(ps.partition(":")[2])
     return {
         tensor: f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable

@@ -1,4 +1,4 @@
-"""One worker that is slower than the others, and workers that are too many."""
+"""Rules for one worker that is slower than the others, and for too many workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def slowest(job: JobEvidence) -> Straggler | None:
 
 
 def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
-    """Where workers wait for one another all take as many steps; the slow one has its own work."""
+    """The straggler of workers that wait for one another: equal steps, but one has more work."""
     own = {w.task: w.split.own_s for w in workers if w.split is not None}
     if len(own) < 3:
         return None
@@ -64,7 +64,7 @@ def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
 
 
 def straggler(evidence: Evidence) -> Finding | None:
-    """One worker is far slower than the others."""
+    """Finds one worker that is far slower than the others."""
     job = evidence.job
     found = slowest(job) if job is not None else None
     if job is None or found is None:
@@ -114,11 +114,11 @@ class Surplus:
     """Workers that saturate it."""
     sentences: tuple[str, ...]
     is_measured: bool
-    """By runs with fewer workers, and not computed from one run."""
+    """True if runs with fewer workers show it, and it is not computed from one run."""
 
 
 def surplus(evidence: Evidence) -> Surplus | None:
-    """Whether workers were added that the ps group cannot serve."""
+    """Finds workers that the ps group cannot serve."""
     if evidence.scaling is not None:
         return _measured_surplus(evidence.scaling)
     return _computed_surplus(evidence.job) if evidence.job is not None else None
@@ -144,7 +144,7 @@ def _measured_surplus(scaling: Scaling) -> Surplus | None:
 
 
 def _computed_surplus(job: JobEvidence) -> Surplus | None:
-    """Where the ps are saturated by workers each of which alone would hardly load them.
+    """The surplus if the ps are saturated by workers each of which alone would hardly load them.
 
     A step takes D of the busiest ps and Z of its worker. From (D + Z) / D workers on, each further
     one only waits for the others: the asymptotic bound of a closed queueing network (Denning and

@@ -84,7 +84,7 @@ class LocalKubernetes(OwningContext):
         *,
         limit_cpus: bool = False,
     ) -> None:
-        """For the manifests of one job.
+        """Prepares nodes for the manifests of one job.
 
         Args:
             claims: a folder for each PersistentVolumeClaim that they name.
@@ -108,7 +108,7 @@ class LocalKubernetes(OwningContext):
         """The stable names of the pods on each node."""
         self.pods: list[BoxPod] = []
         self.notes: list[str] = []
-        """What was asked for and is not so."""
+        """Requirements that this machine does not meet."""
 
     def _open(self, held: contextlib.ExitStack) -> None:
         self.pods = []
@@ -148,11 +148,11 @@ class LocalKubernetes(OwningContext):
         return {pod.name: pod for pod in self.pods}[name]
 
     def log(self, name: str) -> str:
-        """What the newest container of a pod has printed."""
+        """The output of a pod's newest container."""
         return self.pod(name).task.log.read_text(errors="replace")
 
     def kill(self, name: str) -> None:
-        """As if the kernel had killed the task's container."""
+        """Kills the task's container, as the kernel's out-of-memory killer does."""
         self.pod(name).task.stop()
 
     def step(self) -> None:
@@ -221,7 +221,7 @@ class LocalKubernetes(OwningContext):
             token.write_bytes(base64.b64decode(secret["data"]["token"]))
 
     def _sync(self, index: int, pod: BoxPod) -> None:
-        """What the pod's kubelet does."""
+        """One round of the pod's kubelet."""
         status = pod.task.poll()
         if pod.pod.is_sidecar:
             # The main container starts when the sidecar serves, and ends it.
@@ -299,7 +299,7 @@ def _place(pods: Sequence[Pod]) -> dict[str, set[str]]:
 
 
 def _unreadable(folder: str) -> list[str]:
-    """What of a folder is no file that can be copied."""
+    """Entries of a folder that are not files and cannot be copied."""
     entries = list(os.scandir(folder))
     return [
         e.name
@@ -311,7 +311,7 @@ def _unreadable(folder: str) -> list[str]:
 
 
 def _filled_in(value: str, known: Mapping[str, str]) -> str:
-    """As Kubernetes does it: $(NAME) stands for a variable, $$ for a $."""
+    """Expands $(NAME) to a variable and $$ to a $, as Kubernetes does."""
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]

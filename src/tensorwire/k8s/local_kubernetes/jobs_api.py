@@ -1,4 +1,4 @@
-"""What pods may ask the API server: the Jobs, over TLS, with their service account's token."""
+"""The list of Jobs that pods may ask the API server for, over TLS, by their token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobsApi:
     """The Jobs, and the files of a service account that may list them."""
 
     def __init__(self, jobs: Sequence[Manifest], address: str, account: Path) -> None:
-        """For clients that reach it at `address`; `account` is a folder for the files.
+        """Serves clients that reach it at `address`; `account` is a folder for the files.
 
         Raises:
             NotForBox: there is no openssl, which makes the certificate.

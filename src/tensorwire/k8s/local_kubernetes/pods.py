@@ -30,7 +30,7 @@ class Pod:
     annotations: Mapping[str, str]
     spec: Mapping[str, Any]
     retries: int = 0
-    """How often it is started again after it failed, where it is no sidecar."""
+    """The number of restarts after a failure; not for sidecars."""
 
     @property
     def task(self) -> str:
@@ -39,7 +39,7 @@ class Pod:
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether its task serves a main container, which ends it."""
+        """True if the task serves a main container, which ends it."""
         return "initContainers" in self.spec
 
     @property
