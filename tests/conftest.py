@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and markers for all tests."""
 
 from __future__ import annotations
 

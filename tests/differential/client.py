@@ -49,7 +49,7 @@ Outcome = list[Any]
 
 STEP_TIMEOUT_MS = 30_000
 STUCK_TIMEOUT_MS = 700
-"""Of a step that cannot end. Long enough for all its tasks to have begun, most of the time."""
+"""Deadline of a step that cannot end. It lets all tasks begin, most of the time."""
 RETRY_S = 0.05
 RIGHT_AGAIN = 5
 ENDURED_STEPS = 4
@@ -66,7 +66,7 @@ _NO_WORDS = re.compile(
 )
 _LOGS = "Recent warning and error logs:"  # of other steps, too
 _CLOSED = "A session is not created yet"
-"""What a session's client says of a step that begins after the session was closed."""
+"""The message of a session's client for a step that begins after the session was closed."""
 _RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 
 
@@ -82,7 +82,7 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
 
 
 def _words(error: tf.errors.OpError) -> str:
-    """What operations say, without where they were made and what depends on the run."""
+    """The error's message, without places in the source and parts that depend on the run."""
     if isinstance(error, tf.errors.CancelledError):
         return ""  # on gRPC, too, any part that was cancelled may speak for all
     lines = set()
@@ -174,7 +174,7 @@ class Sessions:
             session.close()
 
     def forget(self) -> None:
-        """What the program has left in the servers."""
+        """Removes what the program has left in the servers."""
         self.end()
         tf1.Session.reset(self._target, [self._tag])
 
@@ -234,7 +234,7 @@ class Functions:
         pass
 
     def forget(self) -> None:
-        """What the program has left in the servers: they know resources only by their names."""
+        """Removes what the program left in the servers: they know resources only by name."""
         for index, node in enumerate(self._program.nodes):
             name = f"{self._tag}-{index}"
             with tf.device(node.devices[1]):
@@ -265,7 +265,7 @@ class Chief:
         self._use_all()  # until TensorFlow's context is used, the chief does not serve
 
     def connect(self) -> None:
-        """To servers that were replaced, as a ClusterCoordinator does."""
+        """Connects to servers that were replaced, as a ClusterCoordinator does."""
         context.context().update_server_def(context.get_server_def())
 
     def _runner(self, program: Program, tag: str) -> Sessions | Functions:
@@ -311,7 +311,7 @@ class Chief:
             return [["raised", type(error).__name__, str(error)[-1000:]]] * len(program.acts)
 
     def _recover(self, limit_s: float) -> str:
-        """What the last attempt said, or nothing."""
+        """The error of the last attempt, or nothing."""
         deadline = time.monotonic() + limit_s
         while (found := outcome(self._use_again))[0] == "error" and time.monotonic() < deadline:
             time.sleep(RETRY_S)

@@ -24,18 +24,18 @@ WARM_UP = 12
 CALM = 60
 """Programs more, before the first fault."""
 FAULTS = 12
-"""Of an epoch, each with programs between it and the next."""
+"""The number of faults of an epoch, each with programs between it and the next."""
 BETWEEN = 3
 SHRINKING_S = 90.0
 PROGRESS_S = 30.0
 ALONE = 20
-"""How often a program of its own is run."""
+"""The number of times that a program is run alone."""
 TOKEN = "a token of this test, which is no secret"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much an epoch has."""
+    """The size of an epoch."""
 
     warm_up: int = WARM_UP
     calm: int = CALM
@@ -45,13 +45,13 @@ class Plan:
 
 @dataclass
 class Tally:
-    """What was done."""
+    """Counts of what was done."""
 
     programs: int = 0
     faults: int = 0
     acts: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Of acts on grpc++, by their kinds."""
+    """Outcomes of acts on grpc++, by kind."""
     errors: Counter[str] = field(default_factory=Counter)
     """Classes of errors that steps on grpc++ had because of faults."""
 
@@ -90,7 +90,7 @@ def environment_of(epoch: str) -> dict[str, str]:
 
 
 def events(epoch: str, plan: Plan) -> Iterator[tuple[str, str]]:
-    """What an epoch has, in its order: ("program" or "fault", seed)."""
+    """The events of an epoch, in order: ("program" or "fault", seed)."""
     kinds = ["program"] * (plan.warm_up + plan.calm)
     kinds += (["fault"] + ["program"] * plan.between) * plan.faults
     for number, kind in enumerate(kinds):

@@ -21,13 +21,13 @@ FROZEN_S = 1.5
 """The longest that a task stands still without being taken for lost."""
 PEER_TIMEOUT = "TENSORWIRE_PEER_TIMEOUT_S"
 REPEATS = 4
-"""How often what differs is run again: gRPC may have more than one outcome, too."""
+"""The number of times that a difference is run again: gRPC may have more than one outcome, too."""
 QUIET_S = 60.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a server while steps go on, and when."""
+    """A fault of a server while steps go on, and its moment."""
 
     kind: str
     """"killed": its successor comes when somebody has noticed, or a while later. "replaced": at
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Held:
-    """What the tasks of both sides hold."""
+    """The resources that the tasks of both sides hold."""
 
     reference: Mapping[str, Holdings]
     found: Mapping[str, Holdings]
@@ -72,11 +72,11 @@ class Pair(OwningContext):
         self._environments = {"grpc": {}, "grpc++": dict(environment or {})}
         self._sides: dict[str, Side] = {}
         self.reference_failures = 0
-        """How often gRPC itself did not answer or recover, which is not compared."""
+        """The number of times that gRPC did not answer or recover, which is not compared."""
         self.last_outcomes: list[Any] = []
-        """What the acts of the last program came to on grpc++."""
+        """The outcomes on grpc++ of the last program's acts."""
         self.last_errors: dict[str, dict[str, dict[str, str]]] = {}
-        """By protocol, the errors that the last fault made: {"a step": {class: words}, ...}."""
+        """The errors that the last fault made, by protocol: {"a step": {class: words}, ...}."""
 
     @property
     def peer_timeout_s(self) -> float | None:
@@ -111,7 +111,7 @@ class Pair(OwningContext):
             self._sides[protocol].connect()
 
     def _both(self, act: Any) -> dict[str, Any]:
-        """What `act` returns of each side, or the Hang that it raised."""
+        """The result of `act` on each side, or the Hang that it raised."""
 
         def caught(side: Side) -> Any:
             try:
@@ -127,7 +127,7 @@ class Pair(OwningContext):
         return found
 
     def differences(self, program: Program) -> list[str]:
-        """What grpc++ does and gRPC does not do; what differs is run again before it is said."""
+        """The outcomes of grpc++ that gRPC does not have, after running differences again."""
         references: list[Any] = []
         seen: list[str] = []
         self.last_outcomes = []
@@ -154,7 +154,7 @@ class Pair(OwningContext):
         return seen
 
     def endure(self, program: Program, fault: Fault) -> list[str]:
-        """What is wrong on grpc++ after `fault` has come over steps of `program`, and gone.
+        """The failures on grpc++ after `fault` has come over steps of `program`, and gone.
 
         Where gRPC does not do better, nothing is.
         """
@@ -199,7 +199,7 @@ class Pair(OwningContext):
         return Held(self.reference.holdings(), self.found.holdings(), self.found.stats())
 
     def leaks(self, before: Held) -> list[str]:
-        """What the tasks hold more than `before`, once they are quiet."""
+        """The resources that the tasks hold more of than `before`, once they are quiet."""
         deadline = time.monotonic() + QUIET_S
         while True:
             now = self.held()

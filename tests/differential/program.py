@@ -48,10 +48,10 @@ _NOT_IN = {
 
 
 class Errors(enum.Enum):
-    """Which errors a step of a program may end with."""
+    """The errors that a step of a program may end with."""
 
     ONE = enum.auto()
-    """That of the one operation that fails."""
+    """The error of the one operation that fails."""
     ONE_OR_CANCELLED = enum.auto()
     """The same, in a function: a part that is cancelled because of it may be told of instead."""
     ANY = enum.auto()
@@ -72,12 +72,12 @@ class Node:
     after: tuple[int, ...] = ()
     salt: int = 0
     error: str = ""
-    """For the kind "error": which."""
+    """The error, for the kind "error"."""
 
 
 @dataclass(frozen=True)
 class Act:
-    """What the client does once.
+    """One action of the client.
 
     Kinds: "run", one step. "together", several at once. With what may come of them left to chance:
     "deadline", a step with less time than it may need; "cancel", a step that is cancelled on its
@@ -88,9 +88,9 @@ class Act:
     steps: tuple[int, ...]
     """Numbers that the sources depend on."""
     wanted: int = 0
-    """Which of the program's sets of fetches."""
+    """The index of a set of fetches in the program."""
     moment: float = 0.0
-    """Of a deadline or a cancellation, as a share of what the step takes without."""
+    """The moment of a deadline or a cancellation, as a share of the step's usual time."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Program:
 
     @property
     def servers(self) -> list[str]:
-        """Those that its steps need."""
+        """The servers that the program's steps need."""
         used = {device.split("/device:")[0] for node in self.nodes for device in node.devices}
         names = {name.removeprefix("/job:").replace("/task", "") for name in used}
         masters = {self.master} if self.mode == "session" else set()

@@ -87,7 +87,7 @@ class Side(OwningContext):
             raise Hang(f"{self.protocol}: {error}\n{stacks}") from None
 
     def outcomes(self, program: Program) -> list[Any]:
-        """Of each act. Raises Hang."""
+        """The outcome of each act. Raises Hang."""
         tag = f"program-{next(self._numbers)}"  # containers have no "_" in their names
         found: list[Any] = self.ask({"run": program.to_json(), "tag": tag})["outcomes"]
         return found
@@ -109,7 +109,7 @@ class Side(OwningContext):
             task.signal(signal.SIGCONT)
 
     def holdings(self) -> dict[str, Holdings]:
-        """What each server holds, and the chief, without what only the allocator keeps."""
+        """The holdings of each server and of the chief, without what only the allocator keeps."""
         assert self._chief is not None
         for task in self._cluster.tasks.values():
             task.channel.request({"ask": "trim"}, ANSWER_S)
@@ -130,7 +130,7 @@ class Side(OwningContext):
         return found
 
     def _stacks(self) -> str:
-        """Where the threads are, where a debugger is installed; each place once."""
+        """Stacks of all threads, if a debugger is installed; equal stacks once."""
         assert self._chief is not None
         self._chief.signal(signal.SIGUSR1)  # Python's stacks, into its log
         tasks = {**self._cluster.tasks, "chief:0": self._chief}
@@ -163,6 +163,6 @@ def _stacks_of(pid: int) -> str:
 
 
 def _search_path() -> str:
-    """Where the chief finds what this process has found: the package, and the tests' folder."""
+    """PYTHONPATH for the chief: the package that this process uses, and the tests' folder."""
     tests = str(Path(__file__).parents[1])
     return ":".join([tests, *(path for path in sys.path if path and path != tests)])

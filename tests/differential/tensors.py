@@ -20,11 +20,11 @@ FAN = 24
 """Small tensors that one node sends between two devices."""
 _PERIOD = 251
 _WHOLE = 1025
-"""What is fetched as it is; of more elements the client gets a digest that its device made."""
+"""The largest tensor fetched whole; of larger ones, the client gets a digest made on the device."""
 
 
 class Tensors:
-    """What the nodes of a program compute in one step.
+    """The values that the nodes of a program compute in one step.
 
     Shared resources are in the container `tag`, which no other program has.
     """
@@ -209,7 +209,7 @@ def changed(value: Any, keep: int) -> Any:
 
 
 def mixed(values: list[Any], dtype: Any, keep: int) -> Any:
-    """Of tensors of any types one of `dtype`: those of that type, and the sizes of the others."""
+    """A value of `dtype` from values of any type: those of `dtype`, and sizes of the others."""
     same = [tf.reshape(value, [-1]) for value in values if value.dtype == dtype]
     # Not tf.size, which takes a shape that it knows for the value: then what is made from a dead
     # tensor would be alive, and chance decide what a Merge takes.
@@ -218,7 +218,7 @@ def mixed(values: list[Any], dtype: Any, keep: int) -> Any:
 
 
 def digest(value: Any) -> Any:
-    """Its size, and a sum in which each element counts by its place."""
+    """The size of `value`, and a sum in which each element counts by its place."""
     if value.dtype == tf.string:
         numbers = tf.strings.to_hash_bucket_fast(value, 2**31)
     else:

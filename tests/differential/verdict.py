@@ -39,7 +39,7 @@ BEGINNING = frozenset({"DeadlineExceededError"})
 # What a task may hold more than before, beside what it holds more on gRPC: connections that are
 # made when they are first needed, threads of pools, and what the allocator keeps.
 MORE_DESCRIPTORS = 3 * 4 * 2
-"""To each of three tasks and from it, with four streams."""
+"""Connections to and from each of three tasks, with four streams."""
 MORE_THREADS = 24
 MORE_MB = 80.0
 MORE_POOL_BYTES = 16e6
@@ -48,7 +48,7 @@ MORE_POOL_BYTES = 16e6
 def difference(
     act: Act, references: Sequence[Outcome], found: Outcome, errors: Errors = Errors.ONE
 ) -> str:
-    """What tells the outcome of an act from all that it came to on gRPC, or nothing."""
+    """A description of how the outcome of an act differs from all outcomes on gRPC, or nothing."""
     if found[0] == "all":
         pairs = zip(*(each[1:] for each in references if each[0] == "all"), strict=True)
         parts = [_plain(seen, one, errors) for seen, one in zip(pairs, found[1:], strict=False)]
@@ -96,7 +96,7 @@ def _same_error(references: Sequence[Outcome], found: Outcome, errors: Errors) -
 
 
 def after_fault(kind: str, told: Mapping[str, Any]) -> list[str]:
-    """What is wrong with steps that went on while a task had a fault of this kind."""
+    """The defects in steps that went on while a task had a fault of this kind."""
     wrong = [f"a step was {_short(each)}" for each in told["wrong"][:3]]
     for where, errors in told["errors"].items():
         waits = BEGINNING if where != "a step" and AFTER_FAULT[kind] else frozenset()
@@ -116,7 +116,7 @@ def leaks(
     reference_before: Mapping[str, Holdings],
     reference_after: Mapping[str, Holdings],
 ) -> list[str]:
-    """What tasks hold that they did not before, and that grew less on gRPC."""
+    """The resources that grew in tasks, and grew less on gRPC."""
     found = []
     for name, was in before.items():
         now = after[name]

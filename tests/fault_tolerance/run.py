@@ -90,7 +90,7 @@ def run_test(test: str, protocol: str, folder: Path) -> Result:
 
 
 def read_report(report: Path, test: str, protocol: str) -> Result:
-    """What absl says of the test; it says nothing of one that crashed or did not end.
+    """The result of the test in absl's report, which is empty if it crashed or did not end.
 
     absl creates the report when the test begins and writes it when the test ends.
     """
@@ -105,7 +105,7 @@ def read_report(report: Path, test: str, protocol: str) -> Result:
 
 
 def all_tests() -> list[str]:
-    """Of both classes."""
+    """The names of the tests of both classes."""
     code = (
         "from tensorflow.python.distribute.coordinator import fault_tolerance_test_base as base; "
         "print(*(n for n in dir(base.BaseFaultToleranceTest) if n.startswith('test')))"

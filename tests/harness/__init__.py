@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: jobs that are disturbed, jobs with one fault, a relay."""
+"""Shared by tests and benchmarks: disturbed jobs, jobs with one fault, a relay."""

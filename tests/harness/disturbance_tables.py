@@ -1,4 +1,4 @@
-"""How jobs came through what disturbed them, on both protocols."""
+"""Tables of how jobs survived disturbances, on both protocols."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _what_happens(survival: Survival) -> str:
 
 
 def _words(error: str) -> str:
-    """What happened, without the names and addresses of those to whom it did."""
+    """The error without the names and addresses of tasks."""
     quoted = re.search(r'grpc_message:"([^"]+)"', error)
     words = re.split(r"\(\d[\d.:]+\) |: |; |recvmsg:", quoted[1] if quoted else error)[-1]
     return re.sub(r"\d{6,}", "…", words).replace("  ", " ")

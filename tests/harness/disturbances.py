@@ -1,4 +1,4 @@
-"""What a job goes through on each protocol when it is disturbed, side by side.
+"""Disturbs a job on each protocol, side by side.
 
 The jobs of all protocols train at once, with a pause after each step so that they do not wait for
 each other's cores, and the same happens to all of them at the same time, in the middle of a step
@@ -102,18 +102,18 @@ ALL: tuple[Disturbance | type[MachineFault], ...] = (*DISTURBANCES, *MACHINE_FAU
 
 @dataclass(frozen=True)
 class Survival:
-    """What one disturbance did to the job on one protocol. Nothing was lost, or it had raised."""
+    """The effect of one disturbance on the job of one protocol. A lost update raises."""
 
     disturbance: str
     protocol: str
     recovery_s: float
-    """From its end to the end of the first step that had not been done before."""
+    """Seconds from its end to the end of the first step that had not been done before."""
     steps_per_s: float | None
     """While it lasted, where steps were done."""
     steps_again: int
     """Done before, and done anew from a checkpoint."""
     errors: list[str]
-    """What sessions said that started anew because of it."""
+    """The errors of sessions that started anew because of it."""
     failure: str = ""
     """Why the training ended, if it did; then the chief was started again."""
 

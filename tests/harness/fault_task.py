@@ -29,13 +29,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker does at a step beside moving variables."""
+    """Work of a step, in addition to moving variables."""
 
     input_ms: float = 0.5
     device_ms: float = 6.0
     """Computing as on an accelerator."""
     matmuls: int = 0
-    """Of 256 x 256, on the worker's cores."""
+    """The number of products of 256 x 256 matrices on the worker's cores."""
 
 
 class FaultWorker(ServerTask):

@@ -40,13 +40,13 @@ class FaultJob:
     ps: int = 2
     workers: int = 2
     fewer_workers: int | None = None
-    """With so many it is looked at first, to see what the others bring."""
+    """The number of workers of a first look, which shows what the others bring."""
     protocol: str = "grpc++"
     work: Work = field(default_factory=Work)
     slow_worker: Work | None = None
-    """Of the last worker."""
+    """The work of the last worker."""
     ps_matmuls: int = 0
-    """Of 256 x 256, for each variable that is read."""
+    """Products of 256 x 256 matrices for each variable that is read."""
     ps_host: HostSettings = _FAST
     """Each task is on a host of its own."""
     worker_host: HostSettings = _FAST
@@ -147,13 +147,13 @@ class RunningJob:
     job: FaultJob
     tensorflow: str
     endpoints: Sequence[str]
-    """Of every task's metrics; none on stock grpc."""
+    """Addresses of every task's metrics; none on stock grpc."""
     hosts: Mapping[str, str]
-    """By the task's name, "ps:0"."""
+    """Hosts by the task's name, "ps:0"."""
     links_mb_per_s: Mapping[str, float]
-    """By host."""
+    """Capacities of links by host."""
     notes: Sequence[str]
-    """What of the job's faults this machine cannot make."""
+    """The job's faults that this machine cannot make."""
 
 
 @contextlib.contextmanager

@@ -46,14 +46,14 @@ class MachineFault(OwningContext, ABC):
 
     name: ClassVar[str]
     settings: JobSettings
-    """Of a job that it can happen to."""
+    """The settings of a job that this fault can happen to."""
     hosts: Sequence[Host] = ()
-    """Of the job's tasks; without any, all run on this machine as it is."""
+    """The hosts of the job's tasks; without any, all run on this machine as it is."""
     later: Sequence[str] = ()
     """Tasks that `begin` starts."""
 
     def __init__(self, settings: JobSettings, directory: Path) -> None:
-        """For a job with settings like these and its checkpoints in `directory`."""
+        """Prepares a job with settings like these and its checkpoints in `directory`."""
         self.settings = settings
         self._directory = directory
 
@@ -63,14 +63,14 @@ class MachineFault(OwningContext, ABC):
 
     @abstractmethod
     def begin(self, job: Job) -> str:
-        """It happens, and has shown what it does when this returns.
+        """Causes the fault, and returns once it has had its effect.
 
         Returns why the training ended; "" where it did not.
         """
 
     @abstractmethod
     def end(self, job: Job) -> None:
-        """Its cause goes, and what has ended of it is started again."""
+        """Removes the cause, and restarts the tasks that ended because of it."""
 
 
 class FullDisk(MachineFault):
@@ -250,7 +250,7 @@ def shell_in(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ask(shell: subprocess.Popen[str], command: str) -> str:
-    """What a command answers, in a line."""
+    """The answer to a command, one line."""
     assert shell.stdin is not None and shell.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         shell.stdin.write(command + "\n")

@@ -1,4 +1,4 @@
-"""What ps and worker hold in memory while one large tensor moves thousands of times.
+"""Memory of a ps and a worker while one large tensor moves thousands of times.
 
 Received tensors' memory is kept to be used again. If more of it were kept than is used again, or if
 a step left something behind, resident memory would grow with the steps.
@@ -46,7 +46,7 @@ class MemoryPlan:
 
     @property
     def blocks(self) -> int:
-        """How often the watcher is advanced."""
+        """The number of times that the watcher is advanced."""
         return len(self.shares)
 
 
@@ -92,5 +92,5 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
 
 
 def pool_cap_mb() -> float:
-    """What the tasks, which inherit this process's environment, may keep. In MB of 10^6 bytes."""
+    """The memory that the tasks, which inherit this process's environment, may keep, in MB."""
     return float(os.environ.get("TENSORWIRE_POOL_MB") or _DEFAULT_POOL_MB) * 2**20 / 1e6

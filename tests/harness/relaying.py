@@ -32,7 +32,7 @@ class RelayProcess(OwningContext):
         self._hear()
 
     def set(self, host: int, settings: HostSettings) -> None:
-        """What happens from now on to the packets of a host, by its number, in both directions."""
+        """Sets the treatment of a host's packets, by its number, in both directions."""
         message = {
             "host": host,
             "loss": settings.loss,

@@ -33,7 +33,7 @@ _TASK = Path(__file__).with_name("survival_task.py")
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What trains. Each ps has a variable of `elements` numbers of 8 bytes."""
+    """The settings of a training job. Each ps has a variable of `elements` numbers of 8 bytes."""
 
     protocol: str
     ps: int = 1
@@ -44,7 +44,7 @@ class JobSettings:
     step_timeout_ms: int = 0
     """The user's own limit for a step; 0: none."""
     pause_ms: int = 0
-    """From step to step, so that jobs that are compared do not wait for each other's cores."""
+    """The pause between steps, so that compared jobs do not wait for each other's cores."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -58,7 +58,7 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a process holds of the system."""
+    """Resources of the system that a process holds."""
 
     descriptors: int
     threads: int
@@ -76,28 +76,28 @@ class Holdings:
 
 @dataclass
 class Told:
-    """What chiefs have told so far, each in its turn."""
+    """The reports of chiefs so far, in order."""
 
     step: int = 0
     """The last."""
     highest: int = 0
     steps: int = 0
-    """How many in all; more than `highest` when some were done anew from a checkpoint."""
+    """The number of all steps; more than `highest` if some were repeated from a checkpoint."""
     reached_at: dict[int, float] = field(default_factory=dict)
     """When each step was done for the first time, by the steady clock."""
     done_at: list[float] = field(default_factory=list)
     """When steps were done, those that were done again, too."""
     recoveries: list[str] = field(default_factory=list)
-    """What sessions said that started anew."""
+    """The errors of sessions that started anew."""
     failure: str = ""
     """Why the chief gave up: the error's class and first line."""
     wrong: str = ""
     """The first step whose results are not those of an undisturbed job."""
     wall_clock_s: float = 0.0
-    """What the chief's said after the last step, in seconds since 1970."""
+    """The chief's wall clock after the last step, in seconds since 1970."""
     stopped: bool = False
     digests: list[str] = field(default_factory=list)
-    """Of each ps's variable when the training was stopped."""
+    """Digests of each ps's variable when the training was stopped."""
 
 
 class Job(OwningContext):
@@ -128,7 +128,7 @@ class Job(OwningContext):
         self.lab = lab
         self.told = Told()
         self.tensorflow: str | None = None
-        """Its version, once a task serves."""
+        """The version of TensorFlow, once a task serves."""
         self.changed = threading.Condition()
         self._serving: set[TaskProcess] = set()
         self._ended: set[TaskProcess] = set()
@@ -279,7 +279,7 @@ class Job(OwningContext):
             return self.told.reached_at[step]
 
     def reach_at_last(self, step: int, timeout_s: float) -> str:
-        """As `reach`, but where the chief gives up it is started again, as its user would.
+        """Like `reach`, but restarts a chief that gives up, as its user would.
 
         Returns why it gave up; "" where it did not.
         """
@@ -314,7 +314,7 @@ class Job(OwningContext):
             raise TensorwireError(f"not as in an undisturbed job: {self.told.wrong}")
 
     def words(self) -> str:
-        """What the chief said of its errors, and its log's end."""
+        """The errors that the chief reported, and the end of its log."""
         return f"recoveries: {self.told.recoveries}; {self._tasks['worker:0'].tail(25)}"
 
     def wait_failure(self, timeout_s: float) -> str:
@@ -392,7 +392,7 @@ class Job(OwningContext):
         self.lab.set(self._host_of[name], settings)
 
     def holdings(self, *names: str) -> dict[str, Holdings]:
-        """What tasks hold now; of all that run, if none is named."""
+        """The current holdings of tasks; of all that run, if none is named."""
         return {
             name: Holdings.of(self._tasks[name].pid)
             for name in names or self._tasks

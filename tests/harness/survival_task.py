@@ -31,7 +31,7 @@ from tensorwire.bench.server_task import ServerTask, import_for_user
 from tensorwire.lab.channel import Message, TaskEnd
 
 MULTIPLIER = 6364136223846793005
-"""Of a linear congruential generator (Knuth): it mixes all bits."""
+"""Multiplier of a linear congruential generator (Knuth): it mixes all bits."""
 
 
 def first_values(ps: int, elements: int) -> npt.NDArray[np.int64]:
@@ -40,7 +40,7 @@ def first_values(ps: int, elements: int) -> npt.NDArray[np.int64]:
 
 
 def digest(value: npt.NDArray[np.int64]) -> str:
-    """Which no two values of a variable have in common."""
+    """A digest that differs for any two values of a variable."""
     return hashlib.sha256(value.tobytes()).hexdigest()
 
 
@@ -87,7 +87,7 @@ def cause_of(text: str) -> str:
 
 
 def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
-    """What a step fetches, its number and the sums after it; and the variables."""
+    """The fetches of a step (its number and the sums after it), and the variables."""
     v1 = tf.compat.v1
     workers, elements = len(setup["spec"]["worker"]), setup["elements"]
     with tf.device("/job:ps/task:0"):

@@ -1,4 +1,4 @@
-"""What tests of real clusters share."""
+"""Fixtures for tests of real clusters."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def pair(plugin: None) -> Iterator[Pair]:
 def test_another_result_is_found_and_its_program_made_small(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if grpc++ took the other side of each branch."""
+    """Makes grpc++ take the other side of each branch, and expects a small program."""
     outcomes = pair.found.outcomes
 
     def other_branches(program: Program) -> Any:

@@ -38,7 +38,7 @@ def processes_marked(mark: str) -> list[int]:
 
 
 def tasks_of(mark: str) -> list[int]:
-    """Those of the marked processes that are tasks, oldest first."""
+    """The marked processes that are tasks, oldest first."""
     return [
         pid
         for pid in processes_marked(mark)

@@ -67,7 +67,7 @@ def said(look: Callable[[], list[str]], wanted: str) -> bool:
 
 
 def reported_bytes(compare: Any, cluster: LocalCluster, placement: str) -> list[int]:
-    """What each ps and a new worker told of each other in some steps."""
+    """The bytes that each ps and a new worker exchanged in some steps, as each of them counts."""
     output = compare.start(cluster, "worker", 0, placement, 20)
     moved: list[int] = compare.first_report(output, cluster)["bytes_per_ps"]
     return moved

@@ -34,7 +34,7 @@ BENCHES = [
     ["train", "--steps=100000", *LAB],
 ]
 LATEST_S = 8.0
-"""By then every task has started on an idle machine; on a busy one starting is interrupted."""
+"""Seconds for every task to start on an idle machine; on a busy one starting is interrupted."""
 MARK = "TENSORWIRE_TEST_MARK"
 
 

@@ -1,4 +1,4 @@
-"""Where variables land with TensorFlow: TF1's device setter, TF2's strategy, unchanged scripts."""
+"""Placement in TensorFlow: TF1's device setter, TF2's strategy, unchanged scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = [0, 1, 399, 400, 1999, 7]
 
 @pytest.fixture(scope="module")
 def placement() -> Any:
-    """Its import compiles the plug-in, so that no script spends its deadline on that."""
+    """The module, imported here so that no script's deadline covers the compilation."""
     import tensorwire.tf.placement
 
     return tensorwire.tf.placement

@@ -37,14 +37,14 @@ NO_LEAKS = "detect_leaks=0"
 
 @pytest.fixture
 def gcc() -> list[str]:
-    """Which can be told that TensorFlow's classes are compiled without a sanitizer."""
+    """Options of GCC that mark TensorFlow's classes as compiled without a sanitizer."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ here")
     return ["g++"]
 
 
 def runner(command: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """What to put before a program that is built so; skips where such programs do not run."""
+    """The command that runs a program built so; skips where such programs do not run."""
     probe = [ROOT / ".ci/sanitized", *command, *flags]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode != 0:

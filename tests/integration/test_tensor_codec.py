@@ -1,4 +1,4 @@
-"""What is refused of tensors and replies, tested in C++ against the installed TensorFlow."""
+"""Invalid tensors and replies, refused; tested in C++ against the installed TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What stands in for a Kubernetes cluster: its API server, its scheduler, and its nodes."""
+"""A double of a Kubernetes cluster: its API server, its scheduler, and its nodes."""

@@ -59,7 +59,7 @@ class Refusal(Exception):
 
 @dataclass
 class ApiServer:
-    """Its state; `serve` lets clients at it."""
+    """The state of the API server; `serve` lets clients at it."""
 
     has_jobset: bool = True
     forbidden: set[tuple[str, str]] = field(default_factory=set)
@@ -68,9 +68,9 @@ class ApiServer:
     quota_of_jobs: float = math.inf
     objects: dict[Key, Object] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
-    """By pod."""
+    """Logs by pod."""
     metrics: dict[str, Callable[[], Object]] = field(default_factory=dict)
-    """What a pod's endpoint serves."""
+    """The answer of a pod's endpoint."""
     requests: list[tuple[str, str]] = field(default_factory=list)
     """(verb, plural) of what changed something."""
     on_look: Callable[[ApiServer], None] | None = None
@@ -217,7 +217,7 @@ class ApiServer:
 
 @functools.cache
 def _what_is_wrong(body: str) -> str | None:
-    """What the schemas have against an object; looking takes a tenth of a second."""
+    """The schemas' objection to an object; validation takes a tenth of a second."""
     try:
         kubernetes_validate.validate(json.loads(body), kubernetes_validate.latest_version(), True)
     except kubernetes_validate.ValidationError as error:
@@ -237,7 +237,7 @@ def _kubeconfig(url: str) -> Object:
 
 
 def _with_defaults(body: Object) -> Object:
-    """What a server adds shows that a client does not take it for a change."""
+    """Adds defaults as a server does, which a client must not take for a change."""
     thing = copy.deepcopy(body)
     if thing["kind"] == "Job":
         thing["spec"] |= {"suspend": False}

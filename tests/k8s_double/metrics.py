@@ -1,4 +1,4 @@
-"""What tasks of a job serve that trains at a steady rate."""
+"""Metrics of the tasks of a job that trains at a steady rate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def full_name(task: str) -> str:
 def metrics(
     task: str, seconds: float, steps_per_s: float = 10.0, workers: int = 1, ps: int = 1
 ) -> TaskMetrics:
-    """Of a task after `seconds`; each worker gets STEP_BYTES from each ps at each of its steps."""
+    """Metrics of a task after `seconds`; each worker gets STEP_BYTES from each ps at each step."""
     name = full_name(task)
     steps = int(seconds * steps_per_s)
     is_ps = task.startswith("ps:")

@@ -48,7 +48,7 @@ MORE_MB_A_DISTURBANCE = 0.5
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What happens to a task, for how long."""
+    """A disturbance of a task, and how long it lasts."""
 
     kind: str
     task: str
@@ -86,7 +86,7 @@ def for_some_time(
     mortal: tuple[str, ...],
     say: Callable[[str], None],
 ) -> int:
-    """How many disturbances there were."""
+    """Disturbs the job for some time; returns the number of disturbances."""
     assert job.lab is not None
     kinds = ["kill", "freeze", *(["cut"] if job.lab.has_network else [])]
     deadline = time.monotonic() + minutes * 60
@@ -107,7 +107,7 @@ def for_some_time(
 
 
 def leaks(before: dict[str, Holdings], after: dict[str, Holdings], disturbances: int) -> list[str]:
-    """What the survivors hold that they should not."""
+    """The resources that survivors hold and should not."""
     found = []
     for name, was in before.items():
         now = after[name]

@@ -48,7 +48,7 @@ def interrupted(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
 
 
 class Seen:
-    """What a watcher hears."""
+    """The calls that a watcher received."""
 
     def __init__(self) -> None:
         self.activities: list[str] = []

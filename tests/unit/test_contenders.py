@@ -1,4 +1,4 @@
-"""Who takes part in a comparison."""
+"""The contenders of a comparison."""
 
 from __future__ import annotations
 

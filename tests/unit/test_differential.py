@@ -1,4 +1,4 @@
-"""What tests/differential takes for a difference, and how it makes programs, and small ones."""
+"""The verdicts of tests/differential, and how it makes programs and reduces them."""
 
 from __future__ import annotations
 

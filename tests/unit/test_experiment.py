@@ -1,4 +1,4 @@
-"""How sides take turns, and what the record of an experiment says of them."""
+"""The turns of sides, and the record of an experiment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorwire.measure.task_processes import Unwatched
 
 @dataclass(frozen=True)
 class SleepResult(Result):
-    """What one side showed in one case."""
+    """The result of one side in one case."""
 
     commands = ("sleep",)
 

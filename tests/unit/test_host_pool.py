@@ -1,4 +1,4 @@
-"""Which task is on which host of a lab."""
+"""The hosts of tasks in a lab."""
 
 from __future__ import annotations
 

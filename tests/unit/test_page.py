@@ -99,7 +99,7 @@ class Opened:
         return [text.strip() for text in self.tab.locator(selector).all_inner_texts()]
 
     def said_by_marks(self) -> set[str]:
-        """What a screen reader says of the bars and points that are shown."""
+        """The texts for screen readers of the bars and points that are shown."""
         marks = self.tab.locator('[role="graphics-symbol"]:visible')
         return {mark.get_attribute("aria-label") or "" for mark in marks.all()}
 

@@ -1,1 +1,1 @@
-"""Predictions for clusters: from a job, a cluster and measured costs to steps a second and loads."""
+"""Predictions for clusters: steps a second and loads, from a job, a cluster and measured costs."""

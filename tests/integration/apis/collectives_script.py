@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run_steps(options: argparse.Namespace, step: Callable[[int], Any]) -> list[Any]:
-    """What each step returned."""
+    """The result of each step."""
     values = []
     for number in range(options.steps):
         try:
@@ -52,7 +52,7 @@ def run_steps(options: argparse.Namespace, step: Callable[[int], Any]) -> list[A
 
 
 def outcome(step: Callable[[int], Any], value: int) -> Any:
-    """What the step returned, or the class of its error."""
+    """The result of the step, or the class of its error."""
     try:
         return step(value)
     except tf.errors.OpError as error:
@@ -60,7 +60,7 @@ def outcome(step: Callable[[int], Any], value: int) -> Any:
 
 
 def until_done(step: Callable[[int], Any], value: int) -> Any:
-    """What the step returned; the first ones after a failure may be cancelled with it."""
+    """The step's result, repeated while a failure before it cancels it."""
     for _ in range(20):
         found = outcome(step, value)
         if not isinstance(found, str):

@@ -101,7 +101,7 @@ def operate(resolver: Any, protocol: str) -> dict[str, Any]:
             return str(error)
 
     def sums_after_failure() -> list[str]:
-        """Of a tensor that is sent while an operation fails, which may end its transfer, too."""
+        """Sums of a tensor sent while an operation fails, which may end its transfer, too."""
         here = tf.fill([10], 1.0)
         with contextlib.suppress(tf.errors.OpError), worker:  # told here, or later
             tf.gather(tf.fill([10], 1.0), 20)
@@ -157,12 +157,12 @@ def fail(coordinator: Any, table: Any) -> dict[str, Any]:
 
 
 def total(coordinator: Any, table: Any) -> float:
-    """Of the table, by a function that works."""
+    """The sum of the table, by a function that works."""
     return float(coordinator.schedule(tf.function(lambda: tf.reduce_sum(table))).fetch())
 
 
 def ports(resolver: Any) -> list[int]:
-    """Of the gRPC addresses of all other tasks."""
+    """The ports of the gRPC addresses of all other tasks."""
     spec = resolver.cluster_spec().as_dict()
     return [int(address.rpartition(":")[2]) for job in ("ps", "worker") for address in spec[job]]
 

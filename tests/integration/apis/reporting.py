@@ -1,4 +1,4 @@
-"""What the training scripts beside this file tell the test about: values and counters."""
+"""Reports of the training scripts in this folder to their test: values and counters."""
 
 from __future__ import annotations
 

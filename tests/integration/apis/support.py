@@ -18,7 +18,7 @@ TENSORWIRE = [sys.executable, "-m", "tensorwire.cli.main"]
 
 @dataclass(frozen=True)
 class Training:
-    """What the tasks of one training told: their reports by task, and all that they logged."""
+    """The output of one training: the tasks' reports, and all that they logged."""
 
     reports: dict[str, dict[str, Any]]
     logs: dict[str, str]

@@ -25,7 +25,7 @@ STEPS = 40
 
 
 def check(training: Training, directory: Path) -> Any:
-    """That the checkpoint at the end is what so many steps make; returns its variables."""
+    """Checks that the last checkpoint is what so many steps make; returns its variables."""
     values = training.values("chief-0")
     steps = values["global_step"]
     # Two workers may both be under way when the last step is reached.

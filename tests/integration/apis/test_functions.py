@@ -80,7 +80,7 @@ class Enduring:
         return stats["eager_calls"] if stats else 0
 
     def end(self, chief: TaskProcess) -> Any:
-        """What the chief reports."""
+        """The report of the chief."""
         (self.directory / "enough").touch()
         self.cluster.wait([chief], 60)
         return json.loads((self.directory / "chief-0.json").read_text())["values"]

@@ -1,4 +1,4 @@
-"""What tests of faults share."""
+"""Helpers for tests of faults."""
 
 from __future__ import annotations
 

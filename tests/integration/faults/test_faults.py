@@ -30,7 +30,7 @@ CUT = HostSettings(is_cut=True)
 def training(
     directory: Path, environment: dict[str, str], *, relayed: bool = False
 ) -> Iterator[Job]:
-    """Its end, after everything that happened to it, is that of an undisturbed one."""
+    """A training job that ends, after all faults, with the result of an undisturbed one."""
     settings = JobSettings("grpc++", environment=environment)
     with lab_for(settings, relayed=relayed) as lab, Job(settings, directory, lab=lab) as job:
         job.go_on(100, AT_LAST_S)

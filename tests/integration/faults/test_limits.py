@@ -46,7 +46,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    """Its end, after everything that happened to it, is that of an undisturbed one."""
+    """A training job that ends, after all faults, with the result of an undisturbed one."""
     directory = tmp_path_factory.mktemp("checkpoints")
     with contextlib.ExitStack() as stack:
         clock = stack.enter_context(ClockSet(SETTINGS, directory))
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_ends_the_training_with_its_reason(
 def test_a_worker_that_a_receive_takes_beyond_its_memory_is_killed_and_comes_back(
     plugin: None, tmp_path: Path
 ) -> None:
-    """It is the kernel that ends it, as it does with a container."""
+    """The kernel ends the worker, as it does with a container."""
     with contextlib.ExitStack() as stack:
         fault = LittleMemory(SETTINGS, tmp_path)
         try:

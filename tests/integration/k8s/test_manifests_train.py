@@ -1,4 +1,4 @@
-"""What we render trains: manifests as processes on hosts of the lab."""
+"""Rendered manifests train: they run as processes on hosts of the lab."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LOG_EVERYTHING = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a failed test's tasks wrote last: their logs go with the clusters."""
+    """Adds the last lines of the tasks' logs to a failed test: the logs go with the clusters."""
     report = yield
     if call.when == "call" and report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
@@ -62,7 +62,7 @@ def cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
 
 @pytest.fixture(scope="session")
 def grpc_plugin_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
-    """On grpc, with the plug-in loaded: what fuses tensors there."""
+    """A cluster on grpc with the plug-in loaded, which fuses tensors there."""
     with TensorFlowCluster("grpc", JOBS, plugin=True) as cluster:
         cluster.start_all(LOG_EVERYTHING)
         yield cluster
@@ -70,7 +70,7 @@ def grpc_plugin_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
 
 @pytest.fixture
 def fusing_cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
-    """As `cluster`; tensors are fused in the sessions that ask for it."""
+    """Like `cluster`, with tensors fused in the sessions that ask for it."""
     fixture = "grpc_plugin_cluster" if protocol == "grpc" else "wire_cluster"
     shared: TensorFlowCluster = request.getfixturevalue(fixture)
     return shared

@@ -79,7 +79,7 @@ def package_without_copies(folder: Path) -> dict[str, str]:
 
 
 def left_out(copy: str) -> dict[str, str]:
-    """What a task's environment has in addition where that copy is left out."""
+    """The environment of a task in which that copy is left out."""
     return {f"{_LEAVE_OUT}{copy}": "1"}
 
 

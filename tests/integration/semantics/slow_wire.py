@@ -35,7 +35,7 @@ class SlowWire:
             each.close()
 
     def passes(self, data: bytes, from_target: bool) -> bytes:
-        """What goes on of what has come. In a thread of its own for each direction."""
+        """The bytes to pass on. Called in one thread for each direction."""
         return data
 
     def _accept(self) -> None:

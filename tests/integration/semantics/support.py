@@ -1,4 +1,4 @@
-"""What the integration tests share: clusters of TensorFlow servers, and sessions on them."""
+"""Helpers of the integration tests: clusters of TensorFlow servers, and sessions on them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class TensorFlowCluster:
         return {name: task.log.stat().st_size for name, task in self.tasks.items()}
 
     def logged_since(self, sizes: Mapping[str, int]) -> str:
-        """What all tasks wrote to their logs since `log_sizes` returned `sizes`."""
+        """All lines that tasks logged since `log_sizes` returned `sizes`."""
         parts = []
         for name, task in self.tasks.items():
             with task.log.open("rb") as file:
@@ -191,7 +191,7 @@ def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) 
 
 
 def outcome(act: Callable[[], Any]) -> tuple[str, Any]:
-    """What came of `act`: ("value", it) or the error's class and what it says to the user."""
+    """The outcome of `act`: ("value", it), or the error's class and its message for the user."""
     try:
         return "value", act()
     except tf.errors.OpError as error:

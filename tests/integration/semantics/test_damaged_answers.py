@@ -1,4 +1,4 @@
-"""What a ps says, damaged on its way, to a worker that trains."""
+"""Damaged answers of a ps to a worker that trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks count: traffic by peer and by tensor, whose fault a wait is, and the endpoint."""
+"""Metrics of tasks: traffic by peer and by tensor, causes of waits, and the endpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELD_S = 0.4
 
 
 class Seen:
-    """What a task counted between two looks."""
+    """The counts of a task between two looks."""
 
     def __init__(self, cluster: TensorFlowCluster, task: str) -> None:
         self._cluster, self._task = cluster, task

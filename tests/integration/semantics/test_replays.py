@@ -1,4 +1,4 @@
-"""What two TensorFlow tasks said, damaged, is said again to tasks that are at work."""
+"""Recorded and damaged messages of two TensorFlow tasks, replayed to tasks at work."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def alike(protocol: str, tmp_path: Path) -> Iterator[TensorFlowCluster]:
 
 
 def test_a_step_is_not_taken_for_an_earlier_one(alike: TensorFlowCluster) -> None:
-    """On gRPC it is: there an id guards against requests that are delivered twice."""
+    """Unlike on gRPC, where an id guards against requests that are delivered twice."""
     with tf.Graph().as_default() as graph:
         with tf.device("/job:ps/task:0"):
             value = tf.identity(3.0)

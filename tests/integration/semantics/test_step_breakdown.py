@@ -39,7 +39,7 @@ class Job:
         return found
 
     def tags(self) -> set[str]:
-        """Of the scalars that were written for TensorBoard."""
+        """Tags of the scalars that were written for TensorBoard."""
         events = [
             event
             for file in self.logs.glob("events*")

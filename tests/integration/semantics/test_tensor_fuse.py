@@ -287,7 +287,7 @@ def test_a_task_without_the_plug_in_tells_what_it_needs(plugin: None) -> None:
 
 @pytest.fixture
 def client_address() -> Iterator[str]:
-    """Of a port whose data port is free too."""
+    """An address whose port and data port are both free."""
     lease = PortLease()
     yield f"127.0.0.1:{lease.take()}"
     lease.release()

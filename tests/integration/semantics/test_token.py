@@ -1,4 +1,4 @@
-"""Who may connect to the data port: where it listens, and the job token."""
+"""The right to connect to the data port: where it listens, and the job token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a ps lives: as long as a Job that decides needs it."""
+"""The life of a ps: as long as a Job that decides needs it."""
 
 from __future__ import annotations
 

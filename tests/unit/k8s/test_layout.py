@@ -1,4 +1,4 @@
-"""Which nodes a job's pods land on, by a simulated scheduler."""
+"""The nodes that a job's pods land on, by a simulated scheduler."""
 
 from __future__ import annotations
 

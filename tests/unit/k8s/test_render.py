@@ -77,7 +77,7 @@ def test_two_hundred_workers_render_in_less_than_two_seconds() -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_task_finds_who_it_is_and_where_the_others_are(format: str, tmp_path: Path) -> None:
-    """By its start script, run as a pod would run it."""
+    """Runs the start script as a pod would run it."""
     of = job(5, 2, format=format, wanted_workers_per_node=3, arguments=["{task_type}", "a b"])
     rendered = manifests(of)
     (config,) = by_kind(rendered, "ConfigMap")
