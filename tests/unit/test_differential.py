@@ -17,6 +17,8 @@ from harness.survival import Holdings
 
 VALUE = ["value", ["int32[1] aa"]]
 OTHER = ["value", ["int32[1] bb"]]
+NOT_FOUND = ["error", "NotFoundError", "a"]
+CANCELLED = ["error", "CancelledError", ""]
 SEEDS = [f"unit.p{number}" for number in range(200)]
 
 
@@ -87,6 +89,11 @@ def test_steps_that_are_repeated_at_will_remember_nothing_and_do_not_fail() -> N
             ["chance", VALUE, ["as calm"], VALUE],
             ["chance", VALUE, ["error", "InternalError", ""], VALUE],
         ),
+        (
+            "deadline",
+            ["chance", VALUE, ["as calm"], VALUE],
+            ["chance", VALUE, CANCELLED, VALUE],
+        ),
         ("stuck deadline", ["error", "DeadlineExceededError", ""], ["error", "AbortedError", ""]),
         ("stuck cancel", ["error", "CancelledError", ""], VALUE),
     ],
@@ -102,7 +109,12 @@ def test_what_grpc_does_not_do_is_a_difference(kind: str, reference: Any, found:
         (
             "cancel",
             ["chance", VALUE, ["as calm"], VALUE],
-            ["chance", VALUE, ["error", "CancelledError", ""], VALUE],
+            ["chance", VALUE, CANCELLED, VALUE],
+        ),
+        (
+            "deadline",
+            ["chance", NOT_FOUND, ["as calm"], NOT_FOUND],
+            ["chance", NOT_FOUND, CANCELLED, NOT_FOUND],
         ),
         (
             "stuck deadline",
@@ -137,10 +149,6 @@ def test_an_error_says_what_grpc_always_says_and_nothing_that_it_never_says() ->
     assert not differs("root")
     assert differs("others")
     assert differs("root\nsomething else")
-
-
-NOT_FOUND = ["error", "NotFoundError", "a"]
-CANCELLED = ["error", "CancelledError", ""]
 
 
 @pytest.mark.parametrize(
