@@ -152,7 +152,7 @@ class EngineClient : public Client {
     }
   }
 
-  // Where a response goes.
+  // Receives the response to one request.
   class Receiver : public wire::Call {
    public:
     wire::Status PrepareFromReactor(std::string_view /*metadata*/, uint64_t payload_bytes,

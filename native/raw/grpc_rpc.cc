@@ -33,7 +33,7 @@ void ServeQueue(grpc::CompletionQueue* queue) {
   while (queue->Next(&tag, &ok)) static_cast<Event*>(tag)->OnEvent(ok);
 }
 
-// What grpc_cpp_plugin generates for a service of one method whose messages stay bytes.
+// The code that grpc_cpp_plugin would generate for one method whose messages stay bytes.
 class RawService : public grpc::Service {
  public:
   RawService() {
@@ -49,7 +49,7 @@ class RawService : public grpc::Service {
   }
 };
 
-// One call after another on one queue.
+// Serves calls of one queue, one after another.
 class ServedCall : public Event {
  public:
   ServedCall(RawService* service, grpc::ServerCompletionQueue* queue, const std::string* response)

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// What every implementation of rpc.h shares: the requests of one call of tensorwire_rpc_ask, when
+// Shared by all implementations of rpc.h: the requests of one call of tensorwire_rpc_ask, when
 // each began and how long it took.
 
 namespace tensorwire::raw {
@@ -27,7 +27,7 @@ class Load {
     began_[index] = NowUs();
     return static_cast<int64_t>(index);
   }
-  // It was answered, or failed for the reason `error`. Any thread.
+  // Called when a request was answered, or failed for the reason `error`. Any thread.
   void End(int64_t request, uint64_t response_bytes, const std::string& error = "") {
     const size_t index = static_cast<size_t>(request);
     took_us_[index] = NowUs() - began_[index];

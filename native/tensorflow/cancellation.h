@@ -79,7 +79,7 @@ class RunningRequests {
 
  private:
   std::mutex mutex_;
-  // By connection and request.
+  // Keys are a connection and a request.
   std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<tensorflow::CallOptions>> running_;
 };
 

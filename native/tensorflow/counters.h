@@ -5,7 +5,7 @@
 
 namespace tensorwire::plugin {
 
-// What this process did on the data plane, over all its servers.
+// Counts of this process on the data plane, over all its servers.
 struct PluginCounters {
   std::atomic<uint64_t> recv_tensors{0};    // asked of other tasks
   std::atomic<uint64_t> pushed_tensors{0};  // that came from them unasked

@@ -41,8 +41,8 @@ class DataPlane {
   // Ends the engine: nothing is sent, and nobody is called back.
   void Stop() { engine_->Stop(); }
 
-  // Whether all tasks have a data address: where there is an endpoint map, each needs a line in it,
-  // and the map is read again for one that has none. Names what is missing.
+  // OK if all tasks have a data address: where there is an endpoint map, each needs a line in it,
+  // and the map is read again for one that has none. The error names what is missing.
   absl::Status CheckCluster(const tensorflow::ClusterDef& cluster);
 
   // The way to a task, and what it sends unasked.

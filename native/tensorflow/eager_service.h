@@ -24,8 +24,8 @@ namespace tensorwire::plugin {
 // are in it. Null where this TensorFlow has another kind.
 tensorflow::eager::EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer& server);
 
-// What a task does for TF2's eager runtime elsewhere: runs operations, in the order in which a
-// stream sent them, and the component functions of functions that span devices. Thread-safe.
+// Serves TF2's eager runtime of other tasks: runs operations, in the order in which a stream
+// sent them, and the component functions of functions that span devices. Thread-safe.
 class EagerService {
  public:
   EagerService(tensorflow::eager::EagerServiceImpl* impl, const tensorflow::WorkerEnv& env);

@@ -17,7 +17,7 @@
 
 namespace tensorwire::plugin {
 
-// Where the nodes of one group put the tensors that travel as one, or find them.
+// The place where the nodes of one group put the tensors that travel as one, or find them.
 class FuseBox {
  public:
   explicit FuseBox(size_t parts) : parts_(parts), missing_(static_cast<int>(parts)) {}
@@ -26,7 +26,7 @@ class FuseBox {
 
   FusedPart& part(int64_t index) { return parts_[static_cast<size_t>(index)]; }
   const std::vector<FusedPart>& parts() const { return parts_; }
-  // One node is done with its part. True for the last one, which sees what the others did.
+  // Called by each node that is done. True for the last one, which sees what the others did.
   bool IsLastOne() { return missing_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
  private:

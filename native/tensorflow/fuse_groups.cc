@@ -20,7 +20,7 @@ using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
 
-// Which devices are of one task, and which have host memory; names are parsed once.
+// Tells which devices belong to one task, and which have host memory; parses each name once.
 class DeviceNames {
  public:
   bool IsCpu(const std::string& name) { return Parse(name).type == "CPU"; }
@@ -41,7 +41,7 @@ bool NameHas(const Node& node, const char* part) {
   return node.type_string().find(part) != std::string::npos;
 }
 
-// Whether an operation waits for what no edge of the graph brings.
+// True if an operation waits for something that no edge of the graph brings.
 bool WaitsOutside(const Node& node) {
   for (const char* part : {"Dequeue", "TakeGradient", "TakeMany", "Unstage", "Peek"}) {
     if (NameHas(node, part)) return true;

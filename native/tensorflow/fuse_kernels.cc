@@ -27,7 +27,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
-// What the nodes of one group have in common.
+// Attributes that the nodes of one group share.
 class Group {
  public:
   explicit Group(OpKernelConstruction* ctx) {
@@ -48,7 +48,7 @@ class Group {
     return MakeKey("_" + std::to_string(part), key);
   }
 
-  // Of the boxes at this group's ends; see FuseBoxes.
+  // Ids of the boxes at this group's ends; see FuseBoxes.
   uint64_t sending_id() const { return 2 * id_; }
   uint64_t receiving_id() const { return 2 * id_ + 1; }
 

@@ -69,7 +69,7 @@ std::string SessionWideName() {
   return "tensor_fuse_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
 }
 
-// What a task says that has no kernel for a node is the node's name, so this is what a user reads.
+// The node's name is what a task reports that has no kernel for it, so users read it.
 constexpr char kNodePrefix[] = "import_tensorwire.tf_in_every_task/";
 
 // Replaces the crossing edges of one group by nodes that send and receive them as one.

@@ -2,7 +2,7 @@
 
 namespace tensorwire::plugin {
 
-// What the pass writes into a graph and the kernels read.
+// The attributes and labels that the pass writes into a graph and the kernels read.
 //
 // Tensors that travel as one are sent and received by nodes of TensorFlow's own operations _Send
 // and _Recv whose attribute "_kernel" names kernels of ours. The executor goes by the operation:
@@ -12,8 +12,8 @@ constexpr char kFuseReceiveLabel[] = "tensorwire_fuse_receive";  // of the _Recv
 constexpr char kFusePartAttr[] = "_tensorwire_part";             // which of the group's tensors
 constexpr char kFusePartsAttr[] = "_tensorwire_parts";           // how many it has
 
-// By which a session asks for fusion: the name of a custom optimizer in its RewriterConfig. Who
-// does not know it passes over it.
+// The name of a custom optimizer in a session's RewriterConfig, which asks for fusion. TensorFlow
+// without the plug-in ignores it.
 constexpr char kFuseOptimizerName[] = "tensorwire_fuse";
 // Asks for it in every session and function of this process.
 constexpr char kFuseVariable[] = "TENSORWIRE_TENSOR_FUSE";

@@ -31,7 +31,7 @@ FusedPart::Way WayOf(const tensorflow::Tensor& tensor);
 // each part's aligned as TensorFlow aligns a tensor. ResourceExhausted where there is no memory.
 absl::Status Fuse(const std::vector<FusedPart>& parts, tensorflow::Tensor* fused);
 
-// Whether splitting takes longer than handing it to another thread. A hint: the tensor may be
+// True if splitting takes longer than handing it to another thread. A hint: the tensor may be
 // malformed.
 bool IsLongToSplit(const tensorflow::Tensor& fused);
 

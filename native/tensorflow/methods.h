@@ -4,7 +4,7 @@
 
 namespace tensorwire::plugin {
 
-// What a task asks another for on the data plane. Everything else stays on gRPC.
+// The methods of the data plane. All other requests between tasks stay on gRPC.
 enum Method : uint16_t {
   // metadata: step id (i64), standing order (u32, 0: none; see push_inbox.h), with an order its
   // session (u64; see ScopeOf), rendezvous key. Reply: see tensor_codec.h

@@ -14,7 +14,7 @@ class PoolAllocator : public tensorflow::Allocator {
   // Below this size malloc keeps memory well enough by itself.
   static constexpr size_t kMinBytes = 128u << 10;
 
-  // One for the process, and for its life: tensors outlive servers. The cap on unused memory is
+  // One for the process, for its life: tensors outlive servers. The cap on unused memory is
   // TENSORWIRE_POOL_MB, 1024 by default; 0 switches the pool off: then null.
   static PoolAllocator* Get();
 
@@ -28,7 +28,7 @@ class PoolAllocator : public tensorflow::Allocator {
   wire::BufferPool pool_;
 };
 
-// Where a tensor of this size that arrives for a CPU is put.
+// The allocator for a tensor of this size that arrives for a CPU.
 tensorflow::Allocator* HostMemoryFor(uint64_t bytes);
 
 }  // namespace tensorwire::plugin

@@ -21,7 +21,7 @@
 
 namespace tensorwire::plugin {
 
-// What came unasked.
+// A tensor that arrived without a request.
 struct Pushed {
   IncomingTensor tensor;
   int64_t way_us = 0;  // from when it was made until its head was here
@@ -29,7 +29,7 @@ struct Pushed {
   // of it, so asking would not bring it.
   absl::Status status;
 
-  // Whether it has to be asked for.
+  // True if the tensor has to be asked for.
   bool declined() const { return status.ok() && tensor.declined(); }
 };
 
@@ -57,7 +57,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
     // Send an ordinary request too.
     virtual void Ask() = 0;
   };
-  // What a request for a key carries.
+  // The order that a request for a key carries.
   struct Order {
     uint32_t number = 0;  // 0: no order
     TensorCounters* counters = nullptr;
@@ -95,7 +95,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
  private:
   class PushCall;
   using Slot = std::pair<int64_t, uint32_t>;  // step, order
-  // How a tensor comes that somebody waits for:
+  // The ways in which an awaited tensor arrives:
   //
   //   kExpected --- late, or declined ---> kAsked --- answer ---> its tensor, or its error
   //                                        ^    \
@@ -129,16 +129,16 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   static constexpr int kAskAfterMs = 100;
   // A push that was promised and does not come, while no other comes either, was dropped here.
   static constexpr int kLostAfterMs = 30'000;
-  // What was pushed for a step that does not begin here: it may have ended long ago.
+  // Time for which a push is kept if its step does not begin here: it may have ended long ago.
   static constexpr int kParkedForMs = 60'000;
   static constexpr size_t kMostOrders = 1u << 16;
   static constexpr size_t kMostSeen = 1u << 16;
 
   static std::string NameOf(uint64_t scope, std::string_view key);
   void Deliver(int64_t step_id, uint32_t order, Pushed pushed);
-  // Who waits for what is pushed as `order` in `step_id`. Null: nobody.
+  // The waiter for the push `order` in `step_id`; null if there is none.
   Waiting* FindWaitingLocked(int64_t step_id, uint32_t order);
-  // What was pushed for `key` in `step_id` before its waiter was there, who did not know of the
+  // The push for `key` in `step_id` that arrived before its waiter, which did not know of the
   // order.
   std::map<Slot, Parked>::iterator FindParkedLocked(int64_t step_id, std::string_view key);
   Pushed TakeParkedLocked(std::map<Slot, Parked>::iterator at);
@@ -150,7 +150,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   const std::shared_ptr<const RecentSteps> ended_;
   std::atomic<int64_t> arrived_us_{0};  // the last push, or a part of it
 
-  // What holds between two locks:
+  // Invariants between two locks:
   // - orders_ has each order of known_, and no other.
   // - A tensor of a step that is pushed as some order is in parked_, or somebody who waits for it
   // is
@@ -168,7 +168,7 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
   // are not worth an order.
   std::unordered_set<size_t> seen_;
   std::map<Slot, Waiting> waiting_;
-  // Who asked without an order, by step and key. Of two steps under way the second may give an
+  // Waiters without an order, by step and key. Of two steps under way the second may give an
   // order that the producer then follows for the first as well.
   Unordered unordered_;
   std::map<Slot, Parked> parked_;

@@ -6,7 +6,7 @@
 
 namespace tensorwire::plugin {
 
-// How long pushes from one task were on their way. The producer says by its own clock when it made
+// Measures the way of pushes from one task. The producer says by its own clock when it made
 // a tensor, and two hosts' clocks have nothing in common; but the difference between its time and
 // the time of arrival here is least for the push that nothing held up, and such a one was on its
 // way for half of the least round trip. Clocks drift, so only recent differences count. Not

@@ -57,7 +57,7 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   class RecvCall;
   class Reply;
 
-  // Of the session that the step belongs to; it is known once a part of the step runs here.
+  // The scope of the step's session, known once a part of the step runs here.
   uint64_t Scope() {
     uint64_t scope = scope_.load(std::memory_order_relaxed);
     if (scope == 0 && is_initialized()) {
@@ -123,7 +123,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   // An error from the task that `key_` names.
   absl::Status FromSource(const absl::Status& status) const;
   bool waits() const { return state_.load() == State::kWaiting; }
-  // Of a tensor that arrives: where it is to be in host memory first.
+  // The allocator for a tensor that arrives: where it is to be in host memory first.
   tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
 
  private:

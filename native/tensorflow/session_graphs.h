@@ -11,8 +11,8 @@
 
 namespace tensorwire::plugin {
 
-// What the graphs say that sessions of this task execute: where their variables are, under which
-// names those and their updates travel, and whether a session has the devices of other workers.
+// The graphs that sessions of this task execute: where their variables are, under which names
+// those and their updates travel, and whether a session has the devices of other workers.
 // Thread-safe.
 class SessionGraphs {
  public:

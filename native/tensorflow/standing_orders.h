@@ -31,7 +31,7 @@ uint64_t ScopeOf(const std::string& session_name);
 // another connection is told so at once. Thread-safe.
 class StandingOrders {
  public:
-  // Of a request: which tensor it wants, and whether it orders those of later steps.
+  // A request's wish: the tensor that it wants, and whether it orders those of later steps.
   struct Wish {
     int64_t step_id = 0;
     std::string_view key;
@@ -67,7 +67,7 @@ class StandingOrders {
 
  private:
   static constexpr size_t kMostOrders = size_t{1} << 18;
-  // Of all steps together. A step whose master died before it ended it is forgotten only for room.
+  // Limit over all steps. A step whose master died before it ended it is forgotten only for room.
   static constexpr size_t kMostNotes = size_t{1} << 21;
 
   struct Order {

@@ -4,7 +4,7 @@
 
 namespace tensorwire::plugin {
 
-// Whether a task's figures are among those of this process. What it shows lives until it is hidden.
+// Adds a task's figures to those of this process, or removes them. It lives until it is hidden.
 void ShowPlane(const DataPlane* plane, bool shown);
 
 }  // namespace tensorwire::plugin

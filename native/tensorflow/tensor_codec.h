@@ -34,7 +34,7 @@ enum TensorFlags : uint8_t {
   kPushed = 16,        // of a reply: there is no tensor; it was pushed before the request came
 };
 
-// Whether the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
+// True if the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
 bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 
 // Adds `tensor`, which is in host memory, to the message; keeps it alive until it has been sent.
@@ -52,8 +52,8 @@ absl::Status TensorFromProto(std::string_view bytes, tensorflow::DataType dtype,
 // A tensor that arrives.
 class IncomingTensor {
  public:
-  // On a reactor. Reads the metadata, checks it against the payload's size, and makes room for the
-  // payload, for tensors in host memory from `allocator`.
+  // Reads the metadata, checks it against the payload's size, and makes room for the payload, for
+  // tensors in host memory from `allocator`. On a reactor.
   absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
                        tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
 

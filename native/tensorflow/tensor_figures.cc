@@ -11,8 +11,8 @@ std::string_view TaskOf(std::string_view device) {
   return device.substr(0, device.find("/device:"));
 }
 
-// What the partitioner calls an edge is "edge_12_" and the name of the node before it. "" for what
-// is no edge of a graph.
+// The name of the node before an edge, which the partitioner calls "edge_12_" and that name. ""
+// for what is no edge of a graph.
 std::string_view NodeOf(std::string_view edge) {
   constexpr std::string_view kEdge = "edge_";
   if (edge.substr(0, kEdge.size()) != kEdge) return {};

@@ -49,7 +49,7 @@ class TensorFigures {
 
   // The counters for the tensor that travels under this rendezvous key.
   TensorCounters* Of(std::string_view key, Direction direction);
-  // Those for what `node` makes, when it travels as a part of the tensor with this key.
+  // The figures of what `node` makes, when it travels as a part of the tensor with this key.
   TensorCounters* OfPart(std::string_view key, std::string_view node);
   void ForEach(const std::function<void(const Entry&)>& visit) const;
 
@@ -70,8 +70,8 @@ class TensorFigures {
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
-// For how long at least one of several things was under way: lock-free, and as exact as the times
-// it is told.
+// Measures for how long at least one of several things was under way: lock-free, and as exact as
+// the times it is told.
 class UnionClock {
  public:
   void Begin(int64_t now_us);
@@ -79,7 +79,7 @@ class UnionClock {
   uint64_t total_us() const { return total_us_.load(std::memory_order_relaxed); }
 
  private:
-  // How many are under way in the low bits; above them, since when there is one.
+  // The low bits count what is under way; the bits above say since when, if anything is.
   static constexpr int kCountBits = 20;
   std::atomic<uint64_t> state_{0};
   std::atomic<uint64_t> total_us_{0};

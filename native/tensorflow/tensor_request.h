@@ -38,7 +38,7 @@ class TensorRequest {
                 int64_t step_id, std::string key, tensorflow::Device* device, bool ordered,
                 TensorCounters* counters);
 
-  // What TensorFlow's rendezvous says. `self` has left it.
+  // Called by TensorFlow's rendezvous with the tensor. `self` has left it.
   static void OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
                      const Rendezvous::Args& send_args, const Tensor& value, bool is_dead);
   static void CopyToHost(std::unique_ptr<TensorRequest> self, const Tensor& value,
@@ -60,7 +60,7 @@ class TensorRequest {
   const int64_t asked_us_;
   uint32_t waited_us_ = 0;  // for the tensor to be made
 
-  // Of the request.
+  // The connection of the request.
   const std::weak_ptr<wire::Connection> connection_;
   const uint64_t connection_id_;
   const uint64_t id_;

@@ -18,7 +18,7 @@ namespace tensorwire::plugin {
 // needed.
 constexpr int64_t kNoRequestId = 0;
 
-// What a task does for others: looks tensors up in its rendezvous, runs its part of a graph.
+// Serves other tasks: looks tensors up in the rendezvous, and runs this task's part of a graph.
 class WorkerService : public wire::Handler {
  public:
   // The task can be found before it can work; until then it answers kUnavailable.

@@ -22,8 +22,8 @@ class Client {
 
 using Clients = std::vector<std::unique_ptr<Client>>;
 
-// What the clients use in common lives as long as the process. `count` of them, to the ps's gRPC
-// port or its data port.
+// Each makes `count` clients of the ps's gRPC port or its data port. What they share lives as
+// long as the process.
 absl::Status GrpcClients(const std::string& address, int count, Clients* out);
 absl::Status WireClients(const std::string& address, int count, Clients* out);
 

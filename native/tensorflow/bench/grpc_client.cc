@@ -19,7 +19,7 @@
 namespace tensorwire::bench {
 namespace {
 
-// What RpcRemoteRendezvous keeps for a tensor on its way.
+// The state that RpcRemoteRendezvous keeps for a tensor on its way.
 struct GrpcCall {
   tensorflow::CallOptions options;
   tensorflow::RecvTensorRequest request;

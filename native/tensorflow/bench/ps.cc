@@ -46,7 +46,7 @@ class Ps {
     // All of them are pieces of one, as a variable's value may be asked for by many workers.
     const int64_t largest = count > 0 ? *std::max_element(sizes, sizes + count) : 0;
     if (memory_.NumElements() < largest) {
-      // Where a kernel's result would be: grpc++ has an allocator of its own.
+      // The memory of a kernel's result: grpc++ has an allocator of its own.
       memory_ = Tensor(cpu_->GetAllocator({}), tensorflow::DT_UINT8, {largest});
       std::memset(memory_.flat<uint8_t>().data(), kFill, static_cast<size_t>(largest));
     }

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// What `tensorwire bench serve` is made of (tensorwire/bench/serve_task.py calls it): a ps whose
+// The library of `tensorwire bench serve` (called by tensorwire/bench/serve_task.py): a ps whose
 // rendezvous is filled ahead of time, so that its service is all that a request costs it, and
 // clients that ask it over gRPC or grpc++ without Python in between. A library of its own, next to
 // the plug-in and linked with it.

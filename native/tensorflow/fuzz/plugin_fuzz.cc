@@ -1,4 +1,4 @@
-// What a peer sends the plug-in, compiled as one with the plug-in's files (tests/plugin_unit.py).
+// Input from a peer, for the plug-in's files compiled as one with this (tests/plugin_unit.py).
 // The environment's FUZZ_TARGET says which of three things an input is:
 //
 //   tensor    what comes in reply to a request, or unasked: a tensor, a protobuf, an error
@@ -105,11 +105,11 @@ void Decode(const IncomingTensor& incoming, size_t payload_bytes) {
   Tensor tensor;
   if (!incoming.Decode(Cpu(), tensorflow::AllocatorAttributes(), &tensor).ok()) return;
   ReadThrough(tensor);
-  // What is there has been sent.
+  // A tensor never has more elements than were sent.
   if (tensor.NumElements() > static_cast<int64_t>(payload_bytes)) Broken("elements from nowhere");
 }
 
-// As a Recv's call is, without a step.
+// A call like that of a Recv, without a step.
 class TensorCall : public wire::Call {
  public:
   explicit TensorCall(size_t payload_bytes) : payload_bytes_(payload_bytes) {}
@@ -267,7 +267,7 @@ class Task {
     if (id != nullptr) *id = started;
     return end;
   }
-  // Of its device, which inputs cannot know: they have 16 zeros in its place.
+  // The incarnation of its device, which inputs cannot know: they have 16 zeros in its place.
   const std::string& incarnation() const { return incarnation_; }
 
  private:

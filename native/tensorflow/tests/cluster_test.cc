@@ -35,7 +35,7 @@ using tensorflow::TensorShape;
 
 constexpr const char* kPs = "/job:ps/replica:0/task:0/device:CPU:0";
 constexpr const char* kWorker = "/job:worker/replica:0/task:0/device:CPU:0";
-// Of a session's variables; the last does not come with its head.
+// Sizes of a session's variables; the last does not come with its head.
 constexpr int64_t kSizes[] = {1, 3, 100'000};
 
 int ps_port = 0;
@@ -50,7 +50,7 @@ int client_port = 0;
 
 std::string Address(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-// What `job` is told of the cluster, which has a task of each of these jobs.
+// The ServerDef of `job` in a cluster that has one task of each of these jobs.
 tensorflow::ServerDef ClusterAs(const std::string& job,
                                 const std::vector<std::pair<std::string, int>>& ports) {
   tensorflow::ServerDef def;
@@ -242,7 +242,7 @@ class Eager {
     return Kept(handle);
   }
 
-  // Of one number or two, on `device`.
+  // Runs an operation with one number or two, on `device`.
   TFE_TensorHandle* Run(const std::string& name, const std::string& device,
                         const std::vector<TFE_TensorHandle*>& inputs, bool is_function = false) {
     TFE_Op* const op = TFE_NewOp(context_, name.c_str(), Checked());
@@ -268,7 +268,7 @@ class Eager {
     return value;
   }
 
-  // What made it failed, and said so.
+  // Checks that it failed, and for which reason.
   void Fails(TFE_TensorHandle* handle, const std::string& why) {
     Value(handle);
     const std::string said = TF_Message(status_);

@@ -42,7 +42,7 @@ Function* Absls(const std::string& name) {
 }  // namespace
 }  // namespace tensorwire::plugin
 
-// For the run time, which asks the program for them.
+// Options that the run time asks the program for.
 extern "C" const char* __tsan_default_options() {
   return "ignore_noninstrumented_modules=1:halt_on_error=1:history_size=4";
 }

@@ -175,7 +175,7 @@ class Consumer {
   Expected Expect(int64_t step_id, Pushed* here) {
     return inbox->Expect(step_id, order, kKey, waiter, here);
   }
-  // What came for the step, which may still be on its way.
+  // The push that came for the step, which may still be on its way.
   Pushed Take(int64_t step_id) {
     Pushed here;
     return Expect(step_id, &here) == Expected::kHere ? here : waiter->came.Wait();
@@ -200,7 +200,7 @@ void WaitForPushes(Producer* producer, Consumer* consumer, int64_t free_step) {
   consumer->Take(free_step);
 }
 
-// What was pushed for the step is not here any more.
+// Checks that no push for the step is kept.
 void CheckNothingIsKept(Consumer* consumer, int64_t step) {
   Pushed here;
   CHECK(consumer->Expect(step, &here) == Expected::kWait);

@@ -1,4 +1,4 @@
-// What a server says to a client's connection, while three calls wait and pushes are taken. The
+// Input from a server to a client's connection, while three calls wait and pushes are taken. The
 // first byte says in which pieces it comes. Whatever it is, each call ends once.
 
 #include <cstdint>

@@ -54,7 +54,7 @@ inline void SayToServer(World* world, std::shared_ptr<Handler> handler, std::str
   world->RunUntil([&] { return gone.expired(); });
 }
 
-// To a channel on which three calls wait that `make_call` makes, and on which pushes are taken.
+// Sends bytes to a channel on which three calls wait that `make_call` makes, and that takes pushes.
 inline void SayToChannel(World* world,
                          const std::function<std::unique_ptr<CallThatEnds>()>& make_call,
                          std::shared_ptr<PushReceiver> receiver, std::string_view bytes,

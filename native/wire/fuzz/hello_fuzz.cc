@@ -1,4 +1,4 @@
-// How the two ends of a connection introduce themselves, and the ticket to shared memory.
+// The greetings of the two ends of a connection, and the ticket to shared memory.
 
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-// What a client says to a server's connection. The first byte says in which pieces it comes.
+// Input from a client to a server's connection. The first byte says in which pieces it comes.
 
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a stranger says to an end of a connection that has a job token, as a client and as a server:
+// Input from a stranger to an end of a connection with a job token, as a client and as a server:
 // whatever it is, nothing of it gets further. Only who has the token can say the right proof, for
 // the challenge is another each time. The first byte's highest bit says to which end it is said
 // (1: to a client), the others in which pieces.

@@ -23,7 +23,7 @@
 #include "tensorwire/wire/clock.h"
 #include "tensorwire/wire/engine.h"
 
-// What the fuzz targets share: an engine's inside in one thread, so that a run is the same each
+// Shared by the fuzz targets: an engine's inside in one thread, so that a run is the same each
 // time; and a peer that says some bytes and hears the rest.
 
 namespace tensorwire::wire {

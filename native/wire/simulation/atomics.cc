@@ -2,9 +2,9 @@
 
 #include "simulator.h"
 
-// What the engine's object files call for each atomic operation (g++ -fno-inline-atomics): another
-// thread may have its turn there. With one real thread, what the operation does needs no more than
-// to be done.
+// Functions that the engine's object files call for atomic operations (g++ -fno-inline-atomics):
+// another thread may have its turn there. With one real thread, what the operation does needs no
+// more than to be done.
 
 using tensorwire::simulation::Point;
 

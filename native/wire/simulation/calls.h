@@ -4,10 +4,10 @@
 
 #include "ledger.h"
 
-// What tasks ask of each other. RunTask runs in a simulated process.
+// The calls of simulated tasks to each other. RunTask runs in a simulated process.
 namespace tensorwire::simulation {
 
-// What the main thread of a task does, from its start to its end.
+// The main thread of a task, from its start to its end.
 void RunTask(Task* task);
 
 // The message with which a kFail ends.

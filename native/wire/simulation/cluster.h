@@ -13,7 +13,7 @@ class Cluster {
  public:
   Cluster(Random& random, World* world, Ledger* ledger);
 
-  // What the slowest link carries at least, in reads and writes of which many are small.
+  // The least that the slowest link carries, in reads and writes of which many are small.
   int64_t bytes_per_s() const { return bytes_per_s_; }
   Task* AnyTask();
   void StartAll();  // the machines that are off and the tasks that do not run

@@ -6,14 +6,14 @@
 
 namespace tensorwire::simulation {
 
-// What happens to a cluster, of the kinds that the plan allows, at random times until it ends.
+// Injects faults into a cluster, of the kinds that the plan allows, at random times until it ends.
 class Faults {
  public:
   Faults(World* world, const Ledger* ledger, Cluster* cluster)
       : world_(world), ledger_(ledger), cluster_(cluster) {}
 
   void Begin();
-  // From now on all works.
+  // Ends all faults.
   void End();
 
  private:

@@ -13,7 +13,7 @@ namespace {
 using wire::Code;
 using wire::Status;
 
-// How far an engine may be behind what it promised: its threads lose their cores.
+// How late an engine may be with what it promised: its threads lose their cores.
 constexpr int64_t kSlackNs = 60 * kMs;
 constexpr int64_t kPromptNs = 250 * kMs;
 
@@ -22,7 +22,7 @@ int64_t SlackNs(const Record& record) {
   return kSlackNs + record.task->FrozenNs() - record.frozen_before_ns;
 }
 
-// Whether its end waits for no executor. An engine that stops ends what is left on its executor.
+// True if its end waits for no executor. An engine that stops ends what is left on its executor.
 bool EndsOnReactor(const Record& record) { return record.on_reactor && !record.task->stop; }
 
 bool AllowedFailure(const Record& record, const Status& status) {

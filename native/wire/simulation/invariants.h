@@ -7,7 +7,7 @@
 #include "ledger.h"
 #include "tensorwire/wire/engine.h"
 
-// What must hold. Each of these ends the program where it does not (Violated);
+// The invariants. Each of these ends the program where it does not hold (Violated);
 // all in KernelMode.
 namespace tensorwire::simulation {
 
@@ -37,7 +37,7 @@ void CheckPush(const Task& task, const wire::Status& status, bool intact);
 void CheckLost(const Task& task, const std::string& why);
 // At rest: nothing is under way.
 void CheckRest(const Task& task);
-// It has ended by itself.
+// Checks that a task has ended by itself.
 void CheckExit(const Task& task);
 
 }  // namespace tensorwire::simulation

@@ -23,7 +23,7 @@ class File : public std::enable_shared_from_this<File> {
  public:
   virtual ~File() = default;
   virtual uint32_t Ready() const { return 0; }  // the epoll events that hold
-  // Its last descriptor is closed. `silently`: with all power gone.
+  // Called when its last descriptor is closed. `silently`: with all power gone.
   virtual void OnClosed(bool /*silently*/) {}
   void Notify();
 

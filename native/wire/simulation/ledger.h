@@ -82,7 +82,7 @@ struct Task {
   std::set<uint64_t> gone;                          // connections that have had their OnDisconnect
   int pushes_under_way = 0;
 
-  // How long it has been frozen, in all.
+  // The time for which it has been frozen, in all.
   int64_t FrozenNs() const {
     return frozen_ns + (frozen_since_ns > 0 ? world->now_ns - frozen_since_ns : 0);
   }

@@ -7,7 +7,7 @@
 
 namespace tensorwire::simulation {
 
-// What a seed chose.
+// The choices of a seed.
 struct Plan {
   static constexpr uint64_t kUnbounded = uint64_t{1} << 30;
 
@@ -37,7 +37,7 @@ struct Plan {
   int handshake_ms = 1000;
   int64_t slowest_closure_ns = 0;
 
-  // What breaks.
+  // The kinds of faults.
   bool kills = false;
   bool restarts = false;
   bool power = false;
@@ -52,12 +52,12 @@ struct Plan {
   bool descriptor_failures = false;
 
   bool bounds_unanswered() const { return unanswered_bytes < kUnbounded; }
-  // Whether a connection may be lost, and whether anything takes longer than the work itself.
+  // True if a connection may be lost, or if anything takes longer than the work itself.
   bool loses() const {
     return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
            epoll_failures || descriptor_failures;
   }
-  // Whether that, or that a connection cannot be made, may be found out late.
+  // True if that, or that a connection cannot be made, may be found out late.
   bool loses_silently() const {
     return loses() && (power || half_open || clogs || long_freezes || flips || epoll_failures ||
                        descriptor_failures);
@@ -68,7 +68,7 @@ struct Plan {
   }
 };
 
-// Also sets what the seed chose for the machines of `world`.
+// Draws a plan, and sets what the seed chose for the machines of `world`.
 Plan ChoosePlan(Random& random, World* world);
 
 }  // namespace tensorwire::simulation

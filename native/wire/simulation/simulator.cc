@@ -119,7 +119,7 @@ void FiberMain() {
   std::abort();
 }
 
-// By a signal: with nothing that allocates.
+// Ends the program by a signal, without allocating.
 [[noreturn]] void Fatal(const char* what) {
   ++KernelMode::depth;  // the real write
   char line[128];
@@ -150,7 +150,7 @@ int64_t Random::AnySize(int64_t least, int64_t most) {
 }
 
 void SetUp() {
-  // What one seed has freed the next one uses: the system need not make it anew.
+  // Memory that one seed has freed the next one uses: the system need not make it anew.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   dl_iterate_phdr(FindThreadLocals, nullptr);
@@ -362,7 +362,7 @@ Process* World::ByPid(int pid) {
 }
 
 std::string World::Leaks(Process* process) {
-  // What can be reached from the static variables, as from a leak checker's roots.
+  // Memory that can be reached from the static variables, as from a leak checker's roots.
   std::vector<std::pair<char*, size_t>> blocks;
   ForEachBlock(process, [&](char* at, size_t bytes) { blocks.emplace_back(at, bytes); });
   std::sort(blocks.begin(), blocks.end());

@@ -68,7 +68,7 @@ struct Fiber {
   int yields = 0;              // one after the other, with nothing in between
 };
 
-// What a process has and others have not. Its memory is counted; what it leaves behind when it is
+// One simulated process. Its memory is counted; what it leaves behind when it is
 // killed goes with it.
 struct Process {
   std::string name;
@@ -138,7 +138,7 @@ class World {
   Fiber* AddFiber(Process* process, std::function<void()> body);
   void Freeze(Process* process);
   void Thaw(Process* process);
-  // Its fibers never run again. `silently`: its peers hear nothing of it.
+  // Ends a process: its fibers never run again. `silently`: its peers hear nothing of it.
   void Kill(Process* process, bool silently);
   Process* ByPid(int pid);
   // Blocks of the process that nothing leads to any more, and which it should have freed.
@@ -201,7 +201,7 @@ class KernelMode {
 };
 inline bool InProcess() { return current != nullptr && KernelMode::depth == 0; }
 
-// Where another fiber may have its turn: at system calls, locks and atomic operations.
+// Lets another fiber have its turn: at system calls, locks and atomic operations.
 extern int64_t points_left;
 void TakePoint();
 inline void Point() {

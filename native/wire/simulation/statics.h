@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-// Where the engine's static variables are in this program: between two marks in .data and two in
+// The place of the engine's static variables in this program: between two marks in .data and two in
 // .bss. Each simulated process has its own copy of what lies between them.
 namespace tensorwire::simulation {
 constexpr size_t kMarkBytes = 64;

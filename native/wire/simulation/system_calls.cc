@@ -28,8 +28,8 @@
 #include "kernel.h"
 #include "simulator.h"
 
-// What the linker calls instead of the C library (system_calls.txt): the simulated form in a
-// simulated process, the real one everywhere else.
+// Functions that the linker calls instead of the C library's (system_calls.txt): the simulated form
+// in a simulated process, the real one everywhere else.
 
 using namespace tensorwire::simulation;  // NOLINT
 
@@ -39,7 +39,7 @@ constexpr size_t kMemoryBytes = 48u << 20;  // of a machine; the pool's range ha
 // A writer looks 64 times for a frame before it lets others have their turn.
 constexpr int kMostYields = 640;
 
-// What every system call begins with: it takes time, and others may have their turn.
+// The beginning of every system call: it takes time, and others may have their turn.
 void Enter() {
   current->yields = 0;
   world->now_ns += world->call_ns;

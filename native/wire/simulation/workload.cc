@@ -19,7 +19,7 @@ Ledger* ledger = nullptr;
 
 namespace {
 
-// What happens in one seed: tasks call each other while things break; the faults end, and so must
+// The course of one seed: tasks call each other while things break; the faults end, and so must
 // all calls; then a call on each channel must succeed, and at rest little may be held.
 class Scene {
  public:

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// What is simulated: some tasks with engines that call each other while things break, and what must
+// The workload: tasks with engines that call each other while things break, and what must
 // hold all the time and at the end.
 namespace tensorwire::simulation {
 
@@ -14,7 +14,7 @@ struct Outcome {
   int64_t simulated_ns = 0;
 };
 
-// One seed. Ends the process where an invariant does not hold.
+// Runs one seed. Ends the process where an invariant does not hold.
 Outcome RunSeed(uint64_t seed);
 
 // Makes the workload break a promise, to see that it is noticed.

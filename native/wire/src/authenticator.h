@@ -14,7 +14,7 @@ namespace tensorwire::wire {
 inline constexpr const char* kSameToken =
     ": TENSORWIRE_TOKEN_FILE (or TENSORWIRE_TOKEN) must give every task of the job the same token";
 
-// What a task can prove with the job token. The opening of a connection where both ends have one:
+// Proves and checks the job token. The opening of a connection where both ends have one:
 //
 //   client                                     server
 //   kHello      task, peer, challenge   ->
@@ -42,7 +42,7 @@ class Authenticator {
   using Said = std::initializer_list<std::string_view>;  // the metadata of the frames so far
   // `binding` is the TLS session's; "" without TLS.
   std::string Prove(Role role, Said said, std::string_view binding = {}) const;
-  // In a time that does not depend on `proof`.
+  // Checks a proof, in a time that does not depend on `proof`.
   bool Check(Role role, Said said, std::string_view proof, std::string_view binding = {}) const;
 
  private:

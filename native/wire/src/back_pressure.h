@@ -4,16 +4,16 @@
 
 namespace tensorwire::wire {
 
-// Whether a connection goes on reading, or leaves what comes in its socket because its peer leaves
-// much untaken that was sent to it. For servers: if both ends did it, they could wait for each
-// other.
+// Decides if a connection goes on reading, or leaves what comes in its socket because its peer
+// leaves much untaken that was sent to it. For servers: if both ends did it, they could wait for
+// each other.
 class BackPressure {
  public:
   explicit BackPressure(const Outbox* outbox) : outbox_(outbox) {}
 
-  // From now on reading pauses when it should.
+  // Makes reading pause when it should, from now on.
   void Apply() { reading_ = Reading::kOn; }
-  // Whether what is read would only pile up.
+  // True if what is read would only pile up.
   bool ShouldPause() const { return reading_ != Reading::kAlways && outbox_->HasBacklog(); }
   bool paused() const { return reading_ == Reading::kPaused; }
   // False: reading was paused already.

@@ -11,7 +11,7 @@ namespace {
 
 // Waking a thread costs as much as copying this.
 constexpr uint64_t kAtOnceBytes = 512u << 10;
-// One core does not fill the memory's bandwidth; four do.
+// Bytes per copying thread. One core does not fill the memory's bandwidth; four do.
 constexpr uint64_t kBytesPerThread = 4u << 20;
 constexpr uint64_t kMostThreads = 4;
 

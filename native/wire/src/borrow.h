@@ -11,7 +11,7 @@
 
 namespace tensorwire::wire {
 
-// Whether the loan is so small that other threads would not help to copy it.
+// True if the loan is so small that other threads would not help to copy it.
 bool IsCopiedAtOnce(const Loan& loan);
 
 // Copies what a loan describes into `into`, buffers of as many bytes; false when the loan had ended

@@ -10,7 +10,7 @@
 
 namespace {
 
-// What `work`, which returns a Status, fails with; null where it does not.
+// The message of the Status that `work` returns; null if it is OK.
 template <typename Work>
 const char* WordsOf(const Work& work) noexcept {
   thread_local std::string words;

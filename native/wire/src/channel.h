@@ -80,7 +80,7 @@ class ChannelImpl : public Channel,
   void FailAllFromReactor(const Status& why);
   // kHelloAck.
   Status BeReadyFromReactor(const Opening& opening, std::string_view metadata);
-  // Whether and how payloads of this peer are read in its memory.
+  // Decides if and how payloads of this peer are read in its memory.
   Status MapFromReactor(const Hello& hello, Connection* connection);
 
   // Calls.
@@ -104,7 +104,7 @@ class ChannelImpl : public Channel,
   void CollectFromReactor(InFrame frame);
   void FetchFromReactor(InFrame frame, Collections::At collection);
   void CopyFromReactor(InFrame frame, Collections::At collection);
-  // It has ended: gives the payload back. Any thread.
+  // Ends a collection and gives the payload back. Any thread.
   Collection TakeCollection(Collections::At at);
   Status LostInMidPayload() const;
 

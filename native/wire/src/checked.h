@@ -16,9 +16,9 @@ namespace tensorwire::wire {
 // Makes the encoded header and the metadata behind it those of such a frame.
 void SealHead(std::string* head);
 
-// Of the kCheckedHeaderBytes at `bytes`, whatever they are.
+// Checks the kCheckedHeaderBytes at `bytes`, whatever they are.
 bool IsHeaderIntact(const char* bytes);
-// Of the metadata behind such a header, when its size is true.
+// Checks the metadata behind such a header, when its size is true.
 bool IsMetadataIntact(const char* bytes, size_t metadata_bytes);
 
 // A payload on its way out, and its checksum behind it. It is copied, a window at a time, and what

@@ -23,8 +23,8 @@ struct Collection {
   std::function<void(const Status&)> cancel;
 };
 
-// Those of a channel. Each is in here from the arrival of its frame until its payload has come, or
-// comes no more; whoever takes it out ends it. Thread-safe.
+// The collections of a channel. Each is in here from the arrival of its frame until its payload has
+// come, or comes no more; whoever takes it out ends it. Thread-safe.
 class Collections {
  public:
   using At = std::list<Collection>::iterator;

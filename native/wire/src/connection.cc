@@ -21,7 +21,7 @@ namespace {
 // After an inline write, frames that follow within this time are taken for a burst and left to the
 // reactor, which writes them together.
 constexpr int64_t kBurstUs = 40;
-// How much one connection may read or write before others have their turn.
+// Limit on what one connection reads or writes before others have their turn.
 constexpr uint64_t kTurnBytes = 8u << 20;
 // So often a writer looks for a frame that has been counted and is not there yet.
 constexpr int kMostLooks = 64;

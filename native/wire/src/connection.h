@@ -21,7 +21,7 @@
 
 namespace tensorwire::wire {
 
-// What stands behind a connection: a channel, or a server's session. All on the reactor.
+// The user of a connection: a channel, or a server's session. All on the reactor.
 class FrameReceiver {
  public:
   virtual ~FrameReceiver() = default;
@@ -53,7 +53,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void Greet(FrameKind kind, std::string_view metadata);
   // A reply or push; its payload is lent or held rather than sent along where that is better.
   std::unique_ptr<OutFrame> FrameWithPayload(FrameKind kind, uint64_t request_id, Message message);
-  // Whether so much waits to be sent that more should not be made.
+  // True if so much waits to be sent that more should not be made.
   bool HasBacklog() const;
   // Leaves with the next frame that is sent, or a little later on its own.
   void SendLazily(std::unique_ptr<OutFrame> frame);
@@ -76,12 +76,12 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void CloseAtFromReactor(int64_t time_ms, const Status& why);
   // The greeting is over: from now on frames may be large.
   void TrustFromReactor();
-  // What binds a proof to the TLS session; "" without TLS.
+  // Binds a proof to the TLS session; "" without TLS.
   std::string_view TlsBindingFromReactor() const {
     reactor_->AssertIsCurrent();
     return tls_ != nullptr ? std::string_view(tls_->binding()) : std::string_view();
   }
-  // From now on what is sent has checksums.
+  // Adds checksums to what is sent from now on.
   void SendCheckedFromReactor() {
     reactor_->AssertIsCurrent();
     outbox_.Check();
@@ -130,7 +130,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   };
   State state() const { return state_.load(std::memory_order_relaxed); }  // on the reactor
   void MoveFromReactor(State next);
-  // Whether what comes in is listened to.
+  // True if what comes in is listened to.
   bool HearsFromReactor() const { return state() < State::kLeaving; }
 
   // Writing; by the writer only.

@@ -37,7 +37,7 @@ inline void Count(std::atomic<uint64_t>& counter, uint64_t by = 1) {
 
 inline Status EngineStopped() { return Status(Code::kCancelled, "the engine was stopped"); }
 
-// What all parts of one engine have in common.
+// The state that all parts of one engine share.
 class Context {
  public:
   explicit Context(EngineOptions options) : options(std::move(options)) {}

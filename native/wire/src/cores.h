@@ -2,7 +2,7 @@
 
 namespace tensorwire::wire {
 
-// How many cores this process may run on; at least 1.
+// The number of cores that this process may run on; at least 1.
 int UsableCores();
 
 }  // namespace tensorwire::wire

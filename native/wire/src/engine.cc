@@ -107,7 +107,7 @@ class EngineImpl final : public Engine {
     });
   }
 
-  // One a reactor: streams that share a thread gain nothing. What four do not fill is rare.
+  // One stream for each reactor: streams that share a thread gain nothing. Few links need five.
   int Streams() const {
     constexpr int kMostStreams = 4;
     if (context_->options.streams > 0) return context_->options.streams;

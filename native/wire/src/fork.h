@@ -5,7 +5,7 @@
 
 namespace tensorwire::wire {
 
-// What a fork of the process does about one object. As long as this lives, a fork waits until
+// Protects one object from a fork of the process. As long as this lives, a fork waits until
 // `mutex` is free: so no thread that the child does not have has left it locked, or what it guards
 // half done. In the child `in_child` is called before fork returns, with `mutex` locked, and may do
 // what a signal handler may. (vfork, posix_spawn and bare system calls ask nobody.)

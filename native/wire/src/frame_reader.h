@@ -27,12 +27,12 @@ struct InFrame {
   std::shared_ptr<char> placed;     // of a request: owns what `into` names
   Claim claim;                      // of a request
 
-  // Of a reply or push: where its payload is if it did not come along, the call it ends and how.
+  // The loan of a reply or push whose payload did not come along; the call that it ends, and how.
   Loan loan;
   CallTable::Entry entry;
   Status status;
 
-  // Whether a checksum comes behind the payload, and that of what has arrived.
+  // True if a checksum comes behind the payload. Then that of what has arrived:
   bool checked = false;
   uint32_t checksum = 0;
 };
@@ -42,7 +42,7 @@ struct InFrame {
 // it needs more. Whoever asks decides about each head where the payload goes.
 class FrameReader {
  public:
-  // Where the next bytes are to be read to.
+  // The room for the next bytes.
   struct Room {
     static constexpr int kMostParts = 64;
     std::array<iovec, kMostParts> parts;
@@ -66,7 +66,7 @@ class FrameReader {
                // not match
   };
   Found Next(const FrameLimits& limits, Status* why);
-  // Whether Next would find something, or look.
+  // True if Next would find something, or look.
   bool has_more() const { return bytes_left_ > 0 || at_ == At::kEnd; }
   // The bytes that have not been looked at are kept for the next Take, or dropped.
   void Stash();
@@ -79,7 +79,7 @@ class FrameReader {
   void ExpectPayload();
   // `frame` has been taken: what is left of it goes.
   void Forget() { frame_ = InFrame(); }
-  // Of a whole frame: whether its payload has another checksum than it was sent with. One that was
+  // True if the payload of the whole frame has another checksum than it was sent with. One that was
   // discarded has not been looked at.
   bool is_damaged() const;
   static Status Damaged(const std::string& what);
@@ -92,7 +92,7 @@ class FrameReader {
   std::string_view stashed() const { return stash_; }
 
  private:
-  // Where in a frame the next byte belongs.
+  // The part of a frame to which the next byte belongs:
   //
   //   kHead -> kPayload -> kChecksum -> kEnd -> kHead     each but kHead may be left out
   enum class At { kHead, kPayload, kChecksum, kEnd };

@@ -8,7 +8,7 @@ namespace tensorwire::wire {
 // A name from the network, fit for a log and for figures: cut, and without control characters.
 std::string Printable(std::string_view name);
 
-// How the two ends of a connection introduce themselves: `key=value` lines in the metadata of
+// The greeting of the two ends of a connection: `key=value` lines in the metadata of
 // kHello, kChallenge, kProof and kHelloAck; what is "" is left out. Keys that a reader does not
 // know are skipped. Who proves what, and when, is in authenticator.h.
 struct Hello {
@@ -21,7 +21,7 @@ struct Hello {
 
   std::string Encode() const;
   static Hello Decode(std::string_view metadata);
-  // What a proof in it is about.
+  // The part of the metadata that a proof in it is about.
   static std::string_view BeforeProof(std::string_view metadata);
 };
 

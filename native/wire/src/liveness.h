@@ -5,7 +5,7 @@
 
 namespace tensorwire::wire {
 
-// Whether the peer of a connection still lives, told by its signs of life: bytes that come in, and
+// Tells if the peer of a connection still lives, by its signs of life: bytes that come in, and
 // bytes that it takes. Whoever has one looks from time to time. It reads no clock, and sends
 // nothing.
 class Liveness {

@@ -8,7 +8,7 @@ namespace {
 
 // Below this, sending it costs no more than agreeing on it.
 constexpr uint64_t kLeastBytes = 256u << 10;
-// To one peer. Beyond it payloads are sent, at the speed at which the peer takes them.
+// Limit for one peer. Beyond it payloads are sent, at the speed at which the peer takes them.
 constexpr uint64_t kMostBytes = 1u << 30;
 constexpr size_t kMostPieces = 16;
 constexpr size_t kHeadBytes = 16;

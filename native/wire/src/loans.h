@@ -72,7 +72,7 @@ class HeldPayloads {
 bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint64_t offset,
               uint64_t bytes, Message* message);
 
-// What has been lent to one peer: nothing before it has said that it can read the memory, or fetch
+// The loans to one peer: none before it has said that it can read the memory, or fetch
 // ranges. Thread-safe.
 class Loans {
  public:

@@ -33,7 +33,7 @@ class Library {
   template <typename Function>
   void Find(const char* name, Function** out) {
     if (handle_ == nullptr) return;
-    // From this library and what it needs, in this order; so the first is OpenSSL's.
+    // Looks in this library and then in those that it needs; so the first found is OpenSSL's.
     *out = reinterpret_cast<Function*>(dlsym(handle_, name));
     if (*out == nullptr && status_.ok()) {
       status_ = Status(Code::kFailedPrecondition,

@@ -91,7 +91,7 @@ struct LibSsl {
   unsigned long (*ERR_peek_last_error)();
   const char* (*ERR_reason_error_string)(unsigned long error);
 
-  // As LibCrypto::Load.
+  // Loads the library; see LibCrypto::Load.
   static Status Load(const LibSsl** out);
 };
 

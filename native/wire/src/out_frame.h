@@ -24,8 +24,8 @@ struct OutFrame : MpscNode {
   bool small() const { return total_bytes <= kSmallFrameBytes; }
   // Puts in the checksums. A small payload moves into the head.
   void Check();
-  // What can be written next is in `head` and `payload`: with a large checked payload not all of it
-  // at once. By the writer, before it gathers the frame.
+  // Updates `head` and `payload`, which hold what can be written next: a large checked payload
+  // is taken in parts. Called by the writer, before it gathers the frame.
   void Refill();
   bool has_more() const;  // when `head` and `payload` have left
 
@@ -35,11 +35,11 @@ struct OutFrame : MpscNode {
   std::shared_ptr<const void> owner;
   uint64_t total_bytes = 0;
 
-  // How far it has been written: part 0 is the head, part i + 1 is payload[i].
+  // The position of the writer: part 0 is the head, part i + 1 is payload[i].
   size_t part = 0;
   size_t part_offset = 0;
 
-  // Of a large payload with a checksum: all of it, while `payload` is a window.
+  // A large payload with a checksum, all of it, while `payload` is a window.
   std::unique_ptr<CheckedPayload> checked;
 };
 

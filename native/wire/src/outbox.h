@@ -36,12 +36,12 @@ class Outbox {
   // caller sees to it that what TakeLazy returns is pushed after a moment.
   bool PushLazily(std::unique_ptr<OutFrame> frame);
   std::vector<std::unique_ptr<OutFrame>> TakeLazy();
-  // Whether so much waits to be sent that more should not be made.
+  // True if so much waits to be sent that more should not be made.
   bool HasBacklog() const {
     return frames_.load(std::memory_order_acquire) >= kMostFrames ||
            bytes_.load(std::memory_order_relaxed) >= kMostBytes;
   }
-  // From now on frames get checksums.
+  // Adds checksums to frames from now on.
   void Check() { checked_.store(true, std::memory_order_release); }
   bool checked() const { return checked_.load(std::memory_order_acquire); }
 
@@ -62,7 +62,7 @@ class Outbox {
     writing_ = false;
   }
 
-  // What one system call writes.
+  // The pieces that one system call writes.
   struct Gathered {
     static constexpr int kMostParts = 512;
     std::array<iovec, kMostParts> parts;
@@ -94,7 +94,7 @@ class Outbox {
   void TakePushedAsWriter();
 
   MpscQueue pushed_;
-  // In pushed_, small_, large_ and partial_, and those that TLS has taken and the socket has not.
+  // Frames in pushed_, small_, large_ and partial_, and those that TLS has and the socket not.
   std::atomic<size_t> frames_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> checked_;

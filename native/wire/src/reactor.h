@@ -50,7 +50,7 @@ class Reactor {
   void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
   bool IsCurrentThread() const { return current_ == this; }
-  // What a method whose name ends in FromReactor relies on.
+  // The precondition of each method whose name ends in FromReactor.
   void AssertIsCurrent() const { assert(IsCurrentThread()); }
 
   // --- on the reactor ---
@@ -74,7 +74,7 @@ class Reactor {
   // `run_on`: what the handler said; not kReactor.
   void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request, RunOn run_on);
 
-  // Where a connection's next bytes are read to; empty again after each event.
+  // The buffer for a connection's next bytes; empty again after each event.
   static constexpr size_t kScratchBytes = 256u << 10;
   char* scratch() { return scratch_.get(); }
 

@@ -90,7 +90,7 @@ class Session : public FrameReceiver {
   static void OpenFromReactor(const std::shared_ptr<Connection>& connection,
                               const std::shared_ptr<Session>& session);
 
-  // From any thread.
+  // True after the greeting. Any thread.
   bool greeted() const { return greeted_.load(std::memory_order_relaxed); }
 
  private:
@@ -114,7 +114,7 @@ class Session : public FrameReceiver {
   std::string challenge_;  // ours; "" while there is none
   std::atomic<bool> greeted_{false};
   uint64_t connection_id_ = 0;
-  // By requests that are not answered. They may outlive this.
+  // Bytes held by requests that are not answered. They may outlive this.
   const HeldBytes::Owner held_bytes_ = HeldBytes::Create();
 };
 

@@ -46,17 +46,17 @@ class SharedMemory {
   // Gives the block's pages back to the system.
   void Unmap(void* block, size_t bytes);
 
-  // Whether these bytes are in a block, and where in the file.
+  // True if these bytes are in a block; tells where in the file.
   bool Find(const void* data, size_t bytes, uint64_t* offset) const;
 
-  // By which a peer finds and recognises the file; see ForeignMemory::Open.
+  // The text by which a peer finds and recognises the file; see ForeignMemory::Open.
   const std::string& ticket() const { return ticket_; }
 
   // False when too much is lent. `number` is never used again.
   bool OpenLoan(uint64_t* number, uint32_t* slot);
   void CloseLoan(uint32_t slot);
 
-  // Whether this process was forked by the owner.
+  // True if this process was forked by the owner.
   bool inherited() const { return inherited_; }
 
  private:
@@ -92,7 +92,7 @@ class ForeignMemory {
 
   // Null when the range is not within the file's blocks.
   const char* At(uint64_t offset, uint64_t bytes) const;
-  // Whether all that was read before this call, of what the loan is about, was the loan's.
+  // True if all that was read before this call, of what the loan is about, was the loan's.
   bool StillLent(uint64_t number, uint32_t slot) const;
 
  private:

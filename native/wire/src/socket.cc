@@ -12,7 +12,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// Whether both ends of a connection have one address.
+// True if both ends of a connection have one address.
 bool IsWithinHost(int fd) {
   SocketAddress own;
   SocketAddress peer;
@@ -40,7 +40,7 @@ bool IsLoopback(const SocketAddress& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
 }
 
-// Whether `host` is said to be an address, or loopback, and not merely found to be.
+// True if `host` is said to be an address, or loopback, and not merely found to be.
 bool SaysItsAddress(const std::string& host) {
   in6_addr any;
   return host.empty() || host.find("localhost") != std::string::npos ||

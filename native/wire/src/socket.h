@@ -29,7 +29,7 @@ Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port);
 // Begins a non-blocking connect; its end shows as writability and SO_ERROR.
 Status BeginConnect(const SocketAddress& address, Fd* out);
 
-// What every data connection wants: no Nagle, a bound on how long unacknowledged data waits, and
+// The options of data connections: no Nagle, a bound on how long unacknowledged data waits, and
 // between processes of one host buffers small enough that what is under way stays in the cache.
 void TuneStream(int fd, int unacknowledged_timeout_ms);
 

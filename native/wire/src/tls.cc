@@ -12,7 +12,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// Of OpenSSL's headers, which are not there when this is compiled.
+// A constant of OpenSSL's headers, which are not there when this is compiled.
 constexpr uint64_t kInitNoAtExit = 0x00080000;
 constexpr int kCtrlMode = 33;
 constexpr int kCtrlSetReadAhead = 41;
@@ -72,7 +72,7 @@ const LibSsl& Ssl() {
   return *ssl;
 }
 
-// What TLS 1.3 calls an external pre-shared key; the caller owns it.
+// An external pre-shared key in the sense of TLS 1.3; the caller owns it.
 LibSsl::Session* SharedKey(LibSsl::Stream* stream) {
   const auto* const key = static_cast<const std::string*>(Ssl().SSL_get_ex_data(stream, 0));
   LibSsl::Session* const session = Ssl().SSL_SESSION_new();

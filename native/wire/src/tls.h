@@ -14,7 +14,7 @@
 
 namespace tensorwire::wire {
 
-// What the connections of one engine share: TLS 1.3, by a key made from the job token. There are no
+// Shared by the connections of one engine: TLS 1.3, by a key made from the job token. There are no
 // certificates: whoever has the token is one of the job's tasks. The keys of a connection are
 // agreed on anew (psk_dhe_ke), so the token does not open what was recorded before.
 class TlsContext {
@@ -43,34 +43,34 @@ class TlsStream {
   // 2^24.5 records of AES-GCM are what one key may encrypt (RFC 8446, 5.5): 380 GB.
   static constexpr uint64_t kBytesPerKey = uint64_t{128} << 30;
 
-  // Of the socket `fd`, which outlives this as `context` does.
+  // A stream over the socket `fd`, which outlives this as `context` does.
   TlsStream(const TlsContext* context, int fd, bool client, uint64_t bytes_per_key = kBytesPerKey);
   ~TlsStream();
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
   enum class Handshake { kDone, kGoesOn, kFailed, kLost };
-  // To be called whenever the socket is readable, or writable after Flushed was false.
+  // Goes on with the handshake, when the socket is readable, or writable after Flushed was false.
   // kDone: the peer has the key that is made from the job token. kFailed: `why` says what OpenSSL
   // says. kLost: the peer is gone.
   Handshake Shake(std::string* why);
   // Once that is done: 32 bytes that only the two ends of this TLS session know (RFC 8446, 7.5).
   const std::string& binding() const { return binding_; }
 
-  // How many bytes it took, or -1 and errno: EAGAIN when what it took before has not left.
+  // The number of bytes taken, or -1 and errno: EAGAIN when what it took before has not left.
   ssize_t Send(const iovec* pieces, int count);
   bool Flushed();
 
-  // How many bytes came, 0 at the end of the stream, or -1 and errno: EAGAIN, or EBADMSG when they
-  // were altered on their way.
+  // The number of bytes that came, 0 at the end of the stream, or -1 and errno: EAGAIN, or EBADMSG
+  // when they were altered on their way.
   ssize_t Receive(const iovec* pieces, int count);
-  // Whether there is more than the socket shows.
+  // True if there is more than the socket shows.
   bool HasMore();
 
  private:
   friend struct TlsBio;
 
-  // Whether it is the session that we want, and what binds proofs to it.
+  // Checks that it is the session that we want, and learns what binds proofs to it.
   Handshake CheckLocked(std::string* why);
   bool FlushLocked();  // false: the socket is full, or broken (errno)
   bool WriteLocked(const void* from, size_t bytes);

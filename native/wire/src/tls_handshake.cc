@@ -12,9 +12,9 @@
 namespace tensorwire::wire {
 namespace {
 
-// In a frame without TLS, for this peer expects those.
+// Refuses in a frame without TLS, for this peer expects those.
 void RefusePlain(int fd, const std::string& why) {
-  // What is not read would turn into a reset, and that would overtake the reason.
+  // Bytes that are not read would turn into a reset, and that would overtake the reason.
   std::array<char, 16u << 10> unread;
   ::recv(fd, unread.data(), unread.size(), 0);
   Message goodbye;

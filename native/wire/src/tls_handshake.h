@@ -15,8 +15,8 @@ class TlsHandshake {
     kLost,     // the peer is gone
     kRefused,  // the peer is not one of ours, or not set up as we are
   };
-  // One step, whenever the socket `fd` of `stream` is readable, or writable after Flushed was
-  // false. `why`: of kRefused.
+  // Takes one step, whenever the socket `fd` of `stream` is readable, or writable after Flushed was
+  // false. `why` belongs to kRefused.
   Outcome Step(int fd, TlsStream* stream, Status* why);
 
  private:

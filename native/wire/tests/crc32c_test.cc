@@ -30,7 +30,7 @@ TEST(the_examples_of_rfc_3720_come_out) {
   CHECK_EQ(Crc("123456789"), 0xe3069283u);
 }
 
-// What the processor says itself, where the engine asks the system. -1: it cannot be asked.
+// Asks the processor itself, where the engine asks the system. -1: it cannot be asked.
 int ProcessorHasInstruction() {
 #if defined(__x86_64__)
   std::ifstream file("/proc/cpuinfo");

@@ -30,7 +30,7 @@ size_t Threads() {
   return threads;
 }
 
-// How many connections this process may have both ends of, 1,000 at most.
+// The number of connections that this process may have both ends of, 1,000 at most.
 size_t MostConnections() {
   rlimit limit{};
   CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -146,7 +146,7 @@ class Modest {
       askers_.push_back(std::make_unique<Asker>(engine->Connect(address, "ps:0"), "small"));
     }
   }
-  // Of the client that has the fewest.
+  // Answers of the client that has the fewest.
   int answers() const {
     int fewest = std::numeric_limits<int>::max();
     for (const auto& asker : askers_) fewest = std::min(fewest, asker->answers());

@@ -1,4 +1,4 @@
-// What tests find in an emulator in place of the machine's memory: a gigabyte. An emulator keeps a
+// The memory of an emulated machine, for tests: a gigabyte. An emulator keeps a
 // record of each page of a mapping, and a task's shared memory is a mapping of four times the
 // memory.
 

@@ -30,7 +30,7 @@
 #else
 static bool refuse_private_memory = false;
 
-// In place of the C library's.
+// Replaces the C library's mmap.
 extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd,
                       off_t offset) noexcept {
   if (refuse_private_memory && (flags & (MAP_PRIVATE | MAP_FIXED)) == (MAP_PRIVATE | MAP_FIXED)) {
@@ -46,7 +46,7 @@ namespace {
 
 constexpr size_t kMb = 1u << 20;
 
-// What is released goes back to the system at once.
+// A pool that gives what is released back to the system at once.
 BufferPool::Options KeepsNothing(bool shared) {
   BufferPool::Options options;
   options.kept_bytes_cap = 0;

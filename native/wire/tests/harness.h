@@ -31,7 +31,7 @@
 #include "tensorwire/wire/engine.h"
 #include "tensorwire/wire/frame.h"
 
-// What the tests of the engine share: a Task is an engine with a handler and threads of its own;
+// Shared by the tests of the engine: a Task is an engine with a handler and threads of its own;
 // Begin and Get make a call and wait for its end; a RawStream is the other end of a connection
 // without an engine, to say what no engine would.
 
@@ -286,7 +286,7 @@ class RawStream {
     return RawStream(std::move(fd));
   }
 
-  // How many bytes the peer took within the time.
+  // The number of bytes that the peer took within the time.
   size_t SendWithin(std::string_view bytes, int timeout_ms) {
     size_t sent = 0;
     while (sent < bytes.size()) {
@@ -301,7 +301,7 @@ class RawStream {
   }
   bool Send(std::string_view bytes) { return SendWithin(bytes, 10'000) == bytes.size(); }
 
-  // What is there, up to `most` bytes; "" when the stream has ended or nothing came in time.
+  // The bytes that came, up to `most`; "" when the stream has ended or nothing came in time.
   std::string ReadSome(size_t most = 64u << 10, int timeout_ms = 10'000) {
     std::string bytes(most, '\0');
     if (!Wait(POLLIN, timeout_ms)) return "";

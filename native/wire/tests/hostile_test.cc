@@ -1,4 +1,4 @@
-// What comes from the network is not to be trusted: whatever a peer sends, the server answers with
+// Hostile input from the network: whatever a peer sends, the server answers with
 // a reason, closes, and goes on serving everybody else.
 
 #include <atomic>

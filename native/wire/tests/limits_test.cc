@@ -1,4 +1,4 @@
-// What the system refuses: descriptors and threads.
+// Resources that the system refuses: descriptors and threads.
 
 #include <pthread.h>
 

@@ -364,7 +364,7 @@ TEST(blocks_given_back_cost_no_memory_and_come_back_zeroed) {
   CHECK_EQ(block[123], '\0');
 }
 
-// How many mappings of shared memory this process has, and how many of them a core file leaves out.
+// The number of mappings of shared memory, and of those that a core file leaves out.
 std::pair<int, int> MappingsAndThoseLeftOutOfACore() {
   std::ifstream smaps("/proc/self/smaps");
   std::pair<int, int> counted{0, 0};
@@ -457,7 +457,7 @@ TEST(tickets_that_lie_are_refused_with_a_reason) {
   }
 }
 
-// In a process of its own, as `user` where this one may change that: whether the ticket opens.
+// True if the ticket opens in another process, run by `user` where this one may change that.
 bool OpensElsewhere(const std::string& ticket, unsigned user) {
   const pid_t child = fork();
   if (child == 0) {

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSay = "--say";
 
-// What an engine says that is to have a token, and TLS as well.
+// The messages of an engine that is to have a token, and TLS as well.
 int Say() {
   EngineOptions options;
   options.executor = [](const std::function<void()>& closure) { closure(); };
@@ -52,7 +52,7 @@ class Libraries {
       std::ofstream(folder_ / (name + version)) << "no library";
     }
   }
-  // By another library, which has none of its functions.
+  // Replaces it by another library, which has none of its functions.
   void Replace(const std::string& name) const {
     const link_map* math = nullptr;
     void* const handle = dlopen("libm.so.6", RTLD_NOW);
@@ -62,7 +62,7 @@ class Libraries {
     dlclose(handle);
   }
 
-  // What a task says that finds these. The loader looks at the variable only as a program starts.
+  // The messages of a task that finds these. The loader reads the variable when a program starts.
   std::string WhatATaskSays() const {
     std::array<int, 2> out{};
     CHECK_EQ(pipe(out.data()), 0);

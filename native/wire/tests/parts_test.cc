@@ -30,7 +30,7 @@ std::unique_ptr<OutFrame> FrameOf(size_t payload_bytes, uint64_t number = 0) {
   return std::make_unique<OutFrame>(FrameKind::kRequest, 0, number, std::move(message));
 }
 
-// What the writer writes, `most` bytes at a time.
+// All that the writer writes, `most` bytes at a time.
 std::string WriteAll(Outbox* outbox, size_t most) {
   std::string written;
   outbox->ResumeAsWriter();

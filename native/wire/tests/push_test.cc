@@ -1,4 +1,4 @@
-// What a server sends unasked.
+// Messages that a server sends unasked.
 
 #include <atomic>
 #include <future>

@@ -1,4 +1,4 @@
-// Where a data port listens.
+// The addresses on which a data port listens.
 
 #include "socket.h"
 

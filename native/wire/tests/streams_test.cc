@@ -42,7 +42,7 @@ class PatternHandler : public TestHandler {
     reply.KeepAlive(payload);
     request.Reply(std::move(reply));
   }
-  // Whether the last payload has been let go of.
+  // True if the last payload has been let go of.
   bool LetGo() {
     std::lock_guard lock(mutex);
     return last_.expired();
@@ -254,7 +254,7 @@ class RawHolder {
   }
   void Cancel() { channel_->Cancel(call_); }
   void Hang(size_t stream) { shutdown(streams_[stream].fd(), SHUT_RDWR); }
-  // How the call ended, and that the payload was given back.
+  // Checks that the payload was given back; returns how the call ended.
   Status End() {
     CHECK_EQ(Next(0, FrameKind::kReturn).request_id, kNumber);
     return EndUnreturned();

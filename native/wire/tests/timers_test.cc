@@ -1,4 +1,4 @@
-// What waits for a time is let go of with its reason. The engine's inside runs in this thread, so
+// All that waits for a time ends with its reason. The engine's inside runs in this thread, so
 // that its timers can be counted.
 
 #include <future>

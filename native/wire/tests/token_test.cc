@@ -34,7 +34,7 @@ std::unique_ptr<const Authenticator> Make(const std::string& token = kToken) {
   return made;
 }
 
-// How a call from a task with `of_client` to one with `of_server` ends, and what the server logs.
+// The outcome of a call from a task with `of_client` to one with `of_server`, and the server's log.
 std::pair<Status, std::vector<std::string>> Meet(const std::string& of_client,
                                                  const std::string& of_server) {
   Task ps("ps:0", 1, With(of_server));

@@ -18,7 +18,7 @@ std::atomic<int> readings{0};
 
 }  // namespace
 
-// In the place of the C library's, for the engine, too: the clock on the wall has jumped.
+// Replaces the C library's, for the engine, too: the clock on the wall has jumped.
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   const long result = syscall(SYS_clock_gettime, clock, now);
   if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {

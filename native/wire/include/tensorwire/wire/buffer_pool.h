@@ -54,7 +54,7 @@ class TENSORWIRE_API BufferPool {
   // the range for shared blocks is used up, and where shared blocks are the parent process's.
   void* Acquire(size_t bytes);
   void Release(void* block);
-  // Whether Acquire gave this block out. Takes no lock where blocks are shared.
+  // True if Acquire gave this block out. Takes no lock where blocks are shared.
   bool Owns(const void* block) const;
 
   // Gives back what has been kept too long.

@@ -4,7 +4,7 @@
 
 #include "tensorwire/wire/export.h"
 
-// What Python shares with the engine (tensorwire/engine.py), so that a rule such as the data port,
+// The engine's functions for Python (tensorwire/engine.py), so that a rule such as the data port,
 // or a format such as `.endpoint_map`, is written down in one language only.
 //
 // Nothing throws. A function that can fail returns null, or words that say why: they belong to the

@@ -25,7 +25,7 @@ namespace tensorwire::wire {
 
 class Connection;
 
-// On a reactor: when the bytes that it handles were read, as NowUs says it.
+// The time, as in NowUs, at which the bytes were read that the calling reactor handles.
 TENSORWIRE_API int64_t ArrivedUs();
 
 // A request in flight, as its asker sees it. The engine owns it from Channel::Start to Done.
@@ -44,7 +44,7 @@ class Call {
   virtual void Done(const Status& status) = 0;
 };
 
-// Where work that a reactor brought in is done. Waking a thread costs more than little work does,
+// The thread for work that a reactor brought in. Waking a thread costs more than little work does,
 // and much work keeps the reactor from its sockets.
 enum class RunOn {
   kExecutor,          // it may take long
@@ -57,7 +57,7 @@ struct CallOptions {
   RunOn done_on = RunOn::kExecutor;
 };
 
-// What a client does with what its server sends unasked, and when that can come no more.
+// Receives what a server sends its client unasked, and learns when no more can come.
 class PushReceiver {
  public:
   virtual ~PushReceiver() = default;
@@ -104,8 +104,8 @@ class TENSORWIRE_API Pusher {
   Pusher() = default;
   explicit Pusher(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-  // Whether the client takes what it is sent. Who has gone does not, and neither does who lets much
-  // pile up: that would fill this task's memory.
+  // True if the client takes what it is sent. A client that has gone does not, nor does one that
+  // lets much pile up: that would fill this task's memory.
   bool IsTaken() const;
   // False when the client has gone.
   bool Push(uint64_t what, Message message) const;
@@ -140,7 +140,7 @@ class HeldBytes {
   std::atomic<uint64_t> value_{kOwned};
 };
 
-// What a request holds of its connection's EngineOptions::unanswered_bytes, until it is answered or
+// A request's share of its connection's EngineOptions::unanswered_bytes, until it is answered or
 // goes. A copy holds as much again. For who keeps a request's id and not the request, too.
 class Claim {
  public:
@@ -176,7 +176,7 @@ class TENSORWIRE_API Request {
   uint64_t id = 0;
   std::string metadata;
   std::string payload;
-  // Where the payload is instead, if the handler said where it should go (Handler::Place).
+  // The payload's place, if the handler chose one (Handler::Place).
   std::shared_ptr<char> placed;
 
   void Reply(Message reply) const;
@@ -195,7 +195,7 @@ class Handler {
  public:
   virtual ~Handler() = default;
 
-  // Where this request is handled.
+  // The thread in which this request is handled.
   virtual RunOn HandleOn(const Request& request) const = 0;
 
   // The head of a request with a payload is here. Returns memory of that size for it to be read

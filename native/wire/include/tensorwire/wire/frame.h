@@ -10,7 +10,7 @@
 
 namespace tensorwire::wire {
 
-// What travels on a connection is a sequence of frames: a header of kHeaderBytes, then
+// A connection carries a sequence of frames: a header of kHeaderBytes, then
 // `metadata_bytes` of metadata, then `payload_bytes` of payload. All integers are little-endian:
 //
 //   offset  0  u32  magic            "TWIR"
@@ -88,8 +88,8 @@ inline constexpr uint64_t kMaxErrorBytes = 16u << 20;
 
 TENSORWIRE_API void EncodeHeader(const FrameHeader& header, void* out);
 
-// What a peer speaks whose first bytes (a few suffice) are not ours, for people who mixed up two
-// ports. "" when they may be the beginning of a frame.
+// Names the protocol of a peer whose first bytes (a few suffice) are not ours, for people who mixed
+// up two ports. "" when they may be the beginning of a frame.
 TENSORWIRE_API std::string DescribeForeign(std::string_view first_bytes);
 
 // Reads a header from the kHeaderBytes at `bytes`. A pure function, total over all inputs. Fails

@@ -10,7 +10,7 @@
 
 namespace tensorwire::wire {
 
-// How payloads travel between tasks of one host.
+// The way of payloads between tasks of one host.
 enum class Transport {
   kAuto,    // through memory where the peer grants it, else by TCP
   kTcp,     // always by TCP
@@ -22,7 +22,7 @@ class BufferPool;
 enum class LogLevel { kInfo, kWarning, kError };
 
 struct EngineOptions {
-  // Who this process is to its peers, e.g. "/job:ps/replica:0/task:0". Shown in messages, and
+  // This process's name for its peers, e.g. "/job:ps/replica:0/task:0". Shown in messages, and
   // checked: a client names the peer it wants, and a server with another name refuses it.
   std::string name;
 
@@ -31,13 +31,13 @@ struct EngineOptions {
   bool pin = false;      // bind each reactor to a core of its own
 
   Transport transport = Transport::kAuto;
-  // Whether what is sent, and what peers send here, is checksummed. Payloads then go by TCP: what
+  // True: what is sent, and what peers send here, has checksums. Payloads then go by TCP: what
   // lies in memory that others write to may change between its checksum and its copy.
   bool checksum = false;
   // Over how many connections a large payload that is sent comes in at once. 0: one a reactor, and
   // four at most.
   int streams = 0;
-  // Where the payloads of this task are kept; one that is shared lets peers on this host read them
+  // The memory of this task's payloads; one that is shared lets peers on this host read them
   // there. It must outlive the engine. Null: nothing is shared.
   BufferPool* pool = nullptr;
 
@@ -46,7 +46,7 @@ struct EngineOptions {
   bool tls = false;  // what goes over the network is encrypted; needs a token
 
   FrameLimits limits;
-  // What a connection's requests may hold (metadata, payload and a kilobyte each) that have arrived
+  // Limit on a connection's requests (metadata, payload and a kilobyte each) that have arrived
   // and are not answered. One that comes when it is used up fails with kResourceExhausted.
   uint64_t unanswered_bytes = 1ull << 30;
   int connect_timeout_ms = 20000;    // how long a peer that does not answer is waited for, as gRPC

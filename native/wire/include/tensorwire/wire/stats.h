@@ -6,7 +6,7 @@
 
 namespace tensorwire::wire {
 
-// What went between this task and one peer since the engine started. Connections that were lost
+// The traffic between this task and one peer since the engine started. Connections that were lost
 // and came back count into the same figures.
 struct PeerStats {
   std::string peer;  // the peer's name; its address while it has not said its name
