@@ -64,8 +64,10 @@ def difference(
             return words
         if later != calm and not (later[0] == calm[0] == "error"):
             return f"after it {_short(later)}, before it {_short(calm)}"
-        # Of a step that fails anyway, a dequeue that was cancelled may speak first, on gRPC, too.
-        allowed = ENDED[kind] | {"CancelledError"} if calm[0] == "error" else ENDED[kind]
+        # Where a step fails anyway, gRPC, too, may report its error in other words, or first that a
+        # dequeue was cancelled.
+        own = {calm[1], "CancelledError"} if calm[0] == "error" else set()
+        allowed = ENDED[kind] | own
         if ended == ["as calm"] or (ended[0] == "error" and ended[1] in allowed):
             return ""
         return f"{_short(ended)}, neither as without it nor {_any_of(allowed)}"

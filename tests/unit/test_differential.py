@@ -94,6 +94,11 @@ def test_steps_that_are_repeated_at_will_remember_nothing_and_do_not_fail() -> N
             ["chance", VALUE, ["as calm"], VALUE],
             ["chance", VALUE, CANCELLED, VALUE],
         ),
+        (
+            "cancel",
+            ["chance", NOT_FOUND, ["as calm"], NOT_FOUND],
+            ["chance", NOT_FOUND, ["error", "InternalError", "a"], NOT_FOUND],
+        ),
         ("stuck deadline", ["error", "DeadlineExceededError", ""], ["error", "AbortedError", ""]),
         ("stuck cancel", ["error", "CancelledError", ""], VALUE),
     ],
@@ -115,6 +120,11 @@ def test_what_grpc_does_not_do_is_a_difference(kind: str, reference: Any, found:
             "deadline",
             ["chance", NOT_FOUND, ["as calm"], NOT_FOUND],
             ["chance", NOT_FOUND, CANCELLED, NOT_FOUND],
+        ),
+        (
+            "cancel",
+            ["chance", NOT_FOUND, ["as calm"], NOT_FOUND],
+            ["chance", NOT_FOUND, ["error", "NotFoundError", "a\nand more"], NOT_FOUND],
         ),
         (
             "stuck deadline",
