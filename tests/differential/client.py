@@ -140,6 +140,7 @@ class Sessions:
 
     def begin(self) -> None:
         config = session_config(STEP_TIMEOUT_MS, share_cluster_devices_in_session=True)
+        config.device_filters.extend(["/job:ps", "/job:worker"])
         if self._program.optimized:
             config.graph_options.rewrite_options.disable_meta_optimizer = False
         if self._program.fused and _plugin:
