@@ -77,7 +77,7 @@ class _Recoveries(logging.Handler):
 def cause_of(text: str) -> str:
     """The line of an error that says what happened: before the name of the node that it met."""
     # A step of several tasks fails with an error of each, and some were cancelled for another's.
-    roots = re.split(r"^ *\(\d+\) ", text, flags=re.MULTILINE)[1:] or [text]
+    roots = re.split(r"^ *(?:\(\d+\) )?(?=[A-Z_]+: )", text, flags=re.MULTILINE)[1:] or [text]
     causes = [root for root in roots if not root.upper().startswith("CANCELLED")]
     lines = [line.strip() for line in (causes or roots)[0].splitlines()]
     node = next((at for at, line in enumerate(lines) if line.startswith("[[{{node")), len(lines))
