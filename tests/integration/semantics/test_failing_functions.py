@@ -16,8 +16,9 @@ pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = Path(__file__).with_name("failing_functions_script.py")
 CALLS = {"large": 60, "fused": 600}
-# If each failed call left what had been sent for it, it would be 1500 and 480 MB.
-MOST_GROWTH_MB = 200
+# If each failed call left what had been sent for it, it would be 1500 and 480 MB. Tensors of calls
+# that have just failed and the allocator's reserves are 205 MB at times, on gRPC.
+MOST_GROWTH_MB = 300
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
