@@ -110,7 +110,7 @@ def ensure_built(
     source = source or packaged_source()
     if not source.units():
         raise TensorwireError(f"no plug-in source in {source.folder}: install tensorwire again")
-    carried = prebuilt.carried(source.prebuilt, source.digest())
+    carried = prebuilt.carried(source.prebuilt, source.digest)
     fitting = carried.fitting(tensorflow)
     if fitting is not None and not rebuild and os.environ.get(PREBUILT_VARIABLE) != "0":
         return fitting
@@ -142,7 +142,7 @@ class Inventory:
 def inventory() -> Inventory:
     """Looks, and compiles nothing. Raises TensorwireError as `find_tensorflow` does."""
     tensorflow, source = find_tensorflow(), packaged_source()
-    carried = prebuilt.carried(source.prebuilt, source.digest())
+    carried = prebuilt.carried(source.prebuilt, source.digest)
     finished = sorted(tensorflow_install.cache_folder().glob(f"*/{source.name}"))
     name = f"{recipe(tensorflow, source).key}-"
     fits = {library: library.parent.name.startswith(name) for library in finished}

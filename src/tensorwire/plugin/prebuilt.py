@@ -8,7 +8,7 @@ fit is never loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -63,13 +63,16 @@ class Carried:
         )
 
 
-def carried(folder: Path | None, source: str) -> Carried:
-    """The plug-ins in `folder`, if they were compiled from the source whose digest is `source`."""
+def carried(folder: Path | None, source_digest: Callable[[], str]) -> Carried:
+    """The plug-ins in `folder`, if they were compiled from the source with that digest.
+
+    A package without plug-ins does not need the digest, which takes reading all sources.
+    """
     if folder is None or not (folder / INDEX).exists():
         return Carried()
     document = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     found = dataclass_json.from_document(Carried, document)
-    return replace(found, folder=folder) if found.source == source else Carried()
+    return replace(found, folder=folder) if found.source == source_digest() else Carried()
 
 
 def write_index(folder: Path, index: Carried) -> None:

@@ -73,7 +73,7 @@ def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
     wanted = set(headers)
     records = _records(include)
     if len(records) == 1:
-        return _recorded(records[0], include, wanted)
+        return _recorded(records[0].decode(), _below_site(include), wanted)
     found = {}
     for name in wanted:
         with suppress(FileNotFoundError):
@@ -81,20 +81,21 @@ def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _records(include: Path) -> list[Path]:
+def _below_site(include: Path) -> str:
+    """The beginning of the names of all headers in a record."""
+    return f"{include.parent.name}/{include.name}/"
+
+
+def _records(include: Path) -> list[bytes]:
     """Records of the distributions that have installed files below `include`."""
-    site = include.parent.parent
-    line = f"\n{include.relative_to(site).as_posix()}/".encode()
-    return [
-        record for record in sorted(site.glob("*.dist-info/RECORD")) if line in record.read_bytes()
-    ]
+    line = f"\n{_below_site(include)}".encode()
+    files = sorted(include.parent.parent.glob("*.dist-info/RECORD"))
+    return [record for record in (file.read_bytes() for file in files) if line in record]
 
 
-def _recorded(record: Path, include: Path, wanted: set[str]) -> dict[str, str]:
+def _recorded(record: str, prefix: str, wanted: set[str]) -> dict[str, str]:
     # "tensorflow/include/Eigen/Core,sha256=47DEQp…,1234"; no header's name has a comma.
-    prefix = include.relative_to(record.parent.parent).as_posix() + "/"
-    lines = record.read_text(encoding="utf-8").splitlines()
-    digests = dict(line.partition(",sha256=")[::2] for line in lines)
+    digests = dict(line.partition(",sha256=")[::2] for line in record.splitlines())
     return {
         name: digests[prefix + name].partition(",")[0]
         for name in wanted
