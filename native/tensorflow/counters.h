@@ -13,6 +13,8 @@ struct PluginCounters {
   std::atomic<uint64_t> run_graphs{0};      // asked by a master elsewhere
   std::atomic<uint64_t> fused_messages{0};  // sent by tensor_fuse, under any protocol
   std::atomic<uint64_t> fused_tensors{0};   // that travelled in them
+  std::atomic<uint64_t> looked_up_ids{0};   // that unique_pull was given, under any protocol
+  std::atomic<uint64_t> unique_ids{0};      // that were left of them
   std::atomic<uint64_t> eager_calls{0};     // operations and functions that TF2 elsewhere ran here
 };
 

@@ -6,36 +6,18 @@
 #include <unordered_map>
 #include <utility>
 
+#include "graph_rewrite.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/control_flow.h"
 #include "tensorflow/core/platform/logging.h"
-#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
 namespace {
 
 using tensorflow::ControlFlowInfo;
-using tensorflow::DeviceNameUtils;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
-
-// Tells which devices belong to one task, and which have host memory; parses each name once.
-class DeviceNames {
- public:
-  bool IsCpu(const std::string& name) { return Parse(name).type == "CPU"; }
-  bool SameTask(const std::string& a, const std::string& b) {
-    return a == b || DeviceNameUtils::IsSameAddressSpace(Parse(a), Parse(b));
-  }
-
- private:
-  const DeviceNameUtils::ParsedName& Parse(const std::string& name) {
-    auto [at, is_new] = parsed_.try_emplace(name);
-    if (is_new) DeviceNameUtils::ParseFullName(name, &at->second);
-    return at->second;
-  }
-  std::unordered_map<std::string, DeviceNameUtils::ParsedName> parsed_;
-};
 
 bool NameHas(const Node& node, const char* part) {
   return node.type_string().find(part) != std::string::npos;

@@ -1,20 +1,17 @@
 #include "fuse_pass.h"
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "fuse_groups.h"
+#include "graph_rewrite.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
-#include "tensorflow/core/public/session_options.h"
 
 namespace tensorwire::plugin {
 namespace {
@@ -25,53 +22,6 @@ using tensorflow::GraphOptimizationPassOptions;
 using tensorflow::Node;
 using tensorflow::NodeBuilder;
 
-bool AskedFor(const GraphOptimizationPassOptions& options) {
-  const char* const variable = std::getenv(kFuseVariable);
-  if (variable != nullptr && *variable != '\0' && std::string_view(variable) != "0") return true;
-  if (options.session_options == nullptr) return false;
-  const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
-  for (const auto& optimizer : rewrite.custom_optimizers()) {
-    if (optimizer.name() == kFuseOptimizerName) return true;
-  }
-  return false;
-}
-
-// The device of the first node that `node` has a data edge to.
-std::string FirstConsumersDevice(const Node& node) {
-  for (const Edge* edge : node.out_edges()) {
-    if (!edge->IsControlEdge()) return edge->dst()->assigned_device_name();
-  }
-  return node.assigned_device_name();
-}
-
-// Puts the nodes of branches and loops where TensorFlow's partitioner is about to put them: on the
-// device of what they pass on. Otherwise tensors would cross to them that need not.
-void PlaceControlFlow(Graph* graph) {
-  std::vector<Node*> inputs_first;
-  tensorflow::GetReversePostOrder(*graph, &inputs_first);
-  for (Node* node : inputs_first) {
-    if (node->IsSwitch() || node->IsExit()) {
-      const Edge* data = nullptr;
-      if (node->input_edge(0, &data).ok()) {
-        node->set_assigned_device_name(data->src()->assigned_device_name());
-      }
-    } else if ((node->IsEnter() && !tensorflow::IsRefType(node->input_type(0))) ||
-               node->IsNextIteration()) {
-      node->set_assigned_device_name(FirstConsumersDevice(*node));
-    }
-  }
-}
-
-// TensorFlow keeps the kernels of stateful nodes, as _Send and _Recv are, by session and name:
-// nodes of two graphs that run in one session must not have one name.
-std::string SessionWideName() {
-  static std::atomic<uint64_t> next{0};
-  return "tensor_fuse_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
-}
-
-// The node's name is what a task reports that has no kernel for it, so users read it.
-constexpr char kNodePrefix[] = "import_tensorwire.tf_in_every_task/";
-
 // Replaces the crossing edges of one group by nodes that send and receive them as one.
 class GroupRewriter {
  public:
@@ -79,7 +29,7 @@ class GroupRewriter {
       : graph_(graph),
         group_(group),
         incarnation_(incarnation),
-        name_(graph->NewName(SessionWideName())),
+        name_(graph->NewName(ProcessWideName("tensor_fuse"))),
         // As TensorFlow's partitioner does, with the producer's name: the functions of one step
         // share a rendezvous.
         tensor_name_(name_ + "_" + group.crossings.front().src->name()) {}
@@ -165,16 +115,14 @@ absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Nod
 class TensorFusePass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || options.device_set == nullptr || !AskedFor(options)) {
+    if (options.graph == nullptr || options.device_set == nullptr ||
+        !IsAskedFor(kTensorFuse, options)) {
       return absl::OkStatus();
     }
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
-    const bool casts_floats =
-        options.session_options != nullptr &&
-        options.session_options->config.graph_options().enable_bfloat16_sendrecv();
     std::vector<FuseGroup> groups;
-    if (absl::Status s = FindFuseGroups(*graph, casts_floats, &groups); !s.ok()) return s;
+    if (absl::Status s = FindFuseGroups(*graph, CastsFloats(options), &groups); !s.ok()) return s;
     for (const FuseGroup& group : groups) {
       const auto* device = options.device_set->FindDeviceByName(group.src_device);
       if (device == nullptr) continue;

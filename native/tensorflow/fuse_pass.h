@@ -1,5 +1,7 @@
 #pragma once
 
+#include "graph_rewrite.h"
+
 namespace tensorwire::plugin {
 
 // The attributes and labels that the pass writes into a graph and the kernels read.
@@ -12,10 +14,6 @@ constexpr char kFuseReceiveLabel[] = "tensorwire_fuse_receive";  // of the _Recv
 constexpr char kFusePartAttr[] = "_tensorwire_part";             // which of the group's tensors
 constexpr char kFusePartsAttr[] = "_tensorwire_parts";           // how many it has
 
-// The name of a custom optimizer in a session's RewriterConfig, which asks for fusion. TensorFlow
-// without the plug-in ignores it.
-constexpr char kFuseOptimizerName[] = "tensorwire_fuse";
-// Asks for it in every session and function of this process.
-constexpr char kFuseVariable[] = "TENSORWIRE_TENSOR_FUSE";
+constexpr RewriteSwitch kTensorFuse{"tensorwire_fuse", "TENSORWIRE_TENSOR_FUSE"};
 
 }  // namespace tensorwire::plugin

@@ -11,6 +11,7 @@
 
 #include "counters.h"
 #include "pool_allocator.h"
+#include "rewrite_pass.h"
 #include "session_graphs.h"
 #include "tensor_figures.h"
 #include "tensorwire/wire/clock.h"
@@ -158,6 +159,19 @@ Items Variables() {
   return variables;
 }
 
+// What rewrites of graphs did and did not do, and how often.
+Items Rewrites() {
+  Items rewrites;
+  for (const auto& [what, count] : RewriteCounts::Get().counts()) {
+    Items one;
+    one.Add("rewrite", what.first);
+    one.Add("outcome", what.second);
+    one.Add("places", count);
+    rewrites.Append(one);
+  }
+  return rewrites;
+}
+
 std::string Planes::ToJson() const {
   std::lock_guard lock(mutex_);
   TensorTotals all_tensors;
@@ -213,6 +227,8 @@ std::string Planes::ToJson() const {
   all.Add("run_graphs", counters.run_graphs);
   all.Add("fused_messages", counters.fused_messages);
   all.Add("fused_tensors", counters.fused_tensors);
+  all.Add("looked_up_ids", counters.looked_up_ids);
+  all.Add("unique_ids", counters.unique_ids);
   all.Add("eager_calls", counters.eager_calls);
   all.Add("session_graphs", SessionGraphs::Get().graphs());
   all.Add("unfiltered_graphs", SessionGraphs::Get().unfiltered_graphs());
@@ -232,6 +248,7 @@ std::string Planes::ToJson() const {
   all.AddList("reactors", reactors);
   all.AddList("tensors", tensors);
   all.AddList("variables", Variables());
+  all.AddList("rewrites", Rewrites());
   return all.Object();
 }
 

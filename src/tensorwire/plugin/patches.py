@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorwire.plugin import fusion
+from tensorwire.plugin.rewrites import TENSOR_FUSE
 
 
 def after_import(name: str, callback: Callable[[], None]) -> None:
@@ -149,7 +149,7 @@ def refuse_partial_runs_that_fuse() -> None:
 
     @functools.wraps(setup)
     def partial_run_setup(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if fusion.is_asked_for(self._config):
+        if TENSOR_FUSE.is_asked_for(self._config):
             raise errors.InvalidArgumentError(
                 None,
                 None,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plugin import fusion
+from tensorwire.plugin.rewrites import TENSOR_FUSE
 from tensorwire.plugin.patches import after_import
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
@@ -44,7 +44,7 @@ def environment(
     env["PYTHONPATH"] = os.pathsep.join([str(_SITE), *others])
     env[PROTOCOL_VARIABLE] = protocol or ""
     if tensor_fuse:
-        env[fusion.VARIABLE] = "1"
+        env[TENSOR_FUSE.variable] = "1"
     env[DEBUG_VARIABLE] = "1" if debug else ""
     if placement:
         env[PLACEMENT_VARIABLE] = placement

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorwire.errors import UsageError
-from tensorwire.plugin.fusion import OPTIMIZER
+from tensorwire.plugin.rewrites import EXACT_REWRITES, SUMMED_PUSH, TENSOR_FUSE, UNIQUE_PULL
 
 _WORKERS = ("chief", "master", "worker", "evaluator")
 
@@ -14,6 +14,9 @@ _WORKERS = ("chief", "master", "worker", "evaluator")
 def ConfigProto(
     tensor_fuse: bool = False,
     *,
+    unique_pull: bool = False,
+    summed_push: bool = False,
+    exact_rewrites: bool = False,
     cluster: Any = None,
     job_name: str = "worker",
     task_index: int = 0,
@@ -24,6 +27,10 @@ def ConfigProto(
     With ``tensor_fuse``, tensors that cross between the same two tasks at the same depth of the
     graph travel as one message, under "grpc" as well as "grpc++"; results are the same. Every task
     of the cluster must have imported ``tensorwire.tf``.
+
+    With ``unique_pull``, ids that repeat in a lookup are sent once and their rows come back once.
+    With ``summed_push``, the gradients of equal ids are summed before they are sent to the ps.
+    Results of both are the same, bit by bit. ``exact_rewrites`` asks for all three.
 
     With ``cluster`` (a ``tf.train.ClusterSpec`` or what makes one), `device_filters` are set for
     the session of this task: it sees the ps and itself, so that another worker that is lost, or has
@@ -41,9 +48,15 @@ def ConfigProto(
             tf.train.ClusterSpec(cluster).as_dict(), job_name, task_index
         )
     config = tf.compat.v1.ConfigProto(**kwargs)
-    if tensor_fuse:
-        # It stands for our rewrite of the graph; a TensorFlow that does not know it goes on.
-        config.graph_options.rewrite_options.custom_optimizers.add(name=OPTIMIZER)
+    asked_for = {
+        TENSOR_FUSE: tensor_fuse,
+        UNIQUE_PULL: unique_pull,
+        SUMMED_PUSH: summed_push,
+        EXACT_REWRITES: exact_rewrites,
+    }
+    for rewrite, is_asked_for in asked_for.items():
+        if is_asked_for:
+            rewrite.ask_for_it(config)
     return config
 
 

@@ -1,0 +1,80 @@
+#include "graph_rewrite.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::DeviceNameUtils;
+using tensorflow::Edge;
+using tensorflow::GraphOptimizationPassOptions;
+using tensorflow::Node;
+
+bool IsSwitchedOn(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+  const char* const variable = std::getenv(one.variable);
+  if (variable != nullptr && *variable != '\0' && std::string_view(variable) != "0") return true;
+  if (options.session_options == nullptr) return false;
+  const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
+  for (const auto& optimizer : rewrite.custom_optimizers()) {
+    if (optimizer.name() == one.optimizer) return true;
+  }
+  return false;
+}
+
+// The device of the first node that `node` has a data edge to.
+std::string FirstConsumersDevice(const Node& node) {
+  for (const Edge* edge : node.out_edges()) {
+    if (!edge->IsControlEdge()) return edge->dst()->assigned_device_name();
+  }
+  return node.assigned_device_name();
+}
+
+}  // namespace
+
+bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+  return IsSwitchedOn(one, options) || IsSwitchedOn(kExactRewrites, options);
+}
+
+bool CastsFloats(const GraphOptimizationPassOptions& options) {
+  return options.session_options != nullptr &&
+         options.session_options->config.graph_options().enable_bfloat16_sendrecv();
+}
+
+std::string ProcessWideName(std::string_view name) {
+  static std::atomic<uint64_t> next{0};
+  return std::string(name) + "_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
+}
+
+bool DeviceNames::SameTask(const std::string& a, const std::string& b) {
+  return a == b || DeviceNameUtils::IsSameAddressSpace(Parse(a), Parse(b));
+}
+
+const DeviceNameUtils::ParsedName& DeviceNames::Parse(const std::string& name) {
+  auto [at, is_new] = parsed_.try_emplace(name);
+  if (is_new) DeviceNameUtils::ParseFullName(name, &at->second);
+  return at->second;
+}
+
+void PlaceControlFlow(tensorflow::Graph* graph) {
+  std::vector<Node*> inputs_first;
+  tensorflow::GetReversePostOrder(*graph, &inputs_first);
+  for (Node* node : inputs_first) {
+    if (node->IsSwitch() || node->IsExit()) {
+      const Edge* data = nullptr;
+      if (node->input_edge(0, &data).ok()) {
+        node->set_assigned_device_name(data->src()->assigned_device_name());
+      }
+    } else if ((node->IsEnter() && !tensorflow::IsRefType(node->input_type(0))) ||
+               node->IsNextIteration()) {
+      node->set_assigned_device_name(FirstConsumersDevice(*node));
+    }
+  }
+}
+
+}  // namespace tensorwire::plugin

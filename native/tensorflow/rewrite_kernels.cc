@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "counters.h"
+#include "rewrite_pull.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// Numbers the different ids that it is given, from 0. A hash table with open addressing; at most
+// half of it is in use.
+template <typename Id>
+class IdNumbers {
+ public:
+  explicit IdNumbers(size_t most_ids) {
+    size_t bits = 3;
+    while ((size_t{1} << bits) < 2 * most_ids) ++bits;
+    shift_ = 64 - bits;
+    places_.assign(size_t{1} << bits, kNone);
+  }
+
+  // The number of `id`, which is new if it is the number of ids so far. `ids` has these.
+  int32_t Number(Id id, const Id* ids, int32_t next) {
+    // A multiplication spreads ids that follow each other over the upper bits (Knuth).
+    size_t place = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull) >> shift_;
+    while (places_[place] != kNone) {
+      if (ids[places_[place]] == id) return places_[place];
+      place = (place + 1) & (places_.size() - 1);
+    }
+    places_[place] = next;
+    return next;
+  }
+
+ private:
+  static constexpr int32_t kNone = -1;
+  size_t shift_ = 0;
+  std::vector<int32_t> places_;
+};
+
+// See kUniqueIdsLabel.
+template <typename Id>
+class UniqueIdsOp : public tensorflow::OpKernel {
+ public:
+  explicit UniqueIdsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr(kTableRowsAttr, &rows_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& ids = ctx->input(0);
+    const int64_t count = ids.NumElements();
+    OP_REQUIRES(ctx, count <= std::numeric_limits<int32_t>::max(),
+                absl::InvalidArgumentError("unique_pull: more ids than 32 bits can number"));
+    Tensor* numbers = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, ids.shape(), &numbers));
+    const Id* const from = ids.flat<Id>().data();
+    int32_t* const number = numbers->flat<int32_t>().data();
+    const bool are_rows =
+        std::all_of(from, from + count, [this](Id id) { return id >= 0 && id < rows_; });
+    if (!are_rows) {
+      for (int64_t i = 0; i < count; ++i) number[i] = static_cast<int32_t>(i);
+      ctx->set_output(0, ids);
+      return;
+    }
+    IdNumbers<Id> seen(static_cast<size_t>(std::min<int64_t>(count, rows_)));
+    std::vector<Id> unique;
+    unique.reserve(static_cast<size_t>(std::min<int64_t>(count, rows_)));
+    for (int64_t i = 0; i < count; ++i) {
+      const auto next = static_cast<int32_t>(unique.size());
+      number[i] = seen.Number(from[i], unique.data(), next);
+      if (number[i] == next) unique.push_back(from[i]);
+    }
+    const auto unique_count = static_cast<int64_t>(unique.size());
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({unique_count}), &out));
+    std::copy(unique.begin(), unique.end(), out->flat<Id>().data());
+    Counters().looked_up_ids.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
+    Counters().unique_ids.fetch_add(static_cast<uint64_t>(unique_count), std::memory_order_relaxed);
+  }
+
+ private:
+  int64_t rows_ = 0;
+};
+
+#define TENSORWIRE_UNIQUE_IDS(type)                               \
+  REGISTER_KERNEL_BUILDER(Name("Unique")                          \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<type>("T")          \
+                              .TypeConstraint<int32_t>("out_idx") \
+                              .Label(kUniqueIdsLabel),            \
+                          UniqueIdsOp<type>)
+TENSORWIRE_UNIQUE_IDS(int32_t);
+TENSORWIRE_UNIQUE_IDS(int64_t);
+#undef TENSORWIRE_UNIQUE_IDS
+
+}  // namespace
+}  // namespace tensorwire::plugin

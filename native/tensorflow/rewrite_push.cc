@@ -1,0 +1,172 @@
+#include "rewrite_push.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rewrite_pass.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::Node;
+
+constexpr char kPush[] = "summed_push";
+constexpr int kIdsOutput = 0;      // of Unique
+constexpr int kNumbersOutput = 1;  // of Unique
+constexpr int kValuesInput = 0;    // of UnsortedSegmentSum
+constexpr int kNumbersInput = 1;
+constexpr int kCountInput = 2;
+
+// A constant that waits for nothing: a copy of it may be anywhere.
+bool IsFreeConstant(const Node& node) {
+  if (!node.IsConstant()) return false;
+  for (const Edge* edge : node.in_edges()) {
+    if (edge->src()->IsOp()) return false;
+  }
+  return true;
+}
+
+// One Unique, the sums that use it, and how their number of rows is computed from it.
+class PushedSums {
+ public:
+  PushedSums(Node* unique, std::string to, DeviceNames* devices)
+      : unique_(unique), to_(std::move(to)), devices_(devices) {}
+
+  // Why they stay where they are, or null.
+  const char* WhyNot();
+  void Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>* constants);
+
+ private:
+  bool FindSums();
+  // Adds what computes the number of rows; false where it depends on anything else.
+  bool FindCount(Node* node);
+  bool IsMoved(Node* node) const { return moved_.count(node) != 0; }
+  // Whether an edge at a moved node stays within a task, or is to cross.
+  bool MayCross(const Edge& edge) const;
+
+  Node* const unique_;
+  const std::string to_;
+  DeviceNames* const devices_;
+  std::set<Node*> moved_;
+  std::set<const Edge*> from_constants_;
+};
+
+bool PushedSums::FindSums() {
+  moved_.insert(unique_);
+  bool found = false;
+  for (const Edge* edge : unique_->out_edges()) {
+    if (edge->IsControlEdge() || edge->src_output() != kNumbersOutput) continue;
+    Node* const sum = edge->dst();
+    const Edge* values = nullptr;
+    if (sum->type_string() != "UnsortedSegmentSum" || edge->dst_input() != kNumbersInput ||
+        sum->assigned_device_name() != unique_->assigned_device_name() ||
+        !sum->input_edge(kValuesInput, &values).ok() ||
+        values->src()->assigned_device_name() != to_) {
+      return false;
+    }
+    moved_.insert(sum);
+    found = true;
+  }
+  return found;
+}
+
+bool PushedSums::FindCount(Node* node) {
+  if (IsMoved(node)) return true;
+  if (node->op_def().is_stateful() || node->IsArg() ||
+      node->assigned_device_name() != unique_->assigned_device_name()) {
+    return false;
+  }
+  bool depends = false;
+  moved_.insert(node);
+  for (const Edge* edge : node->in_edges()) {
+    if (edge->IsControlEdge()) continue;
+    if (IsFreeConstant(*edge->src())) {
+      from_constants_.insert(edge);
+    } else if (!FindCount(edge->src())) {
+      return false;
+    }
+    depends = depends || !edge->src()->IsConstant();
+  }
+  return depends;
+}
+
+bool PushedSums::MayCross(const Edge& edge) const {
+  Node* const other = IsMoved(edge.src()) ? edge.dst() : edge.src();
+  if (!other->IsOp() || IsMoved(other)) return true;
+  if (edge.IsControlEdge()) return other->assigned_device_name() == to_;
+  if (IsMoved(edge.dst())) {
+    return other->assigned_device_name() == to_ || from_constants_.count(&edge) != 0;
+  }
+  // What the update takes: the sums and their ids.
+  return edge.src()->type_string() == "UnsortedSegmentSum" ||
+         (edge.src() == unique_ && edge.src_output() == kIdsOutput);
+}
+
+const char* PushedSums::WhyNot() {
+  if (!devices_->IsCpu(to_) || !devices_->IsCpu(unique_->assigned_device_name())) {
+    return "not on a CPU";
+  }
+  if (!FindSums()) return "no sum over equal ids of values from the same task";
+  const std::set<Node*> sums = moved_;
+  for (Node* sum : sums) {
+    if (sum == unique_) continue;
+    const Edge* count = nullptr;
+    if (!sum->input_edge(kCountInput, &count).ok() || !FindCount(count->src())) {
+      return "the number of sums depends on more than the ids";
+    }
+  }
+  for (const Node* node : moved_) {
+    for (const Edge* edge : node->in_edges()) {
+      if (!MayCross(*edge)) return "it waits for what is on the other task";
+    }
+    for (const Edge* edge : node->out_edges()) {
+      if (!MayCross(*edge)) return "what is not a sum would cross, too";
+    }
+  }
+  return nullptr;
+}
+
+void PushedSums::Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>* constants) {
+  for (const Edge* edge : from_constants_) {
+    Node*& copy = (*constants)[{edge->src()->id(), to_}];
+    if (copy == nullptr) {
+      copy = graph->CopyNode(edge->src());
+      copy->set_name(graph->NewName(ProcessWideName(edge->src()->name())));
+      copy->set_assigned_device_name(to_);
+    }
+    Node* const dst = edge->dst();
+    const int input = edge->dst_input();
+    graph->RemoveEdge(edge);
+    graph->AddEdge(copy, 0, dst, input);
+  }
+  for (Node* node : moved_) node->set_assigned_device_name(to_);
+}
+
+}  // namespace
+
+absl::Status PushSums(Graph* graph) {
+  std::vector<Node*> uniques;
+  for (Node* node : graph->op_nodes()) {
+    if (node->type_string() == "Unique") uniques.push_back(node);
+  }
+  DeviceNames devices;
+  std::map<std::pair<int, std::string>, Node*> constants;  // copies, by their id and device
+  for (Node* unique : uniques) {
+    const Edge* ids = nullptr;
+    if (absl::Status s = unique->input_edge(0, &ids); !s.ok()) return s;
+    const std::string& from = ids->src()->assigned_device_name();
+    if (devices.SameTask(from, unique->assigned_device_name())) continue;
+    PushedSums sums(unique, from, &devices);
+    const char* const why_not = sums.WhyNot();
+    RewriteCounts::Get().Count(kPush, why_not == nullptr ? RewriteCounts::kApplied : why_not);
+    if (why_not == nullptr) sums.Move(graph, &constants);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tensorwire::plugin
