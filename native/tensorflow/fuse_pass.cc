@@ -49,11 +49,6 @@ class GroupRewriter {
         .Attr(kFusePartsAttr, static_cast<int64_t>(group_.crossings.size()));
     return builder;
   }
-  absl::Status Add(NodeBuilder builder, const std::string& device, Node** node) {
-    absl::Status status = builder.Finalize(graph_, node);
-    if (status.ok()) (*node)->set_assigned_device_name(device);
-    return status;
-  }
   // The node on the receiving device behind which the parts can be had.
   absl::Status AddReceive(Node** arrived);
   absl::Status Replace(int64_t index, const Crossing& crossing, Node* arrived);
@@ -79,12 +74,12 @@ absl::Status GroupRewriter::AddReceive(Node** arrived) {
   Node* receive = nullptr;
   NodeBuilder receiver = Builder("receive", "_Recv", kFuseReceiveLabel);
   receiver.Attr("tensor_type", tensorflow::DT_UINT8);
-  if (absl::Status s = Add(receiver, group_.dst_device, &receive); !s.ok()) return s;
+  if (absl::Status s = AddNode(graph_, receiver, group_.dst_device, &receive); !s.ok()) return s;
   // What follows a kernel that ends in another thread is put into the pool, node by node; what
   // follows this one, which does nothing, runs where it runs. So all parts are handed out at once.
   NodeBuilder barrier(NodeName("arrived"), "NoOp");
   barrier.ControlInput(receive);
-  return Add(barrier, group_.dst_device, arrived);
+  return AddNode(graph_, barrier, group_.dst_device, arrived);
 }
 
 absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Node* arrived) {
@@ -92,21 +87,16 @@ absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Nod
   Node* send = nullptr;
   NodeBuilder sender = Builder("send_" + number, "_Send", kFusePartLabel);
   sender.Input(crossing.src, crossing.output).Attr(kFusePartAttr, index);
-  if (absl::Status s = Add(sender, group_.src_device, &send); !s.ok()) return s;
+  if (absl::Status s = AddNode(graph_, sender, group_.src_device, &send); !s.ok()) return s;
 
   Node* part = nullptr;
   NodeBuilder taker = Builder("part_" + number, "_Recv", kFusePartLabel);
   taker.ControlInput(arrived)
       .Attr("tensor_type", crossing.src->output_type(crossing.output))
       .Attr(kFusePartAttr, index);
-  if (absl::Status s = Add(taker, group_.dst_device, &part); !s.ok()) return s;
+  if (absl::Status s = AddNode(graph_, taker, group_.dst_device, &part); !s.ok()) return s;
 
-  for (const Edge* edge : crossing.edges) {
-    Node* const dst = edge->dst();
-    const int input = edge->dst_input();
-    graph_->RemoveEdge(edge);
-    graph_->AddEdge(part, 0, dst, input);
-  }
+  for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, part, 0);
   return absl::OkStatus();
 }
 

@@ -61,6 +61,21 @@ const DeviceNameUtils::ParsedName& DeviceNames::Parse(const std::string& name) {
   return at->second;
 }
 
+absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,
+                     const std::string& device, Node** node) {
+  tensorflow::NodeBuilder made = builder;  // Finalize changes it
+  absl::Status status = made.Finalize(graph, node);
+  if (status.ok()) (*node)->set_assigned_device_name(device);
+  return status;
+}
+
+void ReplaceInput(tensorflow::Graph* graph, const Edge* edge, Node* src, int output) {
+  Node* const dst = edge->dst();
+  const int input = edge->dst_input();
+  graph->RemoveEdge(edge);
+  graph->AddEdge(src, output, dst, input);
+}
+
 void PlaceControlFlow(tensorflow::Graph* graph) {
   std::vector<Node*> inputs_first;
   tensorflow::GetReversePostOrder(*graph, &inputs_first);

@@ -4,8 +4,10 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "absl/status/status.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/node_builder.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
@@ -51,6 +53,14 @@ class DeviceNames {
   const tensorflow::DeviceNameUtils::ParsedName& Parse(const std::string& name);
   std::unordered_map<std::string, tensorflow::DeviceNameUtils::ParsedName> parsed_;
 };
+
+// Adds a node on a device.
+absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,
+                     const std::string& device, tensorflow::Node** node);
+
+// Lets what has `edge` as input have an output of `src` in its place.
+void ReplaceInput(tensorflow::Graph* graph, const tensorflow::Edge* edge, tensorflow::Node* src,
+                  int output);
 
 // Puts the nodes of branches and loops where TensorFlow's partitioner is about to put them: on the
 // device of what they pass on. Otherwise tensors would seem to cross to them that do not.

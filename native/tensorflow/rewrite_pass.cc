@@ -36,11 +36,12 @@ class SendLessPass : public tensorflow::GraphOptimizationPass {
     if (!pull && !push) return absl::OkStatus();
     tensorflow::Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
+    PulledIdsOf pulled;
     if (pull) {
-      if (absl::Status s = PullUniqueRows(graph); !s.ok()) return s;
+      if (absl::Status s = PullUniqueRows(graph, &pulled); !s.ok()) return s;
     }
     if (push) {
-      if (absl::Status s = PushSums(graph); !s.ok()) return s;
+      if (absl::Status s = PushSums(graph, pulled); !s.ok()) return s;
     }
     tensorflow::FixupSourceAndSinkEdges(graph);
     return absl::OkStatus();

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,20 +26,22 @@ constexpr int kTableInput = 0;
 constexpr int kIdsInput = 1;
 constexpr int kAxisInput = 2;
 
-// What passes on its first input, which may have another shape.
-bool PassesOn(const Node& node, bool reshaped) {
-  return node.IsIdentity() || node.IsEnter() || node.type_string() == "ReadVariableOp" ||
-         (reshaped && (node.type_string() == "Reshape" || node.type_string() == "ExpandDims"));
-}
-
-// Where a tensor is from: the edge by which a node of another kind passes it on.
-const Edge* Origin(const Edge* edge, bool reshaped) {
-  while (PassesOn(*edge->src(), reshaped)) {
+// The edge by which a variable or a value comes to where it is passed on to `edge`.
+const Edge* Origin(const Edge* edge) {
+  while (edge->src()->IsIdentity() || edge->src()->IsEnter() ||
+         edge->src()->type_string() == "ReadVariableOp") {
     const Edge* before = nullptr;
     if (!edge->src()->input_edge(0, &before).ok()) break;
     edge = before;
   }
   return edge;
+}
+
+bool AreUnique(const Edge& ids) {
+  const Edge* from = &ids;
+  while (const Edge* before = BeforeReshape(*from)) from = before;
+  const std::string& operation = from->src()->type_string();
+  return from->src_output() == 0 && (operation == "Unique" || operation == "UniqueV2");
 }
 
 int64_t FirstDimension(const tensorflow::PartialTensorShape& shape) {
@@ -50,7 +51,7 @@ int64_t FirstDimension(const tensorflow::PartialTensorShape& shape) {
 // Rows of the table that an edge brings, or the variable that has it; -1 where the graph does not
 // say.
 int64_t TableRows(const Edge* edge) {
-  const Node& source = *Origin(edge, /*reshaped=*/false)->src();
+  const Node& source = *Origin(edge)->src();
   if (source.IsConstant()) {
     const tensorflow::TensorProto* value = nullptr;
     if (!GetNodeAttr(source.attrs(), "value", &value).ok()) return -1;
@@ -93,7 +94,7 @@ bool TakesRows(const Node& lookup) {
 
 class Puller {
  public:
-  explicit Puller(Graph* graph) : graph_(graph) {}
+  Puller(Graph* graph, PulledIdsOf* pulled) : graph_(graph), pulled_(pulled) {}
 
   absl::Status Rewrite(Node* lookup);
 
@@ -105,16 +106,15 @@ class Puller {
   // Why a lookup stays as it is, or null. `leaving`: as FindLeaving has it.
   const char* WhyNot(const Node& lookup, const Edge& ids, int64_t rows,
                      std::vector<const Edge*>* leaving);
-  absl::Status UniqueIds(const Edge& ids, int64_t rows, Node** unique);
+  absl::Status UniqueIds(const Edge& ids, int64_t rows, PulledIds** unique);
   absl::Status Expand(const Edge& leaving, Node* unique, Node** expanded);
   std::string NodeName(const char* name) const {
     return graph_->NewName(kNodePrefix + ProcessWideName(name));
   }
 
   Graph* const graph_;
+  PulledIdsOf* const pulled_;
   DeviceNames devices_;
-  // By the node and the output that the ids are from, and the rows of the table.
-  std::map<std::tuple<int, int, int64_t>, Node*> unique_;
   std::map<std::pair<int, int>, Node*> expanded_;  // by what yields the rows, and which output
 };
 
@@ -139,12 +139,13 @@ const char* Puller::WhyNot(const Node& lookup, const Edge& ids, int64_t rows,
   if (!devices_.IsCpu(device) || !devices_.IsCpu(lookup.assigned_device_name())) {
     return "not on a CPU";
   }
+  const tensorflow::DataType type = ids.src()->output_type(ids.src_output());
+  if (type != tensorflow::DT_INT32 && type != tensorflow::DT_INT64) {
+    return "ids of another type than int32 and int64";
+  }
   if (!TakesRows(lookup)) return "not whole rows of the first dimension";
   if (rows < 0) return "the number of rows is not known";
-  const Node& source = *Origin(&ids, /*reshaped=*/true)->src();
-  if (source.type_string() == "Unique" || source.type_string() == "UniqueV2") {
-    return "the ids are unique already";
-  }
+  if (AreUnique(ids)) return "the ids are unique already";
   if (!FindLeaving(lookup, device, leaving)) return "rows are wanted elsewhere, too";
   if (leaving->empty()) return "no rows are wanted where the ids are from";
   return nullptr;
@@ -164,33 +165,38 @@ absl::Status Puller::Rewrite(Node* lookup) {
   RewriteCounts::Get().Count(kPull, why_not == nullptr ? RewriteCounts::kApplied : why_not);
   if (why_not != nullptr) return absl::OkStatus();
 
-  Node* unique = nullptr;
-  if (absl::Status s = UniqueIds(*ids, rows, &unique); !s.ok()) return s;
-  graph_->RemoveEdge(ids);
-  graph_->AddEdge(unique, 0, lookup, kIdsInput);
+  PulledIds* pulled = nullptr;
+  if (absl::Status s = UniqueIds(*ids, rows, &pulled); !s.ok()) return s;
+  ReplaceInput(graph_, ids, pulled->unique, 0);
+  pulled->lookups.push_back(lookup);
   for (const Edge* edge : leaving) {
     Node* expanded = nullptr;
-    if (absl::Status s = Expand(*edge, unique, &expanded); !s.ok()) return s;
-    Node* const dst = edge->dst();
-    const int input = edge->dst_input();
-    graph_->RemoveEdge(edge);
-    graph_->AddEdge(expanded, 0, dst, input);
+    if (absl::Status s = Expand(*edge, pulled->unique, &expanded); !s.ok()) return s;
+    ReplaceInput(graph_, edge, expanded, 0);
   }
   return absl::OkStatus();
 }
 
-absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, Node** unique) {
-  Node*& made = unique_[{ids.src()->id(), ids.src_output(), rows}];
-  if (made == nullptr) {
-    NodeBuilder builder(NodeName("unique_ids"), "Unique");
-    builder.Input(ids.src(), ids.src_output())
-        .Attr("out_idx", tensorflow::DT_INT32)
-        .Attr("_kernel", kUniqueIdsLabel)
-        .Attr(kTableRowsAttr, rows);
-    if (absl::Status s = builder.Finalize(graph_, &made); !s.ok()) return s;
-    made->set_assigned_device_name(ids.src()->assigned_device_name());
+absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled) {
+  std::vector<PulledIds>& of_ids = (*pulled_)[{ids.src()->id(), ids.src_output()}];
+  for (PulledIds& one : of_ids) {
+    int64_t its_rows = 0;
+    if (absl::Status s = GetNodeAttr(one.unique->attrs(), kTableRowsAttr, &its_rows); !s.ok()) {
+      return s;
+    }
+    if (its_rows != rows) continue;
+    *pulled = &one;
+    return absl::OkStatus();
   }
-  *unique = made;
+  Node* unique = nullptr;
+  NodeBuilder builder(NodeName("unique_ids"), "Unique");
+  builder.Input(ids.src(), ids.src_output())
+      .Attr("out_idx", tensorflow::DT_INT32)
+      .Attr("_kernel", kUniqueIdsLabel)
+      .Attr(kTableRowsAttr, rows);
+  const std::string& device = ids.src()->assigned_device_name();
+  if (absl::Status s = AddNode(graph_, builder, device, &unique); !s.ok()) return s;
+  *pulled = &of_ids.emplace_back(PulledIds{unique, {}});
   return absl::OkStatus();
 }
 
@@ -199,8 +205,8 @@ absl::Status Puller::Expand(const Edge& leaving, Node* unique, Node** expanded) 
   if (made == nullptr) {
     NodeBuilder builder(NodeName("expand_rows"), "Gather");
     builder.Input(leaving.src(), leaving.src_output()).Input(unique, 1);
-    if (absl::Status s = builder.Finalize(graph_, &made); !s.ok()) return s;
-    made->set_assigned_device_name(unique->assigned_device_name());
+    const std::string& device = unique->assigned_device_name();
+    if (absl::Status s = AddNode(graph_, builder, device, &made); !s.ok()) return s;
   }
   *expanded = made;
   return absl::OkStatus();
@@ -208,12 +214,21 @@ absl::Status Puller::Expand(const Edge& leaving, Node* unique, Node** expanded) 
 
 }  // namespace
 
-absl::Status PullUniqueRows(Graph* graph) {
+const Edge* BeforeReshape(const Edge& edge) {
+  const std::string& operation = edge.src()->type_string();
+  if (!edge.src()->IsIdentity() && operation != "Reshape" && operation != "ExpandDims") {
+    return nullptr;
+  }
+  const Edge* before = nullptr;
+  return edge.src()->input_edge(0, &before).ok() ? before : nullptr;
+}
+
+absl::Status PullUniqueRows(Graph* graph, PulledIdsOf* pulled) {
   std::vector<Node*> lookups;
   for (Node* node : graph->op_nodes()) {
     if (IsLookup(*node)) lookups.push_back(node);
   }
-  Puller puller(graph);
+  Puller puller(graph, pulled);
   for (Node* lookup : lookups) {
     if (absl::Status s = puller.Rewrite(lookup); !s.ok()) return s;
   }

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "tensorflow/core/graph/graph.h"
 
@@ -12,8 +16,20 @@ namespace tensorwire::plugin {
 constexpr char kUniqueIdsLabel[] = "tensorwire_unique_ids";
 constexpr char kTableRowsAttr[] = "_tensorwire_table_rows";
 
+// Ids that cross once each.
+struct PulledIds {
+  tensorflow::Node* unique = nullptr;
+  std::vector<tensorflow::Node*> lookups;  // that get them
+};
+// By the node and the output that the ids are from.
+using PulledIdsOf = std::map<std::pair<int, int>, std::vector<PulledIds>>;
+
+// What brings the tensor of `edge` to it, whose elements it may only have reshaped: null where that
+// is another operation.
+const tensorflow::Edge* BeforeReshape(const tensorflow::Edge& edge);
+
 // Rewrites each lookup in a table of another task whose rows go back to the task that the ids are
 // from. The lookup itself stays where it is, with its control edges.
-absl::Status PullUniqueRows(tensorflow::Graph* graph);
+absl::Status PullUniqueRows(tensorflow::Graph* graph, PulledIdsOf* pulled);
 
 }  // namespace tensorwire::plugin

@@ -40,11 +40,16 @@ class PushedSums {
   // Why they stay where they are, or null.
   const char* WhyNot();
   void Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>* constants);
+  // Lets the update take the ids that a lookup gets, which are the same ones in the same order.
+  void ShareIds(Graph* graph, const PulledIdsOf& pulled);
 
  private:
   bool FindSums();
   // Adds what computes the number of rows; false where it depends on anything else.
   bool FindCount(Node* node);
+  // Whether each sum waits for a lookup of `pulled`. If an id is no row, its lookup fails and there
+  // is no update, so it does not matter that these ids are other ones then.
+  bool WaitForLookup(const Graph& graph, const PulledIds& pulled) const;
   bool IsMoved(Node* node) const { return moved_.count(node) != 0; }
   // Whether an edge at a moved node stays within a task, or is to cross.
   bool MayCross(const Edge& edge) const;
@@ -139,17 +144,58 @@ void PushedSums::Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>
       copy->set_name(graph->NewName(ProcessWideName(edge->src()->name())));
       copy->set_assigned_device_name(to_);
     }
-    Node* const dst = edge->dst();
-    const int input = edge->dst_input();
-    graph->RemoveEdge(edge);
-    graph->AddEdge(copy, 0, dst, input);
+    ReplaceInput(graph, edge, copy, 0);
   }
   for (Node* node : moved_) node->set_assigned_device_name(to_);
 }
 
+bool PushedSums::WaitForLookup(const Graph& graph, const PulledIds& pulled) const {
+  const std::set<const Node*> lookups(pulled.lookups.begin(), pulled.lookups.end());
+  for (const Node* sum : moved_) {
+    if (sum->type_string() != "UnsortedSegmentSum") continue;
+    std::vector<bool> seen(graph.num_node_ids());
+    std::vector<const Node*> unseen{sum};
+    bool found = false;
+    while (!unseen.empty() && !found) {
+      const Node* const node = unseen.back();
+      unseen.pop_back();
+      // A Merge runs when one of its inputs has come.
+      if (node->IsMerge()) continue;
+      for (const Edge* edge : node->in_edges()) {
+        found = found || lookups.count(edge->src()) != 0;
+        if (!seen[edge->src()->id()]) unseen.push_back(edge->src());
+        seen[edge->src()->id()] = true;
+      }
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+
+void PushedSums::ShareIds(Graph* graph, const PulledIdsOf& pulled) {
+  const Edge* ids = nullptr;
+  if (!unique_->input_edge(0, &ids).ok()) return;
+  const PulledIds* shared = nullptr;
+  for (; ids != nullptr && shared == nullptr; ids = BeforeReshape(*ids)) {
+    const auto at = pulled.find({ids->src()->id(), ids->src_output()});
+    if (at == pulled.end()) continue;
+    for (const PulledIds& one : at->second) {
+      if (shared == nullptr && WaitForLookup(*graph, one)) shared = &one;
+    }
+  }
+  if (shared == nullptr) return;
+  std::vector<const Edge*> taken;
+  for (const Edge* edge : unique_->out_edges()) {
+    if (edge->src_output() == kIdsOutput && edge->dst()->IsOp() && !IsMoved(edge->dst())) {
+      taken.push_back(edge);
+    }
+  }
+  for (const Edge* edge : taken) ReplaceInput(graph, edge, shared->unique, 0);
+}
+
 }  // namespace
 
-absl::Status PushSums(Graph* graph) {
+absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
   std::vector<Node*> uniques;
   for (Node* node : graph->op_nodes()) {
     if (node->type_string() == "Unique") uniques.push_back(node);
@@ -164,7 +210,9 @@ absl::Status PushSums(Graph* graph) {
     PushedSums sums(unique, from, &devices);
     const char* const why_not = sums.WhyNot();
     RewriteCounts::Get().Count(kPush, why_not == nullptr ? RewriteCounts::kApplied : why_not);
-    if (why_not == nullptr) sums.Move(graph, &constants);
+    if (why_not != nullptr) continue;
+    sums.Move(graph, &constants);
+    sums.ShareIds(graph, pulled);
   }
   return absl::OkStatus();
 }

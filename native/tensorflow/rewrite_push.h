@@ -1,6 +1,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "rewrite_pull.h"
 #include "tensorflow/core/graph/graph.h"
 
 namespace tensorwire::plugin {

@@ -93,6 +93,11 @@ def _show_inventory() -> None:
     help="Send the small tensors between two tasks as one message.",
 )
 @click.option(
+    "--exact-rewrites",
+    is_flag=True,
+    help="As --tensor-fuse, and send ids that repeat, their rows and their gradients once.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
@@ -133,6 +138,7 @@ def run(
     ctx: click.Context,
     protocol: str | None,
     tensor_fuse: bool,
+    exact_rewrites: bool,
     metrics_port: int | None,
     metrics_host: str | None,
     placement: str | None,
@@ -159,6 +165,7 @@ def run(
         tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
         placement=_placement(placement, [*target, *arguments], traffic_paths, keep_whole),
+        exact_rewrites=exact_rewrites,
     )
     if metrics_port is not None:
         environment[endpoint.PORT_VARIABLE] = str(metrics_port)

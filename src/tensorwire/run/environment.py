@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plugin.rewrites import TENSOR_FUSE
+from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE
 from tensorwire.plugin.patches import after_import
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
@@ -33,11 +33,12 @@ def environment(
     debug: bool,
     inherited: Mapping[str, str] | None = None,
     placement: str | None = None,
+    exact_rewrites: bool = False,
 ) -> dict[str, str]:
     """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
 
     With a `protocol`, they use it whatever the script says; with `tensor_fuse`, all their sessions
-    and functions fuse; with `placement` (of `placement.default`), their variables are put by it.
+    and functions fuse, with `exact_rewrites` they are rewritten in all exact ways; with `placement` (of `placement.default`), their variables are put by it.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
@@ -45,6 +46,8 @@ def environment(
     env[PROTOCOL_VARIABLE] = protocol or ""
     if tensor_fuse:
         env[TENSOR_FUSE.variable] = "1"
+    if exact_rewrites:
+        env[EXACT_REWRITES.variable] = "1"
     env[DEBUG_VARIABLE] = "1" if debug else ""
     if placement:
         env[PLACEMENT_VARIABLE] = placement
