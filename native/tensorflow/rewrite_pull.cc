@@ -28,7 +28,7 @@ constexpr int kAxisInput = 2;
 
 // The edge by which a variable or a value comes to where it is passed on to `edge`.
 const Edge* Origin(const Edge* edge) {
-  while (edge->src()->IsIdentity() || edge->src()->IsEnter() ||
+  while (edge->src()->IsIdentity() || edge->src()->IsEnter() || edge->src()->IsSwitch() ||
          edge->src()->type_string() == "ReadVariableOp") {
     const Edge* before = nullptr;
     if (!edge->src()->input_edge(0, &before).ok()) break;
@@ -40,8 +40,8 @@ const Edge* Origin(const Edge* edge) {
 bool AreUnique(const Edge& ids) {
   const Edge* from = &ids;
   while (const Edge* before = BeforeReshape(*from)) from = before;
-  const std::string& operation = from->src()->type_string();
-  return from->src_output() == 0 && (operation == "Unique" || operation == "UniqueV2");
+  // Unique, UniqueV2, UniqueWithCounts, …
+  return from->src_output() == 0 && from->src()->type_string().rfind("Unique", 0) == 0;
 }
 
 int64_t FirstDimension(const tensorflow::PartialTensorShape& shape) {

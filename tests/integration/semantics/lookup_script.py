@@ -37,9 +37,7 @@ def main() -> None:
             gradient = tape.gradient(loss, table)
         with tf.device("/job:ps/task:0"):
             unique, numbers = tf.unique(gradient.indices)
-            summed = tf.math.unsorted_segment_sum(
-                gradient.values, numbers, tf.shape(unique)[0]
-            )
+            summed = tf.math.unsorted_segment_sum(gradient.values, numbers, tf.shape(unique)[0])
             tf.raw_ops.ResourceSparseApplyAdagrad(
                 var=table.handle, accum=slots.handle, lr=0.1, grad=summed, indices=unique
             )
