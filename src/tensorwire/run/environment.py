@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE
 from tensorwire.plugin.patches import after_import
+from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
 DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"
@@ -38,7 +38,8 @@ def environment(
     """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
 
     With a `protocol`, they use it whatever the script says; with `tensor_fuse`, all their sessions
-    and functions fuse, with `exact_rewrites` they are rewritten in all exact ways; with `placement` (of `placement.default`), their variables are put by it.
+    and functions fuse, with `exact_rewrites` they are rewritten in all exact ways; with `placement`
+    (of `placement.default`), their variables are put by it.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]

@@ -1,6 +1,6 @@
-"""A TensorFlow 2 script whose function looks rows up in a table of a ps, on a worker, and trains it.
-Its argument is JSON: {"spec", "protocol"}; the script is the "client" of the spec. It prints, as
-JSON, what the function returned, the table's bytes at the end, and what was rewritten."""
+"""A TensorFlow 2 script whose function looks rows of a ps up, on a worker, and trains them. Its
+argument is JSON: {"spec", "protocol"}; the script is the "client" of the spec. It prints, as JSON,
+what the function returned, the table's bytes at the end, and what was rewritten."""
 
 from __future__ import annotations
 
