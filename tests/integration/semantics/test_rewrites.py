@@ -75,8 +75,10 @@ def results(
 
 
 def words(message: str) -> list[str]:
-    """An error's message without the stack that its operation was defined in."""
-    return [line for line in message.splitlines() if not line.startswith("  ")]
+    """An error's message without where its operation was defined, and without what TensorFlow adds
+    of earlier warnings, which is there sometimes more than once."""
+    lines = message.partition("Recent warning and error logs:")[0].splitlines()
+    return list(dict.fromkeys(line for line in lines if not line.startswith("  ")))
 
 
 def in_bytes(values: Any) -> list[Any]:
@@ -404,16 +406,20 @@ def test_each_worker_has_ids_of_its_own(fusing_cluster: TensorFlowCluster) -> No
             weights = table("shared_by_workers", [20, 3])
         losses, feed = [], {}
         for worker in (W0, W1):
+            ids = tf1.placeholder(tf.int64, [None])
             with tf.device(worker):
-                ids = tf1.placeholder(tf.int64, [None])
+                here = tf.identity(ids)
             with tf.device(PS):
-                rows = tf.gather(weights, ids)
+                rows = tf.gather(weights, here)
             with tf.device(worker):
                 losses.append(tf.reduce_sum(tf.sin(rows)))
             feed[ids] = draw.integers(0, 20, 70)
         with tf1.device(tf1.train.replica_device_setter(1, worker_device=W1)):
             optimizer = tf1.train.AdagradOptimizer(0.1)
-            train = optimizer.minimize(losses[0], var_list=[weights])
+            # Of both: the update waits for the lookups of both.
+            train = optimizer.minimize(
+                tf.add_n(losses), var_list=[weights], colocate_gradients_with_ops=True
+            )
         return [*losses, train], [feed] * 3, [weights]
 
     expect_the_same(fusing_cluster, build, {"unique_pull": 2})
