@@ -422,7 +422,8 @@ def test_each_worker_has_ids_of_its_own(fusing_cluster: TensorFlowCluster) -> No
             )
         return [*losses, train], [feed] * 3, [weights]
 
-    expect_the_same(fusing_cluster, build, {"unique_pull": 2})
+    # TensorFlow's own rewrites compute some of one worker's gradient on the other.
+    expect_the_same(fusing_cluster, build, {"unique_pull": 2}, optimized=[False])
 
 
 def random_training(seed: int) -> Callable[[], Any]:
