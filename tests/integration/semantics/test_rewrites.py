@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,10 +76,10 @@ def results(
 
 
 def words(message: str) -> list[str]:
-    """An error's message without where its operation was defined, and without what TensorFlow adds
-    of earlier warnings, which is there sometimes more than once."""
-    lines = message.partition("Recent warning and error logs:")[0].splitlines()
-    return list(dict.fromkeys(line for line in lines if not line.startswith("  ")))
+    """What a kernel said. Which task reports it to the master first, and what TensorFlow adds of
+    stacks and of earlier warnings, is up to chance."""
+    said = re.findall(r"^(?:.*: )?(\w+\[.*\] = .*)$", message, re.MULTILINE)
+    return list(dict.fromkeys(said)) or [message]
 
 
 def in_bytes(values: Any) -> list[Any]:
