@@ -78,7 +78,8 @@ def results(
 def words(message: str) -> list[str]:
     """What a kernel said. Which task reports it to the master first, and what TensorFlow adds of
     stacks and of earlier warnings, is up to chance."""
-    said = re.findall(r"^(?:.*: )?(\w+\[.*\] = .*)$", message, re.MULTILINE)
+    now = message.partition("Recent warning and error logs:")[0]
+    said = re.findall(r"^(?:.*: )?(\w+\[.*\] = .*)$", now, re.MULTILINE)
     return list(dict.fromkeys(said)) or [message]
 
 
