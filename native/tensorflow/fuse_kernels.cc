@@ -12,6 +12,8 @@
 #include "fuse_pass.h"
 #include "fused_tensor.h"
 #include "tensor_figures.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
 
@@ -80,6 +82,66 @@ int64_t PartIndex(OpKernelConstruction* ctx, const Group& group) {
   return index;
 }
 
+TensorCounters* CountersFor(const Group& group, const std::string& input) {
+  // `input` is as a NodeDef has it: the node, and which of its outputs.
+  const auto key = group.key().FullKey();
+  return TensorFigures::Get().OfPart({key.data(), key.size()}, input.substr(0, input.find(':')));
+}
+
+absl::Status Send(OpKernelContext* ctx, const Rendezvous::ParsedKey& key, const Tensor& tensor) {
+  Rendezvous::Args args;
+  args.device_context = ctx->op_device_context();
+  args.alloc_attrs = ctx->input_alloc_attr(0);
+  return ctx->rendezvous()->Send(key, args, tensor, /*is_dead=*/false);
+}
+
+// Fills in a part, and sends it where it goes apart from the others.
+absl::Status PutPart(OpKernelContext* ctx, const Group& group, int64_t index, const Tensor& tensor,
+                     TensorCounters* counters, FusedPart* part) {
+  part->tensor = tensor;
+  part->way = WayOf(tensor);
+  counters->Count(tensor.TotalBytes());
+  if (part->way != FusedPart::Way::kApart) return absl::OkStatus();
+  Rendezvous::ParsedKey key;
+  if (absl::Status s = group.ApartKey(index, &key); !s.ok()) return s;
+  return Send(ctx, key, tensor);
+}
+
+absl::Status SendFused(OpKernelContext* ctx, const Group& group,
+                       const std::vector<FusedPart>& parts) {
+  Tensor fused;
+  if (absl::Status s = Fuse(parts, &fused); !s.ok()) return s;
+  Counters().fused_messages.fetch_add(1, std::memory_order_relaxed);
+  Counters().fused_tensors.fetch_add(group.parts(), std::memory_order_relaxed);
+  return Send(ctx, group.key(), fused);
+}
+
+// Sends all its inputs as one.
+class FuseSendAllOp : public tensorflow::OpKernel {
+ public:
+  explicit FuseSendAllOp(OpKernelConstruction* ctx) : OpKernel(ctx), group_(ctx) {
+    OP_REQUIRES(ctx, static_cast<size_t>(num_inputs()) == group_.parts(),
+                absl::InvalidArgumentError("tensor_fuse: another number of tensors"));
+    for (int i = 0; i < num_inputs(); ++i) {
+      counters_.push_back(CountersFor(group_, requested_input(i)));
+    }
+  }
+
+  bool IsExpensive() override { return false; }
+
+  void Compute(OpKernelContext* ctx) override {
+    std::vector<FusedPart> parts(group_.parts());
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      OP_REQUIRES_OK(ctx, PutPart(ctx, group_, i, ctx->input(i), counters_[i], &parts[i]));
+    }
+    OP_REQUIRES_OK(ctx, SendFused(ctx, group_, parts));
+  }
+
+ private:
+  const Group group_;
+  std::vector<TensorCounters*> counters_;
+};
+
 // Puts a tensor into the box; the last one sends it.
 class FuseSendOp : public tensorflow::OpKernel {
  public:
@@ -95,134 +157,161 @@ class FuseSendOp : public tensorflow::OpKernel {
     std::shared_ptr<FuseBox> box;
     OP_REQUIRES_OK(ctx,
                    FuseBoxes::Get().FindOrMake(ctx, group_.sending_id(), group_.parts(), &box));
-    FusedPart& part = box->part(index_);
     if (!ctx->is_input_dead()) {
-      part.tensor = ctx->input(0);
-      part.way = WayOf(part.tensor);
-      counters_->Count(part.tensor.TotalBytes());
-    }
-    if (part.way == FusedPart::Way::kApart) {
-      Rendezvous::ParsedKey key;
-      OP_REQUIRES_OK(ctx, group_.ApartKey(index_, &key));
-      OP_REQUIRES_OK(ctx, Send(ctx, key, part.tensor));
+      OP_REQUIRES_OK(ctx,
+                     PutPart(ctx, group_, index_, ctx->input(0), counters_, &box->part(index_)));
     }
     if (!box->IsLastOne()) return;
-    Tensor fused;
-    OP_REQUIRES_OK(ctx, Fuse(box->parts(), &fused));
     FuseBoxes::Get().Remove(ctx, group_.sending_id());
-    Counters().fused_messages.fetch_add(1, std::memory_order_relaxed);
-    Counters().fused_tensors.fetch_add(group_.parts(), std::memory_order_relaxed);
-    OP_REQUIRES_OK(ctx, Send(ctx, group_.key(), fused));
+    OP_REQUIRES_OK(ctx, SendFused(ctx, group_, box->parts()));
   }
 
  private:
-  // `input` is as a NodeDef has it: the node, and which of its outputs.
-  static TensorCounters* CountersFor(const Group& group, const std::string& input) {
-    const auto key = group.key().FullKey();
-    return TensorFigures::Get().OfPart({key.data(), key.size()}, input.substr(0, input.find(':')));
-  }
-  static absl::Status Send(OpKernelContext* ctx, const Rendezvous::ParsedKey& key,
-                           const Tensor& tensor) {
-    Rendezvous::Args args;
-    args.device_context = ctx->op_device_context();
-    args.alloc_attrs = ctx->input_alloc_attr(0);
-    return ctx->rendezvous()->Send(key, args, tensor, /*is_dead=*/false);
-  }
-
   const Group group_;
   const int64_t index_;
   TensorCounters* const counters_;
 };
 
-// Receives what the last FuseSendOp sent, and those parts that come on their own.
-class FuseReceiveOp : public tensorflow::AsyncOpKernel {
+// Receives a fused tensor, and those of its parts that come apart. Lives until it has called `done`
+// with all of them.
+class Arrival : public std::enable_shared_from_this<Arrival> {
  public:
-  explicit FuseReceiveOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx), group_(ctx) {}
+  using Done = std::function<void(const absl::Status&, std::vector<FusedPart>)>;
 
-  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    Receive(ctx, group_.key(),
-            [this, ctx, done = std::move(done)](const absl::Status& status, const Tensor& fused) {
-              OP_REQUIRES_OK_ASYNC(ctx, status, done);
+  Arrival(OpKernelContext* ctx, const Group* group, Done done)
+      : ctx_(ctx), group_(group), done_(std::move(done)) {}
+
+  void Begin() {
+    Receive(group_->key(),
+            [self = shared_from_this()](const absl::Status& status, const Tensor& fused) {
+              if (!status.ok()) return self->done_(status, {});
               // This may be a reactor.
-              if (ctx->runner() != nullptr && IsLongToSplit(fused)) {
-                (*ctx->runner())([this, ctx, done, fused] { SplitAll(ctx, done, fused); });
+              if (self->ctx_->runner() != nullptr && IsLongToSplit(fused)) {
+                (*self->ctx_->runner())([self, fused] { self->SplitAll(fused); });
               } else {
-                SplitAll(ctx, done, fused);
+                self->SplitAll(fused);
               }
             });
   }
 
  private:
-  struct Arrival {
-    Arrival(OpKernelContext* c, DoneCallback d) : ctx(c), done(std::move(d)) {}
-    OpKernelContext* const ctx;
-    const DoneCallback done;
-    std::vector<FusedPart> parts;
-    std::atomic<int> awaited{1};
-    std::mutex mutex;
-    absl::Status status;  // the first that is not OK; under mutex
-  };
   using Received = std::function<void(const absl::Status&, const Tensor&)>;
 
-  static void Receive(OpKernelContext* ctx, const Rendezvous::ParsedKey& key, Received received) {
+  void Receive(const Rendezvous::ParsedKey& key, Received received) {
     Rendezvous::Args args;
-    args.device_context = ctx->op_device_context();
-    args.alloc_attrs = ctx->output_alloc_attr(0);
+    args.device_context = ctx_->op_device_context();
+    args.alloc_attrs = ctx_->output_alloc_attr(0);
     // No cancellation manager: a step that fails aborts its rendezvous.
-    ctx->rendezvous()->RecvAsync(
+    ctx_->rendezvous()->RecvAsync(
         key, args,
         [received = std::move(received)](const absl::Status& status, const Rendezvous::Args&,
                                          const Rendezvous::Args&, const Tensor& tensor,
                                          bool /*is_dead*/) { received(status, tensor); });
   }
 
-  void SplitAll(OpKernelContext* ctx, const DoneCallback& done, const Tensor& fused) {
-    auto arrival = std::make_shared<Arrival>(ctx, done);
-    OP_REQUIRES_OK_ASYNC(ctx, Split(fused, group_.parts(), ctx->device(), &arrival->parts), done);
-    ReceiveApart(arrival);
-  }
-
-  // Each of them was sent before the fused tensor, so that waiting for it here is no risk.
-  void ReceiveApart(const std::shared_ptr<Arrival>& arrival) {
-    for (size_t i = 0; i < arrival->parts.size(); ++i) {
-      FusedPart& part = arrival->parts[i];
+  void SplitAll(const Tensor& fused) {
+    if (absl::Status s = Split(fused, group_->parts(), ctx_->device(), &parts_); !s.ok()) {
+      return done_(s, {});
+    }
+    // Each of them was sent before the fused tensor, so that waiting for it here is no risk.
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      FusedPart& part = parts_[i];
       if (part.way != FusedPart::Way::kApart) continue;
-      arrival->awaited.fetch_add(1);
+      awaited_.fetch_add(1);
       Rendezvous::ParsedKey key;
-      if (absl::Status s = group_.ApartKey(static_cast<int64_t>(i), &key); !s.ok()) {
-        Arrived(arrival, s);
+      if (absl::Status s = group_->ApartKey(static_cast<int64_t>(i), &key); !s.ok()) {
+        OnPart(s);
         continue;
       }
-      Receive(arrival->ctx, key,
-              [this, arrival, &part](const absl::Status& status, const Tensor& tensor) {
+      Receive(key,
+              [self = shared_from_this(), &part](const absl::Status& status, const Tensor& tensor) {
                 part.tensor = tensor;
-                Arrived(arrival, status);
+                self->OnPart(status);
               });
     }
-    Arrived(arrival, absl::OkStatus());
+    OnPart(absl::OkStatus());
   }
 
-  void Arrived(const std::shared_ptr<Arrival>& arrival, const absl::Status& status) {
+  void OnPart(const absl::Status& status) {
     if (!status.ok()) {
-      std::lock_guard lock(arrival->mutex);
-      if (arrival->status.ok()) arrival->status = status;
+      std::lock_guard lock(mutex_);
+      if (status_.ok()) status_ = status;
     }
-    if (arrival->awaited.fetch_sub(1) != 1) return;
-    OpKernelContext* const ctx = arrival->ctx;
+    if (awaited_.fetch_sub(1) != 1) return;
     absl::Status all;
     {
-      std::lock_guard lock(arrival->mutex);
-      all = arrival->status;
+      std::lock_guard lock(mutex_);
+      all = status_;
     }
-    OP_REQUIRES_OK_ASYNC(ctx, all, arrival->done);
-    OP_REQUIRES_OK_ASYNC(ctx,
-                         FuseBoxes::Get().Add(ctx, group_.receiving_id(),
-                                              std::make_shared<FuseBox>(std::move(arrival->parts))),
-                         arrival->done);
-    ctx->set_output(0, Tensor(tensorflow::DT_UINT8, {0}));  // the parts are had from the box
-    arrival->done();
+    done_(all, std::move(parts_));
   }
 
+  OpKernelContext* const ctx_;
+  const Group* const group_;  // its kernel outlives the call
+  const Done done_;
+  std::vector<FusedPart> parts_;
+  std::atomic<int> awaited_{1};
+  std::mutex mutex_;
+  absl::Status status_;  // the first that is not OK; under mutex_
+};
+
+absl::Status SetOutput(OpKernelContext* ctx, int output, Tensor tensor) {
+  if (tensor.dtype() != ctx->expected_output_dtype(output)) {
+    return absl::InternalError("tensor_fuse: a tensor of another type arrived");
+  }
+  ctx->set_output(output, std::move(tensor));
+  return absl::OkStatus();
+}
+
+// Receives all its outputs as one.
+class FuseReceiveAllOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit FuseReceiveAllOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx), group_(ctx) {
+    OP_REQUIRES(ctx, static_cast<size_t>(num_outputs()) == group_.parts(),
+                absl::InvalidArgumentError("tensor_fuse: another number of tensors"));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::make_shared<Arrival>(
+        ctx, &group_,
+        [ctx, done = std::move(done)](const absl::Status& status, std::vector<FusedPart> parts) {
+          OP_REQUIRES_OK_ASYNC(ctx, status, done);
+          for (int i = 0; i < ctx->num_outputs(); ++i) {
+            OP_REQUIRES_ASYNC(ctx, parts[i].way != FusedPart::Way::kDead,
+                              absl::InternalError("tensor_fuse: a dead tensor arrived"), done);
+            OP_REQUIRES_OK_ASYNC(ctx, SetOutput(ctx, i, std::move(parts[i].tensor)), done);
+          }
+          done();
+        })
+        ->Begin();
+  }
+
+ private:
+  const Group group_;
+};
+
+// Receives what the last FuseSendOp sent, for the FusePartOps behind it.
+class FuseReceiveOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit FuseReceiveOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx), group_(ctx) {}
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::make_shared<Arrival>(
+        ctx, &group_,
+        [this, ctx, done = std::move(done)](const absl::Status& status,
+                                            std::vector<FusedPart> parts) {
+          OP_REQUIRES_OK_ASYNC(ctx, status, done);
+          OP_REQUIRES_OK_ASYNC(ctx,
+                               FuseBoxes::Get().Add(ctx, group_.receiving_id(),
+                                                    std::make_shared<FuseBox>(std::move(parts))),
+                               done);
+          ctx->set_output(0, Tensor(tensorflow::DT_UINT8, {0}));  // the parts are in the box
+          done();
+        })
+        ->Begin();
+  }
+
+ private:
   const Group group_;
 };
 
@@ -240,9 +329,7 @@ class FusePartOp : public tensorflow::OpKernel {
     FusedPart part = std::move(box->part(index_));
     if (box->IsLastOne()) FuseBoxes::Get().Remove(ctx, group_.receiving_id());
     if (part.way == FusedPart::Way::kDead) return;
-    OP_REQUIRES(ctx, part.tensor.dtype() == ctx->expected_output_dtype(0),
-                absl::InternalError("tensor_fuse: a tensor of another type arrived"));
-    ctx->set_output(0, std::move(part.tensor));
+    OP_REQUIRES_OK(ctx, SetOutput(ctx, 0, std::move(part.tensor)));
   }
 
  private:
@@ -250,6 +337,28 @@ class FusePartOp : public tensorflow::OpKernel {
   const int64_t index_;
 };
 
+// Stateful: two of them with equal attributes are not one.
+REGISTER_OP(kFuseSendOp)
+    .Input("tensors: types")
+    .Attr("types: list(type)")
+    .Attr("tensor_name: string")
+    .Attr("send_device: string")
+    .Attr("send_device_incarnation: int")
+    .Attr("recv_device: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+REGISTER_OP(kFuseReceiveOp)
+    .Output("tensors: types")
+    .Attr("types: list(type)")
+    .Attr("tensor_name: string")
+    .Attr("send_device: string")
+    .Attr("send_device_incarnation: int")
+    .Attr("recv_device: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+
+REGISTER_KERNEL_BUILDER(Name(kFuseSendOp).Device(tensorflow::DEVICE_CPU), FuseSendAllOp);
+REGISTER_KERNEL_BUILDER(Name(kFuseReceiveOp).Device(tensorflow::DEVICE_CPU), FuseReceiveAllOp);
 REGISTER_KERNEL_BUILDER(Name("_Send").Device(tensorflow::DEVICE_CPU).Label(kFusePartLabel),
                         FuseSendOp);
 REGISTER_KERNEL_BUILDER(Name("_Recv").Device(tensorflow::DEVICE_CPU).Label(kFuseReceiveLabel),

@@ -38,17 +38,23 @@ class GroupRewriter {
 
  private:
   std::string NodeName(const std::string& name) const { return kNodePrefix + name_ + "/" + name; }
-  NodeBuilder Builder(const std::string& name, const char* op, const char* label) const {
+  NodeBuilder Builder(const std::string& name, const char* op) const {
     NodeBuilder builder(NodeName(name), op);
-    builder.Attr("_kernel", label)
-        .Attr("tensor_name", tensor_name_)
+    builder.Attr("tensor_name", tensor_name_)
         .Attr("send_device", group_.src_device)
         .Attr("send_device_incarnation", incarnation_)
         .Attr("recv_device", group_.dst_device)
-        .Attr("client_terminated", false)
         .Attr(kFusePartsAttr, static_cast<int64_t>(group_.crossings.size()));
     return builder;
   }
+  // Of TensorFlow's own operation, with a kernel of ours.
+  NodeBuilder Builder(const std::string& name, const char* op, const char* label) const {
+    NodeBuilder builder = Builder(name, op);
+    builder.Attr("_kernel", label).Attr("client_terminated", false);
+    return builder;
+  }
+  // All tensors are there: one node at each end.
+  absl::Status ReplaceAll();
   // The node on the receiving device behind which the parts can be had.
   absl::Status AddReceive(Node** arrived);
   absl::Status Replace(int64_t index, const Crossing& crossing, Node* arrived);
@@ -61,11 +67,35 @@ class GroupRewriter {
 };
 
 absl::Status GroupRewriter::Rewrite() {
+  if (!group_.may_be_dead) return ReplaceAll();
   Node* arrived = nullptr;
   if (absl::Status s = AddReceive(&arrived); !s.ok()) return s;
   int64_t index = 0;
   for (const Crossing& crossing : group_.crossings) {
     if (absl::Status s = Replace(index++, crossing, arrived); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupRewriter::ReplaceAll() {
+  std::vector<NodeBuilder::NodeOut> sent;
+  std::vector<tensorflow::DataType> types;
+  for (const Crossing& crossing : group_.crossings) {
+    sent.emplace_back(crossing.src, crossing.output);
+    types.push_back(crossing.src->output_type(crossing.output));
+  }
+  Node* send = nullptr;
+  NodeBuilder sender = Builder("send", kFuseSendOp);
+  sender.Input(sent);
+  if (absl::Status s = AddNode(graph_, sender, group_.src_device, &send); !s.ok()) return s;
+  Node* receive = nullptr;
+  NodeBuilder receiver = Builder("receive", kFuseReceiveOp);
+  receiver.Attr("types", types);
+  if (absl::Status s = AddNode(graph_, receiver, group_.dst_device, &receive); !s.ok()) return s;
+  int index = 0;
+  for (const Crossing& crossing : group_.crossings) {
+    for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, receive, index);
+    ++index;
   }
   return absl::OkStatus();
 }

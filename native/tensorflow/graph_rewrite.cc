@@ -1,5 +1,6 @@
 #include "graph_rewrite.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -74,6 +75,12 @@ void ReplaceInput(tensorflow::Graph* graph, const Edge* edge, Node* src, int out
   const int input = edge->dst_input();
   graph->RemoveEdge(edge);
   graph->AddEdge(src, output, dst, input);
+}
+
+void RemoveUnused(tensorflow::Graph* graph, Node* node) {
+  const bool is_used = std::any_of(node->out_edges().begin(), node->out_edges().end(),
+                                   [](const Edge* edge) { return edge->dst()->IsOp(); });
+  if (!is_used) graph->RemoveNode(node);
 }
 
 void PlaceControlFlow(tensorflow::Graph* graph) {

@@ -62,6 +62,9 @@ absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& bu
 void ReplaceInput(tensorflow::Graph* graph, const tensorflow::Edge* edge, tensorflow::Node* src,
                   int output);
 
+// Removes a node that no operation uses.
+void RemoveUnused(tensorflow::Graph* graph, tensorflow::Node* node);
+
 // Puts the nodes of branches and loops where TensorFlow's partitioner is about to put them: on the
 // device of what they pass on. Otherwise tensors would seem to cross to them that do not.
 void PlaceControlFlow(tensorflow::Graph* graph);

@@ -137,7 +137,9 @@ const char* PushedSums::WhyNot() {
 }
 
 void PushedSums::Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>* constants) {
+  std::set<Node*> left;
   for (const Edge* edge : from_constants_) {
+    left.insert(edge->src());
     Node*& copy = (*constants)[{edge->src()->id(), to_}];
     if (copy == nullptr) {
       copy = graph->CopyNode(edge->src());
@@ -146,6 +148,7 @@ void PushedSums::Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>
     }
     ReplaceInput(graph, edge, copy, 0);
   }
+  for (Node* node : left) RemoveUnused(graph, node);
   for (Node* node : moved_) node->set_assigned_device_name(to_);
 }
 

@@ -1,0 +1,182 @@
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bundle_pass.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/node_properties.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorValue;
+
+// Where a kernel of a bundle has an input from.
+struct Source {
+  bool is_fixed = false;  // a constant or handle of the bundle, and not an input of it
+  int index = 0;
+};
+
+// One node of a bundle.
+struct Part {
+  std::unique_ptr<OpKernel> kernel;
+  std::vector<Source> inputs;
+  int first_output = 0;  // of the bundle
+};
+
+absl::Status MakePart(OpKernelConstruction* ctx, const std::string& bytes, Part* part) {
+  tensorflow::NodeDef def;
+  if (!def.ParseFromString(bytes)) return absl::InvalidArgumentError("a bundle of something else");
+  for (const std::string& input : def.input()) {
+    const bool is_fixed = input.front() != ':';
+    part->inputs.push_back({is_fixed, std::stoi(is_fixed ? input : input.substr(1))});
+  }
+  std::shared_ptr<const tensorflow::NodeProperties> properties;
+  if (absl::Status s = tensorflow::NodeProperties::CreateFromNodeDef(
+          std::move(def), tensorflow::OpRegistry::Global(), &properties);
+      !s.ok()) {
+    return s;
+  }
+  OpKernel* kernel = nullptr;
+  absl::Status status = CreateOpKernel(
+      ctx->device_type(), ctx->device(), ctx->device()->GetAllocator({}), ctx->function_library(),
+      ctx->resource_manager(), properties, ctx->graph_def_version(), &kernel);
+  if (!status.ok()) return status;
+  part->kernel.reset(kernel);
+  if (kernel->AsAsync() != nullptr) return absl::InvalidArgumentError("a bundle with a wait in it");
+  return absl::OkStatus();
+}
+
+// Runs the kernels of its members; see bundle_pass.h.
+class BundleOp : public OpKernel {
+ public:
+  explicit BundleOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::vector<std::string> nodes;
+    int64_t fixed = 0;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr(kBundleNodesAttr, &nodes));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr(kBundleFixedAttr, &fixed));
+    int outputs = 0;
+    for (const std::string& bytes : nodes) {
+      Part part;
+      OP_REQUIRES_OK(ctx, MakePart(ctx, bytes, &part));
+      if (fixed_.size() < static_cast<size_t>(fixed)) {
+        OP_REQUIRES(ctx, part.inputs.empty() && part.kernel->num_outputs() == 1,
+                    absl::InvalidArgumentError("a bundle with a constant that is none"));
+        fixed_.push_back(std::move(part));
+        continue;
+      }
+      part.first_output = outputs;
+      outputs += part.kernel->num_outputs();
+      for (const Source& source : part.inputs) {
+        const int count = source.is_fixed ? static_cast<int>(fixed) : num_inputs();
+        OP_REQUIRES(ctx, source.index >= 0 && source.index < count,
+                    absl::InvalidArgumentError("a bundle with an input that is none"));
+      }
+      members_.push_back(std::move(part));
+    }
+    OP_REQUIRES(ctx, outputs == num_outputs(),
+                absl::InvalidArgumentError("a bundle with other outputs"));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, ComputeFixed(ctx));
+    // One after the other: kernels share their work among the threads of a pool, and those of two
+    // members that ran in that pool would wait for each other.
+    for (const Part& part : members_) {
+      Run(ctx, part);
+      if (!ctx->status().ok()) return;
+    }
+  }
+
+ private:
+  absl::Status ComputeFixed(OpKernelContext* ctx) {
+    std::lock_guard lock(mutex_);
+    if (!values_.empty() || fixed_.empty()) return absl::OkStatus();
+    std::vector<Tensor> values;
+    for (const Part& part : fixed_) {
+      std::vector<Tensor> outputs(1);
+      if (absl::Status s = RunKernel(ctx, part, &outputs); !s.ok()) return s;
+      values.push_back(std::move(outputs.front()));
+    }
+    values_ = std::move(values);
+    return absl::OkStatus();
+  }
+
+  void Run(OpKernelContext* ctx, const Part& part) {
+    std::vector<Tensor> outputs(part.kernel->num_outputs());
+    OP_REQUIRES_OK(ctx, RunKernel(ctx, part, &outputs));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ctx->set_output(part.first_output + static_cast<int>(i), std::move(outputs[i]));
+    }
+  }
+
+  absl::Status RunKernel(OpKernelContext* ctx, const Part& part, std::vector<Tensor>* outputs) {
+    std::vector<Tensor> inputs;
+    inputs.reserve(part.inputs.size());
+    for (const Source& source : part.inputs) {
+      inputs.push_back(source.is_fixed ? values_[source.index] : ctx->input(source.index));
+    }
+    std::vector<TensorValue> values;
+    for (Tensor& input : inputs) values.emplace_back(&input);
+    const std::vector<tensorflow::AllocatorAttributes> input_attributes(inputs.size());
+    const std::vector<tensorflow::AllocatorAttributes> output_attributes(outputs->size());
+    OpKernelContext::Params params;
+    params.step_id = ctx->step_id();
+    params.op_kernel = part.kernel.get();
+    params.device = ctx->device();
+    params.output_attr_array = output_attributes.data();
+    params.resource_manager = ctx->resource_manager();
+    params.step_container = ctx->step_container();
+    params.rendezvous = ctx->rendezvous();
+    params.session_state = ctx->session_state();
+    params.session_metadata = ctx->session_metadata();
+    params.cancellation_manager = ctx->cancellation_manager();
+    params.inputs = values;
+    params.input_alloc_attrs = input_attributes;
+    params.op_device_context = ctx->op_device_context();
+    params.frame_iter = ctx->frame_iter();
+    params.function_library = ctx->function_library();
+    params.runner = ctx->runner();
+    OpKernelContext own(&params);
+    part.kernel->Compute(&own);
+    if (!own.status().ok()) return tensorflow::AttachDef(own.status(), part.kernel->def());
+    for (size_t i = 0; i < outputs->size(); ++i) {
+      const TensorValue value = own.release_output(static_cast<int>(i));
+      if (value.tensor == nullptr) return absl::InternalError("a bundle without an output");
+      (*outputs)[i] = std::move(*value.tensor);
+      delete value.tensor;
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<Part> fixed_;
+  std::vector<Part> members_;
+  std::mutex mutex_;
+  std::vector<Tensor> values_;  // of fixed_; written once, under mutex_
+};
+
+// Stateful, as its members may be.
+REGISTER_OP(kBundleOp)
+    .Input("in: Tin")
+    .Output("out: Tout")
+    .Attr("Tin: list(type) >= 0")
+    .Attr("Tout: list(type) >= 0")
+    .Attr("nodes: list(string)")
+    .Attr("fixed: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+
+REGISTER_KERNEL_BUILDER(Name(kBundleOp).Device(tensorflow::DEVICE_CPU), BundleOp);
+
+}  // namespace
+}  // namespace tensorwire::plugin

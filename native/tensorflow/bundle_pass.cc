@@ -1,0 +1,222 @@
+#include "bundle_pass.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "graph_depths.h"
+#include "rewrite_pass.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/node_builder.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::Node;
+using tensorflow::NodeBuilder;
+
+constexpr char kBundle[] = "bundles";
+// Fewer gain nothing.
+constexpr size_t kLeastMembers = 4;
+
+// Operations that take less time than the executor needs to run them one by one, with kernels that
+// do not wait.
+bool IsMember(const Node& node) {
+  static const std::set<std::string>* const kinds = new std::set<std::string>{
+      "Gather",
+      "GatherV2",
+      "ReadVariableOp",
+      "ResourceApplyAdagrad",
+      "ResourceApplyAdagradV2",
+      "ResourceApplyAdam",
+      "ResourceApplyFtrl",
+      "ResourceApplyFtrlV2",
+      "ResourceApplyGradientDescent",
+      "ResourceApplyKerasMomentum",
+      "ResourceApplyMomentum",
+      "ResourceGather",
+      "ResourceScatterAdd",
+      "ResourceSparseApplyAdagrad",
+      "ResourceSparseApplyAdagradV2",
+      "ResourceSparseApplyFtrl",
+      "ResourceSparseApplyFtrlV2",
+      "ResourceSparseApplyKerasMomentum",
+      "ResourceSparseApplyMomentum",
+      "Shape",
+      "StridedSlice",
+      "Unique",
+      "UnsortedSegmentSum",
+  };
+  if (kinds->count(node.type_string()) == 0) return false;
+  const auto is_ref = [](tensorflow::DataType type) { return tensorflow::IsRefType(type); };
+  return std::none_of(node.input_types().begin(), node.input_types().end(), is_ref) &&
+         std::none_of(node.output_types().begin(), node.output_types().end(), is_ref);
+}
+
+// A constant, or the handle of a variable.
+bool IsFixed(const Node& node) { return node.IsConstant() || node.type_string() == "VarHandleOp"; }
+
+// The operations that a node waits for without a value of theirs.
+void AddControlInputs(const Node& node, std::set<Node*>* before) {
+  for (const Edge* edge : node.in_edges()) {
+    if (edge->IsControlEdge() && edge->src()->IsOp()) before->insert(edge->src());
+  }
+}
+
+// For each node the largest number of members on any way to it. Members of one level depend on
+// nothing of each other, and members of several bundles never wait for each other in a circle: each
+// way from one member to another leads to a higher level.
+class Levels {
+ public:
+  explicit Levels(const Graph& graph) : level_(graph.num_node_ids(), 0) {
+    std::vector<Node*> inputs_first;
+    tensorflow::GetReversePostOrder(graph, &inputs_first);
+    for (const Node* node : inputs_first) {
+      for (const Edge* edge : node->in_edges()) {
+        if (edge->src()->IsNextIteration()) continue;
+        level_[node->id()] = std::max(level_[node->id()],
+                                      level_[edge->src()->id()] + (IsMember(*edge->src()) ? 1 : 0));
+      }
+    }
+  }
+  int Of(const Node& node) const { return level_[node.id()]; }
+
+ private:
+  std::vector<int> level_;
+};
+
+// Replaces the members of one bundle.
+class Bundler {
+ public:
+  Bundler(Graph* graph, bool is_function) : graph_(graph), is_function_(is_function) {}
+
+  absl::Status Replace(const std::vector<Node*>& members);
+
+ private:
+  Graph* const graph_;
+  const bool is_function_;
+};
+
+absl::Status Bundler::Replace(const std::vector<Node*>& members) {
+  std::vector<Node*> fixed;
+  std::map<int, size_t> fixed_at;  // by the node's id
+  std::vector<NodeBuilder::NodeOut> inputs;
+  std::vector<tensorflow::DataType> input_types;
+  std::vector<tensorflow::DataType> output_types;
+  std::set<Node*> before;
+  std::set<Node*> after;
+  std::vector<tensorflow::NodeDef> member_defs;
+  for (Node* member : members) {
+    tensorflow::NodeDef def = member->def();
+    def.clear_input();
+    for (int i = 0; i < member->num_inputs(); ++i) {
+      const Edge* edge = nullptr;
+      if (absl::Status s = member->input_edge(i, &edge); !s.ok()) return s;
+      Node* const src = edge->src();
+      if (IsFixed(*src) && src->assigned_device_name() == member->assigned_device_name()) {
+        const auto [at, is_new] = fixed_at.try_emplace(src->id(), fixed.size());
+        if (is_new) {
+          fixed.push_back(src);
+          AddControlInputs(*src, &before);
+        }
+        def.add_input(std::to_string(at->second));
+        continue;
+      }
+      def.add_input(":" + std::to_string(inputs.size()));
+      inputs.emplace_back(src, edge->src_output());
+      input_types.push_back(src->output_type(edge->src_output()));
+    }
+    for (const tensorflow::DataType type : member->output_types()) output_types.push_back(type);
+    AddControlInputs(*member, &before);
+    for (const Edge* edge : member->out_edges()) {
+      if (edge->IsControlEdge() && edge->dst()->IsOp()) after.insert(edge->dst());
+    }
+    member_defs.push_back(std::move(def));
+  }
+  std::vector<std::string> nodes;
+  for (const Node* node : fixed) nodes.push_back(node->def().SerializeAsString());
+  for (const tensorflow::NodeDef& def : member_defs) nodes.push_back(def.SerializeAsString());
+
+  const std::string device = members.front()->assigned_device_name();
+  NodeBuilder builder(
+      graph_->NewName(kNodePrefix + ProcessWideName("bundle_" + members.front()->type_string())),
+      kBundleOp);
+  builder.Input(inputs)
+      .Attr("Tin", input_types)
+      .Attr("Tout", output_types)
+      .Attr(kBundleNodesAttr, nodes)
+      .Attr(kBundleFixedAttr, static_cast<int64_t>(fixed.size()));
+  Node* bundle = nullptr;
+  if (absl::Status s = AddNode(graph_, builder, device, &bundle); !s.ok()) return s;
+  for (Node* node : before) graph_->AddControlEdge(node, bundle);
+  for (Node* node : after) graph_->AddControlEdge(bundle, node);
+  int output = 0;
+  for (Node* member : members) {
+    const std::vector<const Edge*> leaving(member->out_edges().begin(), member->out_edges().end());
+    for (const Edge* edge : leaving) {
+      if (!edge->IsControlEdge()) ReplaceInput(graph_, edge, bundle, output + edge->src_output());
+    }
+    output += member->num_outputs();
+    const std::string name = member->name();
+    const bool is_stateful = member->op_def().is_stateful();
+    graph_->RemoveNode(member);
+    if (!is_function_ || !is_stateful) continue;
+    // A function names the operations that it waits for.
+    Node* done = nullptr;
+    NodeBuilder stand_in(name, "NoOp");
+    stand_in.ControlInput(bundle);
+    if (absl::Status s = AddNode(graph_, stand_in, device, &done); !s.ok()) return s;
+  }
+  for (Node* node : fixed) RemoveUnused(graph_, node);
+  RewriteCounts::Get().Count(kBundle, RewriteCounts::kApplied);
+  return absl::OkStatus();
+}
+
+// After the rewrites that send less, and before tensor fusion.
+class BundlePass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr || options.device_set == nullptr ||
+        !IsAskedFor(kBundles, options)) {
+      return absl::OkStatus();
+    }
+    Graph* const graph = options.graph->get();
+    PlaceControlFlow(graph);
+    DeviceNames devices;
+    Depths depths(*graph, &devices);
+    bool usable = false;
+    if (absl::Status s = depths.Compute(&usable); !s.ok() || !usable) return s;
+    const Levels levels(*graph);
+    // Ordered, so that a graph is always rewritten in the same way.
+    std::map<std::tuple<std::string, int, int, std::string>, std::vector<Node*>> found;
+    for (Node* node : graph->op_nodes()) {
+      if (!IsMember(*node) || depths.MayBeDead(*node) || !depths.OutsideLoops(*node) ||
+          !devices.IsCpu(node->assigned_device_name())) {
+        continue;
+      }
+      found[{node->assigned_device_name(), depths.Of(*node), levels.Of(*node), node->type_string()}]
+          .push_back(node);
+    }
+    Bundler bundler(graph, options.session_options == nullptr || options.is_function_graph);
+    for (const auto& [key, members] : found) {
+      if (members.size() < kLeastMembers) continue;
+      if (absl::Status s = bundler.Replace(members); !s.ok()) return s;
+    }
+    tensorflow::FixupSourceAndSinkEdges(graph);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 75, BundlePass);
+
+}  // namespace
+}  // namespace tensorwire::plugin
