@@ -1,6 +1,6 @@
-"""How a session and a process ask for rewrites of graphs; the plug-in reads both.
+"""The settings by which a session and a process ask for rewrites of graphs; the plug-in reads both.
 
-(native/tensorflow/graph_rewrite.h, fuse_pass.h, rewrite_pass.h)
+(native/tensorflow/graph_rewrite.h, fuse_pass.h, rewrite_pass.h, bundle_pass.h)
 """
 
 from __future__ import annotations
@@ -39,5 +39,6 @@ class Rewrite:
 TENSOR_FUSE = Rewrite("tensorwire_fuse", "TENSORWIRE_TENSOR_FUSE")
 UNIQUE_PULL = Rewrite("tensorwire_unique_pull", "TENSORWIRE_UNIQUE_PULL")
 SUMMED_PUSH = Rewrite("tensorwire_summed_push", "TENSORWIRE_SUMMED_PUSH")
+BUNDLES = Rewrite("tensorwire_bundles", "TENSORWIRE_BUNDLES")
 EXACT_REWRITES = Rewrite("tensorwire_exact_rewrites", "TENSORWIRE_EXACT_REWRITES")
 """All that leave every result as it is, bit by bit."""

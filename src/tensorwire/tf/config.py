@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorwire.errors import UsageError
-from tensorwire.plugin.rewrites import EXACT_REWRITES, SUMMED_PUSH, TENSOR_FUSE, UNIQUE_PULL
+from tensorwire.plugin.rewrites import (
+    BUNDLES,
+    EXACT_REWRITES,
+    SUMMED_PUSH,
+    TENSOR_FUSE,
+    UNIQUE_PULL,
+)
 
 _WORKERS = ("chief", "master", "worker", "evaluator")
 
@@ -16,6 +22,7 @@ def ConfigProto(
     *,
     unique_pull: bool = False,
     summed_push: bool = False,
+    bundles: bool = False,
     exact_rewrites: bool = False,
     cluster: Any = None,
     job_name: str = "worker",
@@ -30,7 +37,9 @@ def ConfigProto(
 
     With ``unique_pull``, ids that repeat in a lookup are sent once and their rows come back once.
     With ``summed_push``, the gradients of equal ids are summed before they are sent to the ps.
-    Results of both are the same, bit by bit. ``exact_rewrites`` asks for all three.
+    With ``bundles``, operations of one kind that do not depend on each other run as one, such as
+    the lookups in all tables of a ps. Results of these are the same, bit by bit. ``exact_rewrites``
+    asks for all of them and for ``tensor_fuse``.
 
     With ``cluster`` (a ``tf.train.ClusterSpec`` or what makes one), `device_filters` are set for
     the session of this task: it sees the ps and itself, so that another worker that is lost, or has
@@ -52,6 +61,7 @@ def ConfigProto(
         TENSOR_FUSE: tensor_fuse,
         UNIQUE_PULL: unique_pull,
         SUMMED_PUSH: summed_push,
+        BUNDLES: bundles,
         EXACT_REWRITES: exact_rewrites,
     }
     for rewrite, is_asked_for in asked_for.items():

@@ -31,6 +31,7 @@ W1 = "/job:worker/task:1"
 SWITCHES: tuple[dict[str, bool], ...] = (
     {"unique_pull": True},
     {"summed_push": True},
+    {"bundles": True},
     {"exact_rewrites": True},
 )
 

@@ -278,9 +278,7 @@ def test_a_task_without_the_plug_in_tells_what_it_needs(plugin: None) -> None:
                 results = [tf.reduce_sum(part) for part in parts]
             with (
                 fusing_session(cluster, graph) as session,
-                pytest.raises(
-                    tf.errors.NotFoundError, match=r"import_tensorwire\.tf_in_every_task"
-                ),
+                pytest.raises(tf.errors.NotFoundError, match=r"import_tensorwire_tf_in_every_task"),
             ):
                 session.run(results)
 
