@@ -10,6 +10,7 @@
 
 #include "graph_depths.h"
 #include "rewrite_pass.h"
+#include "rewrite_push.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
@@ -55,6 +56,7 @@ bool IsMember(const Node& node) {
       "StridedSlice",
       "Unique",
       "UnsortedSegmentSum",
+      kSumRowsOp,
   };
   if (kinds->count(node.type_string()) == 0) return false;
   const auto is_ref = [](tensorflow::DataType type) { return tensorflow::IsRefType(type); };

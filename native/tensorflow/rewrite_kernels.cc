@@ -6,8 +6,12 @@
 
 #include "counters.h"
 #include "rewrite_pull.h"
+#include "rewrite_push.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/util/work_sharder.h"
 
 namespace tensorwire::plugin {
 namespace {
@@ -91,6 +95,47 @@ class UniqueIdsOp : public tensorflow::OpKernel {
   int64_t rows_ = 0;
 };
 
+// See kSumRowsOp.
+template <typename Value>
+class SumRowsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& values = ctx->input(0);
+    const Tensor& numbers = ctx->input(1);
+    const int64_t count = numbers.NumElements();
+    // In the words of UnsortedSegmentSum, which gets the numbers of a vector.
+    OP_REQUIRES(ctx, values.dims() > 0 && values.dim_size(0) == count,
+                absl::InvalidArgumentError("data.shape = " + values.shape().DebugString() +
+                                           " does not start with segment_ids.shape = " +
+                                           TensorShape({count}).DebugString()));
+    const int32_t* const number = numbers.flat<int32_t>().data();
+    // They are numbered from 0 without a gap.
+    const int64_t rows = count == 0 ? 0 : int64_t{*std::max_element(number, number + count)} + 1;
+    TensorShape shape = values.shape();
+    shape.set_dim(0, rows);
+    Tensor* sums = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &sums));
+    if (sums->NumElements() == 0) return;
+    const int64_t columns = values.NumElements() / count;
+    const Value* const from = values.flat<Value>().data();
+    Value* const to = sums->flat<Value>().data();
+    std::fill(to, to + rows * columns, Value(0));
+    // Each value is added to the sum before it, as UnsortedSegmentSum does it: threads share the
+    // columns, and not the rows.
+    const auto add = [=](int64_t begin, int64_t end) {
+      for (int64_t i = 0; i < count; ++i) {
+        const Value* const row = from + i * columns;
+        Value* const sum = to + number[i] * columns;
+        for (int64_t column = begin; column < end; ++column) sum[column] += row[column];
+      }
+    };
+    const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
+    tensorflow::Shard(threads.num_threads, threads.workers, columns, count, add);
+  }
+};
+
 #define TENSORWIRE_UNIQUE_IDS(type)                               \
   REGISTER_KERNEL_BUILDER(Name("Unique")                          \
                               .Device(tensorflow::DEVICE_CPU)     \
@@ -101,6 +146,17 @@ class UniqueIdsOp : public tensorflow::OpKernel {
 TENSORWIRE_UNIQUE_IDS(int32_t);
 TENSORWIRE_UNIQUE_IDS(int64_t);
 #undef TENSORWIRE_UNIQUE_IDS
+
+REGISTER_OP(kSumRowsOp)
+    .Input("values: T")
+    .Input("numbers: int32")
+    .Output("sums: T")
+    .Attr("T: {float, double}")
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+REGISTER_KERNEL_BUILDER(
+    Name(kSumRowsOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"), SumRowsOp<float>);
+REGISTER_KERNEL_BUILDER(
+    Name(kSumRowsOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<double>("T"), SumRowsOp<double>);
 
 }  // namespace
 }  // namespace tensorwire::plugin

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "rewrite_pass.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/graph/node_builder.h"
 
 namespace tensorwire::plugin {
 namespace {
@@ -14,6 +16,7 @@ namespace {
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
+using tensorflow::NodeBuilder;
 
 constexpr char kPush[] = "summed_push";
 constexpr int kIdsOutput = 0;      // of Unique
@@ -31,6 +34,8 @@ bool IsFreeConstant(const Node& node) {
   return true;
 }
 
+bool IsSum(const Node& node) { return node.type_string() == "UnsortedSegmentSum"; }
+
 // One Unique, the sums that use it, and how their number of rows is computed from it.
 class PushedSums {
  public:
@@ -40,8 +45,14 @@ class PushedSums {
   // Why they stay where they are, or null.
   const char* WhyNot();
   void Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>* constants);
+  // The ids of a pull that are these ids, or null.
+  const PulledIds* FindPulled(const Graph& graph, const PulledIdsOf& pulled) const;
   // Lets the update take the ids that a lookup gets, which are the same ones in the same order.
-  void ShareIds(Graph* graph, const PulledIdsOf& pulled);
+  void ShareIds(Graph* graph, Node* pulled_ids) const;
+  // Whether SumByNumbers may be done: nothing else waits for the nodes that go then.
+  bool CanSumByNumbers() const;
+  // In the place of Move, after ShareIds: sums that take the numbers of a pull, and need no Unique.
+  absl::Status SumByNumbers(Graph* graph, Node* pulled_ids);
 
  private:
   bool FindSums();
@@ -68,7 +79,7 @@ bool PushedSums::FindSums() {
     if (edge->IsControlEdge() || edge->src_output() != kNumbersOutput) continue;
     Node* const sum = edge->dst();
     const Edge* values = nullptr;
-    if (sum->type_string() != "UnsortedSegmentSum" || edge->dst_input() != kNumbersInput ||
+    if (!IsSum(*sum) || edge->dst_input() != kNumbersInput ||
         sum->assigned_device_name() != unique_->assigned_device_name() ||
         !sum->input_edge(kValuesInput, &values).ok() ||
         values->src()->assigned_device_name() != to_) {
@@ -108,7 +119,7 @@ bool PushedSums::MayCross(const Edge& edge) const {
     return other->assigned_device_name() == to_ || from_constants_.count(&edge) != 0;
   }
   // What the update takes: the sums and their ids.
-  return edge.src()->type_string() == "UnsortedSegmentSum" ||
+  return IsSum(*edge.src()) ||
          (edge.src() == unique_ && edge.src_output() == kIdsOutput);
 }
 
@@ -155,7 +166,7 @@ void PushedSums::Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>
 bool PushedSums::WaitForLookup(const Graph& graph, const PulledIds& pulled) const {
   const std::set<const Node*> lookups(pulled.lookups.begin(), pulled.lookups.end());
   for (const Node* sum : moved_) {
-    if (sum->type_string() != "UnsortedSegmentSum") continue;
+    if (!IsSum(*sum)) continue;
     std::vector<bool> seen(graph.num_node_ids());
     std::vector<const Node*> unseen{sum};
     bool found = false;
@@ -175,25 +186,70 @@ bool PushedSums::WaitForLookup(const Graph& graph, const PulledIds& pulled) cons
   return true;
 }
 
-void PushedSums::ShareIds(Graph* graph, const PulledIdsOf& pulled) {
+const PulledIds* PushedSums::FindPulled(const Graph& graph, const PulledIdsOf& pulled) const {
   const Edge* ids = nullptr;
-  if (!unique_->input_edge(0, &ids).ok()) return;
-  const PulledIds* shared = nullptr;
-  for (; ids != nullptr && shared == nullptr; ids = BeforeReshape(*ids)) {
+  if (!unique_->input_edge(0, &ids).ok()) return nullptr;
+  for (; ids != nullptr; ids = BeforeReshape(*ids)) {
     const auto at = pulled.find({ids->src()->id(), ids->src_output()});
     if (at == pulled.end()) continue;
     for (const PulledIds& one : at->second) {
-      if (shared == nullptr && WaitForLookup(*graph, one)) shared = &one;
+      if (WaitForLookup(graph, one)) return &one;
     }
   }
-  if (shared == nullptr) return;
+  return nullptr;
+}
+
+void PushedSums::ShareIds(Graph* graph, Node* pulled_ids) const {
   std::vector<const Edge*> taken;
   for (const Edge* edge : unique_->out_edges()) {
     if (edge->src_output() == kIdsOutput && edge->dst()->IsOp() && !IsMoved(edge->dst())) {
       taken.push_back(edge);
     }
   }
-  for (const Edge* edge : taken) ReplaceInput(graph, edge, shared->unique, 0);
+  for (const Edge* edge : taken) ReplaceInput(graph, edge, pulled_ids, kIdsOutput);
+}
+
+bool PushedSums::CanSumByNumbers() const {
+  for (const Node* node : moved_) {
+    if (IsSum(*node)) {
+      const tensorflow::DataType type = node->output_type(0);
+      if (type != tensorflow::DT_FLOAT && type != tensorflow::DT_DOUBLE) return false;
+      continue;
+    }
+    for (const Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge() && edge->dst()->IsOp() && !IsMoved(edge->dst())) return false;
+    }
+  }
+  return true;
+}
+
+absl::Status PushedSums::SumByNumbers(Graph* graph, Node* pulled_ids) {
+  for (Node* sum : moved_) {
+    if (!IsSum(*sum)) continue;
+    const Edge* values = nullptr;
+    if (absl::Status s = sum->input_edge(kValuesInput, &values); !s.ok()) return s;
+    NodeBuilder builder(graph->NewName(kNodePrefix + ProcessWideName("sum_rows")), kSumRowsOp);
+    builder.Input(values->src(), values->src_output()).Input(pulled_ids, kNumbersOutput);
+    Node* by_numbers = nullptr;
+    if (absl::Status s = AddNode(graph, builder, to_, &by_numbers); !s.ok()) return s;
+    const std::vector<const Edge*> before(sum->in_edges().begin(), sum->in_edges().end());
+    for (const Edge* edge : before) {
+      if (edge->IsControlEdge()) graph->AddControlEdge(edge->src(), by_numbers);
+    }
+    const std::vector<const Edge*> after(sum->out_edges().begin(), sum->out_edges().end());
+    for (const Edge* edge : after) {
+      if (edge->IsControlEdge()) {
+        graph->AddControlEdge(by_numbers, edge->dst());
+      } else {
+        ReplaceInput(graph, edge, by_numbers, 0);
+      }
+    }
+  }
+  std::set<Node*> left;
+  for (const Edge* edge : from_constants_) left.insert(edge->src());
+  for (Node* node : moved_) graph->RemoveNode(node);
+  for (Node* node : left) RemoveUnused(graph, node);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -214,8 +270,13 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
     const char* const why_not = sums.WhyNot();
     RewriteCounts::Get().Count(kPush, why_not == nullptr ? RewriteCounts::kApplied : why_not);
     if (why_not != nullptr) continue;
-    sums.Move(graph, &constants);
-    sums.ShareIds(graph, pulled);
+    const PulledIds* const shared = sums.FindPulled(*graph, pulled);
+    if (shared != nullptr) sums.ShareIds(graph, shared->unique);
+    if (shared != nullptr && sums.CanSumByNumbers()) {
+      if (absl::Status s = sums.SumByNumbers(graph, shared->unique); !s.ok()) return s;
+    } else {
+      sums.Move(graph, &constants);
+    }
   }
   return absl::OkStatus();
 }
