@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import pytest
 
-from tensorwire.measure.contenders import PAIRS, Setting, contenders
+from tensorwire.errors import UsageError
+from tensorwire.measure.contenders import PAIRS, REWRITES, Setting, contenders, parse_rewrites
 
 
 @pytest.mark.parametrize(
-    ("protocols", "tensor_fuse", "names"),
+    ("protocols", "rewrites", "names"),
     [
-        (("grpc", "grpc++"), False, ["grpc", "grpc++"]),
-        (("grpc", "grpc++"), True, ["grpc", "grpc++", "grpc++ fused"]),
-        (("grpc++",), True, ["grpc++", "grpc++ fused"]),
-        (("grpc",), True, ["grpc", "grpc fused"]),
-        (("grpc++", "grpc"), True, ["grpc++", "grpc", "grpc fused"]),
+        (("grpc", "grpc++"), (), ["grpc", "grpc++"]),
+        (("grpc", "grpc++"), ("tensor_fuse",), ["grpc", "grpc++", "grpc++ fused"]),
+        (("grpc++",), ("tensor_fuse",), ["grpc++", "grpc++ fused"]),
+        (("grpc",), ("tensor_fuse",), ["grpc", "grpc fused"]),
+        (("grpc++", "grpc"), ("tensor_fuse",), ["grpc++", "grpc", "grpc fused"]),
+        (
+            ("grpc", "grpc++"),
+            ("unique_pull", "exact_rewrites"),
+            ["grpc", "grpc++", "grpc++ unique pull", "grpc++ exact"],
+        ),
     ],
 )
-def test_fusion_adds_the_last_protocol_once_more_and_leaves_the_others_stock(
-    protocols: tuple[str, ...], tensor_fuse: bool, names: list[str]
+def test_each_rewrite_adds_the_last_protocol_once_more_and_leaves_the_others_stock(
+    protocols: tuple[str, ...], rewrites: tuple[str, ...], names: list[str]
 ) -> None:
-    chosen = contenders(protocols, Setting(tensor_fuse=tensor_fuse, transport="tcp"))
+    chosen = contenders(protocols, Setting(rewrites=rewrites, transport="tcp"))
 
     assert [contender.name for contender in chosen] == names
     assert [contender.setting.tensor_fuse for contender in chosen] == ["fused" in n for n in names]
     assert {contender.setting.transport for contender in chosen} == {"tcp"}
 
 
-def test_any_two_contenders_of_one_call_are_compared_once() -> None:
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_any_two_contenders_of_one_call_are_compared_once(rewrite: str) -> None:
     for protocols in (("grpc", "grpc++"), ("grpc++", "grpc"), ("grpc",), ("grpc++",)):
-        names = {contender.name for contender in contenders(protocols, Setting(tensor_fuse=True))}
+        names = {each.name for each in contenders(protocols, Setting(rewrites=(rewrite,)))}
         compared = [frozenset(pair) for pair in PAIRS if set(pair) <= names]
 
         assert len(compared) == len(set(compared)) == len(names) * (len(names) - 1) / 2
+
+
+def test_rewrites_are_parsed_and_unknown_ones_are_refused() -> None:
+    assert parse_rewrites("tensor_fuse, unique_pull") == ("tensor_fuse", "unique_pull")
+    assert parse_rewrites("all") == tuple(REWRITES)
+    assert parse_rewrites("none") == parse_rewrites("") == ()
+    with pytest.raises(UsageError, match="unknown rewrite 'fuse'"):
+        parse_rewrites("fuse")
+    with pytest.raises(UsageError, match="twice"):
+        parse_rewrites("bundles,bundles")

@@ -50,9 +50,9 @@ class ServerTask(PluginTask):
         job: str,
         index: int,
         protocol: str,
-        tensor_fuse: bool = False,
+        rewrites: Sequence[str] = (),
     ) -> None:
-        """Starts the server.
+        """Starts the server. `rewrites`, of measure.contenders.REWRITES, are its sessions'.
 
         Raises:
             TensorwireError: its port is taken, or TensorFlow cannot start it.
@@ -61,12 +61,12 @@ class ServerTask(PluginTask):
         port = int(address.rpartition(":")[2])
         for taken in (port, data_port(port)) if protocol == GRPCPP else (port,):
             _check_free(taken)
-        super().__init__(needs_plugin=protocol == GRPCPP or tensor_fuse)
+        super().__init__(needs_plugin=protocol == GRPCPP or bool(rewrites))
         self._spec = {name: list(addresses) for name, addresses in spec.items()}
         self._job = job
         self._index = index
         self._protocol = protocol
-        self._tensor_fuse = tensor_fuse
+        self._rewrites = tuple(rewrites)
         try:
             self._server = self._tf.compat.v1.train.Server(
                 self._spec, job_name=job, task_index=index, protocol=protocol
@@ -91,9 +91,10 @@ class ServerTask(PluginTask):
         self._default_graph.__enter__()
 
     def _session_config(self, device_filters: Sequence[str] = ()) -> Any:
-        """A ConfigProto, which fuses tensors where this task was told to."""
-        if self._tensor_fuse:
-            return self._plugin.ConfigProto(tensor_fuse=True, device_filters=device_filters)
+        """A ConfigProto with the rewrites of this task."""
+        if self._rewrites:
+            asked_for = dict.fromkeys(self._rewrites, True)
+            return self._plugin.ConfigProto(**asked_for, device_filters=device_filters)
         return self._tf.compat.v1.ConfigProto(device_filters=device_filters)
 
 

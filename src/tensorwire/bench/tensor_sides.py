@@ -34,10 +34,10 @@ class TensorTask(ServerTask):
         job: str,
         index: int,
         protocol: str,
-        tensor_fuse: bool,
+        rewrites: Sequence[str],
     ) -> None:
         """Starts the server; see ServerTask."""
-        super().__init__(spec, job, index, protocol, tensor_fuse)
+        super().__init__(spec, job, index, protocol, rewrites)
         self._cases: dict[str, tuple[Any, Any, Any]] = {}
 
     @request
@@ -164,7 +164,7 @@ class ClusterSide(TaskProcesses, Side[What, SomeResult]):
             "job": job,
             "index": 0,
             "protocol": self.protocol,
-            "tensor_fuse": self.contender.setting.tensor_fuse,
+            "rewrites": self.contender.setting.rewrites,
         }
 
     def wait_started(self, watcher: Watcher) -> None:

@@ -29,7 +29,7 @@ from tensorwire.measure.contenders import (
     Contender,
     Setting,
     contenders,
-    side_name,
+    rewritten_name,
 )
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -79,11 +79,21 @@ class TrainResult(Result):
     workers: int | None = None
     batch_size: int | None = None
     """These three are None in records of the first days."""
+    rewrites: tuple[str, ...] = ()
+    """Of measure.contenders.REWRITES; older records have `tensor_fuse` alone."""
+    ps_operations_per_step: float | None = None
+    """Operations that the busiest ps executes for a step of one worker."""
+
+    @property
+    def name(self) -> str:
+        """The contender's name."""
+        return rewritten_name(
+            self.protocol, self.rewrites or (("tensor_fuse",) if self.tensor_fuse else ())
+        )
 
     @property
     def metric(self) -> Metric:
-        side = side_name(self.protocol, self.tensor_fuse)
-        return Metric(f"Training, {self.model}", side, self.steps_per_s, "steps/s")
+        return Metric(f"Training, {self.model}", self.name, self.steps_per_s, "steps/s")
 
     @staticmethod
     def section(record: Record[Any]) -> Section:
@@ -257,7 +267,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
             "job": job,
             "index": index,
             "protocol": self._contender.protocol,
-            "tensor_fuse": self._contender.setting.tensor_fuse,
+            "rewrites": self._contender.setting.rewrites,
         }
 
     def _start_ps(self, index: int) -> Process:
@@ -333,9 +343,10 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
         self._report("evaluate")
         calls = self._traffic.calls
+        # The chief's step has a few calls more: its hooks fetch the global step.
+        traces = [self._request(each, "trace") for each in self._workers]
         calls_per_step = (
-            # The chief's step has a few calls more: its hooks fetch the global step.
-            stdlib_statistics.fmean(self._request(each, "trace")["calls"] for each in self._workers)
+            stdlib_statistics.fmean(each["calls"] for each in traces)
             if calls is None
             else calls / self._measured_steps
         )
@@ -349,6 +360,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         return TrainResult(
             protocol=self._contender.protocol,
             tensor_fuse=self._contender.setting.tensor_fuse,
+            rewrites=self._contender.setting.rewrites,
             model=self._plan.model,
             steps=self._steps_done,
             steps_per_s=steps_per_s,
@@ -361,6 +373,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
             ps=self._plan.ps,
             workers=self._plan.workers,
             batch_size=self._plan.batch_size,
+            ps_operations_per_step=float(max(each["ps_operations"] for each in traces)),
         )
 
     def _traffic_so_far(self) -> _Traffic:
@@ -416,7 +429,7 @@ def _section(record: Record[TrainResult]) -> Section:
     """The table, steps and messages, and what they mean."""
     results = record.results
     messages = [
-        Bar(_name(result), result.rpcs_per_step, _name(result))
+        Bar(result.name, result.rpcs_per_step, result.name)
         for result in results
         if result.rpcs_per_step is not None
     ]
@@ -433,7 +446,7 @@ def _section(record: Record[TrainResult]) -> Section:
 
 def steps_bars(results: Sequence[TrainResult]) -> Bars:
     """A bar a contender."""
-    bars = [Bar(_name(result), result.steps_per_s, _name(result)) for result in results]
+    bars = [Bar(result.name, result.steps_per_s, result.name) for result in results]
     return Bars("Training steps a second", "steps/s", bars)
 
 
@@ -444,15 +457,16 @@ def _table(results: Sequence[TrainResult]) -> Table:
         tasks = f": {first.ps} ps, {first.workers} workers, batches of {first.batch_size}"
     return Table(
         f"Wide & Deep on {MODELS[first.model].title}{tasks}",
-        ["protocol", "steps/s", "examples/s", "MB/step", "messages/step", "AUC"],
+        ["protocol", "steps/s", "examples/s", "MB/step", "messages/step", "ps ops/step", "AUC"],
         [
             [
                 [
-                    _name(result),
+                    result.name,
                     number(result.steps_per_s),
                     f"{result.examples_per_s:.0f}",
                     _number_or_dash(result.wire_mb_per_step),
                     _number_or_dash(result.rpcs_per_step),
+                    _number_or_dash(result.ps_operations_per_step),
                     f"{result.auc:.4f}",
                 ]
                 for result in results
@@ -465,13 +479,9 @@ def _number_or_dash(value: float | None) -> str:
     return "-" if value is None else number(value)
 
 
-def _name(result: TrainResult) -> str:
-    return side_name(result.protocol, result.tensor_fuse)
-
-
 def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
     """A sentence for each comparison with stock grpc; none where it took no part."""
-    of = {_name(result): result for result in results}
+    of = {result.name: result for result in results}
     return [
         _verdict(of[name.removesuffix("/grpc")], of["grpc"], ratio)
         for name, ratio in ratios.items()
@@ -481,10 +491,10 @@ def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> lis
 
 def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
     messages = ""
-    if first.tensor_fuse and first.rpcs_per_step is not None and grpc.rpcs_per_step:
+    if (first.tensor_fuse or first.rewrites) and first.rpcs_per_step is not None and grpc.rpcs_per_step:
         fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
         messages = f" with {fewer:.0%} fewer messages a step,"
     return (
-        f"{_name(first)} trains {times(ratio)} as fast as grpc,{messages} "
+        f"{first.name} trains {times(ratio)} as fast as grpc,{messages} "
         f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."
     )

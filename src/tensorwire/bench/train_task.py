@@ -43,7 +43,7 @@ class TrainWorker(TrainTask):
         job: str,
         index: int,
         protocol: str,
-        tensor_fuse: bool,
+        rewrites: Sequence[str],
         model: str,
         batch_size: int,
         train_file: str,
@@ -56,7 +56,7 @@ class TrainWorker(TrainTask):
             train_file: empty where the worker has to make its own.
             checkpoint_directory: empty: no checkpoints.
         """
-        super().__init__(spec, job, index, protocol, tensor_fuse)
+        super().__init__(spec, job, index, protocol, rewrites)
         tf, v1 = self._tf, self._tf.compat.v1
         self._session: Any = None
         self._held_out_file = held_out_file
@@ -106,9 +106,9 @@ class TrainWorker(TrainTask):
 
     @request
     def trace(self) -> Message:
-        """Counts the calls of one step on grpc, which has no counters.
+        """Counts the calls of one step, and the operations of the ps that executes most.
 
-        TensorFlow logs each RecvTensor of a traced step. With them come a RunGraph and a
+        TensorFlow logs each RecvTensor of a traced step on grpc. With them come a RunGraph and a
         CleanupGraph for each task, other than this one, that the step ran on.
         """
         v1 = self._tf.compat.v1
@@ -119,12 +119,17 @@ class TrainWorker(TrainTask):
             run_metadata=metadata,
         )
         devices = metadata.step_stats.dev_stats
-        received = sum(
-            node.node_name == "RecvTensor" for device in devices for node in device.node_stats
-        )
+        received = 0
+        operations = dict.fromkeys((d.device.partition("/device:")[0] for d in devices), 0)
+        for device in devices:
+            calls = sum(node.node_name == "RecvTensor" for node in device.node_stats)
+            received += calls
+            task = device.device.partition("/device:")[0]
+            operations[task] += len(device.node_stats) - calls
         remote = {device.device.partition("/device:")[0] for device in devices}
         remote.discard(f"/job:worker/replica:0/task:{self._index}")
-        return {"calls": received + 2 * len(remote)}
+        of_ps = [count for task, count in operations.items() if task.startswith("/job:ps")]
+        return {"calls": received + 2 * len(remote), "ps_operations": max(of_ps, default=0)}
 
     @request
     def evaluate(self) -> Message:

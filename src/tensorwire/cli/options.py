@@ -14,7 +14,15 @@ from tensorwire.errors import UsageError
 from tensorwire.lab import LabSettings
 from tensorwire.lab.settings import EXAMPLE
 from tensorwire.lab.settings import parse as parse_lab
-from tensorwire.measure.contenders import PROTOCOLS, TRANSPORTS, Setting, parse_protocols
+from tensorwire.measure.contenders import (
+    PROTOCOLS,
+    REWRITES,
+    TENSOR_FUSE,
+    TRANSPORTS,
+    Setting,
+    parse_protocols,
+    parse_rewrites,
+)
 from tensorwire.measure.remote_hosts import HostRole
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -124,13 +132,15 @@ def comparison_options(
     default_rounds: int,
     *,
     tensor_fuse: bool = True,
+    default_rewrites: str | None = None,
     lab: bool = True,
     transport: bool = True,
     protocols: bool = True,
 ) -> Callable[[Command], Command]:
     """The options that every experiment has, but for those that mean nothing to it.
 
-    `tensor_fuse` is for graphs, `transport` for payloads that may go through memory.
+    `tensor_fuse` is for graphs, `transport` for payloads that may go through memory. With
+    `default_rewrites` there is --rewrites.
 
     The command gets them as one argument, `comparison`.
     """
@@ -138,7 +148,18 @@ def comparison_options(
         click.option(
             "--tensor-fuse",
             is_flag=True,
-            help="Measure the last protocol a second time with fused tensors.",
+            help="Measure the last protocol once more with fused tensors.",
+        )
+    ]
+    rewriting = [
+        click.option(
+            "--rewrites",
+            metavar="LIST",
+            default=default_rewrites,
+            show_default=True,
+            callback=lambda _context, _option, text: parse_rewrites(text),
+            help="Measure the last protocol once more with each of these rewrites of its graphs: "
+            f"{', '.join(REWRITES)}; or all or none.",
         )
     ]
     options = [
@@ -151,6 +172,7 @@ def comparison_options(
             help="Rounds; in each the protocols take turns (A B A B …).",
         ),
         *(fusion if tensor_fuse else []),
+        *(rewriting if default_rewrites is not None else []),
         *([lab_option] if lab else []),
         *([transport_option("auto")] if transport else []),
         json_option,
@@ -167,6 +189,7 @@ def comparison_options(
             protocols: str | None = None,
             transport: str = "auto",
             tensor_fuse: bool = False,
+            rewrites: tuple[str, ...] = (),
             lab: LabSettings | None = None,
             **others: Any,
         ) -> Any:
@@ -174,10 +197,12 @@ def comparison_options(
                 if transport == "memory":
                     raise UsageError("--transport memory: the hosts of a lab share no memory")
                 transport = "tcp"  # whatever this one machine would let them share
+            if tensor_fuse and TENSOR_FUSE not in rewrites:
+                rewrites = (TENSOR_FUSE, *rewrites)
             comparison = Comparison(
                 named_protocols=None if protocols is None else parse_protocols(protocols),
                 rounds=rounds,
-                setting=Setting(tensor_fuse=tensor_fuse, transport=transport),
+                setting=Setting(rewrites=rewrites, transport=transport),
                 json_path=json_path,
                 report_path=report_path,
                 lab=lab,

@@ -113,7 +113,7 @@ def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> J
     first = results[0]
     job = of_calibrated(calibration, first.model)
     rates = ", ".join(
-        f"{side_name(each.protocol, each.tensor_fuse)} {each.steps_per_s:.3g}" for each in results
+        f"{each.name} {each.steps_per_s:.3g}" for each in results
     )
     tasks = f"{first.workers} workers and {first.ps} ps, " if first.workers else ""
     source = f"{job.source}; {path.name} ran it with {tasks}steps/s: {rates}"

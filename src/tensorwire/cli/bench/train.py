@@ -26,7 +26,7 @@ Examples:
     help="One protocol, like --protocols; may be repeated.",
 )
 @training_options
-@comparison_options(default_rounds=8, lab=False)
+@comparison_options(default_rounds=8, lab=False, default_rewrites="exact_rewrites")
 def demo(
     *,
     single_protocols: tuple[str, ...],
@@ -67,6 +67,7 @@ def demo(
     epilog="""\b
 Examples:
   tensorwire bench train --model flights
+  tensorwire bench train --model ctr --rewrites tensor_fuse,exact_rewrites
   tensorwire bench train --model ctr --tensor-fuse --json train.json"""
 )
 @click.option(
@@ -77,7 +78,7 @@ Examples:
     help="flights: the demo's; ctr: 26 categorical and 200 further small columns, synthetic.",
 )
 @training_options
-@comparison_options(default_rounds=8)
+@comparison_options(default_rounds=8, default_rewrites="none")
 @between_hosts("bench train", several=True)
 def train(
     *,
