@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -92,57 +93,67 @@ class BundleOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ComputeFixed(ctx));
     // One after the other: kernels share their work among the threads of a pool, and those of two
     // members that ran in that pool would wait for each other.
+    Scratch scratch;
     for (const Part& part : members_) {
-      Run(ctx, part);
-      if (!ctx->status().ok()) return;
+      OP_REQUIRES_OK(ctx, RunKernel(ctx, part, &scratch));
+      for (size_t i = 0; i < scratch.outputs.size(); ++i) {
+        ctx->set_output(part.first_output + static_cast<int>(i), std::move(*scratch.outputs[i]));
+      }
     }
   }
 
  private:
+  // What one kernel after another is run with.
+  struct Scratch {
+    std::vector<Tensor> fixed;  // copies, so that no kernel takes them for its own and writes there
+    std::vector<TensorValue> inputs;
+    std::vector<tensorflow::AllocatorAttributes> attributes;  // all alike: of host memory
+    std::vector<std::unique_ptr<Tensor>> outputs;
+  };
+
   absl::Status ComputeFixed(OpKernelContext* ctx) {
     std::lock_guard lock(mutex_);
     if (!values_.empty() || fixed_.empty()) return absl::OkStatus();
     std::vector<Tensor> values;
+    Scratch scratch;
     for (const Part& part : fixed_) {
-      std::vector<Tensor> outputs(1);
-      if (absl::Status s = RunKernel(ctx, part, &outputs); !s.ok()) return s;
-      values.push_back(std::move(outputs.front()));
+      if (absl::Status s = RunKernel(ctx, part, &scratch); !s.ok()) return s;
+      values.push_back(std::move(*scratch.outputs.front()));
     }
     values_ = std::move(values);
     return absl::OkStatus();
   }
 
-  void Run(OpKernelContext* ctx, const Part& part) {
-    std::vector<Tensor> outputs(part.kernel->num_outputs());
-    OP_REQUIRES_OK(ctx, RunKernel(ctx, part, &outputs));
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      ctx->set_output(part.first_output + static_cast<int>(i), std::move(outputs[i]));
-    }
-  }
-
-  absl::Status RunKernel(OpKernelContext* ctx, const Part& part, std::vector<Tensor>* outputs) {
-    std::vector<Tensor> inputs;
-    inputs.reserve(part.inputs.size());
+  // Leaves the outputs in `scratch`.
+  absl::Status RunKernel(OpKernelContext* ctx, const Part& part, Scratch* scratch) {
+    scratch->fixed.clear();
+    scratch->fixed.reserve(part.inputs.size());
+    scratch->inputs.clear();
     for (const Source& source : part.inputs) {
-      inputs.push_back(source.is_fixed ? values_[source.index] : ctx->input(source.index));
+      if (source.is_fixed) {
+        scratch->inputs.emplace_back(&scratch->fixed.emplace_back(values_[source.index]));
+      } else {
+        // A kernel writes to an input only if nothing else refers to its memory, and then nothing
+        // else reads it: two members have two inputs.
+        scratch->inputs.emplace_back(const_cast<Tensor*>(&ctx->input(source.index)));
+      }
     }
-    std::vector<TensorValue> values;
-    for (Tensor& input : inputs) values.emplace_back(&input);
-    const std::vector<tensorflow::AllocatorAttributes> input_attributes(inputs.size());
-    const std::vector<tensorflow::AllocatorAttributes> output_attributes(outputs->size());
+    const size_t outputs = static_cast<size_t>(part.kernel->num_outputs());
+    scratch->attributes.resize(
+        std::max({scratch->attributes.size(), scratch->inputs.size(), outputs}));
     OpKernelContext::Params params;
     params.step_id = ctx->step_id();
     params.op_kernel = part.kernel.get();
     params.device = ctx->device();
-    params.output_attr_array = output_attributes.data();
+    params.output_attr_array = scratch->attributes.data();
     params.resource_manager = ctx->resource_manager();
     params.step_container = ctx->step_container();
     params.rendezvous = ctx->rendezvous();
     params.session_state = ctx->session_state();
     params.session_metadata = ctx->session_metadata();
     params.cancellation_manager = ctx->cancellation_manager();
-    params.inputs = values;
-    params.input_alloc_attrs = input_attributes;
+    params.inputs = scratch->inputs;
+    params.input_alloc_attrs = {scratch->attributes.data(), scratch->inputs.size()};
     params.op_device_context = ctx->op_device_context();
     params.frame_iter = ctx->frame_iter();
     params.function_library = ctx->function_library();
@@ -150,11 +161,12 @@ class BundleOp : public OpKernel {
     OpKernelContext own(&params);
     part.kernel->Compute(&own);
     if (!own.status().ok()) return tensorflow::AttachDef(own.status(), part.kernel->def());
-    for (size_t i = 0; i < outputs->size(); ++i) {
-      const TensorValue value = own.release_output(static_cast<int>(i));
-      if (value.tensor == nullptr) return absl::InternalError("a bundle without an output");
-      (*outputs)[i] = std::move(*value.tensor);
-      delete value.tensor;
+    scratch->outputs.clear();
+    for (size_t i = 0; i < outputs; ++i) {
+      scratch->outputs.emplace_back(own.release_output(static_cast<int>(i)).tensor);
+      if (scratch->outputs.back() == nullptr) {
+        return absl::InternalError("a bundle without an output");
+      }
     }
     return absl::OkStatus();
   }
