@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "bundle_pass.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -39,8 +40,12 @@ absl::Status MakePart(OpKernelConstruction* ctx, const std::string& bytes, Part*
   tensorflow::NodeDef def;
   if (!def.ParseFromString(bytes)) return absl::InvalidArgumentError("a bundle of something else");
   for (const std::string& input : def.input()) {
-    const bool is_fixed = input.front() != ':';
-    part->inputs.push_back({is_fixed, std::stoi(is_fixed ? input : input.substr(1))});
+    Source source;
+    source.is_fixed = input.rfind(':', 0) != 0;
+    if (!absl::SimpleAtoi(source.is_fixed ? input : input.substr(1), &source.index)) {
+      return absl::InvalidArgumentError("a bundle with an input that is none");
+    }
+    part->inputs.push_back(source);
   }
   std::shared_ptr<const tensorflow::NodeProperties> properties;
   if (absl::Status s = tensorflow::NodeProperties::CreateFromNodeDef(

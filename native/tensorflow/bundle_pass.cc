@@ -145,7 +145,11 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
     member_defs.push_back(std::move(def));
   }
   std::vector<std::string> nodes;
-  for (const Node* node : fixed) nodes.push_back(node->def().SerializeAsString());
+  for (const Node* node : fixed) {
+    tensorflow::NodeDef def = node->def();
+    def.clear_input();  // control inputs, which are the bundle's now
+    nodes.push_back(def.SerializeAsString());
+  }
   for (const tensorflow::NodeDef& def : member_defs) nodes.push_back(def.SerializeAsString());
 
   const std::string device = members.front()->assigned_device_name();

@@ -153,10 +153,10 @@ REGISTER_OP(kSumRowsOp)
     .Output("sums: T")
     .Attr("T: {float, double}")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape);
-REGISTER_KERNEL_BUILDER(
-    Name(kSumRowsOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"), SumRowsOp<float>);
-REGISTER_KERNEL_BUILDER(
-    Name(kSumRowsOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<double>("T"), SumRowsOp<double>);
+REGISTER_KERNEL_BUILDER(Name(kSumRowsOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),
+                        SumRowsOp<float>);
+REGISTER_KERNEL_BUILDER(Name(kSumRowsOp).Device(tensorflow::DEVICE_CPU).TypeConstraint<double>("T"),
+                        SumRowsOp<double>);
 
 }  // namespace
 }  // namespace tensorwire::plugin

@@ -119,8 +119,7 @@ bool PushedSums::MayCross(const Edge& edge) const {
     return other->assigned_device_name() == to_ || from_constants_.count(&edge) != 0;
   }
   // What the update takes: the sums and their ids.
-  return IsSum(*edge.src()) ||
-         (edge.src() == unique_ && edge.src_output() == kIdsOutput);
+  return IsSum(*edge.src()) || (edge.src() == unique_ && edge.src_output() == kIdsOutput);
 }
 
 const char* PushedSums::WhyNot() {

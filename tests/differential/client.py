@@ -24,6 +24,7 @@ import contextlib
 import faulthandler
 import gc
 import hashlib
+import os
 import re
 import signal
 import threading
@@ -40,8 +41,8 @@ from integration.semantics.server_task import trim
 from integration.semantics.support import essence, session_config
 from tensorwire.lab.channel import Message, TaskEnd
 
-from .program import DEVICES, Act, Program
-from .tensors import Tensors
+from .program import DEVICES, REWRITES, Act, Program
+from .tensors import TABLE_VARIABLES, Tensors
 
 tf1 = tf.compat.v1
 
@@ -143,10 +144,10 @@ class Sessions:
         config.device_filters.extend(["/job:ps", "/job:worker"])
         if self._program.optimized:
             config.graph_options.rewrite_options.disable_meta_optimizer = False
-        if self._program.fused and _plugin:
-            fusing = _plugin.ConfigProto(tensor_fuse=True)
-            fusing.MergeFrom(config)
-            config = fusing
+        if self._program.rewrites and _plugin:
+            rewriting = _plugin.ConfigProto(**dict.fromkeys(self._program.rewrites, True))
+            rewriting.MergeFrom(config)
+            config = rewriting
         self._session = tf1.Session(self._target, self._graph, config)
         self._session.run(self._initializers)
 
@@ -180,6 +181,13 @@ class Sessions:
         tf1.Session.reset(self._target, [self._tag])
 
 
+_REWRITE_VARIABLES = {
+    variable: os.environ.get(variable, "")
+    for variable in (f"TENSORWIRE_{name.upper()}" for name in REWRITES)
+}
+"""The environment variables that ask for rewrites, and what this process was given."""
+
+
 class Functions:
     """A program as functions of TensorFlow 2, or operation by operation."""
 
@@ -190,7 +198,10 @@ class Functions:
         self._functions: dict[tuple[int, bool], Any] = {}
 
     def begin(self) -> None:
-        pass
+        # A function is rewritten when it is first run, in the process that calls it.
+        for variable, inherited in _REWRITE_VARIABLES.items():
+            asked_for = variable.removeprefix("TENSORWIRE_").lower() in self._program.rewrites
+            os.environ[variable] = "1" if asked_for else inherited
 
     def _function(self, wanted: int, stuck: bool) -> Any:
         if (wanted, stuck) not in self._functions:
@@ -238,10 +249,15 @@ class Functions:
         """Removes what the program left in the servers: they know resources only by name."""
         for index, node in enumerate(self._program.nodes):
             name = f"{self._tag}-{index}"
+            names = {
+                "variable": [name],
+                "counter": [name],
+                "table": [f"{name}-{number}" for number in range(TABLE_VARIABLES)],
+            }.get(node.kind, [])
             with tf.device(node.devices[1]):
-                if node.kind in ("variable", "counter"):
+                for each in names:
                     handle = tf.raw_ops.VarHandleOp(
-                        dtype=tf.int64, shape=None, container=self._tag, shared_name=name
+                        dtype=tf.int64, shape=None, container=self._tag, shared_name=each
                     )
                     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
         self._functions.clear()

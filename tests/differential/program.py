@@ -32,19 +32,31 @@ SIZES = (0, 1, 3, 40, 400, 1000, 1025, 40_000, 70_000, 300_000)
 LARGE_SIZES = (2_200_000, 7_500_000)
 """Elements of what several streams carry (8 MB and more, and 30 MB): numbers of 4 bytes only."""
 MOST_STRINGS = 3000
-ERRORS = ("gather", "assert", "reshape", "number", "file", "numerics", "closed queue", "unset")
+ERRORS = (
+    "gather",
+    "row",
+    "assert",
+    "reshape",
+    "number",
+    "file",
+    "numerics",
+    "closed queue",
+    "unset",
+)
+
+REWRITES = ("tensor_fuse", "unique_pull", "summed_push", "bundles", "exact_rewrites")
 
 _STATELESS = {
     "source": 0, "mix": 6, "move": 6, "fan": 1, "split": 2, "branch": 3, "dead": 1, "cond": 1,
-    "loop": 2, "list": 1, "call": 1, "after": 1, "error": 1.2,
+    "loop": 2, "list": 1, "call": 1, "after": 1, "lookup": 1.5, "error": 1.2,
 }  # fmt: skip
-_STATEFUL = {"variable": 3, "counter": 3, "queue": 3}
+_STATEFUL = {"variable": 3, "counter": 3, "queue": 3, "table": 4}
 # Switch and Merge, variables that are references, and loops of a graph are for sessions; what is
 # run operation by operation has no edges to order it by.
 _NOT_IN = {
     "session": frozenset[str](),
     "function": frozenset({"reference"}),
-    "eager": frozenset({"dead", "branch", "reference", "counter", "queue", "after"}),
+    "eager": frozenset({"dead", "branch", "reference", "counter", "queue", "table", "after"}),
 }
 
 
@@ -105,7 +117,8 @@ class Program:
     wanted: tuple[tuple[int, ...], ...]
     acts: tuple[Act, ...]
     master: str = "worker:0"
-    fused: bool = False
+    rewrites: tuple[str, ...] = ()
+    """Of REWRITES."""
     control_flow_v2: bool = False
     optimized: bool = False
 
@@ -134,7 +147,15 @@ class Program:
         acts = tuple(
             Act(**{key: _tuples(value) for key, value in act.items()}) for act in data["acts"]
         )
-        return Program(**{**data, "nodes": nodes, "acts": acts, "wanted": _tuples(data["wanted"])})
+        return Program(
+            **{
+                **data,
+                "nodes": nodes,
+                "acts": acts,
+                "wanted": _tuples(data["wanted"]),
+                "rewrites": _tuples(data["rewrites"]),
+            }
+        )
 
 
 def _tuples(value: Any) -> Any:
@@ -161,10 +182,19 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
         wanted,
         () if endured else _acts(draw, mode, is_stateful, len(wanted)),
         master=draw.choice(SERVERS),
-        fused=mode == "session" and draw.random() < 0.4,
+        rewrites=_rewrites(draw, mode),
         control_flow_v2=draw.random() < 0.5,
         optimized=draw.random() < 0.2,
     )
+
+
+def _rewrites(draw: random.Random, mode: str) -> tuple[str, ...]:
+    """Half of the programs have none; the others one, several or all that are exact."""
+    if mode == "eager" or draw.random() < 0.5:
+        return ()
+    if draw.random() < 0.4:
+        return ("exact_rewrites",)
+    return tuple(draw.sample(REWRITES[:-1], k=draw.choice((1, 1, 2, 3))))
 
 
 def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> tuple[Node, ...]:

@@ -97,6 +97,11 @@ class Tensors:
                 found = _raw.QueueDequeueV2(handle=queue, component_types=[tf.int32])[0]
         elif node.error == "unset":
             found = _raw.ReadVariableOp(resource=self._variable(name, tf.int32), dtype=tf.int32)
+        elif node.error == "row":
+            ids = tf.stack([1, 1, tf.where(fires, 9, 1), 0])
+            with tf.device(node.devices[2]):
+                rows = tf.gather(tf.constant([1, 2, 3, 4]), ids)
+            found = rows[0]
         else:
             found = _ERRORS[node.error](fires)
         with tf.device(node.devices[1]):
@@ -170,13 +175,111 @@ class Tensors:
         with tf.device(node.devices[2]):
             return changed(written, node.size)
 
+    def _trained(self, node: Node, values: list[Any], name: str) -> Any:
+        """Rows of a table that are looked up, and updated as an optimizer of TensorFlow does it."""
+        rows, columns = ROWS, 1 + node.salt % 9
+        kind = _UPDATES[node.salt % len(_UPDATES)]
+        ids = row_ids(node, values)
+        with tf.device(node.devices[1]):
+            shape = [rows, columns]
+            table, *slots = (
+                _raw.VarHandleOp(
+                    dtype=tf.float32,
+                    shape=tf.TensorShape(shape),
+                    container=self._tag,
+                    shared_name=f"{name}-{number}",
+                )
+                for number in range(TABLE_VARIABLES)
+            )
+            is_new = tf.logical_not(_raw.VarIsInitializedOp(resource=table))
+
+            def begin() -> Any:
+                with tf.device(node.devices[1]):
+                    writes = [
+                        _raw.AssignVariableOp(resource=each, value=table_rows(shape, node.salt))
+                        for each in (*slots, table)
+                    ]
+                with control(*writes):
+                    return tf.constant(0)
+
+            with control(tf1.cond(is_new, begin, lambda: tf.constant(0))):
+                found = _raw.ResourceGather(resource=table, indices=ids, dtype=tf.float32)
+        gradients = tf.reshape(found, [-1, columns]) * 0.25 + 0.125
+        gradients *= tf.cast(self._step, tf.float32)
+        flat = tf.reshape(ids, [-1])
+        # Placed where TensorFlow's optimizers place them: beside the table.
+        with tf.device(node.devices[1]), tf.control_dependencies([found]):
+            if kind == "scatter":
+                update = _raw.ResourceScatterAdd(resource=table, indices=flat, updates=gradients)
+            else:
+                unique, numbers = _raw.Unique(x=flat, out_idx=tf.int32)
+                count = _raw.Shape(input=unique)
+                sums = _raw.UnsortedSegmentSum(
+                    data=gradients,
+                    segment_ids=numbers,
+                    num_segments=tf.strided_slice(count, [0], [1], shrink_axis_mask=1),
+                )
+                update = _UPDATE[kind](table, slots, sums, unique)
+            with control(update):
+                read = _raw.ReadVariableOp(resource=table, dtype=tf.float32)
+        bits = tf.concat([tf.reshape(each, [-1]) for each in (found, read)], 0)
+        with tf.device(node.devices[2]):
+            return changed(tf.bitcast(bits, tf.int32), node.size)
+
 
 _STORED: dict[str, Callable[[Tensors, Node, list[Any], str], Any]] = {
     "variable": Tensors._assigned,
     "counter": Tensors._counted,
     "queue": Tensors._queued,
     "reference": Tensors._referred,
+    "table": Tensors._trained,
 }
+
+
+TABLE_VARIABLES = 3
+"""A table and its slots."""
+ROWS = 12
+"""Rows of a table: few, so that ids repeat."""
+
+
+def row_ids(node: Node, values: list[Any]) -> Any:
+    """Ids of rows, made of `values`: of two types and shapes, each several times, at times none."""
+    numbers = tf.tile(mixed(values, tf.int32, 40)[: node.salt % 31], [3])
+    ids = tf.cast(numbers % ROWS, tf.int64 if node.salt % 2 else tf.int32)
+    return ids if node.salt % 3 else tf.reshape(ids, [1, -1])
+
+
+def table_rows(shape: list[int], salt: int) -> Any:
+    """Positive numbers, as slots of optimizers are."""
+    numbers = tf.range(shape[0] * shape[1], dtype=tf.float32)
+    return tf.reshape(numbers, shape) / 64 + 1.0 + salt % 5
+
+
+def _adagrad(table: Any, slots: list[Any], sums: Any, ids: Any) -> Any:
+    return _raw.ResourceSparseApplyAdagrad(
+        var=table, accum=slots[0], lr=0.125, grad=sums, indices=ids
+    )
+
+
+def _ftrl(table: Any, slots: list[Any], sums: Any, ids: Any) -> Any:
+    return _raw.ResourceSparseApplyFtrl(
+        var=table, accum=slots[0], linear=slots[1], grad=sums, indices=ids,
+        lr=0.125, l1=0.01, l2=0.01, lr_power=-0.5,
+    )  # fmt: skip
+
+
+def _momentum(table: Any, slots: list[Any], sums: Any, ids: Any) -> Any:
+    return _raw.ResourceSparseApplyMomentum(
+        var=table, accum=slots[0], lr=0.125, grad=sums, indices=ids, momentum=0.5
+    )
+
+
+_UPDATE: dict[str, Callable[[Any, list[Any], Any, Any], Any]] = {
+    "adagrad": _adagrad,
+    "ftrl": _ftrl,
+    "momentum": _momentum,
+}
+_UPDATES = (*_UPDATE, "scatter")
 
 
 @contextlib.contextmanager
@@ -367,6 +470,29 @@ def _after(node: Node, values: list[Any], step: Any) -> Any:
         return changed(values[-1], node.size)
 
 
+def _lookup(node: Node, values: list[Any], step: Any) -> Any:
+    """Rows of a constant table on another device, by ids that repeat; also sparse ones."""
+    del step
+    ids = row_ids(node, values)
+    with tf.device(node.devices[1]):
+        table = tf.constant(
+            [[float(row * 8 + column) for column in range(5)] for row in range(ROWS)]
+        )
+        rows = None if node.salt % 4 == 0 else tf.gather(table, ids)
+    if rows is None:
+        flat = tf.cast(tf.reshape(ids, [-1]), tf.int64)
+        places = tf.range(tf.size(flat, tf.int64), dtype=tf.int64)
+        sparse = tf.SparseTensor(
+            tf.stack([places // 3, places % 3], 1),
+            flat,
+            tf.stack([(tf.size(flat, tf.int64) + 2) // 3, tf.constant(3, tf.int64)]),
+        )
+        rows = tf.nn.embedding_lookup_sparse(
+            table, sparse, None, combiner=("sum", "mean", "sqrtn")[node.salt % 3]
+        )
+    return changed(tf.bitcast(tf.reshape(rows, [-1]), tf.int32), node.size)
+
+
 _COMPUTED: dict[str, Callable[[Node, list[Any], Any], Any]] = {
     "mix": _mix,
     "move": _move,
@@ -379,6 +505,7 @@ _COMPUTED: dict[str, Callable[[Node, list[Any], Any], Any]] = {
     "list": _list,
     "call": _call,
     "after": _after,
+    "lookup": _lookup,
 }
 
 

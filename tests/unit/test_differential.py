@@ -61,7 +61,9 @@ def test_programs_have_everything_that_is_compared() -> None:
         "run", "together", "deadline", "cancel", "stuck deadline", "stuck cancel"
     }  # fmt: skip
     assert (
-        {each.fused for each in drawn} == {each.control_flow_v2 for each in drawn} == {True, False}
+        {bool(each.rewrites) for each in drawn}
+        == {each.control_flow_v2 for each in drawn}
+        == {True, False}
     )
 
 

@@ -491,7 +491,11 @@ def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> lis
 
 def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
     messages = ""
-    if (first.tensor_fuse or first.rewrites) and first.rpcs_per_step is not None and grpc.rpcs_per_step:
+    if (
+        (first.tensor_fuse or first.rewrites)
+        and first.rpcs_per_step is not None
+        and grpc.rpcs_per_step
+    ):
         fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
         messages = f" with {fewer:.0%} fewer messages a step,"
     return (

@@ -112,9 +112,7 @@ def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> J
         raise UsageError(f"{path} has no result of a training")
     first = results[0]
     job = of_calibrated(calibration, first.model)
-    rates = ", ".join(
-        f"{each.name} {each.steps_per_s:.3g}" for each in results
-    )
+    rates = ", ".join(f"{each.name} {each.steps_per_s:.3g}" for each in results)
     tasks = f"{first.workers} workers and {first.ps} ps, " if first.workers else ""
     source = f"{job.source}; {path.name} ran it with {tasks}steps/s: {rates}"
     if first.batch_size and first.batch_size != job.batch_size:

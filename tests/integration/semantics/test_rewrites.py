@@ -349,6 +349,21 @@ def test_control_dependencies_order_reads_and_writes_as_before(
     assert pushes
 
 
+def test_constants_that_wait_for_something_are_taken_into_a_bundle(
+    fusing_cluster: TensorFlowCluster,
+) -> None:
+    def build() -> Any:
+        ids, values = fed_ids([4, 4, 1, 4, 0])
+        rows = [looked_up(f"before_slices_{number}", [8, 3], ids) for number in range(5)]
+        with tf.device(W0), tf.control_dependencies([ids]):
+            slices = [each[1:4, ::2] for each in rows]  # their bounds wait for the ids, too
+        return slices, [{ids: values}] * 2, []
+
+    with counted(fusing_cluster, "bundles") as bundles:
+        expect_the_same(fusing_cluster, build, {"unique_pull": 5}, optimized=[False])
+    assert bundles["applied"] >= 2
+
+
 def test_lookups_that_would_gain_nothing_stay(fusing_cluster: TensorFlowCluster) -> None:
     def build() -> Any:
         ids, values = fed_ids([4, 4, 1, 4])

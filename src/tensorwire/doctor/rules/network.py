@@ -38,8 +38,9 @@ def link_saturated(evidence: Evidence) -> Finding | None:
             *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="high" if split is not None and full > 0.85 else "medium",
-        change="Move fewer bytes a step (look rows up on the ps, larger batches, half precision), "
-        "or put the ps on more hosts, each with a link of its own.",
+        change="Move fewer bytes a step: send ids that repeat in a batch, their rows and gradients "
+        "once (`tensorwire run --exact-rewrites`; results stay the same), look rows up on the ps, "
+        "take larger batches or half precision. Or put the ps on more hosts, each with a link of its own.",
     )
 
 
@@ -146,6 +147,7 @@ def small_tensors(evidence: Evidence) -> Finding | None:
             *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="medium",
-        change="Fuse them: config=tensorwire.tf.ConfigProto(tensor_fuse=True, ...), or "
-        "`tensorwire run --tensor-fuse`.",
+        change="Send them together and run the operations of many tables as one: "
+        "config=tensorwire.tf.ConfigProto(exact_rewrites=True, ...), or "
+        "`tensorwire run --exact-rewrites`; results stay the same.",
     )
