@@ -64,6 +64,8 @@ FIGURES = TaskMetrics(
         TensorMetrics(PS, WORKER, "in", "gradients/x", 10, 40, 7, 8),
         TensorMetrics(PS, WORKER, "out", "", 1, 10**9, 0, 0),
     ),
+    looked_up_ids=900,
+    unique_ids=90,
 )
 
 
@@ -178,6 +180,8 @@ def test_prometheus_has_the_metrics() -> None:
     (busy,) = found["tensorwire_reactor_busy_seconds_total"]
     assert (busy.labels, busy.value) == ({"task": "ps:0", "reactor": "0"}, 0.5)
     assert found["tensorwire_recv_waiting_seconds_total"][0].value == 2.5
+    assert found["tensorwire_looked_up_ids_total"][0].value == 900
+    assert found["tensorwire_unique_ids_total"][0].value == 90
     assert found["process_resident_memory_bytes"][0].value > 0
 
 

@@ -37,6 +37,8 @@ constexpr const char* kPs = "/job:ps/replica:0/task:0/device:CPU:0";
 constexpr const char* kWorker = "/job:worker/replica:0/task:0/device:CPU:0";
 // Sizes of a session's variables; the last does not come with its head.
 constexpr int64_t kSizes[] = {1, 3, 100'000};
+constexpr int kTables = 6;
+constexpr int64_t kRows = 12;
 
 int ps_port = 0;
 int worker_port = 0;
@@ -76,16 +78,17 @@ void Serve() {
   }
 }
 
-std::unique_ptr<Session> Open(const Scope& root, bool fused = false) {
+// `rewrite`: the name of a custom optimizer, or null.
+std::unique_ptr<Session> Open(const Scope& root, const char* rewrite = nullptr) {
   DEMAND(root.status());
   tensorflow::GraphDef graph;
   DEMAND(root.ToGraphDef(&graph));
   tensorflow::SessionOptions options;
   options.target = "grpc://" + Address(worker_port);
   options.config.set_operation_timeout_in_ms(60'000);
-  if (fused) {
-    auto* const rewrite = options.config.mutable_graph_options()->mutable_rewrite_options();
-    rewrite->add_custom_optimizers()->set_name(kFuseOptimizerName);
+  if (rewrite != nullptr) {
+    auto* const rewriter = options.config.mutable_graph_options()->mutable_rewrite_options();
+    rewriter->add_custom_optimizers()->set_name(rewrite);
   }
   std::unique_ptr<Session> session(tensorflow::NewSession(options));
   CHECK(session != nullptr);
@@ -124,8 +127,8 @@ Scope TrainingGraph(const std::string& name) {
   return root;
 }
 
-void Train(const std::string& name, int steps, bool fused) {
-  const auto session = Open(TrainingGraph(name), fused);
+void Train(const std::string& name, int steps, const char* rewrite) {
+  const auto session = Open(TrainingGraph(name), rewrite);
   DEMAND(session->Run({}, {}, {"init"}, nullptr));
   std::vector<std::string> fetches;
   for (const int64_t size : kSizes) fetches.push_back("more_" + std::to_string(size) + ":0");
@@ -140,6 +143,67 @@ void Train(const std::string& name, int steps, bool fused) {
     }
   }
   DEMAND(session->Close());
+}
+
+// Tables on the ps, rows of which the worker looks up, by ids that it is fed with, and whose
+// gradients an optimizer applies.
+Scope TablesGraph(const std::string& name) {
+  const Scope root = Scope::NewRootScope();
+  const Scope ps = root.WithDevice(kPs);
+  const Scope worker = root.WithDevice(kWorker);
+  const auto fed = ops::Placeholder(worker.WithOpName("fed"), tensorflow::DT_INT64);
+  const auto ids = ops::Identity(worker, fed);
+  std::vector<tensorflow::Operation> inits;
+  std::vector<tensorflow::Operation> updates;
+  std::vector<tensorflow::Output> all_rows;
+  for (int table = 0; table < kTables; ++table) {
+    const int64_t columns = table + 1;
+    std::vector<tensorflow::Output> handles;
+    for (const char* const part : {"_rows_", "_slot_"}) {
+      const auto variable =
+          ops::VarHandleOp(ps, tensorflow::DT_FLOAT, {kRows, columns},
+                           ops::VarHandleOp::SharedName(name + part + std::to_string(table)));
+      const auto ones = ops::Fill(ps, ops::Const(ps, {kRows, columns}), ops::Const(ps, 1.0f));
+      inits.push_back(ops::AssignVariableOp(ps, variable, ones).operation);
+      handles.push_back(variable);
+    }
+    const auto rows = ops::ResourceGather(ps, handles[0], ids, tensorflow::DT_FLOAT);
+    const auto gradients = ops::Multiply(worker, rows, ops::Const(worker, 0.3f));
+    all_rows.push_back(ops::Reshape(worker, gradients, ops::Const(worker, {-1})));
+    const auto unique = ops::Unique(ps, ids);
+    const auto count =
+        ops::StridedSlice(ps, ops::Shape(ps, unique.y), ops::Const(ps, {0}), ops::Const(ps, {1}),
+                          ops::Const(ps, {1}), ops::StridedSlice::ShrinkAxisMask(1));
+    const auto sums = ops::UnsortedSegmentSum(ps, gradients, unique.idx, count);
+    updates.push_back(ops::ResourceSparseApplyAdagrad(ps, handles[0], handles[1],
+                                                      ops::Const(ps, 0.1f), sums, unique.y)
+                          .operation);
+  }
+  ops::Concat(worker.WithOpName("rows"), all_rows, ops::Const(worker, 0));
+  ops::NoOp(ps.WithOpName("init").WithControlDependencies(inits));
+  ops::NoOp(ps.WithOpName("step").WithControlDependencies(updates));
+  return root;
+}
+
+// The rows of each step.
+std::vector<std::vector<float>> TrainTables(const std::string& name, const char* rewrite) {
+  const auto session = Open(TablesGraph(name), rewrite);
+  DEMAND(session->Run({}, {}, {"init"}, nullptr));
+  std::vector<std::vector<float>> found;
+  for (int64_t step = 0; step < 20; ++step) {
+    Tensor ids(tensorflow::DT_INT64, {step * 3});  // none in the first step
+    for (int64_t i = 0; i < ids.NumElements(); ++i) ids.flat<int64_t>()(i) = i * step % kRows;
+    std::vector<Tensor> out;
+    DEMAND(session->Run({{"fed", ids}}, {"rows:0"}, {"step"}, &out));
+    const auto rows = out.at(0).flat<float>();
+    found.emplace_back(rows.data(), rows.data() + rows.size());
+  }
+  Tensor no_row(tensorflow::DT_INT64, {2});
+  no_row.flat<int64_t>()(0) = 0;
+  no_row.flat<int64_t>()(1) = kRows;
+  CHECK(absl::IsInvalidArgument(session->Run({{"fed", no_row}}, {"rows:0"}, {"step"}, nullptr)));
+  DEMAND(session->Close());
+  return found;
 }
 
 // A queue on the ps, of which the worker waits for an element.
@@ -158,13 +222,30 @@ TEST(steps_of_several_sessions_at_once_come_to_the_right_values) {
   std::vector<std::thread> threads;
   threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([i] { Train("train_" + std::to_string(i), 60, /*fused=*/i % 2 != 0); });
+    const char* const rewrite = i % 2 != 0 ? kTensorFuse.optimizer : nullptr;
+    threads.emplace_back([=] { Train("train_" + std::to_string(i), 60, rewrite); });
   }
   for (auto& thread : threads) thread.join();
 }
 
+TEST(tables_are_trained_by_all_exact_rewrites_as_without_them) {
+  const auto stock = TrainTables("stock", nullptr);
+  std::vector<std::thread> threads;
+  threads.reserve(3);
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([i, &stock] {
+      CHECK(TrainTables("exact_" + std::to_string(i), kExactRewrites.optimizer) == stock);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  const auto counts = RewriteCounts::Get().counts();
+  for (const char* const rewrite : {"unique_pull", "summed_push", "bundles"}) {
+    CHECK(counts.count({rewrite, RewriteCounts::kApplied}) == 1);
+  }
+}
+
 TEST(a_session_that_comes_after_another_begins_anew) {
-  for (int i = 0; i < 4; ++i) Train("again", 5, /*fused=*/false);
+  for (int i = 0; i < 4; ++i) Train("again", 5, nullptr);
 }
 
 TEST(a_step_that_is_late_ends_and_the_next_ones_work) {

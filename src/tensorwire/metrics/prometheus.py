@@ -108,6 +108,8 @@ def _process(record: TaskMetrics) -> Iterator[Metric]:
         ("pushed_tensors", "Tensors that came without being asked for.", record.pushed_tensors),
         ("fused_messages", "Messages that tensor_fuse made.", record.fused_messages),
         ("fused_tensors", "Tensors that travelled in them.", record.fused_tensors),
+        ("looked_up_ids", "Ids of lookups that unique_pull rewrote.", record.looked_up_ids),
+        ("unique_ids", "Ids that it sent for them.", record.unique_ids),
         (
             "recv_waiting_seconds",
             "Time in which at least one Recv waited for another task.",

@@ -188,6 +188,10 @@ class TaskMetrics:
     """Variables of those graphs."""
     steps: StepTotals = StepTotals()
     """Sampled steps; there are none without a hook, a callback or a timer."""
+    looked_up_ids: int = 0
+    """Ids of lookups that `unique_pull` rewrote, on the task that they are from."""
+    unique_ids: int = 0
+    """The ids that it sent for them."""
 
     @property
     def name(self) -> str:
