@@ -26,14 +26,18 @@ RESULT_FIELDS = [
     "ps",
     "workers",
     "batch_size",
+    "rewrites",
+    "ps_operations_per_step",
 ]
 
 
 @pytest.mark.newest
-def test_the_wide_model_is_trained_with_its_tensors_singly_and_fused(tmp_path: Path) -> None:
+def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
+    tmp_path: Path,
+) -> None:
     json_path, page = tmp_path / "train.json", tmp_path / "train.html"
     size = ["--ps=1", "--workers=1", "--batch-size=64", "--steps=60", "--rounds=2"]
-    sides = ["--protocols=grpc++", "--tensor-fuse"]
+    sides = ["--protocols=grpc++", "--rewrites=tensor_fuse,exact_rewrites"]
 
     done = subprocess.run(
         [*COMMAND, "--model=ctr", *size, *sides, f"--json={json_path}", f"--report={page}"],
@@ -46,8 +50,8 @@ def test_the_wide_model_is_trained_with_its_tensors_singly_and_fused(tmp_path: P
     assert done.returncode == 0, done.stderr
     record = json.loads(json_path.read_text())
     assert record["command"] == "bench train"
-    single, fused = record["results"]
-    for result, tensor_fuse in ((single, False), (fused, True)):
+    single, fused, exact = record["results"]
+    for result, tensor_fuse in ((single, False), (fused, True), (exact, False)):
         assert list(result) == RESULT_FIELDS
         assert (result["protocol"], result["tensor_fuse"]) == ("grpc++", tensor_fuse)
         assert result["model"] == "ctr"
@@ -61,7 +65,18 @@ def test_the_wide_model_is_trained_with_its_tensors_singly_and_fused(tmp_path: P
     if None not in (single["wire_mb_per_step"], fused["wire_mb_per_step"]):
         assert fused["wire_mb_per_step"] == pytest.approx(single["wire_mb_per_step"], rel=0.25)
     assert fused["auc"] == pytest.approx(single["auc"], abs=0.05)
-    assert set(record["ratios"]) == {"grpc++ fused/grpc++"}
+    assert exact["auc"] == pytest.approx(single["auc"], abs=0.05)
+    assert exact["rewrites"] == ["exact_rewrites"]
+    assert exact["rpcs_per_step"] < 0.45 * single["rpcs_per_step"]
+    if None not in (single["wire_mb_per_step"], exact["wire_mb_per_step"]):
+        assert exact["wire_mb_per_step"] < single["wire_mb_per_step"]
+    # All tables are on the one ps here.
+    assert exact["ps_operations_per_step"] < 0.1 * single["ps_operations_per_step"]
+    assert set(record["ratios"]) == {
+        "grpc++ fused/grpc++",
+        "grpc++ exact/grpc++",
+        "grpc++ exact/grpc++ fused",
+    }
     assert "grpc++ fused" in done.stdout
     assert "Messages a step" in page.read_text()
 

@@ -34,6 +34,8 @@ class Comparison:
 
     named_protocols: tuple[str, ...] | None
     """The protocols that the user named; None if no one was named."""
+    named_rewrites: tuple[str, ...] | None
+    """The rewrites that the user named; None if there was no --rewrites."""
     rounds: int
     setting: Setting
     json_path: Path | None
@@ -132,15 +134,15 @@ def comparison_options(
     default_rounds: int,
     *,
     tensor_fuse: bool = True,
-    default_rewrites: str | None = None,
+    rewrites: bool = False,
     lab: bool = True,
     transport: bool = True,
     protocols: bool = True,
 ) -> Callable[[Command], Command]:
     """The options that every experiment has, but for those that mean nothing to it.
 
-    `tensor_fuse` is for graphs, `transport` for payloads that may go through memory. With
-    `default_rewrites` there is --rewrites.
+    `tensor_fuse` is for graphs, `transport` for payloads that may go through memory. With `rewrites`
+    there is --rewrites.
 
     The command gets them as one argument, `comparison`.
     """
@@ -155,9 +157,7 @@ def comparison_options(
         click.option(
             "--rewrites",
             metavar="LIST",
-            default=default_rewrites,
-            show_default=True,
-            callback=lambda _context, _option, text: parse_rewrites(text),
+            callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
             help="Measure the last protocol once more with each of these rewrites of its graphs: "
             f"{', '.join(REWRITES)}; or all or none.",
         )
@@ -172,7 +172,7 @@ def comparison_options(
             help="Rounds; in each the protocols take turns (A B A B …).",
         ),
         *(fusion if tensor_fuse else []),
-        *(rewriting if default_rewrites is not None else []),
+        *(rewriting if rewrites else []),
         *([lab_option] if lab else []),
         *([transport_option("auto")] if transport else []),
         json_option,
@@ -189,7 +189,7 @@ def comparison_options(
             protocols: str | None = None,
             transport: str = "auto",
             tensor_fuse: bool = False,
-            rewrites: tuple[str, ...] = (),
+            rewrites: tuple[str, ...] | None = None,
             lab: LabSettings | None = None,
             **others: Any,
         ) -> Any:
@@ -197,12 +197,14 @@ def comparison_options(
                 if transport == "memory":
                     raise UsageError("--transport memory: the hosts of a lab share no memory")
                 transport = "tcp"  # whatever this one machine would let them share
-            if tensor_fuse and TENSOR_FUSE not in rewrites:
-                rewrites = (TENSOR_FUSE, *rewrites)
+            chosen = rewrites or ()
+            if tensor_fuse and TENSOR_FUSE not in chosen:
+                chosen = (TENSOR_FUSE, *chosen)
             comparison = Comparison(
                 named_protocols=None if protocols is None else parse_protocols(protocols),
+                named_rewrites=rewrites,
                 rounds=rounds,
-                setting=Setting(rewrites=rewrites, transport=transport),
+                setting=Setting(rewrites=chosen, transport=transport),
                 json_path=json_path,
                 report_path=report_path,
                 lab=lab,

@@ -15,12 +15,13 @@ TRANSPORTS = ("auto", "tcp", "memory")
 
 
 TENSOR_FUSE = "tensor_fuse"
+EXACT_REWRITES = "exact_rewrites"
 REWRITES = {
     TENSOR_FUSE: "fused",
     "unique_pull": "unique pull",
     "summed_push": "summed push",
     "bundles": "bundles",
-    "exact_rewrites": "exact",
+    EXACT_REWRITES: "exact",
 }
 """The arguments of tensorwire.tf.ConfigProto that rewrite graphs, and the names of their sides."""
 

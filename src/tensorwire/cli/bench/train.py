@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
 from tensorwire.bench.models import MODELS
@@ -9,7 +11,7 @@ from tensorwire.cli.hosts import between_hosts
 from tensorwire.cli.measuring import train_and_show, training_options
 from tensorwire.cli.options import Comparison, comparison_options
 from tensorwire.cli.termination import end_in_order
-from tensorwire.measure.contenders import parse_protocols
+from tensorwire.measure.contenders import EXACT_REWRITES, parse_protocols
 
 
 @click.command(
@@ -26,7 +28,7 @@ Examples:
     help="One protocol, like --protocols; may be repeated.",
 )
 @training_options
-@comparison_options(default_rounds=8, lab=False, default_rewrites="exact_rewrites")
+@comparison_options(default_rounds=8, lab=False, rewrites=True)
 def demo(
     *,
     single_protocols: tuple[str, ...],
@@ -36,12 +38,13 @@ def demo(
     batch_size: int,
     comparison: Comparison,
 ) -> None:
-    """Train Wide & Deep on real flights, on grpc and on grpc++.
+    """Train Wide & Deep on real flights: on grpc, grpc++, and grpc++ with all exact rewrites.
 
     Predicts which flights that left New York in 2013 arrived more than 15 minutes late, with
     parameter servers and asynchronous workers as processes of this machine. The protocols take
     turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
     another, or a tensor that was sent unasked; the AUC is of months that training never sees.
+    Whoever names protocols gets those, without rewrites.
     """
     from tensorwire.bench.train import TrainPlan
 
@@ -51,6 +54,10 @@ def demo(
         protocols = parse_protocols(
             ",".join([*single_protocols, *(comparison.named_protocols or ())])
         )
+    setting = comparison.setting
+    is_named = single_protocols or comparison.named_protocols is not None
+    if comparison.named_rewrites is None and not is_named:
+        setting = dataclasses.replace(setting, rewrites=(*setting.rewrites, EXACT_REWRITES))
     plan = TrainPlan(
         protocols=protocols,
         ps=ps,
@@ -58,7 +65,7 @@ def demo(
         steps=steps,
         batch_size=batch_size,
         rounds=comparison.rounds,
-        setting=comparison.setting,
+        setting=setting,
     )
     train_and_show("demo", plan, comparison)
 
@@ -78,7 +85,7 @@ Examples:
     help="flights: the demo's; ctr: 26 categorical and 200 further small columns, synthetic.",
 )
 @training_options
-@comparison_options(default_rounds=8, default_rewrites="none")
+@comparison_options(default_rounds=8, rewrites=True)
 @between_hosts("bench train", several=True)
 def train(
     *,
