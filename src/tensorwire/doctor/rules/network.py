@@ -40,7 +40,8 @@ def link_saturated(evidence: Evidence) -> Finding | None:
         confidence="high" if split is not None and full > 0.85 else "medium",
         change="Move fewer bytes a step: send ids that repeat in a batch, their rows and gradients "
         "once (`tensorwire run --exact-rewrites`; results stay the same), look rows up on the ps, "
-        "take larger batches or half precision. Or put the ps on more hosts, each with a link of its own.",
+        "take larger batches or half precision. Or put the ps on more hosts, each with a link of "
+        "its own.",
     )
 
 
