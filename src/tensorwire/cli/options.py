@@ -141,8 +141,8 @@ def comparison_options(
 ) -> Callable[[Command], Command]:
     """The options that every experiment has, but for those that mean nothing to it.
 
-    `tensor_fuse` is for graphs, `transport` for payloads that may go through memory. With `rewrites`
-    there is --rewrites.
+    `tensor_fuse` and `rewrites` are for graphs, `transport` for payloads that may go through
+    memory.
 
     The command gets them as one argument, `comparison`.
     """
