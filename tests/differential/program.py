@@ -175,15 +175,21 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
         tuple(draw.sample(range(len(nodes)), k=min(len(nodes), draw.randint(1, 8))))
         for _ in range(draw.choice((1, 1, 2)))
     )
+    control_flow_v2 = draw.random() < 0.5
+    # Steps of a session that call functions for the first time, several at once, may wait for each
+    # other forever, also on gRPC: each task instantiates its parts at the others in threads that it
+    # needs to answer them, and a machine of two cores has two (TensorFlow's PartitionedCallOp).
+    calls = {"call", "cond", "loop"} if control_flow_v2 else {"call"}
+    at_once = mode != "session" or all(node.kind not in calls for node in nodes)
     return Program(
         seed,
         mode,
         nodes,
         wanted,
-        () if endured else _acts(draw, mode, is_stateful, len(wanted)),
+        () if endured else _acts(draw, mode, is_stateful, len(wanted), at_once=at_once),
         master=draw.choice(SERVERS),
         rewrites=_rewrites(draw, mode),
-        control_flow_v2=draw.random() < 0.5,
+        control_flow_v2=control_flow_v2,
         optimized=draw.random() < 0.2,
     )
 
@@ -236,11 +242,16 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
     return tuple(nodes)
 
 
-def _acts(draw: random.Random, mode: str, is_stateful: bool, sets: int) -> tuple[Act, ...]:
-    """A tensor's first step asks for it, the second orders it, from the third on it is pushed."""
+def _acts(
+    draw: random.Random, mode: str, is_stateful: bool, sets: int, *, at_once: bool
+) -> tuple[Act, ...]:
+    """A tensor's first step asks for it, the second orders it, from the third on it is pushed.
+
+    `at_once`: several steps may run at the same time.
+    """
     kinds = {"run": 8.0}
     if not is_stateful and mode != "eager":
-        kinds.update({"together": 1.5, "cancel": 1, "stuck cancel": 0.4})
+        kinds.update({"together": 1.5 if at_once else 0, "cancel": 1, "stuck cancel": 0.4})
         if mode == "session":
             kinds.update({"deadline": 1, "stuck deadline": 0.15})
     return tuple(
