@@ -83,6 +83,9 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   options.name = plane->name_;
   options.executor = std::move(executor);
   options.log = Log;
+  options.on_unreachable = [tasks = plane->unreachable_](const wire::Unreachable& unreachable) {
+    tasks->Warn(unreachable);
+  };
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     options.pool = allocator->pool();
   }
@@ -137,25 +140,30 @@ absl::Status DataPlane::ReadEndpointMap() {
   return absl::OkStatus();
 }
 
-std::string DataPlane::WithoutLine(const tensorflow::ClusterDef& cluster) const {
+bool DataPlane::IsMapped(const std::string& grpc_address) const {
   std::lock_guard lock(mutex_);
-  for (const auto& job : cluster.job()) {
-    for (const auto& [index, address] : job.tasks()) {
-      if (data_address_.count(address) != 0) continue;
-      return address + " (" + TaskName(job.name(), index) + ")";
-    }
-  }
-  return "";
+  return data_address_.count(grpc_address) != 0;
 }
 
 absl::Status DataPlane::CheckCluster(const tensorflow::ClusterDef& cluster) {
-  if (map_file_.empty() || WithoutLine(cluster).empty()) return absl::OkStatus();
-  // A task that has joined may have got its line since.
-  if (absl::Status s = ReadEndpointMap(); !s.ok()) return s;
-  const std::string missing = WithoutLine(cluster);
-  if (missing.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("grpc++: " + map_file_ + " has no line for " + missing +
-                                    kMapFormat);
+  if (map_file_.empty()) return absl::OkStatus();
+  std::map<std::string, std::string> task_at;  // by data address
+  for (const auto& job : cluster.job()) {
+    for (const auto& [index, grpc_address] : job.tasks()) {
+      if (!IsMapped(grpc_address) && access(map_file_.c_str(), F_OK) == 0) {
+        if (absl::Status s = ReadEndpointMap(); !s.ok()) return s;
+      }
+      const std::string task = TaskName(job.name(), index);
+      std::string address;
+      if (!DataAddress(grpc_address, &address).ok()) continue;  // gRPC refuses it
+      const auto [at, is_new] = task_at.emplace(address, task);
+      if (is_new) continue;
+      return absl::InvalidArgumentError("grpc++: with " + map_file_ + ", " + at->second + " and " +
+                                        task + " both have their data port at " + address +
+                                        "; a task without a line has it 20000 above its gRPC port");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string* out) const {
@@ -180,7 +188,8 @@ absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string
 absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler) {
   std::string grpc_address = own_address_;
   const auto colon = grpc_address.rfind(':');
-  if (map_file_.empty() && colon != std::string::npos) {
+  const bool is_mapped = IsMapped(own_address_);
+  if (!is_mapped && colon != std::string::npos) {
     grpc_address = grpc_address.substr(0, colon + 1) + std::to_string(grpc_port);
     if (colon == 0) grpc_address = "localhost" + grpc_address;
   }
@@ -203,7 +212,7 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
     return absl::Status(
         static_cast<absl::StatusCode>(status.code()),
         "grpc++: " + status.message() + ". It is the data port of " + name_ +
-            (map_file_.empty()
+            (!is_mapped
                  ? ", 20000 above its gRPC port; free it, or name another in a file .endpoint_map" +
                        std::string(kMapFormat)
                  : ", named in " + map_file_ + "; free it, or name another there"));
@@ -216,9 +225,11 @@ DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::strin
   std::string address;
   // A malformed address was refused by gRPC before it got here; the channel would say so too.
   if (!DataAddress(grpc_address, &address).ok()) address = grpc_address;
+  const std::string origin = IsMapped(grpc_address) ? "from " + map_file_ : "its gRPC port + 20000";
   std::lock_guard lock(mutex_);
   Link& link = links_[task_name + "@" + address];
   if (link.channel == nullptr) {
+    unreachable_->Add(task_name, address, grpc_address, origin);
     link.channel = engine_->Connect(address, task_name);
     link.inbox = std::make_shared<PushInbox>(link.channel, ended_steps_);
     link.channel->SetPushReceiver(link.inbox);

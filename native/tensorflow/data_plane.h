@@ -14,6 +14,7 @@
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorwire/wire/endpoint_map.h"
 #include "tensorwire/wire/engine.h"
+#include "unreachable.h"
 
 namespace tensorwire::plugin {
 
@@ -22,8 +23,8 @@ std::string TaskName(const std::string& job, int index);
 
 // One task's end of the data plane: the engine, the port it listens on, and a link to every other
 // task of the cluster. Where the data ports are is told by a file `.endpoint_map` in the
-// working directory, or the file that TENSORWIRE_ENDPOINT_MAP names; without one they follow from
-// the gRPC ports (wire::DataPort).
+// working directory, or the file that TENSORWIRE_ENDPOINT_MAP names; those of tasks that it has no
+// line for follow from the gRPC ports (wire::DataPort).
 class DataPlane {
  public:
   // Reads the environment and the endpoint map, checks that it fits the cluster, starts the
@@ -41,8 +42,8 @@ class DataPlane {
   // Ends the engine: nothing is sent, and nobody is called back.
   void Stop() { engine_->Stop(); }
 
-  // OK if all tasks have a data address: where there is an endpoint map, each needs a line in it,
-  // and the map is read again for one that has none. The error names what is missing.
+  // Fails if two tasks would have one data address. Reads the endpoint map again where it has no
+  // line for a task: one that has joined may have got its line since.
   absl::Status CheckCluster(const tensorflow::ClusterDef& cluster);
 
   // The way to a task, and what it sends unasked.
@@ -74,8 +75,8 @@ class DataPlane {
   DataPlane() = default;
   absl::Status FindEndpointMap(const tensorflow::ServerDef& server_def);
   absl::Status ReadEndpointMap();
-  // A task that the map has no line for; "" where there is none.
-  std::string WithoutLine(const tensorflow::ClusterDef& cluster) const;
+  // Whether the map has a line for a task.
+  bool IsMapped(const std::string& grpc_address) const;
   absl::Status DataAddress(const std::string& grpc_address, std::string* out) const;
 
   std::string name_;
@@ -85,6 +86,8 @@ class DataPlane {
   StandingOrders orders_;
   RecentSteps failed_steps_;
   const std::shared_ptr<RecentSteps> ended_steps_ = std::make_shared<RecentSteps>();
+  // Shared with what the engine's executor has yet to run.
+  const std::shared_ptr<UnreachableTasks> unreachable_ = std::make_shared<UnreachableTasks>();
   std::unique_ptr<wire::Engine> engine_;
 
   mutable std::mutex mutex_;

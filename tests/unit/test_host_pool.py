@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from tensorwire.errors import UsageError
 from tensorwire.lab import Host, HostSettings, LabSettings
 from tensorwire.lab.settings import parse
-from tensorwire.measure.host_pool import SERVING_JOBS, lab_notes, spread
+from tensorwire.measure.host_pool import SERVING_JOBS, lab_notes, open_host_pool, spread
 
 
 def placed(hosts: int, **jobs: int) -> dict[str, list[str]]:
@@ -49,3 +52,12 @@ def test_a_record_says_where_it_was_made_and_what_is_not_so() -> None:
     # Without a network the rate that was asked for is not what was measured.
     assert lab_notes({**lab, "network": False, "notes": ["loopback"]}) == ["loopback"]
     assert lab_notes(None) == []
+
+
+def test_a_lab_that_this_machine_cannot_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyroute2", None)
+    with (
+        pytest.raises(UsageError, match=r"--lab asks for: .* pip install 'tensorwire\[lab\]'"),
+        open_host_pool(parse("hosts=2,rate=1gbit")),
+    ):
+        pass

@@ -86,6 +86,11 @@ def test_a_ratio_that_the_rounds_do_not_support_is_warned_of_on_one_line(
     assert "--rounds" in warning or "rounds" in warning
 
 
+def test_a_ratio_whose_figure_is_off_by_less_than_a_third_is_not_warned_of() -> None:
+    ratios = {"grpc++/grpc": Ratio(3.9, (3.4, 4.6))}
+    assert comparison.section(dataclasses.replace(TRANSFER, ratios=ratios)).warnings == []
+
+
 @pytest.mark.parametrize(
     ("noise", "says"),
     [

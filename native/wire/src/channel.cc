@@ -14,7 +14,11 @@ namespace {
 // then cost 50 attempts a second, and one to a peer that has come back is hardly delayed.
 constexpr int64_t kPauseMs = 20;
 constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
-constexpr uint16_t kLastCode = 16;        // of the canonical codes
+// EngineOptions::on_unreachable is told again after so long, and what failed longer ago is another
+// failure.
+constexpr int64_t kTellAgainMs = 60'000;
+constexpr int64_t kForgetFailureMs = 300'000;
+constexpr uint16_t kLastCode = 16;  // of the canonical codes
 
 }  // namespace
 
@@ -352,10 +356,27 @@ void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
     AttemptFromReactor(std::move(addresses_left_));
     return;
   }
-  failed_ms_ = NowMs();
+  NoteFailureFromReactor(why);
   // In the words of gRPC, which recovery code and tests look for.
   FailAllFromReactor(Describe(Code::kUnavailable,
                               "failed to connect to all addresses; last error: " + why.message()));
+}
+
+void ChannelImpl::NoteFailureFromReactor(const Status& why) {
+  const int64_t now_ms = NowMs();
+  if (failing_since_ms_ == 0 || now_ms - failed_ms_ > kForgetFailureMs) {
+    failing_since_ms_ = now_ms;
+    told_ms_ = 0;
+  }
+  failed_ms_ = now_ms;
+  const EngineOptions& options = context_->options;
+  const int64_t for_ms = now_ms - failing_since_ms_;
+  const bool told = told_ms_ != 0 && now_ms - told_ms_ < kTellAgainMs;
+  if (!options.on_unreachable || for_ms < options.unreachable_after_ms || told) return;
+  told_ms_ = now_ms;
+  options.executor(
+      [tell = options.on_unreachable,
+       what = Unreachable{peer_name_, address_, for_ms, why.message()}] { tell(what); });
 }
 
 void ChannelImpl::FailAllFromReactor(const Status& why) {
@@ -406,6 +427,7 @@ Status ChannelImpl::BeReadyFromReactor(const Opening& opening, std::string_view 
   connection->TrustFromReactor();
   if (Status s = MapFromReactor(Hello::Decode(metadata), connection.get()); !s.ok()) return s;
   opening_.reset();
+  failing_since_ms_ = told_ms_ = 0;
   std::lock_guard lock(mutex_);
   MoveLocked(State::kReady);
   ready_ = connection;

@@ -77,6 +77,7 @@ class ChannelImpl : public Channel,
   void ResolveFromReactor();
   void AttemptFromReactor(std::vector<SocketAddress> addresses);
   void TryNextOrFailFromReactor(const Status& why);
+  void NoteFailureFromReactor(const Status& why);
   void FailAllFromReactor(const Status& why);
   // kHelloAck.
   Status BeReadyFromReactor(const Opening& opening, std::string_view metadata);
@@ -134,7 +135,9 @@ class ChannelImpl : public Channel,
   std::vector<SocketAddress> addresses_left_;
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;
-  int64_t failed_ms_ = 0;  // when the last attempt did
+  int64_t failed_ms_ = 0;         // when the last attempt did
+  int64_t failing_since_ms_ = 0;  // when the first one did since one succeeded; 0: none has failed
+  int64_t told_ms_ = 0;           // when `on_unreachable` was told; 0: not since one succeeded
   Reactor::Timer deadline_timer_;
 };
 

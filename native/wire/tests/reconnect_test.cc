@@ -4,6 +4,7 @@
 
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -141,6 +142,34 @@ TEST(calls_to_a_dead_peer_in_a_tight_loop_make_few_attempts) {
   for (int i = 0; i < 11; ++i) CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
   CHECK(SteadyMs() - begin >= 10 * 19);  // 20 ms between two, and clocks are rounded
   CHECK(worker.Log().empty());
+}
+
+TEST(a_peer_that_cannot_be_reached_for_some_time_is_told_of_once) {
+  const ClosedPort port;
+  std::mutex mutex;
+  std::vector<Unreachable> told;
+  const auto times_told = [&] {
+    std::lock_guard lock(mutex);
+    return told.size();
+  };
+  Task worker("worker:0", 1, [&](EngineOptions* options) {
+    options->unreachable_after_ms = 100;
+    options->on_unreachable = [&](const Unreachable& unreachable) {
+      std::lock_guard lock(mutex);
+      told.push_back(unreachable);
+    };
+  });
+  const auto channel = worker.engine->Connect(port.address(), "ps:0");
+  CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
+  CHECK_EQ(times_told(), 0u);
+  while (times_told() == 0) CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
+  for (int i = 0; i < 5; ++i) CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
+  worker.engine->Stop();
+  CHECK_EQ(times_told(), 1u);
+  CHECK_EQ(told[0].peer, "ps:0");
+  CHECK_EQ(told[0].address, port.address());
+  CHECK(told[0].for_ms >= 100);
+  CHECK(Contains(told[0].why, "Connection refused"));
 }
 
 TEST(a_peer_that_begins_to_listen_is_reached_by_the_next_call) {

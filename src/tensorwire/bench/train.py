@@ -497,7 +497,7 @@ def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
         and grpc.rpcs_per_step
     ):
         fewer = 1.0 - first.rpcs_per_step / grpc.rpcs_per_step
-        messages = f" with {fewer:.0%} fewer messages a step,"
+        messages = f" with {fewer:.0%} fewer messages a step," if fewer > 0 else ""
     return (
         f"{first.name} trains {times(ratio)} as fast as grpc,{messages} "
         f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."

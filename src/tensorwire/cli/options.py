@@ -126,7 +126,7 @@ def lab_option(command: Command) -> Command:
         metavar="SETTINGS",
         callback=_lab_settings,
         help=f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
-        "cpus=1) are optional. Requires root; otherwise falls back to loopback with a notice.",
+        "cpus=1) are optional. Requires root and tensorwire[lab].",
     )(command)
 
 

@@ -40,6 +40,9 @@ from tensorwire.owning_context import OwningContext
 # this short. "reno" is what every kernel lets a namespace choose; there is no loss to recover from.
 _CONGESTION_CONTROL = "reno"
 
+_NAMES = "names"
+"""The key of the note that hosts' names do not resolve."""
+
 Result = TypeVar("Result")
 
 
@@ -168,6 +171,11 @@ class Lab(OwningContext):
         """A sentence for each thing that was asked for and is not so, for the user to read."""
         return list(self._notes.values())
 
+    @property
+    def unmet(self) -> list[str]:
+        """Those of `notes` that make a measurement mean something else: of links and CPUs."""
+        return [note for about, note in self._notes.items() if about != _NAMES]
+
     def set(self, index: int, settings: HostSettings) -> None:
         """Changes host `index`, while its tasks run; traffic on its way is not lost.
 
@@ -244,7 +252,7 @@ class Lab(OwningContext):
             descriptor = None if self._make_relay is not None else namespaces.descriptors[0]
             self._switch.join(namespaces.paths[0], descriptor, address, settings.node)
             if namespaces.unresolved is not None:
-                self._notes["names"] = (
+                self._notes[_NAMES] = (
                     f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"
                 )
         self.hosts = tuple(

@@ -15,8 +15,8 @@ from tensorwire.units import number
 if TYPE_CHECKING:
     from tensorwire.measure.statistics import Rounds
 
-WIDE = 0.25
-"""An interval this wide, as a share of its ratio, deserves a warning."""
+_FAR = 1.0 / 3.0
+"""An interval that reaches further from its ratio, as a share of it, deserves a warning."""
 _BUSY_LOAD = 0.5
 _MUCH_STEAL = 0.02
 
@@ -64,7 +64,7 @@ def doubt(ratio: Ratio) -> str:
         return (
             f"the rounds do not tell which is faster, the ratio is somewhere from {interval(ratio)}"
         )
-    if high - low > WIDE * ratio.value:
+    if max(ratio.value - low, high - ratio.value) > _FAR * ratio.value:
         return f"the rounds disagree, the ratio is somewhere from {interval(ratio)}"
     return ""
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from tensorwire.dataclass_json import from_document
+from tensorwire.errors import UsageError
 from tensorwire.lab import Host, Lab, LabSettings, LocalCluster
 from tensorwire.lab.hosts import LOOPBACK
 from tensorwire.measure.record import LabDocument
@@ -54,11 +55,20 @@ THIS_MACHINE = HostPool()
 
 @contextlib.contextmanager
 def open_host_pool(settings: LabSettings | None) -> Iterator[HostPool]:
-    """The hosts of a new lab with these settings, or this machine."""
+    """The hosts of a new lab with these settings, or this machine.
+
+    Raises:
+        UsageError: this machine cannot make hosts with these links and CPUs.
+    """
     if settings is None:
         yield THIS_MACHINE
         return
     with Lab(settings) as lab:
+        if lab.unmet:
+            raise UsageError(
+                f"this machine cannot make the lab that --lab asks for: {'; '.join(lab.unmet)}. "
+                "Without --lab, loopback is measured"
+            )
         yield HostPool(lab)
 
 

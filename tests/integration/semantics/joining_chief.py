@@ -36,10 +36,6 @@ def main() -> None:
         protocol="grpc++",
         default_session_config=context.context().config,
     )
-    try:
-        context.context().update_server_def(joined)
-    except tf.errors.InvalidArgumentError as error:
-        print(f"refused: {error}")
     with Path(told["map"]).open("a") as file:
         file.write(told["line"] + "\n")
     context.context().update_server_def(joined)

@@ -142,12 +142,25 @@ def test_a_line_for_no_task_of_the_cluster_is_named(
     assert "10.9.8.7:3333" in said
 
 
-def test_a_task_without_a_line_is_named(pair: TensorFlowCluster, tmp_path: Path) -> None:
+def test_a_task_without_a_line_has_the_port_of_the_rule(
+    pair: TensorFlowCluster, tmp_path: Path
+) -> None:
     (tmp_path / MAP_NAME).write_text(good_map(pair)[0])
+    pair.start_all(cwd=tmp_path)
+    assert step(pair) == 3.0
+    ps, worker = addresses(pair)
+    socket.create_connection(("127.0.0.1", port_of(pair.mapped[ps])), 5).close()
+    socket.create_connection(("127.0.0.1", data_port(port_of(worker))), 5).close()
+
+
+def test_two_tasks_with_one_data_port_are_named(pair: TensorFlowCluster, tmp_path: Path) -> None:
+    ps, worker = addresses(pair)
+    taken = f"127.0.0.1:{data_port(port_of(worker))}"
+    (tmp_path / MAP_NAME).write_text(f"{ps}={taken}\n")
     said = refusal(pair, cwd=tmp_path)
     assert MAP_NAME in said
-    assert pair.spec["worker"][0] in said
-    assert "grpc_host:port=data_host:port" in said
+    assert "/job:ps/replica:0/task:0 and /job:worker/replica:0/task:0" in said
+    assert taken in said
 
 
 def test_a_map_named_by_the_variable_must_exist(pair: TensorFlowCluster, tmp_path: Path) -> None:
@@ -178,7 +191,6 @@ def test_a_task_that_joins_is_found_where_its_line_says(tmp_path: Path) -> None:
             check=False,
         )
         assert "result: 42.0" in done.stdout, done.stderr
-        assert f"has no line for {cluster.spec['worker'][0]}" in done.stdout
 
 
 # --- ports and variables -------------------------------------------------------------------------
@@ -361,3 +373,46 @@ def test_the_log_of_a_good_start_has_no_warning_of_ours(pair: TensorFlowCluster)
     step(pair)
     ours = [line for line in pair.logged_since({}).splitlines() if "grpc++" in line]
     assert all(re.match(r"I|\S+ \S+: I ", line) for line in ours), ours
+
+
+@pytest.mark.parametrize("mistake", ["a ps on grpc", "a wrong line in the map"])
+def test_a_task_that_is_up_and_cannot_be_reached_is_named_once(
+    pair: TensorFlowCluster, tmp_path: Path, mistake: str
+) -> None:
+    ps_address, worker_address = addresses(pair)
+    data_address = f"127.0.0.1:{data_port(port_of(ps_address))}"
+    map_file = tmp_path / MAP_NAME
+    if mistake == "a ps on grpc":
+        pair.protocol = "grpc"
+        ps = pair.begin("ps", 0)
+        pair.protocol = "grpc++"
+        origin = "its gRPC port + 20000"
+    else:
+        ps = pair.begin("ps", 0)
+        data_address = pair.mapped[ps_address]
+        map_file.write_text("\n".join(good_map(pair)))
+        origin = f"from {map_file}"
+    worker = pair.begin("worker", 0, {"TF_CPP_MIN_LOG_LEVEL": "1"}, tmp_path)
+    pair.ready(ps, worker)
+
+    def warnings() -> list[str]:
+        lines = worker.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if "could not be reached" in line]
+
+    def build() -> Any:
+        with tf.device(PS):
+            sent = tf.random.uniform([])
+        with tf.device(W0):
+            return sent + 1.0
+
+    deadline = time.monotonic() + 60
+    while not warnings() and time.monotonic() < deadline:
+        with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
+            pair.run(build)
+    with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
+        pair.run(build)
+    (warning,) = warnings()
+    assert f"the data port of /job:ps/replica:0/task:0 at {data_address} ({origin})" in warning
+    assert f"Connection refused. Its gRPC port {ps_address} answers." in warning
+    assert 'started with protocol="grpc++"' in warning
+    assert worker_address not in warning

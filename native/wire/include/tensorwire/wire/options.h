@@ -21,6 +21,14 @@ class BufferPool;
 
 enum class LogLevel { kInfo, kWarning, kError };
 
+// A peer to which no connection could be made for some time.
+struct Unreachable {
+  std::string peer;     // as it was given to Engine::Connect
+  std::string address;  // likewise
+  int64_t for_ms = 0;
+  std::string why;  // of the last attempt
+};
+
 struct EngineOptions {
   // This process's name for its peers, e.g. "/job:ps/replica:0/task:0". Shown in messages, and
   // checked: a client names the peer it wants, and a server with another name refuses it.
@@ -57,6 +65,11 @@ struct EngineOptions {
   // Runs a closure off the reactor. Everything the engine calls back that may take time goes
   // through here, many completions to a closure. Must not run it in the calling thread.
   std::function<void(std::function<void()>)> executor;
+
+  // Told of a peer that could not be reached for `unreachable_after_ms`, and of the same one again
+  // each minute in which calls to it fail. By `executor`. May be null.
+  std::function<void(const Unreachable&)> on_unreachable;
+  int unreachable_after_ms = 5000;
 
   // A line for a person. Called from any thread.
   std::function<void(LogLevel, const std::string&)> log;
