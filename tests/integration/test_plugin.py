@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,43 @@ def test_config_proto_is_a_stock_one() -> None:
     made = tensorwire.tf.ConfigProto(allow_soft_placement=True, operation_timeout_in_ms=500)
     assert type(made) is tf.compat.v1.ConfigProto
     assert made == tf.compat.v1.ConfigProto(allow_soft_placement=True, operation_timeout_in_ms=500)
+
+
+def test_tensorflows_own_config_proto_takes_the_names_of_rewrites() -> None:
+    import copy
+    import pickle
+
+    stock = tf.compat.v1.ConfigProto
+    made = stock(tensor_fuse=True, bundles=True, unique_pull=False, allow_soft_placement=True)
+    rewrites = made.graph_options.rewrite_options.custom_optimizers
+    assert [each.name for each in rewrites] == ["tensorwire_fuse", "tensorwire_bundles"]
+    assert made == tensorwire.tf.ConfigProto(
+        tensor_fuse=True, bundles=True, allow_soft_placement=True
+    )
+    assert isinstance(made, stock)
+    assert type(made) is stock
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+    assert stock.FromString(made.SerializeToString()) == made
+    with pytest.raises(ValueError, match="no_such_option"):
+        stock(tensor_fuse=True, no_such_option=True)
+
+
+@pytest.mark.parametrize(
+    "imported",
+    ["import tensorflow.compat.v1 as tf", "import tensorflow; tf = tensorflow.compat.v1"],
+)
+def test_a_script_of_deeprec_fuses_tensors_under_run(
+    python: Any, tmp_path: Path, imported: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"{imported}\n"
+        "config = tf.ConfigProto(tensor_fuse=True, device_filters=['/job:ps'])\n"
+        "print('MADE', config.graph_options.rewrite_options.custom_optimizers[0].name)\n"
+    )
+    done = python("-m", "tensorwire.cli.main", "run", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "MADE tensorwire_fuse" in done.stdout
 
 
 def test_a_misspelt_option_is_reported_as_by_tensorflow() -> None:

@@ -39,6 +39,7 @@ def load() -> Path:
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
             patches.refuse_partial_runs_that_fuse()
+            patches.let_config_protos_name_rewrites()
             if any(name.startswith("TENSORWIRE_METRICS_") for name in os.environ):
                 # Importing it takes 15 ms, which few processes need.
                 from tensorwire.metrics import endpoint

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorwire.plugin.rewrites import TENSOR_FUSE
+from tensorwire.plugin.rewrites import REWRITES, TENSOR_FUSE
 
 
 def after_import(name: str, callback: Callable[[], None]) -> None:
@@ -134,6 +134,25 @@ def _widen_run_config_check() -> None:
             config._protocol = named
 
     run_config._validate_properties = validate_properties
+
+
+def let_config_protos_name_rewrites() -> None:
+    """``ConfigProto(tensor_fuse=True)`` works, as GRPC++'s manual writes it, with every rewrite.
+
+    The class stays TensorFlow's own, and so does what it makes: only its initialiser takes more.
+    """
+    from tensorflow.core.protobuf import config_pb2
+
+    initialise = _original(config_pb2.ConfigProto.__init__)
+
+    @functools.wraps(initialise)
+    def with_rewrites(self: Any, *args: Any, **kwargs: Any) -> None:
+        asked_for = [name for name in REWRITES if kwargs.pop(name, False)]
+        initialise(self, *args, **kwargs)
+        for name in asked_for:
+            REWRITES[name].ask_for_it(self)
+
+    config_pb2.ConfigProto.__init__ = with_rewrites
 
 
 def refuse_partial_runs_that_fuse() -> None:

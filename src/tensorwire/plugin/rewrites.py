@@ -42,3 +42,12 @@ SUMMED_PUSH = Rewrite("tensorwire_summed_push", "TENSORWIRE_SUMMED_PUSH")
 BUNDLES = Rewrite("tensorwire_bundles", "TENSORWIRE_BUNDLES")
 EXACT_REWRITES = Rewrite("tensorwire_exact_rewrites", "TENSORWIRE_EXACT_REWRITES")
 """All that leave every result as it is, bit by bit."""
+
+REWRITES = {
+    "tensor_fuse": TENSOR_FUSE,
+    "unique_pull": UNIQUE_PULL,
+    "summed_push": SUMMED_PUSH,
+    "bundles": BUNDLES,
+    "exact_rewrites": EXACT_REWRITES,
+}
+"""The arguments of a ConfigProto that ask for them."""

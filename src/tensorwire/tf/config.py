@@ -6,13 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorwire.errors import UsageError
-from tensorwire.plugin.rewrites import (
-    BUNDLES,
-    EXACT_REWRITES,
-    SUMMED_PUSH,
-    TENSOR_FUSE,
-    UNIQUE_PULL,
-)
 
 _WORKERS = ("chief", "master", "worker", "evaluator")
 
@@ -56,18 +49,14 @@ def ConfigProto(
         kwargs["device_filters"] = device_filters(
             tf.train.ClusterSpec(cluster).as_dict(), job_name, task_index
         )
-    config = tf.compat.v1.ConfigProto(**kwargs)
-    asked_for = {
-        TENSOR_FUSE: tensor_fuse,
-        UNIQUE_PULL: unique_pull,
-        SUMMED_PUSH: summed_push,
-        BUNDLES: bundles,
-        EXACT_REWRITES: exact_rewrites,
-    }
-    for rewrite, is_asked_for in asked_for.items():
-        if is_asked_for:
-            rewrite.ask_for_it(config)
-    return config
+    return tf.compat.v1.ConfigProto(
+        tensor_fuse=tensor_fuse,
+        unique_pull=unique_pull,
+        summed_push=summed_push,
+        bundles=bundles,
+        exact_rewrites=exact_rewrites,
+        **kwargs,
+    )
 
 
 def device_filters(jobs: Mapping[str, Any], job_name: str, task_index: int) -> list[str]:
