@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -146,6 +147,32 @@ def test_what_a_step_moves_is_known_for_each_variable(
     assert traffic.bytes_per_step["kernel"] == 2 * 8 * 4 * 4 + learning_rate
     # The ids twice: to look up, and beside the gradient.
     assert 0 <= traffic.bytes_per_step["table"] - 2 * 100 * (8 * 4 + 8) <= 32
+
+    # What is saved and what is evaluated is no part of a step.
+    with tf1.device(setter), tf1.variable_scope("", reuse=True):
+        tf1.nn.embedding_lookup(tf1.get_variable("table", [50, 8]), list(range(50)))
+    tf1.train.Saver()
+    assert placement.Traffic.predicted(graphs.of_graph(graph_mode)) == traffic
+
+
+@pytest.mark.parametrize("name", ["ctr", "flights"])
+def test_balanced_evens_out_what_a_step_moves(placement: Any, tmp_path: Path, name: str) -> None:
+    from tensorwire.bench.models import MODELS, examples, wide_deep
+
+    columns = MODELS[name].columns
+    ids = np.zeros((16, len(columns)), np.int32)
+    data = examples.Examples(ids, np.zeros(16, np.int32))
+    files = examples.write(tmp_path, 1, data, data)
+
+    def build() -> Any:
+        return wide_deep.build(tf, columns, files.train[0], 16)
+
+    plan = placement.balanced(build, PS)
+    assert plan.traffic_imbalance <= 1.15
+    assert plan.bytes_imbalance <= 1.15
+    by_bytes = placement.balanced(placement.variables(build), PS)
+    worse = dataclasses.replace(by_bytes, traffic=plan.traffic)
+    assert worse.traffic_imbalance > 1.5
 
 
 def test_checkpoints_go_from_whole_to_split_variables_and_back(

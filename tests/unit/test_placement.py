@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorwire.errors import UsageError
 from tensorwire.placement import packing, plan
 from tensorwire.placement.plan import PlacementPlan, Variable
-from tensorwire.placement.traffic import Crossing, Traffic, row_bounds
+from tensorwire.placement.traffic import ASSUMED_BATCH, Crossing, Traffic, row_bounds
 
 LOADS = st.lists(st.integers(0, 1000), max_size=40)
 BINS = st.integers(1, 8)
@@ -242,9 +242,12 @@ def test_metrics_of_tasks_become_bytes_a_step_of_variables(tmp_path: Path) -> No
         Traffic.read([good, worker], CROSSINGS)
 
 
-def test_traffic_is_predicted_only_where_sizes_are_known() -> None:
+@pytest.mark.parametrize(("batch", "examples"), [(10, 10), (None, ASSUMED_BATCH)])
+def test_traffic_is_predicted_with_a_batch_for_sizes_that_the_graph_leaves_open(
+    batch: int | None, examples: int
+) -> None:
     assert Traffic.predicted([]) is None
-    assert Traffic.predicted(CROSSINGS) is None
-    predicted = Traffic.predicted(CROSSINGS, batch=10)
+    no_rank = Crossing("strange", "kernel", False, None, 4)
+    predicted = Traffic.predicted([*CROSSINGS, no_rank], batch)
     assert predicted is not None
-    assert predicted.bytes_per_step == {"table": 2 * 320 + 80, "kernel": 128}
+    assert predicted.bytes_per_step == {"table": examples * (2 * 32 + 8), "kernel": 128}

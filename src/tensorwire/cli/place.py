@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -16,6 +15,7 @@ from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import write_whole
 from tensorwire.placement.plan import STRATEGIES, Model
+from tensorwire.placement.traffic import ASSUMED_BATCH
 
 
 @click.command(
@@ -47,6 +47,8 @@ Examples:
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
+    default=ASSUMED_BATCH,
+    show_default=True,
     help="Batch size: replaces unknown dimensions of the graph, without --traffic.",
 )
 @click.option(
@@ -79,7 +81,7 @@ def place(
     script: Path | None,
     ps: int,
     traffic_paths: tuple[Path, ...],
-    batch: int | None,
+    batch: int,
     strategies: tuple[str, ...],
     keep_whole: tuple[str, ...],
     deadline_s: float,
@@ -106,12 +108,13 @@ def place(
         assert script is not None
         model = _of_script(script, arguments, ps, deadline_s)
     variables = plan.whole(model.variables, keep_whole)
-    measured = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
+    traffic = (
+        Traffic.read(traffic_paths, model.crossings)
+        if traffic_paths
+        else Traffic.predicted(model.crossings, batch)
+    )
     chosen = strategies or tuple(STRATEGIES)
-    plans = [STRATEGIES[name](variables, ps, measured) for name in chosen]
-    if measured is None:  # shown, but no reason to split: what a step runs, a graph does not say
-        predicted = Traffic.predicted(model.crossings, batch)
-        plans = [dataclasses.replace(each, traffic=predicted) for each in plans]
+    plans = [STRATEGIES[name](variables, ps, traffic) for name in chosen]
     section = placement.section(plans)
     if json_path is not None:
         write_whole(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))

@@ -197,5 +197,9 @@ def _placement(
         return None
     variables = whole(model.variables, keep_whole)
     click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
-    traffic = Traffic.read(traffic_paths, model.crossings) if traffic_paths else None
+    traffic = (
+        Traffic.read(traffic_paths, model.crossings)
+        if traffic_paths
+        else Traffic.predicted(model.crossings)
+    )
     return default.encode(variables, traffic)

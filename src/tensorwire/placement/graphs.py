@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,17 +16,20 @@ from tensorwire.placement.traffic import PART, Crossing
 _HANDLES = ("VarHandleOp", "VariableV2", "Variable")
 # They run when a training begins or is restored, not at every step.
 _ONCE = ("AssignVariableOp", "Assign", "VarIsInitializedOp", "IsVariableInitialized")
+# They change variables at every step: an optimizer's operations, counters and averages.
+_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
 
 
 def of_graph(graph: Any) -> list[Crossing]:
     """Every tensor of a ``tf.Graph`` that a step may move to or from a variable on a ps.
 
     What is colocated with a variable counts as on its ps, so that a graph without devices tells
-    something too. One that two variables need crosses for each.
+    something too. One that two variables need crosses for each. Where the graph updates variables,
+    a step is what these updates need: no saving, no evaluation.
     """
     owners = _Owners(graph)
     found: dict[tuple[str, str, bool], Crossing] = {}
-    for consumer in graph.get_operations():
+    for consumer in _of_a_step(graph):
         to_ps = owners.on_ps(consumer)
         if to_ps and consumer.type in _ONCE:
             continue
@@ -40,6 +44,18 @@ def of_graph(graph: Any) -> list[Crossing]:
                 )
                 found[tensor.name, variable, to_ps] = crossing
     return list(found.values())
+
+
+def _of_a_step(graph: Any) -> list[Any]:
+    """The operations of a training step, in the order of the graph; all where none can be told."""
+    needed = [op for op in graph.get_operations() if _UPDATE.match(op.type)]
+    seen = {op.name for op in needed}
+    for op in needed:  # grows while it is walked
+        for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+            if before.name not in seen:
+                seen.add(before.name)
+                needed.append(before)
+    return [op for op in graph.get_operations() if not seen or op.name in seen]
 
 
 def _sizes(shape: Any) -> Iterator[int]:

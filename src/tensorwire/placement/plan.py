@@ -18,7 +18,7 @@ from tensorwire.placement.packing import Load
 from tensorwire.placement.traffic import Crossing, Traffic, row_bounds
 
 # Below this a part costs more as a message than it takes off a ps.
-MIN_PART_BYTES = 256 << 10
+MIN_PART_BYTES = 128 << 10
 # As even as a plan must be; more parts for less would be more messages for nothing.
 TOLERANCE = 1.1
 _PARTS_PER_PS = 8
@@ -218,7 +218,8 @@ def balanced(
 
     Then, while a ps has more than `tolerance` times the mean, the largest variable on the fullest
     such ps that can be split further gets one part more: no more parts than it takes. With
-    `traffic`, bytes and traffic are both evened out. No part is smaller than `min_part_bytes`.
+    `traffic`, measured or predicted, bytes and traffic are both evened out. No part is smaller than
+    `min_part_bytes`.
     """
     limits = {v.name: _most_parts(v, ps, min_part_bytes) for v in variables}
     counts = _fair_counts(variables, ps, traffic, limits)

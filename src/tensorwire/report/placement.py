@@ -46,8 +46,8 @@ def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
     traffic = plans[0].traffic
     if traffic is not None and traffic.is_prediction:
         said.append(
-            "traffic is predicted for one worker from the shapes in the graph, and nothing was "
-            "split for it; --traffic takes what a run moved"
+            "traffic is predicted for one worker from the shapes in the graph; --traffic takes "
+            "what a run moved, --batch what sizes stand for that the graph leaves open"
         )
     elif traffic is not None:
         unknown = [v.name for v in plans[0].variables if v.bytes and not traffic.knows(v.name)]

@@ -108,8 +108,9 @@ def balanced(
     Args:
         source: see `variables`.
         ps: number of ps.
-        traffic: what an earlier run moved, or the files that say it, see docs/placement.md; then
-            bytes moved are evened out as well as bytes held.
+        traffic: what a step moves, which is evened out as well as what is held: what an earlier
+            run moved, or the files that say it (docs/placement.md). None: what the shapes in the
+            graph say, which a list of variables has not; `Traffic({})` leaves it aside.
         keep_whole: names of variables that are not split, or patterns of names ("tower/*").
         tolerance: how much of the mean the fullest ps may hold before more is split.
         min_part_bytes: no part is smaller.
@@ -125,6 +126,8 @@ def balanced(
         traffic = [traffic]
     if isinstance(traffic, Sequence):
         traffic = Traffic.read([Path(each) for each in traffic], model.crossings)
+    elif traffic is None:
+        traffic = Traffic.predicted(model.crossings)
     variables = plans.whole(model.variables, keep_whole)
     return plans.balanced(
         variables, ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
