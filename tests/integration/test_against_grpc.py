@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,14 @@ def test_another_result_is_found_and_its_program_made_small(
         )
         return outcomes(dataclasses.replace(program, nodes=nodes))
 
-    program = programs.drawn("a branch")
+    program = next(
+        drawn
+        for drawn in (programs.drawn(f"a branch {number}") for number in itertools.count())
+        if len(drawn.nodes) > 5
+        and {node.kind for node in drawn.nodes} <= {"source", "mix", "move"}
+        and drawn.nodes[-1].dtype in ("int32", "float32")
+        and drawn.nodes[-1].size >= 40
+    )
     branch = programs.Node("branch", programs.DEVICES[1:5], "int32", 40, (len(program.nodes) - 1,))
     nodes = (*program.nodes, branch)
     program = dataclasses.replace(
