@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -66,6 +67,16 @@ std::string TaskName(const std::string& job, int index) {
   return "/job:" + job + "/replica:0/task:" + std::to_string(index);
 }
 
+std::map<std::string, std::string> TaskAddresses(const tensorflow::ClusterDef& cluster) {
+  std::map<std::string, std::string> addresses;
+  for (const auto& job : cluster.job()) {
+    for (const auto& [index, address] : job.tasks()) {
+      addresses[TaskName(job.name(), index)] = address;
+    }
+  }
+  return addresses;
+}
+
 absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
                                std::function<void(std::function<void()>)> executor,
                                std::unique_ptr<DataPlane>* out) {
@@ -114,8 +125,8 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
                                required ? std::string(", which ") + kMapVariable + " names" : ""));
   }
   std::set<std::string> grpc_addresses;
-  for (const auto& job : server_def.cluster().job()) {
-    for (const auto& [index, address] : job.tasks()) grpc_addresses.insert(address);
+  for (const auto& [task, address] : TaskAddresses(server_def.cluster())) {
+    grpc_addresses.insert(address);
   }
   for (const auto& [grpc, data] : data_address_) {
     if (grpc_addresses.count(grpc) == 0) {
@@ -147,21 +158,21 @@ bool DataPlane::IsMapped(const std::string& grpc_address) const {
 
 absl::Status DataPlane::CheckCluster(const tensorflow::ClusterDef& cluster) {
   if (map_file_.empty()) return absl::OkStatus();
+  const std::map<std::string, std::string> grpc_addresses = TaskAddresses(cluster);
+  const bool all_mapped = std::all_of(grpc_addresses.begin(), grpc_addresses.end(),
+                                      [this](const auto& task) { return IsMapped(task.second); });
+  if (!all_mapped && access(map_file_.c_str(), F_OK) == 0) {
+    if (absl::Status s = ReadEndpointMap(); !s.ok()) return s;
+  }
   std::map<std::string, std::string> task_at;  // by data address
-  for (const auto& job : cluster.job()) {
-    for (const auto& [index, grpc_address] : job.tasks()) {
-      if (!IsMapped(grpc_address) && access(map_file_.c_str(), F_OK) == 0) {
-        if (absl::Status s = ReadEndpointMap(); !s.ok()) return s;
-      }
-      const std::string task = TaskName(job.name(), index);
-      std::string address;
-      if (!DataAddress(grpc_address, &address).ok()) continue;  // gRPC refuses it
-      const auto [at, is_new] = task_at.emplace(address, task);
-      if (is_new) continue;
-      return absl::InvalidArgumentError("grpc++: with " + map_file_ + ", " + at->second + " and " +
-                                        task + " both have their data port at " + address +
-                                        "; a task without a line has it 20000 above its gRPC port");
-    }
+  for (const auto& [task, grpc_address] : grpc_addresses) {
+    std::string address;
+    if (!DataAddress(grpc_address, &address).ok()) continue;  // gRPC refuses it
+    const auto [at, is_new] = task_at.emplace(address, task);
+    if (is_new) continue;
+    return absl::InvalidArgumentError("grpc++: with " + map_file_ + ", " + at->second + " and " +
+                                      task + " both have their data port at " + address +
+                                      "; a task without a line has it 20000 above its gRPC port");
   }
   return absl::OkStatus();
 }
@@ -225,11 +236,12 @@ DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::strin
   std::string address;
   // A malformed address was refused by gRPC before it got here; the channel would say so too.
   if (!DataAddress(grpc_address, &address).ok()) address = grpc_address;
-  const std::string origin = IsMapped(grpc_address) ? "from " + map_file_ : "its gRPC port + 20000";
   std::lock_guard lock(mutex_);
   Link& link = links_[task_name + "@" + address];
   if (link.channel == nullptr) {
-    unreachable_->Add(task_name, address, grpc_address, origin);
+    const bool is_mapped = data_address_.count(grpc_address) != 0;
+    unreachable_->Add(task_name, address, grpc_address,
+                      is_mapped ? "from " + map_file_ : "its gRPC port + 20000");
     link.channel = engine_->Connect(address, task_name);
     link.inbox = std::make_shared<PushInbox>(link.channel, ended_steps_);
     link.channel->SetPushReceiver(link.inbox);

@@ -21,6 +21,9 @@ namespace tensorwire::plugin {
 // A task's name in TensorFlow's form: "/job:ps/replica:0/task:1".
 std::string TaskName(const std::string& job, int index);
 
+// The gRPC address of each task of a cluster, by the task's name.
+std::map<std::string, std::string> TaskAddresses(const tensorflow::ClusterDef& cluster);
+
 // One task's end of the data plane: the engine, the port it listens on, and a link to every other
 // task of the cluster. Where the data ports are is told by a file `.endpoint_map` in the
 // working directory, or the file that TENSORWIRE_ENDPOINT_MAP names; those of tasks that it has no

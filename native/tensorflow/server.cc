@@ -136,12 +136,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
     tensorflow::WorkerCacheInterface* grpc = nullptr;
     if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;
-    std::map<std::string, std::string> addresses;
-    for (const auto& job : ClusterOf(options).job()) {
-      for (const auto& [index, address] : job.tasks()) {
-        addresses[TaskName(job.name(), index)] = address;
-      }
-    }
+    std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
     addresses.erase(TaskName(JobOf(options), options.task_index));
     *out = new WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface>(grpc), plane_.get(),
                            std::move(addresses));

@@ -40,8 +40,9 @@ from tensorflow.python.eager import cancellation, context
 from integration.semantics.server_task import trim
 from integration.semantics.support import essence, session_config
 from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.plugin.rewrites import REWRITES
 
-from .program import DEVICES, REWRITES, Act, Program
+from .program import DEVICES, Act, Program
 from .tensors import TABLE_VARIABLES, Tensors
 
 tf1 = tf.compat.v1
@@ -181,11 +182,8 @@ class Sessions:
         tf1.Session.reset(self._target, [self._tag])
 
 
-_REWRITE_VARIABLES = {
-    variable: os.environ.get(variable, "")
-    for variable in (f"TENSORWIRE_{name.upper()}" for name in REWRITES)
-}
-"""The environment variables that ask for rewrites, and what this process was given."""
+_INHERITED = {name: os.environ.get(each.variable, "") for name, each in REWRITES.items()}
+"""The values that this process was given of the variables that ask for rewrites."""
 
 
 class Functions:
@@ -199,9 +197,9 @@ class Functions:
 
     def begin(self) -> None:
         # A function is rewritten when it is first run, in the process that calls it.
-        for variable, inherited in _REWRITE_VARIABLES.items():
-            asked_for = variable.removeprefix("TENSORWIRE_").lower() in self._program.rewrites
-            os.environ[variable] = "1" if asked_for else inherited
+        for name, inherited in _INHERITED.items():
+            asked_for = name in self._program.rewrites
+            os.environ[REWRITES[name].variable] = "1" if asked_for else inherited
 
     def _function(self, wanted: int, stuck: bool) -> Any:
         if (wanted, stuck) not in self._functions:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorwire.plugin.rewrites import REWRITES
+
 JOBS = {"ps": 1, "worker": 2, "chief": 1}
 """The chief is the client; everybody else only serves."""
 SERVERS = ("ps:0", "worker:0", "worker:1")
@@ -43,8 +45,6 @@ ERRORS = (
     "closed queue",
     "unset",
 )
-
-REWRITES = ("tensor_fuse", "unique_pull", "summed_push", "bundles", "exact_rewrites")
 
 _STATELESS = {
     "source": 0, "mix": 6, "move": 6, "fan": 1, "split": 2, "branch": 3, "dead": 1, "cond": 1,
@@ -200,7 +200,7 @@ def _rewrites(draw: random.Random, mode: str) -> tuple[str, ...]:
         return ()
     if draw.random() < 0.4:
         return ("exact_rewrites",)
-    return tuple(draw.sample(REWRITES[:-1], k=draw.choice((1, 1, 2, 3))))
+    return tuple(draw.sample(tuple(REWRITES)[:-1], k=draw.choice((1, 1, 2, 3))))
 
 
 def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> tuple[Node, ...]:

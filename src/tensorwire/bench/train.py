@@ -26,6 +26,7 @@ from tensorwire.measure.comparison import times
 from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PROTOCOLS,
+    TENSOR_FUSE,
     Contender,
     Setting,
     contenders,
@@ -88,7 +89,7 @@ class TrainResult(Result):
     def name(self) -> str:
         """The contender's name."""
         return rewritten_name(
-            self.protocol, self.rewrites or (("tensor_fuse",) if self.tensor_fuse else ())
+            self.protocol, self.rewrites or ((TENSOR_FUSE,) if self.tensor_fuse else ())
         )
 
     @property

@@ -126,8 +126,7 @@ class TrainWorker(TrainTask):
             received += calls
             task = device.device.partition("/device:")[0]
             operations[task] += len(device.node_stats) - calls
-        remote = {device.device.partition("/device:")[0] for device in devices}
-        remote.discard(f"/job:worker/replica:0/task:{self._index}")
+        remote = operations.keys() - {f"/job:worker/replica:0/task:{self._index}"}
         of_ps = [count for task, count in operations.items() if task.startswith("/job:ps")]
         return {"calls": received + 2 * len(remote), "ps_operations": max(of_ps, default=0)}
 

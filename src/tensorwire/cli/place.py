@@ -108,11 +108,7 @@ def place(
         assert script is not None
         model = _of_script(script, arguments, ps, deadline_s)
     variables = plan.whole(model.variables, keep_whole)
-    traffic = (
-        Traffic.read(traffic_paths, model.crossings)
-        if traffic_paths
-        else Traffic.predicted(model.crossings, batch)
-    )
+    traffic = Traffic.known(traffic_paths, model.crossings, batch)
     chosen = strategies or tuple(STRATEGIES)
     plans = [STRATEGIES[name](variables, ps, traffic) for name in chosen]
     section = placement.section(plans)

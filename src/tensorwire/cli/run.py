@@ -197,9 +197,4 @@ def _placement(
         return None
     variables = whole(model.variables, keep_whole)
     click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
-    traffic = (
-        Traffic.read(traffic_paths, model.crossings)
-        if traffic_paths
-        else Traffic.predicted(model.crossings)
-    )
-    return default.encode(variables, traffic)
+    return default.encode(variables, Traffic.known(traffic_paths, model.crossings))

@@ -103,6 +103,17 @@ class Traffic:
         return Traffic(moved, is_prediction=True) if moved else None
 
     @staticmethod
+    def known(
+        paths: Sequence[Path], crossings: Sequence[Crossing], batch: int | None = None
+    ) -> Traffic | None:
+        """The traffic that files of an earlier run say; without files, the predicted one.
+
+        Raises:
+            UsageError: see `read`.
+        """
+        return Traffic.read(paths, crossings) if paths else Traffic.predicted(crossings, batch)
+
+    @staticmethod
     def of_metrics(metrics: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
         """The traffic that tasks have counted, by the variables for which it crossed.
 
