@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph_depths.h"
+#include "narrow_pass.h"
 #include "rewrite_pass.h"
 #include "rewrite_push.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
@@ -56,7 +57,9 @@ bool IsMember(const Node& node) {
       "StridedSlice",
       "Unique",
       "UnsortedSegmentSum",
+      kNarrowOp,
       kSumRowsOp,
+      kWidenOp,
   };
   if (kinds->count(node.type_string()) == 0) return false;
   const auto is_ref = [](tensorflow::DataType type) { return tensorflow::IsRefType(type); };

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -20,12 +21,7 @@ using tensorflow::Node;
 bool IsSwitchedOn(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
   const char* const variable = std::getenv(one.variable);
   if (variable != nullptr && *variable != '\0' && std::string_view(variable) != "0") return true;
-  if (options.session_options == nullptr) return false;
-  const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
-  for (const auto& optimizer : rewrite.custom_optimizers()) {
-    if (optimizer.name() == one.optimizer) return true;
-  }
-  return false;
+  return FindEntry(one, options) != nullptr;
 }
 
 // The device of the first node that `node` has a data edge to.
@@ -40,6 +36,16 @@ std::string FirstConsumersDevice(const Node& node) {
 
 bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
   return IsSwitchedOn(one, options) || IsSwitchedOn(kExactRewrites, options);
+}
+
+const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
+    const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+  if (options.session_options == nullptr) return nullptr;
+  const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
+  for (const auto& optimizer : rewrite.custom_optimizers()) {
+    if (optimizer.name() == one.optimizer) return &optimizer;
+  }
+  return nullptr;
 }
 
 bool CastsFloats(const GraphOptimizationPassOptions& options) {
@@ -60,6 +66,33 @@ const DeviceNameUtils::ParsedName& DeviceNames::Parse(const std::string& name) {
   auto [at, is_new] = parsed_.try_emplace(name);
   if (is_new) DeviceNameUtils::ParseFullName(name, &at->second);
   return at->second;
+}
+
+const Edge* Origin(const Edge* edge) {
+  while (edge->src()->IsIdentity() || edge->src()->IsEnter() || edge->src()->IsSwitch() ||
+         edge->src()->type_string() == "ReadVariableOp") {
+    const Edge* before = nullptr;
+    if (!edge->src()->input_edge(0, &before).ok()) break;
+    edge = before;
+  }
+  return edge;
+}
+
+bool IsLookup(const Node& node) {
+  return node.type_string() == "ResourceGather" || node.type_string() == "GatherV2" ||
+         node.type_string() == "Gather";
+}
+
+tensorflow::PartialTensorShape VariableShape(const Node& variable) {
+  if (variable.IsArg()) {  // of a function: its caller has added the shape of a variable
+    std::vector<tensorflow::PartialTensorShape> shapes;
+    if (!GetNodeAttr(variable.attrs(), "_handle_shapes", &shapes).ok() || shapes.empty()) return {};
+    return shapes.front();
+  }
+  tensorflow::PartialTensorShape shape;
+  if (!variable.IsVariable() && variable.type_string() != "VarHandleOp") return {};
+  return GetNodeAttr(variable.attrs(), "shape", &shape).ok() ? shape
+                                                             : tensorflow::PartialTensorShape();
 }
 
 absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,

@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
+#include "tensorflow/core/protobuf/rewriter_config.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
@@ -31,6 +33,10 @@ constexpr RewriteSwitch kExactRewrites{"tensorwire_exact_rewrites", "TENSORWIRE_
 // Whether `one`, or kExactRewrites, is switched on.
 bool IsAskedFor(const RewriteSwitch& one, const tensorflow::GraphOptimizationPassOptions& options);
 
+// The entry of a session's RewriterConfig that asks for `one`, or null.
+const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
+    const RewriteSwitch& one, const tensorflow::GraphOptimizationPassOptions& options);
+
 // Whether TensorFlow casts floats to bfloat16 wherever they cross from task to task.
 bool CastsFloats(const tensorflow::GraphOptimizationPassOptions& options);
 
@@ -53,6 +59,15 @@ class DeviceNames {
   const tensorflow::DeviceNameUtils::ParsedName& Parse(const std::string& name);
   std::unordered_map<std::string, tensorflow::DeviceNameUtils::ParsedName> parsed_;
 };
+
+// The edge by which a variable or a value comes to where it is passed on to `edge`.
+const tensorflow::Edge* Origin(const tensorflow::Edge* edge);
+
+// Whether `node` takes rows of a table, its first input.
+bool IsLookup(const tensorflow::Node& node);
+
+// The shape that the graph gives a variable, or of unknown rank.
+tensorflow::PartialTensorShape VariableShape(const tensorflow::Node& variable);
 
 // Adds a node on a device.
 absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,

@@ -26,17 +26,6 @@ constexpr int kTableInput = 0;
 constexpr int kIdsInput = 1;
 constexpr int kAxisInput = 2;
 
-// The edge by which a variable or a value comes to where it is passed on to `edge`.
-const Edge* Origin(const Edge* edge) {
-  while (edge->src()->IsIdentity() || edge->src()->IsEnter() || edge->src()->IsSwitch() ||
-         edge->src()->type_string() == "ReadVariableOp") {
-    const Edge* before = nullptr;
-    if (!edge->src()->input_edge(0, &before).ok()) break;
-    edge = before;
-  }
-  return edge;
-}
-
 bool AreUnique(const Edge& ids) {
   const Edge* from = &ids;
   while (const Edge* before = BeforeReshape(*from)) from = before;
@@ -57,14 +46,7 @@ int64_t TableRows(const Edge* edge) {
     if (!GetNodeAttr(source.attrs(), "value", &value).ok()) return -1;
     return FirstDimension(tensorflow::PartialTensorShape(value->tensor_shape()));
   }
-  if (source.IsArg()) {  // what a function was given: its caller has added the shape of a variable
-    std::vector<tensorflow::PartialTensorShape> shapes;
-    if (!GetNodeAttr(source.attrs(), "_handle_shapes", &shapes).ok() || shapes.empty()) return -1;
-    return FirstDimension(shapes.front());
-  }
-  tensorflow::PartialTensorShape shape;
-  if (!source.IsVariable() && source.type_string() != "VarHandleOp") return -1;
-  return GetNodeAttr(source.attrs(), "shape", &shape).ok() ? FirstDimension(shape) : -1;
+  return FirstDimension(VariableShape(source));
 }
 
 bool IsZero(const Node& node) {
@@ -76,11 +58,6 @@ bool IsZero(const Node& node) {
   }
   if (value.dtype() == tensorflow::DT_INT32) return value.flat<int32_t>()(0) == 0;
   return value.dtype() == tensorflow::DT_INT64 && value.flat<int64_t>()(0) == 0;
-}
-
-bool IsLookup(const Node& node) {
-  return node.type_string() == "ResourceGather" || node.type_string() == "GatherV2" ||
-         node.type_string() == "Gather";
 }
 
 // Whether `lookup` takes whole rows of the table's first dimension.

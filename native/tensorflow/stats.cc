@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "counters.h"
+#include "narrow_pass.h"
 #include "pool_allocator.h"
 #include "rewrite_pass.h"
 #include "session_graphs.h"
@@ -172,6 +173,20 @@ Items Rewrites() {
   return rewrites;
 }
 
+// What crosses in 16 bits, and what is excluded from that.
+Items WireDtypes() {
+  Items tensors;
+  for (const NarrowedTensors::Entry& entry : NarrowedTensors::Get().entries()) {
+    Items one;
+    one.Add("tensor", entry.tensor);
+    one.Add("variable", entry.variables);
+    one.Add("way", entry.way);
+    one.Add("dtype", entry.dtype);
+    tensors.Append(one);
+  }
+  return tensors;
+}
+
 std::string Planes::ToJson() const {
   std::lock_guard lock(mutex_);
   TensorTotals all_tensors;
@@ -249,6 +264,7 @@ std::string Planes::ToJson() const {
   all.AddList("tensors", tensors);
   all.AddList("variables", Variables());
   all.AddList("rewrites", Rewrites());
+  all.AddList("wire_dtypes", WireDtypes());
   return all.Object();
 }
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tensorwire.errors import UsageError
-from tensorwire.measure.contenders import PAIRS, REWRITES, Setting, contenders, parse_rewrites
+from tensorwire.measure.contenders import (
+    PAIRS,
+    REWRITES,
+    Setting,
+    config_arguments,
+    contenders,
+    parse_rewrites,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,11 @@ from tensorwire.measure.contenders import PAIRS, REWRITES, Setting, contenders, 
             ("unique_pull", "exact_rewrites"),
             ["grpc", "grpc++", "grpc++ unique pull", "grpc++ exact"],
         ),
+        (
+            ("grpc", "grpc++"),
+            ("tensor_fuse+bfloat16", "exact_rewrites+float16"),
+            ["grpc", "grpc++", "grpc++ fused bfloat16", "grpc++ exact float16"],
+        ),
     ],
 )
 def test_each_rewrite_adds_the_last_protocol_once_more_and_leaves_the_others_stock(
@@ -33,7 +45,7 @@ def test_each_rewrite_adds_the_last_protocol_once_more_and_leaves_the_others_sto
     assert {contender.setting.transport for contender in chosen} == {"tcp"}
 
 
-@pytest.mark.parametrize("rewrite", REWRITES)
+@pytest.mark.parametrize("rewrite", [*REWRITES, "bfloat16", "exact_rewrites+bfloat16"])
 def test_any_two_contenders_of_one_call_are_compared_once(rewrite: str) -> None:
     for protocols in (("grpc", "grpc++"), ("grpc++", "grpc"), ("grpc",), ("grpc++",)):
         names = {each.name for each in contenders(protocols, Setting(rewrites=(rewrite,)))}
@@ -46,7 +58,19 @@ def test_rewrites_are_parsed_and_unknown_ones_are_refused() -> None:
     assert parse_rewrites("tensor_fuse, unique_pull") == ("tensor_fuse", "unique_pull")
     assert parse_rewrites("all") == tuple(REWRITES)
     assert parse_rewrites("none") == parse_rewrites("") == ()
+    assert parse_rewrites("bfloat16, exact_rewrites + float16") == (
+        "bfloat16",
+        "exact_rewrites+float16",
+    )
     with pytest.raises(UsageError, match="unknown rewrite 'fuse'"):
         parse_rewrites("fuse")
     with pytest.raises(UsageError, match="twice"):
         parse_rewrites("bundles,bundles")
+
+
+def test_rewrites_are_arguments_of_a_config_proto() -> None:
+    assert config_arguments(("exact_rewrites", "bfloat16")) == {
+        "exact_rewrites": True,
+        "wire_dtype": "bfloat16",
+    }
+    assert config_arguments(()) == {}

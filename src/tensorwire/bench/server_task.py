@@ -10,6 +10,7 @@ from typing import Any
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
+from tensorwire.measure.contenders import config_arguments
 from tensorwire.measure.hosted_task import HostedTask, request, thread_count, used_cpu_s
 from tensorwire.measure.task_host import first_line
 
@@ -52,7 +53,7 @@ class ServerTask(PluginTask):
         protocol: str,
         rewrites: Sequence[str] = (),
     ) -> None:
-        """Starts the server. `rewrites`, of measure.contenders.REWRITES, are its sessions'.
+        """Starts the server. `rewrites`, of measure.contenders, are its sessions'.
 
         Raises:
             TensorwireError: its port is taken, or TensorFlow cannot start it.
@@ -93,7 +94,7 @@ class ServerTask(PluginTask):
     def _session_config(self, device_filters: Sequence[str] = ()) -> Any:
         """A ConfigProto with the rewrites of this task."""
         if self._rewrites:
-            asked_for = dict.fromkeys(self._rewrites, True)
+            asked_for = config_arguments(self._rewrites)
             return self._plugin.ConfigProto(**asked_for, device_filters=device_filters)
         return self._tf.compat.v1.ConfigProto(device_filters=device_filters)
 

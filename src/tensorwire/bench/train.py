@@ -81,7 +81,7 @@ class TrainResult(Result):
     batch_size: int | None = None
     """These three are None in records of the first days."""
     rewrites: tuple[str, ...] = ()
-    """Of measure.contenders.REWRITES; older records have `tensor_fuse` alone."""
+    """Of measure.contenders; older records have `tensor_fuse` alone."""
     ps_operations_per_step: float | None = None
     """Operations that the busiest ps executes for a step of one worker."""
 
@@ -113,6 +113,8 @@ class TrainPlan:
     batch_size: int = 256
     rounds: int = 8
     setting: Setting = DEFAULT_SETTING
+    seed: int = 2013
+    """Of the variables' first values and of the order in which workers draw their batches."""
 
     def __post_init__(self) -> None:
         for name in ("ps", "workers", "batch_size", "rounds"):
@@ -284,6 +286,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
             **self._common_setup("worker", index),
             "model": self._plan.model,
             "batch_size": self._plan.batch_size,
+            "seed": self._plan.seed,
             "train_file": str(files.train[index]) if here else "",
             "held_out_file": str(files.held_out),
             # Each ps writes its share where it is, and the chief has to find all of them.

@@ -46,6 +46,7 @@ class TrainWorker(TrainTask):
         rewrites: Sequence[str],
         model: str,
         batch_size: int,
+        seed: int,
         train_file: str,
         held_out_file: str,
         checkpoint_directory: str,
@@ -64,7 +65,7 @@ class TrainWorker(TrainTask):
         self._columns = MODELS[model].columns
         self._enter_graph()
         # Workers draw their batches in different orders, the same ones on every protocol.
-        v1.set_random_seed(2013 + index)
+        v1.set_random_seed(seed + index)
         setter = v1.train.replica_device_setter(
             worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
         )

@@ -19,6 +19,7 @@ from tensorwire.measure.contenders import (
     REWRITES,
     TENSOR_FUSE,
     TRANSPORTS,
+    WIRE_DTYPES,
     Setting,
     parse_protocols,
     parse_rewrites,
@@ -159,7 +160,8 @@ def comparison_options(
             metavar="LIST",
             callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
             help="Measure the last protocol once more with each of these rewrites of its graphs: "
-            f"{', '.join(REWRITES)}; or all or none.",
+            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; several with + between them; or all that are "
+            "exact, or none.",
         )
     ]
     options = [

@@ -13,6 +13,7 @@ from tensorwire.cli.tensorflow import quiet_tensorflow
 from tensorwire.errors import UsageError
 from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
+from tensorwire.plugin.rewrites import WIRE_DTYPES
 from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
 
@@ -98,6 +99,11 @@ def _show_inventory() -> None:
     help="As --tensor-fuse, and send ids that repeat, their rows and their gradients once.",
 )
 @click.option(
+    "--wire-dtype",
+    type=click.Choice(WIRE_DTYPES),
+    help="Send the floats of training steps between tasks in 16 bits. Results change.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
@@ -139,6 +145,7 @@ def run(
     protocol: str | None,
     tensor_fuse: bool,
     exact_rewrites: bool,
+    wire_dtype: str | None,
     metrics_port: int | None,
     metrics_host: str | None,
     placement: str | None,
@@ -166,6 +173,7 @@ def run(
         debug=bool(ctx.obj and ctx.obj["debug"]),
         placement=_placement(placement, [*target, *arguments], traffic_paths, keep_whole),
         exact_rewrites=exact_rewrites,
+        wire_dtype=wire_dtype,
     )
     if metrics_port is not None:
         environment[endpoint.PORT_VARIABLE] = str(metrics_port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorwire.errors import UsageError
 
@@ -23,26 +24,43 @@ REWRITES = {
     "bundles": "bundles",
     EXACT_REWRITES: "exact",
 }
-"""The arguments of tensorwire.tf.ConfigProto that rewrite graphs, and the names of their sides."""
+"""The exact rewrites of graphs, and the names of their sides."""
+WIRE_DTYPES = ("bfloat16", "float16")
+"""Floats cross in 16 bits; results change."""
 
 
 def parse_rewrites(text: str) -> tuple[str, ...]:
-    """The rewrites of "tensor_fuse,unique_pull", in that order; all of "all", none of "none".
+    """The sides of "tensor_fuse,exact_rewrites+bfloat16", each with one or several rewrites.
+
+    All exact ones of "all", each on a side of its own; none of "none".
 
     Raises:
-        UsageError: one is unknown or named twice.
+        UsageError: one is unknown, or a side is named twice.
     """
     if text.strip() in ("all", "none"):
         return tuple(REWRITES) if text.strip() == "all" else ()
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in names:
-        if name not in REWRITES:
+    sides = tuple(
+        "+".join(name.strip() for name in side.split("+"))
+        for side in text.split(",")
+        if side.strip()
+    )
+    for name in (name for side in sides for name in side.split("+")):
+        if name not in (*REWRITES, *WIRE_DTYPES):
             raise UsageError(
-                f"unknown rewrite {name!r}: --rewrites takes {', '.join(REWRITES)}, all or none"
+                f"unknown rewrite {name!r}: --rewrites takes "
+                f"{', '.join([*REWRITES, *WIRE_DTYPES])}, several with + between them, all or none"
             )
-    if len(set(names)) != len(names):
-        raise UsageError(f"--rewrites {text} names a rewrite twice")
-    return names
+    if len(set(sides)) != len(sides):
+        raise UsageError(f"--rewrites {text} names a side twice")
+    return sides
+
+
+def config_arguments(rewrites: Sequence[str]) -> dict[str, Any]:
+    """The arguments of tensorwire.tf.ConfigProto for the rewrites of one side."""
+    return {
+        "wire_dtype" if each in WIRE_DTYPES else each: each if each in WIRE_DTYPES else True
+        for each in rewrites
+    }
 
 
 def parse_protocols(text: str) -> tuple[str, ...]:
@@ -67,8 +85,9 @@ class Setting:
     """The settings of a protocol's tasks.
 
     `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT, `checksum` as
-    TENSORWIRE_CHECKSUM. `rewrites`, of REWRITES, are those of its graphs; in the setting of a whole
-    comparison, those with each of which the last protocol takes part once more.
+    TENSORWIRE_CHECKSUM. `rewrites`, of REWRITES and WIRE_DTYPES, are those of its graphs; in the
+    setting of a whole comparison, the sides as which the last protocol takes part once more
+    (parse_rewrites).
     """
 
     rewrites: tuple[str, ...] = ()
@@ -103,7 +122,7 @@ class Contender:
 
 def rewritten_name(protocol: str, rewrites: Sequence[str]) -> str:
     """The name of a side of a comparison: "grpc", "grpc++ unique pull"."""
-    return " ".join([protocol, *(REWRITES[each] for each in rewrites)])
+    return " ".join([protocol, *(REWRITES.get(each, each) for each in rewrites)])
 
 
 def side_name(protocol: str, tensor_fuse: bool) -> str:
@@ -114,12 +133,12 @@ def side_name(protocol: str, tensor_fuse: bool) -> str:
 def contenders(protocols: Sequence[str], setting: Setting) -> tuple[Contender, ...]:
     """Each protocol without rewrites, as in a stock TensorFlow.
 
-    With each rewrite of `setting`, the last protocol takes part once more.
+    As each side of the rewrites of `setting`, the last protocol takes part once more.
     """
     return (
         *(Contender(each, dataclasses.replace(setting, rewrites=())) for each in protocols),
         *(
-            Contender(protocols[-1], dataclasses.replace(setting, rewrites=(each,)))
+            Contender(protocols[-1], dataclasses.replace(setting, rewrites=tuple(each.split("+"))))
             for each in setting.rewrites
         ),
     )
@@ -129,7 +148,7 @@ PAIRS = (
     ("grpc++", "grpc"),
     *(
         pair
-        for name in REWRITES.values()
+        for name in (*REWRITES.values(), *WIRE_DTYPES, *(f"exact {each}" for each in WIRE_DTYPES))
         for pair in (
             (f"grpc++ {name}", "grpc"),
             (f"grpc++ {name}", "grpc++"),
@@ -139,6 +158,7 @@ PAIRS = (
     ),
     ("grpc++ exact", "grpc++ fused"),
     ("grpc exact", "grpc fused"),
+    *((f"grpc++ exact {each}", "grpc++ exact") for each in WIRE_DTYPES),
 )
 """Contenders' names, the one that should be faster first, in the order in which they are shown."""
 

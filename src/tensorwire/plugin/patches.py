@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorwire.plugin.rewrites import REWRITES, TENSOR_FUSE
+from tensorwire.plugin.rewrites import REWRITES, TENSOR_FUSE, ask_for_wire_dtype
 
 
 def after_import(name: str, callback: Callable[[], None]) -> None:
@@ -148,9 +148,13 @@ def let_config_protos_name_rewrites() -> None:
     @functools.wraps(initialise)
     def with_rewrites(self: Any, *args: Any, **kwargs: Any) -> None:
         asked_for = [name for name in REWRITES if kwargs.pop(name, False)]
+        wire_dtype = kwargs.pop("wire_dtype", None)
+        exclude = kwargs.pop("wire_dtype_exclude", ())
         initialise(self, *args, **kwargs)
         for name in asked_for:
             REWRITES[name].ask_for_it(self)
+        if wire_dtype is not None:
+            ask_for_wire_dtype(self, wire_dtype, exclude)
 
     config_pb2.ConfigProto.__init__ = with_rewrites
 

@@ -1,13 +1,16 @@
 """The settings by which a session and a process ask for rewrites of graphs; the plug-in reads both.
 
-(native/tensorflow/graph_rewrite.h, fuse_pass.h, rewrite_pass.h, bundle_pass.h)
+(native/tensorflow/graph_rewrite.h, fuse_pass.h, rewrite_pass.h, bundle_pass.h, narrow_pass.h)
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tensorwire.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,11 @@ class Rewrite:
     variable: str
     """Set to 1: in every session and function of the process."""
 
-    def ask_for_it(self, config: Any) -> None:
+    def ask_for_it(self, config: Any, **parameters: str) -> None:
         """Sessions with this ConfigProto rewrite; a TensorFlow that does not know it goes on."""
-        config.graph_options.rewrite_options.custom_optimizers.add(name=self.optimizer)
+        entry = config.graph_options.rewrite_options.custom_optimizers.add(name=self.optimizer)
+        for name, value in parameters.items():
+            entry.parameter_map[name].s = value.encode()
 
     def is_asked_for(self, config: Any) -> bool:
         """Whether sessions with this ConfigProto, or None, rewrite in this process."""
@@ -43,6 +48,31 @@ BUNDLES = Rewrite("tensorwire_bundles", "TENSORWIRE_BUNDLES")
 EXACT_REWRITES = Rewrite("tensorwire_exact_rewrites", "TENSORWIRE_EXACT_REWRITES")
 """All that leave every result as it is, bit by bit."""
 
+WIRE_DTYPE = Rewrite("tensorwire_wire_dtype", "TENSORWIRE_WIRE_DTYPE")
+"""Floats that a step pulls and pushes cross in 16 bits; its variable has one of WIRE_DTYPES."""
+WIRE_DTYPES = ("bfloat16", "float16")
+WIRE_DTYPE_EXCLUDE_VARIABLE = "TENSORWIRE_WIRE_DTYPE_EXCLUDE"
+
+
+def ask_for_wire_dtype(config: Any, dtype: Any, exclude: str | Sequence[str] = ()) -> None:
+    """Sessions with this ConfigProto send floats of training steps in 16 bits.
+
+    Args:
+        dtype: one of WIRE_DTYPES, or the tf.DType of that name.
+        exclude: patterns of names of variables, as in a shell: ``"dense/*"``.
+
+    Raises:
+        UsageError: it is another dtype, or a pattern has a comma.
+    """
+    name = getattr(dtype, "name", dtype)
+    if name not in WIRE_DTYPES:
+        raise UsageError(f"wire_dtype takes {' or '.join(WIRE_DTYPES)}, and not {name!r}")
+    patterns = [exclude] if isinstance(exclude, str) else list(exclude)
+    if any("," in pattern for pattern in patterns):
+        raise UsageError("wire_dtype_exclude takes a list of patterns; none may have a comma")
+    WIRE_DTYPE.ask_for_it(config, dtype=name, exclude=",".join(patterns))
+
+
 REWRITES = {
     "tensor_fuse": TENSOR_FUSE,
     "unique_pull": UNIQUE_PULL,
@@ -50,4 +80,4 @@ REWRITES = {
     "bundles": BUNDLES,
     "exact_rewrites": EXACT_REWRITES,
 }
-"""The arguments of a ConfigProto that ask for them."""
+"""The arguments of a ConfigProto that ask for them by True."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plugin.patches import after_import
-from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE
+from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE, WIRE_DTYPE
 
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
 DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"
@@ -34,12 +34,14 @@ def environment(
     inherited: Mapping[str, str] | None = None,
     placement: str | None = None,
     exact_rewrites: bool = False,
+    wire_dtype: str | None = None,
 ) -> dict[str, str]:
     """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
 
     With a `protocol`, they use it whatever the script says; with `tensor_fuse`, all their sessions
-    and functions fuse, with `exact_rewrites` they are rewritten in all exact ways; with `placement`
-    (of `placement.default`), their variables are put by it.
+    and functions fuse, with `exact_rewrites` they are rewritten in all exact ways; with
+    `wire_dtype`, their steps send floats in 16 bits; with `placement` (of `placement.default`),
+    their variables are put by it.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
@@ -49,6 +51,8 @@ def environment(
         env[TENSOR_FUSE.variable] = "1"
     if exact_rewrites:
         env[EXACT_REWRITES.variable] = "1"
+    if wire_dtype:
+        env[WIRE_DTYPE.variable] = wire_dtype
     env[DEBUG_VARIABLE] = "1" if debug else ""
     if placement:
         env[PLACEMENT_VARIABLE] = placement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorwire.errors import UsageError
@@ -17,6 +17,8 @@ def ConfigProto(
     summed_push: bool = False,
     bundles: bool = False,
     exact_rewrites: bool = False,
+    wire_dtype: Any = None,
+    wire_dtype_exclude: str | Sequence[str] = (),
     cluster: Any = None,
     job_name: str = "worker",
     task_index: int = 0,
@@ -34,12 +36,20 @@ def ConfigProto(
     the lookups in all tables of a ps. Results of these are the same, bit by bit. ``exact_rewrites``
     asks for all of them and for ``tensor_fuse``.
 
+    With ``wire_dtype="bfloat16"`` or ``"float16"``, a step that trains sends float32 in 16 bits
+    between tasks: rows and variables that it pulls, rounded to the nearest, and gradients that it
+    pushes, rounded up or down by chance so that their mean is right. Results change. What is saved,
+    restored, assigned, fetched or counted never does, nor do variables whose name matches a pattern
+    of ``wire_dtype_exclude``, as a shell has them (``"dense/*"``).
+    ``tensorwire.tf.stats()["wire_dtypes"]`` lists each tensor.
+
     With ``cluster`` (a ``tf.train.ClusterSpec`` or what makes one), `device_filters` are set for
     the session of this task: it sees the ps and itself, so that another worker that is lost, or has
     finished, does not stall it.
 
     Raises:
-        UsageError: the cluster has no such task, or `device_filters` are given, too.
+        UsageError: the cluster has no such task; `device_filters` are given, too; `wire_dtype` has
+            another value.
     """
     import tensorflow as tf
 
@@ -55,6 +65,8 @@ def ConfigProto(
         summed_push=summed_push,
         bundles=bundles,
         exact_rewrites=exact_rewrites,
+        wire_dtype=wire_dtype,
+        wire_dtype_exclude=wire_dtype_exclude,
         **kwargs,
     )
 

@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tensorwire.lab.ports import PortLease
+
 from .support import PROTOCOLS, TensorFlowCluster, tf1
 
 JOBS = {"ps": 1, "worker": 2}
@@ -74,6 +76,14 @@ def fusing_cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowC
     fixture = "grpc_plugin_cluster" if protocol == "grpc" else "wire_cluster"
     shared: TensorFlowCluster = request.getfixturevalue(fixture)
     return shared
+
+
+@pytest.fixture
+def client_address() -> Iterator[str]:
+    """An address whose port and data port are both free."""
+    lease = PortLease()
+    yield f"127.0.0.1:{lease.take()}"
+    lease.release()
 
 
 @pytest.fixture(params=["v1", "v2"])

@@ -21,8 +21,8 @@ def main() -> None:
     )
     draw = np.random.default_rng(8)
     with tf.device("/job:ps/task:0"):
-        table = tf.Variable(draw.standard_normal([30, 4]).astype(np.float32))
-        slots = tf.Variable(tf.fill([30, 4], 0.1))
+        table = tf.Variable(draw.standard_normal([300, 4]).astype(np.float32))
+        slots = tf.Variable(tf.fill([300, 4], 0.1))
 
     @tf.function
     def step(ids: tf.Tensor) -> tf.Tensor:

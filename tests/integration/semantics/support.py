@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,14 @@ def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) 
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
     return config
+
+
+def results_of(command: Sequence[str], timeout_s: float = 200) -> Any:
+    """What a script prints behind "RESULTS", as JSON."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
+    return json.loads(line.removeprefix("RESULTS "))
 
 
 def outcome(act: Callable[[], Any]) -> tuple[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorwire.lab.ports import PortLease
 from tensorwire.tf import ConfigProto
 
 from .fusing import STEP_TIMEOUT_MS, total
-from .support import TensorFlowCluster, outcome, session_config, tf1
+from .support import TensorFlowCluster, outcome, results_of, session_config, tf1
 
 pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
 
@@ -480,14 +478,6 @@ def test_random_training(fusing_cluster: TensorFlowCluster, seed: int) -> None:
     expect_the_same(fusing_cluster, random_training(seed), {"unique_pull": 1})
 
 
-@pytest.fixture
-def client_address() -> Iterator[str]:
-    """Of a port whose data port is free too."""
-    lease = PortLease()
-    yield f"127.0.0.1:{lease.take()}"
-    lease.release()
-
-
 def test_functions_are_rewritten_too(
     fusing_cluster: TensorFlowCluster, client_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,16 +490,7 @@ def test_functions_are_rewritten_too(
     for asked_for in ("0", "1"):
         monkeypatch.setenv("TENSORWIRE_EXACT_REWRITES", asked_for)
         before = total(fusing_cluster, "looked_up_ids")
-        done = subprocess.run(
-            [sys.executable, str(script), json.dumps(arguments)],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
-        found[asked_for] = json.loads(line.removeprefix("RESULTS "))
+        found[asked_for] = results_of([sys.executable, str(script), json.dumps(arguments)])
         looked_up_ids = total(fusing_cluster, "looked_up_ids") - before
         assert (looked_up_ids > 0) == (asked_for == "1")
     assert found["1"]["values"] == found["0"]["values"]

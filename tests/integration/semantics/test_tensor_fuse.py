@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorwire.lab.ports import PortLease
-
 from .fusing import fusing_session, total, with_and_without
-from .support import TensorFlowCluster, tf1
+from .support import TensorFlowCluster, results_of, tf1
 
 pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
 
@@ -283,14 +279,6 @@ def test_a_task_without_the_plug_in_tells_what_it_needs(plugin: None) -> None:
                 session.run(results)
 
 
-@pytest.fixture
-def client_address() -> Iterator[str]:
-    """An address whose port and data port are both free."""
-    lease = PortLease()
-    yield f"127.0.0.1:{lease.take()}"
-    lease.release()
-
-
 @pytest.mark.every_version
 def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster, client_address: str) -> None:
     arguments = {
@@ -300,16 +288,8 @@ def test_functions_fuse_under_run(fusing_cluster: TensorFlowCluster, client_addr
     script = Path(__file__).with_name("function_script.py")
     command = [sys.executable, "-m", "tensorwire.cli.main", "run"]
     before = total(fusing_cluster, "fused_tensors")
-    done = subprocess.run(
-        [*command, "--tensor-fuse", str(script), json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
+    found = results_of([*command, "--tensor-fuse", str(script), json.dumps(arguments)])
     expected = [[45.0 * (s if s > 2 else 1), 10.0 * (s if s > 2 else 1)] for s in range(5)]
-    assert json.loads(line.removeprefix("RESULTS ")) == expected
+    assert found == expected
     # At least ten to the worker, in five calls and three steps.
     assert total(fusing_cluster, "fused_tensors") - before >= 150

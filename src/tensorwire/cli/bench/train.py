@@ -74,7 +74,7 @@ def demo(
     epilog="""\b
 Examples:
   tensorwire bench train --model flights
-  tensorwire bench train --model ctr --rewrites tensor_fuse,exact_rewrites
+  tensorwire bench train --model ctr --rewrites exact_rewrites,exact_rewrites+bfloat16
   tensorwire bench train --model ctr --tensor-fuse --json train.json"""
 )
 @click.option(
@@ -85,6 +85,13 @@ Examples:
     help="flights: the demo's; ctr: 26 categorical and 200 further small columns, synthetic.",
 )
 @training_options
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=2013,
+    show_default=True,
+    help="Random seed of the variables' first values and of the batches.",
+)
 @comparison_options(default_rounds=8, rewrites=True)
 @between_hosts("bench train", several=True)
 def train(
@@ -94,6 +101,7 @@ def train(
     ps: int,
     workers: int,
     batch_size: int,
+    seed: int,
     comparison: Comparison,
 ) -> None:
     """Train Wide & Deep with ps and workers: steps and examples a second.
@@ -113,6 +121,7 @@ def train(
         workers=workers,
         steps=steps,
         batch_size=batch_size,
+        seed=seed,
         rounds=comparison.rounds,
         setting=comparison.setting,
     )
