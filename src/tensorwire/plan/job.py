@@ -91,6 +91,13 @@ class JobModel:
     """Share of the workers that are slower all the time..."""
     slow_factor: float = 1.0
     """...and how many times as long their own operations take."""
+    exact: JobModel | None = None
+    """The same job with all exact rewrites: fewer ids, rows and operations; None: not known."""
+
+    def having(self, **fields: Any) -> JobModel:
+        """The same with other fields, with and without rewrites."""
+        exact = None if self.exact is None else self.exact.having(**fields)
+        return dataclasses.replace(self, **fields, exact=exact)
 
     @property
     def ps_cpu_s(self) -> float:

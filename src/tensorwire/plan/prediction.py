@@ -13,7 +13,7 @@ from tensorwire.placement.plan import STRATEGIES, PlacementPlan
 from tensorwire.plan import loads
 from tensorwire.plan.bounds import most_steps_per_s
 from tensorwire.plan.cluster import Cluster, Shape
-from tensorwire.plan.costs import Calibration, Costs
+from tensorwire.plan.costs import EXACT, Calibration, Costs
 from tensorwire.plan.job import SYNC, JobModel
 from tensorwire.plan.loads import MOST_CLASSES, PsLoad, group_ps, is_small, traffic_of
 from tensorwire.plan.simulation import Simulated, Simulation, StepParts
@@ -250,14 +250,16 @@ class PredictionRequest:
         """Simulates it.
 
         Raises:
-            UsageError: the calibration lacks the side, or the job cannot be on that cluster.
+            UsageError: the calibration lacks the side, nobody measured the job with its rewrites,
+                or the job cannot be on that cluster.
         """
+        job = self._rewritten_job()
         return predict(
-            self.job,
+            job,
             self.shape.cluster(),
             self.side,
             self._costs(),
-            placed(self.job, self.placement, self.shape.ps),
+            placed(job, self.placement, self.shape.ps),
             steps=self.steps,
             seed=self.seed,
             on_step=on_step,
@@ -269,8 +271,24 @@ class PredictionRequest:
         Raises:
             UsageError: as `answer`.
         """
-        plan = placed(self.job, self.placement, self.shape.ps)
-        return bound(self.job, self.shape.cluster(), self._costs(), plan)
+        job = self._rewritten_job()
+        plan = placed(job, self.placement, self.shape.ps)
+        return bound(job, self.shape.cluster(), self._costs(), plan)
+
+    @property
+    def knows_exact(self) -> bool:
+        """Whether it can be answered for the job with all exact rewrites."""
+        return self.job.exact is not None and EXACT in self.calibration.costs
+
+    def _rewritten_job(self) -> JobModel:
+        if self.side != EXACT:
+            return self.job
+        if self.job.exact is None:
+            raise UsageError(
+                f"what the exact rewrites save for {self.job.name} is not known: it is measured "
+                "by `tensorwire plan calibrate`, for ctr and flights"
+            )
+        return self.job.exact
 
     def _costs(self) -> Costs:
         costs = self.calibration.costs.get(self.side)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plan.cluster import COLOCATED, ISOLATED, Shape, link_text
+from tensorwire.plan.costs import EXACT, FUSED
 from tensorwire.plan.loads import loads
 from tensorwire.plan.prediction import BY_TRAFFIC, Prediction, PredictionRequest, placed
 
@@ -294,11 +295,12 @@ def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionR
     for placement, text in _PLACEMENTS.items():
         if placement != question.placement:
             yield text + now, question.having(placement=placement)
-    protocol = question.side.removesuffix(" fused")
-    if protocol == "grpc" and (side := question.side.replace("grpc", "grpc++")) in known:
-        yield "use grpc++", question.having(side=side)
-    if (fused := f"{protocol} fused") != question.side and fused in known:
-        yield "send tensors together (tensor_fuse)", question.having(side=fused)
+    if question.side == "grpc" and "grpc++" in known:
+        yield "use grpc++", question.having(side="grpc++")
+    if question.side == "grpc++" and FUSED in known:
+        yield "send tensors together (tensor_fuse)", question.having(side=FUSED)
+    if question.side in ("grpc++", FUSED) and question.knows_exact:
+        yield "rewrite graphs (exact_rewrites)", question.having(side=EXACT)
     more = 2 * shape.ps
     if shape.layout == COLOCATED:
         yield (

@@ -19,29 +19,36 @@ Examples:
   tensorwire plan calibrate
   sudo tensorwire plan calibrate --json this-machine.json   # with links, which take root"""
 )
-@click.option("--protocols", default="grpc,grpc++", show_default=True, help="Protocols to measure.")
+@click.option(
+    "--protocols",
+    default="grpc,grpc++",
+    show_default=True,
+    help="Protocols to measure; grpc++ also with fused tensors, and with all exact rewrites.",
+)
 @click.option(
     "--seconds",
     type=Number(min=0.1, max=60),
     default=1.0,
     show_default=True,
-    help="Seconds to observe each of about thirty small jobs.",
+    help="Seconds to observe each of about sixty small jobs.",
 )
 @json_option
 def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     """Measure what a step costs on this machine, and keep it.
 
-    Runs one worker and one ps, and two of each, for two to three minutes. Leave the machine idle
+    Runs one worker and one ps, and two of each, for five to six minutes. Leave the machine idle
     meanwhile.
     """
-    chosen = parse_protocols(protocols)
+    named = parse_protocols(protocols)
     check_installed()
     from tensorwire.plan import calibrate as calibration
     from tensorwire.plan import calibration_file
+    from tensorwire.plan.costs import CONTENDERS
     from tensorwire.report import plan as report
     from tensorwire.report import terminal
     from tensorwire.report.progress import ProgressDisplay
 
+    chosen = [each for each in CONTENDERS if each.protocol in named]
     with ProgressDisplay("starting", calibration.runs(chosen)) as progress:
         found, _ = calibration.calibrate(seconds, progress, chosen)
     path = calibration_file.keep(found)

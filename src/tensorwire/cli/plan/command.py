@@ -118,7 +118,8 @@ Examples:
     metavar="LIST",
     default="grpc,grpc++",
     show_default=True,
-    help='grpc, grpc++; "grpc fused" and "grpc++ fused" send tensors together.',
+    help='grpc, grpc++; "grpc++ fused" sends tensors together, "grpc++ exact" has all exact '
+    "rewrites (of ctr and flights).",
 )
 @click.option(
     "--placement",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class Asked:
             raise UsageError(
                 f"--batch is for --graph: {job.name} was measured with {job.batch_size}"
             )
-        return replace(job, **self.job_changes)
+        return job.having(**self.job_changes)
 
 
 def give(asked: Asked, json_path: Path | None, report_path: Path | None) -> None:
