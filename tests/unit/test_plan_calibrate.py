@@ -5,8 +5,12 @@ import itertools
 import json
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
+from tensorwire.bench.models import MODELS
+from tensorwire.bench.models.examples import Examples
+from tensorwire.bench.models.wide_deep import Column, Model
 from tensorwire.measure.record import Machine
 from tensorwire.plan import calibration_file, models
 from tensorwire.plan.calibrate import BOTH_WAYS, CASES, calibration_of
@@ -169,6 +173,27 @@ def test_ctr_moves_what_it_was_seen_to_move() -> None:
     moved = list(itertools.chain.from_iterable((v.asked, v.pulled, v.pushed) for v in variables))
     assert sum(each.bytes for each in moved) == pytest.approx(3.7e6, rel=0.02)
     assert sum(each.tensors for each in moved) == pytest.approx(726, rel=0.02)
+
+
+def test_with_exact_rewrites_each_id_and_its_row_cross_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = 4
+    ids = np.array([[1, 7], [1, 7], [2, 7], [2, 7], [3, 8], [4, 8], [5, 8], [6, 8], [9, 9]])
+    data = Examples(ids.astype(np.int32), np.zeros(len(ids), np.int32))
+    columns = [Column("a", 10), Column("b", 10, embedding_dim=2, is_wide=False)]
+    monkeypatch.setitem(MODELS, "small", Model("small", "Small", columns, lambda: (data, data)))
+
+    assert models.unique_ids("small", batch) == (3.0, 1.0)  # 2 and 4; 1 and 1
+    stock = models.job_of("small", batch, 0.0, 0.0, "")
+    exact = models.job_of("small", batch, 0.0, 0.0, "", is_exact=True)
+    moved = {v.variable.name: (v.asked.bytes, v.pulled.bytes) for v in stock.variables}
+    less = {v.variable.name: (v.asked.bytes, v.pulled.bytes) for v in exact.variables}
+    assert moved["deep/a"] == (4 * 8, 4 * 8 * 4)
+    assert less["deep/a"] == (3 * 8, 3 * 8 * 4)
+    assert less["deep/b"] == (8, 2 * 4)
+    assert less["wide/a"] == (0, 3 * 4)
+    assert moved["deep/layer0/kernel"] == less["deep/layer0/kernel"]
 
 
 def test_a_slow_link_shared_by_its_directions_is_seen_in_the_steps() -> None:

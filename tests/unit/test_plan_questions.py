@@ -184,6 +184,40 @@ class TestAdvice:
         assert not any("workers" in each.text for each in found)
 
 
+class TestExactRewrites:
+    def test_the_job_that_sends_less_is_predicted_and_advised(self) -> None:
+        less = dataclasses.replace(
+            JOB,
+            variables=tuple(
+                dataclasses.replace(v, pulled=v.pulled.times(0.2), pushed=v.pushed.times(0.2))
+                for v in JOB.variables
+            ),
+        )
+        job = dataclasses.replace(JOB, exact=less)
+        calibration = dataclasses.replace(
+            CALIBRATION, costs={"grpc++": WIRE, "grpc++ exact": WIRE}, jobs={"x": job.to_document()}
+        )
+        asked = dataclasses.replace(
+            question(link_bytes_per_s=1.25e7),
+            job=sources.of_calibrated(calibration, "x").having(straggler_sigma=0.1),
+            calibration=calibration,
+        )
+        assert asked.job.exact is not None
+        assert asked.job.exact.straggler_sigma == 0.1
+        stock = asked.answer()
+        exact = asked.having(side="grpc++ exact")
+        assert exact.answer().steps_per_s > 3 * stock.steps_per_s
+        assert exact.answer().steps_per_s <= exact.bound()
+        assert "rewrite graphs (exact_rewrites)" in {c.text for c in search.changes(asked, stock)}
+
+    def test_a_job_that_nobody_measured_with_them_is_refused(self) -> None:
+        calibration = dataclasses.replace(CALIBRATION, costs={"grpc++ exact": WIRE})
+        asked = dataclasses.replace(question(side="grpc++ exact"), calibration=calibration)
+        with pytest.raises(UsageError, match="what the exact rewrites save for one-big is not"):
+            asked.answer()
+        assert not asked.knows_exact
+
+
 class TestShape:
     @pytest.mark.parametrize(
         ("text", "rate"), [("10gbit", 1.25e9), ("500mbit", 6.25e7), ("none", None)]
