@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -38,7 +40,7 @@ constexpr const char* kWorker = "/job:worker/replica:0/task:0/device:CPU:0";
 // Sizes of a session's variables; the last does not come with its head.
 constexpr int64_t kSizes[] = {1, 3, 100'000};
 constexpr int kTables = 6;
-constexpr int64_t kRows = 12;
+constexpr int64_t kRows = 300;  // enough that a table crosses in 16 bits
 
 int ps_port = 0;
 int worker_port = 0;
@@ -78,17 +80,20 @@ void Serve() {
   }
 }
 
-// `rewrite`: the name of a custom optimizer, or null.
-std::unique_ptr<Session> Open(const Scope& root, const char* rewrite = nullptr) {
+// `rewrites`: names of custom optimizers. kWireDtype's is to bfloat16.
+std::unique_ptr<Session> Open(const Scope& root, const std::vector<const char*>& rewrites = {}) {
   DEMAND(root.status());
   tensorflow::GraphDef graph;
   DEMAND(root.ToGraphDef(&graph));
   tensorflow::SessionOptions options;
   options.target = "grpc://" + Address(worker_port);
   options.config.set_operation_timeout_in_ms(60'000);
-  if (rewrite != nullptr) {
-    auto* const rewriter = options.config.mutable_graph_options()->mutable_rewrite_options();
-    rewriter->add_custom_optimizers()->set_name(rewrite);
+  auto* const rewriter = options.config.mutable_graph_options()->mutable_rewrite_options();
+  for (const char* const rewrite : rewrites) {
+    auto* const entry = rewriter->add_custom_optimizers();
+    entry->set_name(rewrite);
+    if (std::string_view(rewrite) == kWireDtype.optimizer)
+      (*entry->mutable_parameter_map())["dtype"].set_s("bfloat16");
   }
   std::unique_ptr<Session> session(tensorflow::NewSession(options));
   CHECK(session != nullptr);
@@ -127,8 +132,8 @@ Scope TrainingGraph(const std::string& name) {
   return root;
 }
 
-void Train(const std::string& name, int steps, const char* rewrite) {
-  const auto session = Open(TrainingGraph(name), rewrite);
+void Train(const std::string& name, int steps, const std::vector<const char*>& rewrites = {}) {
+  const auto session = Open(TrainingGraph(name), rewrites);
   DEMAND(session->Run({}, {}, {"init"}, nullptr));
   std::vector<std::string> fetches;
   for (const int64_t size : kSizes) fetches.push_back("more_" + std::to_string(size) + ":0");
@@ -186,8 +191,9 @@ Scope TablesGraph(const std::string& name) {
 }
 
 // The rows of each step.
-std::vector<std::vector<float>> TrainTables(const std::string& name, const char* rewrite) {
-  const auto session = Open(TablesGraph(name), rewrite);
+std::vector<std::vector<float>> TrainTables(const std::string& name,
+                                            const std::vector<const char*>& rewrites = {}) {
+  const auto session = Open(TablesGraph(name), rewrites);
   DEMAND(session->Run({}, {}, {"init"}, nullptr));
   std::vector<std::vector<float>> found;
   for (int64_t step = 0; step < 20; ++step) {
@@ -222,19 +228,19 @@ TEST(steps_of_several_sessions_at_once_come_to_the_right_values) {
   std::vector<std::thread> threads;
   threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
-    const char* const rewrite = i % 2 != 0 ? kTensorFuse.optimizer : nullptr;
-    threads.emplace_back([=] { Train("train_" + std::to_string(i), 60, rewrite); });
+    const std::vector<const char*> rewrites(i % 2, kTensorFuse.optimizer);
+    threads.emplace_back([=] { Train("train_" + std::to_string(i), 60, rewrites); });
   }
   for (auto& thread : threads) thread.join();
 }
 
 TEST(tables_are_trained_by_all_exact_rewrites_as_without_them) {
-  const auto stock = TrainTables("stock", nullptr);
+  const auto stock = TrainTables("stock");
   std::vector<std::thread> threads;
   threads.reserve(3);
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([i, &stock] {
-      CHECK(TrainTables("exact_" + std::to_string(i), kExactRewrites.optimizer) == stock);
+      CHECK(TrainTables("exact_" + std::to_string(i), {kExactRewrites.optimizer}) == stock);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -244,8 +250,28 @@ TEST(tables_are_trained_by_all_exact_rewrites_as_without_them) {
   }
 }
 
+TEST(tables_are_trained_in_16_bits_almost_as_in_32) {
+  const auto stock = TrainTables("in_32_bits");
+  const std::vector<std::vector<const char*>> settings{
+      {kWireDtype.optimizer}, {kWireDtype.optimizer, kExactRewrites.optimizer}};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    threads.emplace_back([i, &settings, &stock] {
+      const auto found = TrainTables("in_16_bits_" + std::to_string(i), settings[i]);
+      CHECK(found != stock);
+      for (size_t step = 0; step < stock.size(); ++step) {
+        CHECK(found[step].size() == stock[step].size());
+        for (size_t j = 0; j < stock[step].size(); ++j) {
+          CHECK(std::abs(found[step][j] - stock[step][j]) < 0.02f);
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
 TEST(a_session_that_comes_after_another_begins_anew) {
-  for (int i = 0; i < 4; ++i) Train("again", 5, nullptr);
+  for (int i = 0; i < 4; ++i) Train("again", 5);
 }
 
 TEST(a_step_that_is_late_ends_and_the_next_ones_work) {
