@@ -29,7 +29,7 @@ using tensorflow::Node;
 using tensorflow::NodeBuilder;
 
 constexpr char kNarrowing[] = "wire_dtype";
-// The conversions of a variable with fewer floats cost more than its bytes.
+// The conversions of a whole variable with fewer floats cost more than its bytes.
 constexpr int64_t kLeastFloats = 256;
 
 struct WireDtype {
@@ -170,7 +170,7 @@ class Narrower {
   struct ByName {
     bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
   };
-  using Variables = std::set<const Node*, ByName>;
+  using NodesByName = std::set<const Node*, ByName>;
 
   std::vector<Crossing> FindCrossings();
   // What a tensor or its rows are read from: a variable, perhaps.
@@ -178,13 +178,13 @@ class Narrower {
   // Whether the step updates `variable` by an optimizer's operation, or adds to it what it computes
   // from what it pulled of it. A counter is not trained: what is added does not depend on it.
   bool IsTrained(const Node* variable, const Crossing& pulled) const;
-  // Whether what an edge brings is a gradient, and nothing else; adds the variables it updates.
-  static bool IsGradient(const Edge& edge, std::vector<bool>* seen, Variables* updated);
+  // Whether what an edge brings is a gradient, and nothing else; adds the operations that take it.
+  static bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates);
   // Whether what an edge brings leaves the step as it is: is saved, assigned, fetched or the like.
   static bool IsKept(const Edge& edge, std::vector<bool>* seen);
   // Why a tensor crosses as it is, or null. `variables`: those that it is read from or updates.
-  const char* WhyNot(const Crossing& crossing, bool* is_push, Variables* variables);
-  bool IsExcluded(const Variables& variables) const;
+  const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables);
+  bool IsExcluded(const NodesByName& variables) const;
   absl::Status Narrow(const Crossing& crossing, bool by_chance);
 
   Graph* const graph_;
@@ -244,12 +244,11 @@ bool Narrower::IsTrained(const Node* variable, const Crossing& pulled) const {
   return false;
 }
 
-bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, Variables* updated) {
+bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
   const Node& dst = *edge.dst();
   if (GradientInput(dst) == edge.dst_input()) {
-    const Node* const variable = UpdatedBy(dst);
-    if (variable != nullptr) updated->insert(variable);
-    return variable != nullptr;
+    updates->insert(&dst);
+    return UpdatedBy(dst) != nullptr;
   }
   if (!PassesGradientOn(dst, edge.dst_input())) return false;
   if ((*seen)[dst.id()]) return true;
@@ -257,7 +256,7 @@ bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, Variables* 
   bool goes_on = false;
   for (const Edge* next : dst.out_edges()) {
     if (next->IsControlEdge()) continue;
-    if (!IsGradient(*next, seen, updated)) return false;
+    if (!IsGradient(*next, seen, updates)) return false;
     goes_on = true;
   }
   return goes_on;
@@ -281,34 +280,41 @@ bool IsSmall(const Node& variable) {
   return floats >= 0 && floats < kLeastFloats;
 }
 
-const char* Narrower::WhyNot(const Crossing& crossing, bool* is_push, Variables* variables) {
+const char* Narrower::WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables) {
   if (!devices_.IsCpu(crossing.src->assigned_device_name()) || !devices_.IsCpu(crossing.to)) {
     return "not on a CPU";
   }
   std::vector<bool> seen(graph_->num_node_ids());
+  NodesByName updates;
   *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
-                         [&](const Edge* edge) { return IsGradient(*edge, &seen, variables); });
-  if (!*is_push) {
-    variables->clear();
+                         [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
+  bool has_rows = false;  // of a variable, in any number
+  if (*is_push) {
+    for (const Node* update : updates) {
+      variables->insert(UpdatedBy(*update));
+      has_rows = has_rows || update->type_string().find("Sparse") != std::string::npos;
+    }
+  } else {
     const Node* const variable = ReadFrom(crossing);
     if (variable == nullptr || !IsTrained(variable, crossing)) {
       return "neither a variable that the step trains nor a gradient alone";
     }
     variables->insert(variable);
+    has_rows = IsLookup(*Origin(crossing.edges.front())->src());
     seen.assign(seen.size(), false);
     if (std::any_of(crossing.edges.begin(), crossing.edges.end(),
                     [&](const Edge* edge) { return IsKept(*edge, &seen); })) {
       return "saved, assigned, fetched or given to a function";
     }
   }
-  if (std::all_of(variables->begin(), variables->end(),
-                  [](const Node* variable) { return IsSmall(*variable); })) {
+  if (!has_rows && std::all_of(variables->begin(), variables->end(),
+                               [](const Node* variable) { return IsSmall(*variable); })) {
     return "a variable of fewer than 256 floats";
   }
   return IsExcluded(*variables) ? "excluded" : nullptr;
 }
 
-bool Narrower::IsExcluded(const Variables& variables) const {
+bool Narrower::IsExcluded(const NodesByName& variables) const {
   return std::any_of(variables.begin(), variables.end(), [this](const Node* variable) {
     return std::any_of(wire_.exclude.begin(), wire_.exclude.end(), [&](const std::string& pattern) {
       return fnmatch(pattern.c_str(), variable->name().c_str(), 0) == 0;
@@ -338,7 +344,7 @@ absl::Status Narrower::Run() {
   std::vector<std::pair<Crossing, bool>> chosen;
   for (Crossing& crossing : FindCrossings()) {
     bool is_push = false;
-    Variables variables;
+    NodesByName variables;
     const char* const why_not = WhyNot(crossing, &is_push, &variables);
     RewriteCounts::Get().Count(kNarrowing, why_not == nullptr ? RewriteCounts::kApplied : why_not);
     const bool is_excluded = why_not != nullptr && std::string_view(why_not) == "excluded";
