@@ -19,6 +19,7 @@ COMMANDS = {
         "tensorwire.cli.bench.train:demo",
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
+    "check": ("tensorwire.cli.check:check", "Say what works on this machine and in a cluster."),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
     "build": ("tensorwire.cli.run:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),

@@ -1,0 +1,1 @@
+"""What `tensorwire check` looks at: this machine, and the tasks of a cluster."""
