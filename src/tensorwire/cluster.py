@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,13 @@ class ClusterSpec:
 
 ENDPOINT_MAP_NAME = ".endpoint_map"
 """The file's name, looked for in the working directory."""
+ENDPOINT_MAP_VARIABLE = "TENSORWIRE_ENDPOINT_MAP"
+"""Names another file."""
+
+
+def endpoint_map_path() -> Path:
+    """The file that the tasks of this environment read, if it exists."""
+    return Path(os.environ.get(ENDPOINT_MAP_VARIABLE) or ENDPOINT_MAP_NAME).absolute()
 
 
 def data_port(grpc_port: int) -> int:

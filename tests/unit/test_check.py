@@ -13,7 +13,7 @@ from tensorwire.check import machine, tasks
 from tensorwire.check.finding import Finding
 from tensorwire.cli.check import check
 from tensorwire.cluster import ClusterSpec
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plugin import build, compiler
 
 
@@ -41,13 +41,13 @@ class TestTasks:
         monkeypatch.setattr(tasks, "_ephemeral_ports", lambda: (1, 0))
         with listener() as grpc, listener() as data:
             (tmp_path / ".endpoint_map").write_text(f"{grpc}={data}\n")
-            found = only(tasks.tasks(ClusterSpec({"ps": [grpc]}), 5.0, tmp_path))
+            found = only(tasks.tasks(ClusterSpec({"ps": [grpc]}), 5.0, tmp_path / ".endpoint_map"))
         assert found.state == "ok"
         assert found.subject == "ps:0"
         assert f"{grpc} and its data port {data} answer" in found.text
 
     def test_a_task_that_is_not_up(self, tmp_path: Path, closed: str) -> None:
-        found = only(tasks.tasks(ClusterSpec({"ps": [closed]}), 5.0, tmp_path))
+        found = only(tasks.tasks(ClusterSpec({"ps": [closed]}), 5.0, tmp_path / ".endpoint_map"))
         assert found.state == "error"
         assert found.text == f"no server at {closed}: Connection refused"
         assert "start the task" in found.advice
@@ -55,7 +55,9 @@ class TestTasks:
     def test_a_task_on_grpc(self, tmp_path: Path, closed: str) -> None:
         with listener() as grpc:
             (tmp_path / ".endpoint_map").write_text(f"{grpc}={closed}\n")
-            found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, tmp_path))
+            found = only(
+                tasks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, tmp_path / ".endpoint_map")
+            )
         assert found.state == "error"
         assert found.text == (
             f"its gRPC port {grpc} answers, but its data port {closed} (from "
@@ -70,7 +72,7 @@ class TestTasks:
             port = int(data.rpartition(":")[2])
             monkeypatch.setattr(tasks, "_ephemeral_ports", lambda: (port, port + 9))
             (tmp_path / ".endpoint_map").write_text(f"{grpc}={data}\n")
-            found = only(tasks.tasks(ClusterSpec({"ps": [grpc]}), 5.0, tmp_path))
+            found = only(tasks.tasks(ClusterSpec({"ps": [grpc]}), 5.0, tmp_path / ".endpoint_map"))
         assert found.state == "warning"
         assert f"ports {port} to {port + 9}" in found.text
         assert found.advice.endswith(f"take a gRPC port below {port - 20_000}")
@@ -78,7 +80,7 @@ class TestTasks:
     def test_findings_are_in_the_clusters_order(self, tmp_path: Path, closed: str) -> None:
         with listener() as grpc:
             cluster = ClusterSpec({"ps": [closed, grpc], "worker": ["nowhere.invalid:1"]})
-            found = list(tasks.tasks(cluster, 5.0, tmp_path))
+            found = list(tasks.tasks(cluster, 5.0, tmp_path / ".endpoint_map"))
         assert [each.subject for each in found] == ["ps:0", "ps:1", "worker:0"]
         assert {each.state for each in found} == {"error"}
 
@@ -157,5 +159,10 @@ def test_the_command_shows_findings_and_fails_if_one_does(
     assert [each["state"] for each in document["findings"]] == ["ok", "error"]
 
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": [closed]}}))
+    monkeypatch.setenv("TENSORWIRE_ENDPOINT_MAP", "wrong.map")
     done = click.testing.CliRunner().invoke(check, [])
     assert "FAIL  worker:0" in done.output
+    Path("wrong.map").write_text("no map\n")
+    done = click.testing.CliRunner().invoke(check, [])
+    assert isinstance(done.exception, UsageError)
+    assert "wrong.map" in str(done.exception)

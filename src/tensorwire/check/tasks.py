@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tensorwire.check.finding import Finding
 from tensorwire.cluster import (
-    ENDPOINT_MAP_NAME,
     ClusterSpec,
     Task,
     data_address,
@@ -24,23 +23,22 @@ _RULE = 20_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def tasks(cluster: ClusterSpec, timeout_s: float, directory: Path) -> Iterator[Finding]:
+def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Finding]:
     """Tries to connect to each task, many at a time; findings are in the cluster's order.
 
     Args:
-        directory: where an `.endpoint_map` is looked for.
+        map_path: the `.endpoint_map`, which need not be there.
 
     Raises:
         UsageError: the map is wrong.
     """
-    path = directory / ENDPOINT_MAP_NAME
-    mapped = read_endpoint_map(path) if path.exists() else {}
+    mapped = read_endpoint_map(map_path) if map_path.exists() else {}
     named = list(cluster.tasks())
 
     def check(one: tuple[Task, str]) -> list[Finding]:
         task, address = one
         if address in mapped:
-            return _task(task, address, mapped[address], f"from {path}", timeout_s)
+            return _task(task, address, mapped[address], f"from {map_path}", timeout_s)
         return _task(task, address, data_address(address), f"its gRPC port + {_RULE}", timeout_s)
 
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, max(1, len(named)))) as pool:

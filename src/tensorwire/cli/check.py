@@ -14,7 +14,7 @@ import click
 from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option
 from tensorwire.cli.tensorflow import quiet_tensorflow
-from tensorwire.cluster import ClusterSpec, parse_tf_config
+from tensorwire.cluster import ClusterSpec, endpoint_map_path, parse_tf_config
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
 
@@ -57,7 +57,7 @@ def check(
     cluster = _cluster(ps_hosts, worker_hosts)
     found = _show(machine())
     if cluster is not None:
-        found += _show(tasks(cluster, timeout_s, Path.cwd()))
+        found += _show(tasks(cluster, timeout_s, endpoint_map_path()))
     if json_path is not None:
         document = {"command": "check", "findings": [dataclasses.asdict(each) for each in found]}
         write_whole(json_path, json.dumps(document, indent=1) + "\n")

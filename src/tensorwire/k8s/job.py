@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tensorwire.cluster import ClusterSpec, data_port
+from tensorwire.cluster import (
+    ENDPOINT_MAP_NAME,
+    ENDPOINT_MAP_VARIABLE,
+    ClusterSpec,
+    data_port,
+)
 from tensorwire.errors import UsageError
 from tensorwire.k8s import layout as layouts
 from tensorwire.k8s.layout import Group
@@ -226,7 +231,7 @@ class Job:
             "TASK_TYPE": group.role,
             "FIRST_TASK_INDEX": str(group.first),
             "HOME": "/tmp",
-            "TENSORWIRE_ENDPOINT_MAP": f"{CONFIG_FOLDER}/.endpoint_map",
+            ENDPOINT_MAP_VARIABLE: f"{CONFIG_FOLDER}/{ENDPOINT_MAP_NAME}",
             "TENSORWIRE_METRICS_HOST": "0.0.0.0",
             "TENSORWIRE_METRICS_PORT": str(self.metrics_port),
         }

@@ -1,0 +1,31 @@
+"""docs/troubleshooting.md is keyed by texts that the code really has."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "troubleshooting.md"
+
+# A part of an entry's text, and the file that says it.
+TEXTS = {
+    "cannot listen on": "native/wire/src/socket.cc",
+    "It is the data port of": "native/tensorflow/data_plane.cc",
+    "is none of those that tensorwire carries a plug-in for": "src/tensorwire/plugin/prebuilt.py",
+    "tensorwire: building": "src/tensorwire/plugin/cache.py",
+    "grpc++: the data port of": "native/tensorflow/unreachable.cc",
+    "could not be reached for": "native/tensorflow/unreachable.cc",
+    "of tensorwire's wire format, this is version": "native/wire/src/frame.cc",
+}
+
+
+def words(text: str) -> str:
+    """Without the breaks that a page's lines or a source's string literals have."""
+    return re.sub(r"\s+", " ", re.sub(r'"\s*\n\s*f?"', "", text))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_entrys_text_is_what_the_code_says(text: str) -> None:
+    assert text in words(PAGE.read_text())
+    assert text in words((ROOT / TEXTS[text]).read_text())
