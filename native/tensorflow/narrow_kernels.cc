@@ -100,7 +100,7 @@ class NarrowOp : public OpKernel {
     const uint64_t call = calls_.fetch_add(1, std::memory_order_relaxed);
     InPieces(ctx, wide.NumElements(), [this, call, from, to](int64_t begin, int64_t end) {
       using tensorflow::random::PhiloxRandom;
-      constexpr int64_t kEach = 2 * PhiloxRandom::kResultElementCount;  // of 16 bits
+      constexpr int64_t kEach = int64_t{2} * PhiloxRandom::kResultElementCount;  // of 16 bits
       static_assert(kPiece % kEach == 0);
       PhiloxRandom random(seed_, call);
       random.Skip(static_cast<uint64_t>(begin / kEach));

@@ -212,6 +212,7 @@ std::vector<Crossing> Narrower::FindCrossings() {
     }
   }
   std::vector<Crossing> crossings;
+  crossings.reserve(found.size());
   for (auto& [key, crossing] : found) crossings.push_back(std::move(crossing));
   return crossings;
 }
@@ -230,6 +231,7 @@ bool Narrower::IsTrained(const Node* variable, const Crossing& pulled) const {
   if (trained_.count(variable) != 0) return true;
   std::vector<bool> seen(graph_->num_node_ids());
   std::vector<const Node*> unseen;
+  unseen.reserve(pulled.edges.size());
   for (const Edge* edge : pulled.edges) unseen.push_back(edge->dst());
   while (!unseen.empty()) {
     const Node* const node = unseen.back();

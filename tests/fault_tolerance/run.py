@@ -50,12 +50,19 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_test(test: str, protocol: str, folder: Path) -> Result:
+def make_program(path: Path) -> None:
+    """The suite as a program: a test starts its tasks by executing itself.
+
+    It is written before any test runs. A file that is open for writing cannot be executed, and a
+    process that another thread starts meanwhile has it open for a moment.
+    """
+    path.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
+    path.chmod(0o755)
+
+
+def run_test(test: str, protocol: str, folder: Path, program: Path) -> Result:
     """One test, in a process of its own and those that it starts."""
     folder.mkdir()
-    program = folder / "suite"
-    program.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
-    program.chmod(0o755)
     report, log = folder / "report.xml", folder / "suite.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -150,8 +157,10 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="fault_tolerance.") as folder,
         ThreadPoolExecutor(options.at_once) as pool,
     ):
+        program = Path(folder, "suite")
+        make_program(program)
         running = [
-            pool.submit(run_test, test, protocol, Path(folder, str(index)))
+            pool.submit(run_test, test, protocol, Path(folder, str(index)), program)
             for index, (test, protocol) in enumerate(runs)
         ]
         try:
