@@ -47,11 +47,11 @@ def of_command(command: str, record: type[Record], document: Any) -> Record:
         UsageError: it is of none, or of another, or something is missing.
     """
     if not isinstance(document, Mapping) or document.get("command") != command:
-        raise UsageError(f"this is no record of `{command}`")
+        raise UsageError(f"this file is not a record of `{command}`")
     try:
         return from_document(record, document)
     except ValueError as error:
-        raise UsageError(f"this is no record of `{command}`: {error}") from error
+        raise UsageError(f"this file is not a record of `{command}`: {error}") from error
 
 
 def arguments_of(function: Callable[..., Any], document: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,5 +175,5 @@ def test_a_ps_whose_worker_went_early_says_so(hosts: list[str]) -> None:
             peer.send({"session": "one"})
         _, said = ps.communicate(timeout=60)
     assert ps.returncode == 1
-    expected = f"tensorwire: error: the worker at {hosts[3]} went before it was done"
+    expected = f"tensorwire: error: the worker at {hosts[3]} ended before it was done"
     assert said.splitlines()[-1] == expected

@@ -27,7 +27,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["transfer", "--data-mb", "nan"], "at least one float"),
         (["transfer", "--data-mb", "inf"], "at least one float"),
         (["transfer", "--data-mb", "2500", "--protocols", "grpc"], "use --protocols grpc++"),
-        (["transfer", "--data-mb", "2500", "--protocols", "grpc,grpc++"], "messages end at 2 GB"),
+        (
+            ["transfer", "--data-mb", "2500", "--protocols", "grpc,grpc++"],
+            "messages are limited to 2 GB",
+        ),
         (["transfer", "--protocols", "http"], "unknown protocol 'http'"),
         (["transfer", "--protocols", ","], "names no protocol"),
         (["transfer", "--protocols", "grpc,grpc"], "names a protocol twice"),

@@ -177,7 +177,7 @@ def test_a_client_that_goes_ends_its_server_with_an_error(port: int) -> None:
     call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT), "server", 100.0).close()
     status, _, err = outcome(server)
     assert status == 1
-    assert "went before it was done" in err.splitlines()[-1]
+    assert "ended before it was done" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("part", [["--job", "server"], ["--job", "client"]])

@@ -261,7 +261,7 @@ def test_a_lab_is_read_as_it_is_written() -> None:
         ("hosts=", "'hosts=' is not NAME=VALUE"),
         ("rate=1gbit", "say how many hosts"),
         ("hosts=2,hosts=3", "hosts comes twice"),
-        ("hosts=two", "hosts=two is no number of hosts"),
+        ("hosts=two", "hosts must be a number, not 'two'"),
         ("hosts=1", "from 2 to 64 hosts, not 1"),
         ("hosts=65", "from 2 to 64 hosts, not 65"),
         ("hosts=2,speed=1gbit", "there is no 'speed'"),

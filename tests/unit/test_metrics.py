@@ -274,7 +274,7 @@ def test_what_is_no_port_is_a_line_in_the_log(
     port: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_and_wait(monkeypatch, TENSORWIRE_METRICS_PORT=port)
-    assert f"TENSORWIRE_METRICS_PORT={port} is no port" in caplog.text
+    assert f"TENSORWIRE_METRICS_PORT={port} is not a port" in caplog.text
 
 
 def test_without_a_port_or_a_socket_nothing_is_served() -> None:

@@ -112,5 +112,5 @@ def test_the_loss_of_the_line_says_who_went() -> None:
         other.sendall(json.dumps({"tensorwire": dataclasses.asdict(PS)}).encode() + b"\n")
         peer.greet(WORKER)
         other.close()
-        with pytest.raises(PeerGone, match="ps:0 at host1:1 went before it was done"):
+        with pytest.raises(PeerGone, match="ps:0 at host1:1 ended before it was done"):
             peer.receive(10)

@@ -46,8 +46,8 @@ def calibration(tmp_path: Path) -> Path:
         (("--latency-us", "inf"), "'inf' is no finite number"),
         (("--price-core", "nan", "--target", "9"), "'nan' is no finite number"),
         (("--link", "fast"), "--link fast: write it as 10gbit"),
-        (("--layout", "heap"), "--layout: there is no heap; there are colocated, isolated"),
-        (("--protocol", "tcp"), "--protocol: there is no tcp; there are grpc"),
+        (("--layout", "heap"), "--layout: unknown value heap: choose from colocated, isolated"),
+        (("--protocol", "tcp"), "--protocol: unknown value tcp: choose from grpc"),
         (("--placement", ","), "--placement is empty"),
         (("--case", "9"), "there is no case 9; there are 1, 2, 3, 4"),
         (("--case", "1", "--target", "9"), "one question at a time"),
@@ -74,9 +74,12 @@ def test_wrong_usage_is_one_line(
     [
         (None, "cannot read {path}: No such file"),
         ("{", "{path} is not JSON"),
-        ("[1]", "{path}: this is no record of `plan calibrate`"),
-        ('{"command": "plan calibrate"}', "{path}: this is no record of `plan calibrate`: "),
-        (json.dumps({**CALIBRATION, "costs": [1]}), "{path}: this is no record of"),
+        ("[1]", "{path}: this file is not a record of `plan calibrate`"),
+        (
+            '{"command": "plan calibrate"}',
+            "{path}: this file is not a record of `plan calibrate`: ",
+        ),
+        (json.dumps({**CALIBRATION, "costs": [1]}), "{path}: this file is not a record of"),
         (
             json.dumps({**CALIBRATION, "measured_ps": "two"}),
             "Expected `int`, got `str` - at `$.measured_ps`",

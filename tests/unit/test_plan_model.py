@@ -272,5 +272,5 @@ class TestWaiting:
         assert 0.85 * usual.steps_per_s < one_slow.steps_per_s < 0.93 * usual.steps_per_s
 
     def test_all_workers_cannot_be_backup_workers(self) -> None:
-        with pytest.raises(UsageError, match="8 cannot be backup"):
+        with pytest.raises(UsageError, match="--backup-workers 8 must be less than the"):
             predicted(job(training=SYNC, backup_workers=8), self.CLUSTER)

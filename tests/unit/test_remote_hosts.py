@@ -74,5 +74,5 @@ def test_an_agent_at_another_tasks_address_is_refused(
         remote_hosts.lead(leader, Unwatched()),
     ):
         pass
-    with pytest.raises(TensorwireError, match="went before it was done"):
+    with pytest.raises(TensorwireError, match="ended before it was done"):
         agent.result(30)

@@ -259,7 +259,11 @@ def test_tasks_may_be_named_and_one_that_does_not_answer_is_said(
     [
         ([], 1, "no task with an endpoint runs here: start tasks with TENSORWIRE_METRICS_PORT=0"),
         (["--endpoints", "127.0.0.1:1", "--interval", "0.1"], 1, "no task answers (127.0.0.1:1: "),
-        (["--endpoints", "nonsense"], 2, "'nonsense' is no endpoint: HOST:PORT or unix:PATH"),
+        (
+            ["--endpoints", "nonsense"],
+            2,
+            "'nonsense' is not an endpoint: write HOST:PORT or unix:PATH",
+        ),
         (["--json"], 2, "--json goes with --once"),
     ],
 )

@@ -84,7 +84,7 @@ def _received_mb_per_s(output: Path) -> float:
         received = json.loads(output.read_text())["end"]["sum_received"]
         return float(received["bits_per_second"]) / 8e6
     except (ValueError, KeyError) as error:
-        raise TensorwireError(f"iperf3 said something else than expected: {error!r}") from error
+        raise TensorwireError(f"unexpected output of iperf3: {error!r}") from error
 
 
 LARGEST_BUFFER_BYTES = 1_000_000_000

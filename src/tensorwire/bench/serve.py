@@ -102,7 +102,7 @@ class ServePlan:
             raise UsageError(f"--clients {self.clients}: give a number from 1 to {_MOST_CLIENTS}")
         if self.requests < self.rounds * self.clients * self.in_flight:
             raise UsageError(
-                f"--requests {self.requests} are not one a round for every client: "
+                f"--requests {self.requests} is less than one request per round and client: "
                 f"give at least {self.rounds * self.clients * self.in_flight}"
             )
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

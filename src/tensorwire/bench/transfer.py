@@ -181,7 +181,8 @@ def check_grpc_limit(data_mb: float, protocols: Sequence[str]) -> None:
     """Raises UsageError when one of `protocols` cannot carry a tensor of `data_mb` MB."""
     if "grpc" in protocols and data_mb >= GRPC_LIMIT_MB:
         raise UsageError(
-            f"grpc cannot carry {data_mb:g} MB: its messages end at 2 GB; use --protocols grpc++"
+            f"grpc cannot send {data_mb:g} MB: its messages are limited to 2 GB; "
+            "use --protocols grpc++"
         )
 
 

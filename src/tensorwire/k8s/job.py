@@ -58,9 +58,9 @@ class Resources:
 
     def __post_init__(self) -> None:
         if self.cores <= 0:
-            raise UsageError(f"CPU {self.cpu!r} is no quantity: give 2, 0.5 or 500m")
+            raise UsageError(f"invalid CPU quantity {self.cpu!r}: write 2, 0.5 or 500m")
         if not _MEMORY.fullmatch(self.memory):
-            raise UsageError(f"memory {self.memory!r} is no quantity: give 4Gi or 512Mi")
+            raise UsageError(f"invalid memory quantity {self.memory!r}: write 4Gi or 512Mi")
 
     @property
     def cores(self) -> float:
@@ -152,8 +152,8 @@ class Job:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
             raise UsageError(
-                f"the name {self.name!r} cannot be a Service's: small letters, digits and -, a "
-                f"letter first, at most {_LONGEST_NAME} characters"
+                f"the name {self.name!r} is not a valid Service name: use lower-case letters, digits "
+                f"and -, a letter first, at most {_LONGEST_NAME} characters"
             )
         if self.workers < 1 or self.ps < 1:
             raise UsageError("a job has at least one worker and one ps")
@@ -161,7 +161,7 @@ class Job:
             raise UsageError("scheduling by labels needs --case: a node's labels name the case")
         for variable in self.environment:
             if not _VARIABLE.fullmatch(variable):
-                raise UsageError(f"{variable!r} is no name of an environment variable")
+                raise UsageError(f"{variable!r} is not a valid name of an environment variable")
             if variable in _WHO_A_TASK_IS:
                 raise UsageError(f"{variable} says which task a pod is: it cannot be set")
         for claim, folder in self.claims.items():

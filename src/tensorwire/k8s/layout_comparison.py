@@ -82,7 +82,7 @@ def workers_per_node(case: JobCase, workers: int | None) -> int:
     if workers is None:
         return case.workers_per_node
     if workers > case.workers:
-        raise UsageError(f"case {case.name} has {case.workers} workers: --workers takes fewer")
+        raise UsageError(f"--workers must be less than {case.workers}, which case {case.name} has")
     servers = -(-case.workers // case.workers_per_node)
     per_node = -(-workers // servers)
     if -(-workers // per_node) != servers:

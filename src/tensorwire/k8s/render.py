@@ -67,12 +67,12 @@ def parse(text: str) -> list[Manifest]:
         documents = [d for d in yaml.load_all(text, _LOADER) if d is not None]
     except yaml.YAMLError as error:
         raise TensorwireError(
-            f"the templates made what is not YAML: {' '.join(str(error).split())}"
+            f"the templates did not produce valid YAML: {' '.join(str(error).split())}"
         ) from error
     for document in documents:
         named = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
         if not (named and document.get("kind") and document["metadata"].get("name")):
-            raise TensorwireError("the templates made a document without kind or metadata.name")
+            raise TensorwireError("the templates produced a document without kind or metadata.name")
     return documents
 
 

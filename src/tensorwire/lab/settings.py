@@ -130,7 +130,7 @@ def parse(text: str) -> LabSettings:
     if "hosts" not in given:
         raise UsageError(f"--lab: say how many hosts, as in {EXAMPLE}")
     if not re.fullmatch(r"\d{1,4}", given["hosts"]):
-        raise UsageError(f"--lab: hosts={given['hosts']} is no number of hosts")
+        raise UsageError(f"--lab: hosts must be a number, not {given['hosts']!r}")
     settings = HostSettings()
     if "rate" in given:
         rate = _understood("--lab: rate=", given["rate"], parse_rate(given["rate"]), RATE_EXAMPLE)

@@ -151,7 +151,7 @@ class Peer:
         return line
 
     def _gone(self) -> PeerGone:
-        return PeerGone(f"{self.name} went before it was done")
+        return PeerGone(f"{self.name} ended before it was done")
 
     def end(self) -> None:
         """Says that nothing more will be sent; `receive` goes on."""
@@ -184,7 +184,9 @@ class Peer:
                 **json.loads(self._line(_HELLO_TIMEOUT_S, _LONGEST_HELLO_BYTES))["tensorwire"]
             )
         except (ValueError, KeyError, TypeError, TensorwireError) as error:
-            raise PeerGone(f"what is at {self.address} is no `tensorwire {me.command}`") from error
+            raise PeerGone(
+                f"the process at {self.address} is not `tensorwire {me.command}`"
+            ) from error
         self.hello = hello
         me.check(hello)
 

@@ -217,7 +217,7 @@ def _is_done(session: _Session, expected: str) -> bool:
     try:
         return "done" in session.leader.receive(_ANSWER_S)
     except PeerGone:
-        raise TensorwireError(f"the {expected} went before it was done") from None
+        raise TensorwireError(f"the {expected} ended before it was done") from None
 
 
 def _caller(server: socket.socket, role: HostRole) -> Peer | None:

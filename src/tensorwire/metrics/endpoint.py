@@ -127,7 +127,7 @@ def _wanted(environment: Mapping[str, str]) -> dict[str, Any]:
         return {"socket_path": path / f"{os.getpid()}.sock" if path.is_dir() else path}
     text = environment.get(PORT_VARIABLE, "")
     if not text.isdecimal() or int(text) > 65535:
-        raise TensorwireError(f"{PORT_VARIABLE}={text} is no port: 0 to 65535")
+        raise TensorwireError(f"{PORT_VARIABLE}={text} is not a port: 0 to 65535")
     return {"port": int(text), "host": environment.get(HOST_VARIABLE) or LOOPBACK}
 
 

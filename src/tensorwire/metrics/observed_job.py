@@ -127,7 +127,7 @@ def check_address(address: str) -> str:
     host, _, port = address.rpartition(":")
     if address.startswith("unix:/") or (host and port.isdecimal() and int(port) < 65536):
         return address
-    raise UsageError(f"{address!r} is no endpoint: HOST:PORT or unix:PATH")
+    raise UsageError(f"{address!r} is not an endpoint: write HOST:PORT or unix:PATH")
 
 
 def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:

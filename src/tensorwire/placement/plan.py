@@ -157,7 +157,7 @@ class PlacementPlan:
                 raise ValueError("a variable has no ps, or one that there is not")
             return PlacementPlan(str(document["strategy"]), ps, variables_of(document), tasks)
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"this is no plan of a placement: {error!r}") from error
+            raise UsageError(f"this file is not a placement plan: {error!r}") from error
 
 
 def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:

@@ -160,7 +160,9 @@ class Traffic:
             try:
                 metrics = [TaskMetrics.from_json(each) for each in documents]
             except (KeyError, TypeError, ValueError) as error:
-                raise UsageError(f"these are no metrics of a task: {error!r}") from error
+                raise UsageError(
+                    f"this file does not have the metrics of a task: {error!r}"
+                ) from error
             return Traffic.of_metrics(metrics, crossings)
         if len(paths) > 1:
             raise UsageError("several files of traffic must be metrics of tasks, one each")

@@ -209,7 +209,9 @@ def _worker_steps(
 ) -> WorkerSteps:
     workers = len(cluster.workers)
     if job.training == SYNC and not 0 <= job.backup_workers < workers:
-        raise UsageError(f"of {workers} workers {job.backup_workers} cannot be backup workers")
+        raise UsageError(
+            f"--backup-workers {job.backup_workers} must be less than the {workers} workers"
+        )
     shown = loads.loads(job, plan)
     if not is_small(cluster):
         shown = loads.alike(shown, costs, MOST_CLASSES)

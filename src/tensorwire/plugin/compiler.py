@@ -81,7 +81,7 @@ def find_compiler() -> Compiler:
         command = shlex.split(named)
         if shutil.which(command[0]) is None:
             raise TensorwireError(
-                f"CXX names {command[0]}, which is not there; "
+                f"CXX names {command[0]}, which does not exist; "
                 "unset CXX or let it name a C++17 compiler"
             )
     else:

@@ -120,7 +120,7 @@ def balanced(
             has a name of `keep_whole`.
     """
     if ps < 1:
-        raise UsageError(f"a plan for {ps} ps: give one at least")
+        raise UsageError(f"the number of ps must be at least 1, not {ps}")
     model = _model(source)
     if isinstance(traffic, (str, Path)):
         traffic = [traffic]

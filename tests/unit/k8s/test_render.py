@@ -233,7 +233,7 @@ def test_a_script_that_is_here_travels_with_the_job(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "Flights"}, "cannot be a Service's"),
+        ({"name": "Flights"}, "is not a valid Service name"),
         ({"name": "a" * 41}, "at most 40"),
         ({"scheduling": "labels"}, "needs --case"),
         ({"grpc_port": 9100}, "must differ"),

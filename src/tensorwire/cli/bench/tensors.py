@@ -43,7 +43,7 @@ def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> No
     protocols = comparison.protocols
     if comparison.named_protocols is None and data_mb >= GRPC_LIMIT_MB:
         protocols = ("grpc++",)
-        notes.append("grpc is left out: its messages end at 2 GB")
+        notes.append("grpc is left out: its messages are limited to 2 GB")
     plan = TransferPlan(data_mb, iters, comparison.rounds, protocols, comparison.setting)
     record = measure_and_show("bench transfer", plan, run, comparison, notes=notes)
     if comparison.part is not None:

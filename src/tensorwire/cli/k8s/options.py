@@ -294,7 +294,7 @@ def _placements(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in STRATEGIES:
-            raise UsageError(f"there is no placement {name!r}: {', '.join(STRATEGIES)}")
+            raise UsageError(f"unknown placement {name!r}: choose from {', '.join(STRATEGIES)}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--placement {text}: name one, or several once each")
     return names

@@ -242,7 +242,7 @@ def read(options: dict[str, Any]) -> Asked:
 def _job_changes(options: dict[str, Any]) -> dict[str, Any]:
     """Fields of the job that were said."""
     if options["backup_workers"] and not options["sync"]:
-        raise UsageError("--backup-workers are of synchronous training: add --sync")
+        raise UsageError("--backup-workers requires --sync")
     changes: dict[str, Any] = {"straggler_sigma": options["stragglers"]}
     if options["sync"]:
         changes |= {"training": "sync", "backup_workers": options["backup_workers"]}
@@ -257,7 +257,7 @@ def _list(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     named = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     for each in named:
         if each not in known:
-            raise UsageError(f"--{option}: there is no {each}; there are {', '.join(known)}")
+            raise UsageError(f"--{option}: unknown value {each}: choose from {', '.join(known)}")
     if not named:
-        raise UsageError(f"--{option} is empty; there are {', '.join(known)}")
+        raise UsageError(f"--{option} is empty: choose from {', '.join(known)}")
     return named
