@@ -152,8 +152,8 @@ class Job:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
             raise UsageError(
-                f"the name {self.name!r} is not a valid Service name: use lower-case letters, digits "
-                f"and -, a letter first, at most {_LONGEST_NAME} characters"
+                f"the name {self.name!r} is not a valid Service name: use lower-case letters, "
+                f"digits and -, a letter first, at most {_LONGEST_NAME} characters"
             )
         if self.workers < 1 or self.ps < 1:
             raise UsageError("a job has at least one worker and one ps")
