@@ -242,7 +242,7 @@ def read(options: dict[str, Any]) -> Asked:
 def _job_changes(options: dict[str, Any]) -> dict[str, Any]:
     """Fields of the job that were said."""
     if options["backup_workers"] and not options["sync"]:
-        raise UsageError("--backup-workers requires --sync")
+        raise UsageError("--backup-workers requires synchronous training: add --sync")
     changes: dict[str, Any] = {"straggler_sigma": options["stragglers"]}
     if options["sync"]:
         changes |= {"training": "sync", "backup_workers": options["backup_workers"]}
