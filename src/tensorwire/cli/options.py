@@ -19,12 +19,12 @@ from tensorwire.measure.contenders import (
     REWRITES,
     TENSOR_FUSE,
     TRANSPORTS,
-    WIRE_DTYPES,
     Setting,
     parse_protocols,
     parse_rewrites,
 )
 from tensorwire.measure.remote_hosts import HostRole
+from tensorwire.plugin.rewrites import WIRE_DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorwire.errors import UsageError
+from tensorwire.plugin.rewrites import WIRE_DTYPES
 
 PROTOCOLS = ("grpc", "grpc++")
 
@@ -25,8 +26,6 @@ REWRITES = {
     EXACT_REWRITES: "exact",
 }
 """The exact rewrites of graphs, and the names of their sides."""
-WIRE_DTYPES = ("bfloat16", "float16")
-"""Floats cross in 16 bits; results change."""
 
 
 def parse_rewrites(text: str) -> tuple[str, ...]:
@@ -57,10 +56,7 @@ def parse_rewrites(text: str) -> tuple[str, ...]:
 
 def config_arguments(rewrites: Sequence[str]) -> dict[str, Any]:
     """The arguments of tensorwire.tf.ConfigProto for the rewrites of one side."""
-    return {
-        "wire_dtype" if each in WIRE_DTYPES else each: each if each in WIRE_DTYPES else True
-        for each in rewrites
-    }
+    return dict(("wire_dtype", each) if each in WIRE_DTYPES else (each, True) for each in rewrites)
 
 
 def parse_protocols(text: str) -> tuple[str, ...]:

@@ -255,7 +255,7 @@ class PredictionRequest:
             UsageError: the calibration lacks the side, nobody measured the job with its rewrites,
                 or the job cannot be on that cluster.
         """
-        job = self._rewritten_job()
+        job = on_side(self.job, self.side)
         return predict(
             job,
             self.shape.cluster(),
@@ -273,7 +273,7 @@ class PredictionRequest:
         Raises:
             UsageError: as `answer`.
         """
-        job = self._rewritten_job()
+        job = on_side(self.job, self.side)
         plan = placed(job, self.placement, self.shape.ps)
         return bound(job, self.shape.cluster(), self._costs(), plan)
 
@@ -281,16 +281,6 @@ class PredictionRequest:
     def knows_exact(self) -> bool:
         """Whether it can be answered for the job with all exact rewrites."""
         return self.job.exact is not None and EXACT in self.calibration.costs
-
-    def _rewritten_job(self) -> JobModel:
-        if self.side != EXACT:
-            return self.job
-        if self.job.exact is None:
-            raise UsageError(
-                f"what the exact rewrites save for {self.job.name} is not known: it is measured "
-                "by `tensorwire plan calibrate`, for ctr and flights"
-            )
-        return self.job.exact
 
     def _costs(self) -> Costs:
         costs = self.calibration.costs.get(self.side)
@@ -305,6 +295,22 @@ class PredictionRequest:
         shape = {name: value for name, value in fields.items() if name not in own}
         changed: PredictionRequest = replace(self, **own)  # type: ignore[arg-type]
         return replace(changed, shape=replace(changed.shape, **shape)) if shape else changed  # type: ignore[arg-type]
+
+
+def on_side(job: JobModel, side: str) -> JobModel:
+    """The job as a side has it: with all exact rewrites it sends and computes less.
+
+    Raises:
+        UsageError: nobody measured it with them.
+    """
+    if side != EXACT:
+        return job
+    if job.exact is None:
+        raise UsageError(
+            f"what the exact rewrites save for {job.name} is not known: it is measured "
+            "by `tensorwire plan calibrate`, for ctr and flights"
+        )
+    return job.exact
 
 
 @functools.lru_cache(maxsize=256)
