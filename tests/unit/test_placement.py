@@ -188,7 +188,7 @@ def test_a_file_that_is_no_record_of_traffic_is_refused(
 def test_a_file_that_is_no_plan_is_refused() -> None:
     good = plan.balanced([EMBEDDING], 2).to_document()
     for bad in ({}, {**good, "ps": 1}, {**good, "variables": [{"name": "x"}]}):
-        with pytest.raises(UsageError, match="no plan"):
+        with pytest.raises(UsageError, match="not a placement plan"):
             PlacementPlan.from_document(bad)
 
 
