@@ -201,9 +201,9 @@ def counted(task: str, peer: str, direction: str, name: str, tensors: int, size:
 
 
 CROSSINGS = [
-    Crossing("look_up", "table", False, (-1, 8), 4),
-    Crossing("grad", "table", True, (-1, 8), 4),
-    Crossing("ids", "table", True, (-1,), 8),
+    Crossing("look_up", "table", False, (-1, 8), 4, table_rows=64),
+    Crossing("grad", "table", True, (-1, 8), 4, table_rows=64),
+    Crossing("ids", "table", True, (-1,), 8, table_rows=64),
     Crossing("matmul/read", "kernel", False, (8, 4), 4),
 ]
 
@@ -251,3 +251,15 @@ def test_traffic_is_predicted_with_a_batch_for_sizes_that_the_graph_leaves_open(
     predicted = Traffic.predicted([*CROSSINGS, no_rank], batch)
     assert predicted is not None
     assert predicted.bytes_per_step == {"table": examples * (2 * 32 + 8), "kernel": 128}
+
+
+@pytest.mark.parametrize(("rows", "different"), [(1, 1), (64, 62.86), (10**9, 256)])
+def test_with_exact_rewrites_a_row_moves_once_in_a_step(rows: int, different: float) -> None:
+    crossings = [
+        Crossing("look_up", "table", False, (-1, 8), 4, table_rows=rows),
+        Crossing("matmul/read", "kernel", False, (-1, 4), 4),
+    ]
+    predicted = Traffic.predicted(crossings, 256, exact_rewrites=True)
+    assert predicted is not None
+    assert predicted.bytes_per_step["table"] == pytest.approx(different * 32, rel=1e-3)
+    assert predicted.bytes_per_step["kernel"] == 256 * 16

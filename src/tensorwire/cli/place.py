@@ -52,6 +52,11 @@ Examples:
     help="Batch size: replaces unknown dimensions of the graph, without --traffic.",
 )
 @click.option(
+    "--exact-rewrites",
+    is_flag=True,
+    help="The job runs with exact rewrites: each id of a batch and its row move once.",
+)
+@click.option(
     "--strategy",
     "strategies",
     type=click.Choice(tuple(STRATEGIES)),
@@ -82,6 +87,7 @@ def place(
     ps: int,
     traffic_paths: tuple[Path, ...],
     batch: int,
+    exact_rewrites: bool,
     strategies: tuple[str, ...],
     keep_whole: tuple[str, ...],
     deadline_s: float,
@@ -108,7 +114,7 @@ def place(
         assert script is not None
         model = _of_script(script, arguments, ps, deadline_s)
     variables = plan.whole(model.variables, keep_whole)
-    traffic = Traffic.known(traffic_paths, model.crossings, batch)
+    traffic = Traffic.known(traffic_paths, model.crossings, batch, exact_rewrites=exact_rewrites)
     chosen = strategies or tuple(STRATEGIES)
     plans = [STRATEGIES[name](variables, ps, traffic) for name in chosen]
     section = placement.section(plans)

@@ -13,7 +13,7 @@ from tensorwire.cli.tensorflow import quiet_tensorflow
 from tensorwire.errors import UsageError
 from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
-from tensorwire.plugin.rewrites import WIRE_DTYPES
+from tensorwire.plugin.rewrites import EXACT_REWRITES, WIRE_DTYPES
 from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
 
@@ -171,7 +171,13 @@ def run(
         protocol,
         tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
-        placement=_placement(placement, [*target, *arguments], traffic_paths, keep_whole),
+        placement=_placement(
+            placement,
+            [*target, *arguments],
+            traffic_paths,
+            keep_whole,
+            exact_rewrites=exact_rewrites or EXACT_REWRITES.is_asked_for(None),
+        ),
         exact_rewrites=exact_rewrites,
         wire_dtype=wire_dtype,
     )
@@ -189,6 +195,8 @@ def _placement(
     command: Sequence[str],
     traffic_paths: Sequence[Path],
     keep_whole: Sequence[str],
+    *,
+    exact_rewrites: bool,
 ) -> str | None:
     """The value that tells the script's processes which placement to use."""
     if strategy in (None, "round_robin"):
@@ -205,4 +213,5 @@ def _placement(
         return None
     variables = whole(model.variables, keep_whole)
     click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
-    return default.encode(variables, Traffic.known(traffic_paths, model.crossings))
+    traffic = Traffic.known(traffic_paths, model.crossings, exact_rewrites=exact_rewrites)
+    return default.encode(variables, traffic)

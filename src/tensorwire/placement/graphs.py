@@ -18,6 +18,10 @@ _HANDLES = ("VarHandleOp", "VariableV2", "Variable")
 _ONCE = ("AssignVariableOp", "Assign", "VarIsInitializedOp", "IsVariableInitialized")
 # They change variables at every step: an optimizer's operations, counters and averages.
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
+# They take ids, or have a row for each id; the last two are an optimizer's sum over equal ids.
+_BY_ROWS = re.compile(
+    r"((Resource)?Gather|(Resource)?SparseApply|(Resource)?Scatter|Unique|UnsortedSegmentSum)"
+)
 
 
 def of_graph(graph: Any) -> list[Crossing]:
@@ -39,8 +43,14 @@ def of_graph(graph: Any) -> list[Crossing]:
             variable = owners.of(consumer if to_ps else tensor.op)
             if variable is not None:
                 shape = None if tensor.shape.rank is None else tuple(_sizes(tensor.shape))
+                is_by_rows = _BY_ROWS.match((consumer if to_ps else tensor.op).type)
                 crossing = Crossing(
-                    tensor.op.name, variable, to_ps, shape, tensor.dtype.base_dtype.size or 0
+                    tensor.op.name,
+                    variable,
+                    to_ps,
+                    shape,
+                    tensor.dtype.base_dtype.size or 0,
+                    owners.rows(variable) if is_by_rows else None,
                 )
                 found[tensor.name, variable, to_ps] = crossing
     return list(found.values())
@@ -66,7 +76,7 @@ class _Owners:
     """The variable that an operation on a ps works for."""
 
     def __init__(self, graph: Any) -> None:
-        self._variables = {op.name for op in graph.get_operations() if op.type in _HANDLES}
+        self._variables = {op.name: op for op in graph.get_operations() if op.type in _HANDLES}
         self._known: dict[str, str | None] = {}
 
     def on_ps(self, op: Any) -> bool:
@@ -77,6 +87,11 @@ class _Owners:
         if op.name not in self._known:
             self._known[op.name] = self._nearest(op, _producers) or self._nearest(op, _consumers)
         return self._known[op.name]
+
+    def rows(self, variable: str) -> int | None:
+        """The first dimension of the variable; None if it is not known or there is none."""
+        shape = known_shape(self._variables[variable].node_def)
+        return shape[0] if shape else None
 
     def _beside(self, op: Any) -> str | None:
         """The variable that the operation is, reads or writes, or is colocated with."""

@@ -38,12 +38,21 @@ class Crossing:
     shape: Sequence[int] | None
     """-1: a size that the graph leaves open; None: not even the rank is known."""
     item_bytes: int
+    table_rows: int | None = None
+    """Rows of the variable, where the tensor is ids or rows of a lookup or a sparse gradient."""
 
-    def bytes(self, batch: int | None) -> int | None:
-        """The size, with `batch` for open dimensions; None if they stay open."""
-        if self.shape is None or (batch is None and -1 in self.shape):
+    def bytes(self, batch: int, *, unique: bool = False) -> float | None:
+        """The size, with `batch` for open dimensions; None without a rank.
+
+        `unique`: as with exact rewrites: each id once, if all ids are equally frequent. That is an
+        upper bound, because fewer ids are different where some are frequent.
+        """
+        if self.shape is None:
             return None
-        return math.prod(batch or 0 if size < 0 else size for size in self.shape) * self.item_bytes
+        sizes: list[float] = [batch if size < 0 else size for size in self.shape]
+        if unique and self.table_rows and sizes:
+            sizes[0] = self.table_rows * (1 - (1 - 1 / self.table_rows) ** sizes[0])
+        return math.prod(sizes) * self.item_bytes
 
 
 class RowRange(NamedTuple):
@@ -90,28 +99,39 @@ class Traffic:
         return [RowRange(*bounds[i], moved) for i, moved in enumerate(parts)]
 
     @staticmethod
-    def predicted(crossings: Iterable[Crossing], batch: int | None = None) -> Traffic | None:
+    def predicted(
+        crossings: Iterable[Crossing],
+        batch: int | None = None,
+        *,
+        exact_rewrites: bool = False,
+    ) -> Traffic | None:
         """The traffic of one worker by the shapes of what crosses; None where nothing does.
 
         `batch`, or ASSUMED_BATCH, stands for every size that the graph leaves open. What has no
-        rank moves nothing.
+        rank moves nothing. `exact_rewrites`: each id of a batch and its row cross once.
         """
         moved: dict[str, float] = {}
         for crossing in crossings:
-            size = crossing.bytes(batch or ASSUMED_BATCH) or 0
+            size = crossing.bytes(batch or ASSUMED_BATCH, unique=exact_rewrites) or 0
             moved[crossing.variable] = moved.get(crossing.variable, 0.0) + size
         return Traffic(moved, is_prediction=True) if moved else None
 
     @staticmethod
     def known(
-        paths: Sequence[Path], crossings: Sequence[Crossing], batch: int | None = None
+        paths: Sequence[Path],
+        crossings: Sequence[Crossing],
+        batch: int | None = None,
+        *,
+        exact_rewrites: bool = False,
     ) -> Traffic | None:
         """The traffic that files of an earlier run say; without files, the predicted one.
 
         Raises:
             UsageError: see `read`.
         """
-        return Traffic.read(paths, crossings) if paths else Traffic.predicted(crossings, batch)
+        if paths:
+            return Traffic.read(paths, crossings)
+        return Traffic.predicted(crossings, batch, exact_rewrites=exact_rewrites)
 
     @staticmethod
     def of_metrics(metrics: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:

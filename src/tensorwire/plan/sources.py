@@ -53,7 +53,7 @@ def of_model(model: Model, calibration: Calibration, name: str, batch_size: int 
     pushed: dict[str, Transfer] = defaultdict(Transfer)
     unknown = 0
     for crossing in model.crossings:
-        size = crossing.bytes(batch_size)
+        size = crossing.bytes(batch_size or 1)
         unknown += size is None
         # What has one dimension and integers is asked with; with a second one it carries values.
         is_ids = crossing.to_ps and crossing.item_bytes == 8 and len(crossing.shape or ()) == 1

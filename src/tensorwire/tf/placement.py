@@ -97,6 +97,7 @@ def balanced(
     ps: int,
     traffic: Traffic | str | Path | Sequence[str | Path] | None = None,
     *,
+    exact_rewrites: bool = False,
     keep_whole: Sequence[str] = (),
     tolerance: float = plans.TOLERANCE,
     min_part_bytes: int = plans.MIN_PART_BYTES,
@@ -111,6 +112,8 @@ def balanced(
         traffic: what a step moves, which is evened out as well as what is held: what an earlier
             run moved, or the files that say it (docs/placement.md). None: what the shapes in the
             graph say, which a list of variables has not; `Traffic({})` leaves it aside.
+        exact_rewrites: True if the sessions have them; they change what the shapes in the graph
+            say: each id of a batch and its row move once.
         keep_whole: names of variables that are not split, or patterns of names ("tower/*").
         tolerance: how much of the mean the fullest ps may hold before more is split.
         min_part_bytes: no part is smaller.
@@ -127,7 +130,7 @@ def balanced(
     if isinstance(traffic, Sequence):
         traffic = Traffic.read([Path(each) for each in traffic], model.crossings)
     elif traffic is None:
-        traffic = Traffic.predicted(model.crossings)
+        traffic = Traffic.predicted(model.crossings, exact_rewrites=exact_rewrites)
     variables = plans.whole(model.variables, keep_whole)
     return plans.balanced(
         variables, ps, traffic, tolerance=tolerance, min_part_bytes=min_part_bytes
