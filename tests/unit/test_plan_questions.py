@@ -181,7 +181,20 @@ class TestAdvice:
         assert "ps:0 has 100% of all bytes for big" in found[0].text
         assert found[0].gain > 2
         assert search.saturated(prediction).startswith("ps:0")
-        assert not any("workers" in each.text for each in found)
+        assert not any("workers" in each.text for each in found if each.helps)
+
+    def test_what_is_known_or_cannot_help_is_not_simulated(self) -> None:
+        asked = question(workers=30, ps=4)
+        by_bytes = asked.having(placement="balanced")
+        known = [(each, each.answer()) for each in (asked, by_bytes)]
+        tried: list[str] = []
+        found = search.changes(*known[0], known, tried.append)
+        assert found == search.changes(*known[0])
+        assert {c.text: c.steps_per_s for c in found}[found[0].text] == known[1][1].steps_per_s
+        assert found[0].text not in tried
+        # One ps holds all: twice the workers, or the ps, are bounded by it.
+        assert {"take 8 ps", "take 60 workers"} <= {c.text for c in found if not c.helps}
+        assert not any(text in tried for text in ("take 8 ps", "take 60 workers"))
 
 
 class TestExactRewrites:

@@ -56,7 +56,7 @@ class PlanResult:
     case: str | None
     predictions: Sequence[tuple[PredictionRequest, Prediction]]
     changes: Sequence[Change]
-    """Changes to the cluster of the first prediction."""
+    """Changes to the cluster of the first prediction, those that do not help among them."""
     curves: Sequence[tuple[PredictionRequest, Curve]]
     offers: Sequence[Offer]
     target_steps_per_s: float | None = None
@@ -91,7 +91,7 @@ class PlanResult:
                 {**prediction.to_document(), "cluster": dataclasses.asdict(asked.shape)}
                 for asked, prediction in self.predictions
             ],
-            "changes": [dataclasses.asdict(each) for each in self.changes],
+            "changes": [dataclasses.asdict(each) for each in self.changes if each.helps],
             "curves": [
                 {
                     "side": asked.side,

@@ -237,8 +237,14 @@ class Change:
     text: str
     """The advice."""
     steps_per_s: float
+    """After it; of one that does not help, this many at most."""
     gain: float
     """The steps a second after the change divided by those before."""
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is worth making."""
+        return self.gain >= _WORTH_CHANGING
 
 
 def saturated(prediction: Prediction) -> str | None:
@@ -269,19 +275,25 @@ def hottest_variable(question: PredictionRequest) -> tuple[int, str, float] | No
 def changes(
     question: PredictionRequest,
     prediction: Prediction,
+    known: Sequence[tuple[PredictionRequest, Prediction]] = (),
     on_try: Callable[[str], None] = lambda text: None,
 ) -> list[Change]:
-    """The changes that bring something, the largest gain first.
+    """All changes to the cluster of `question`, the largest gain first.
 
-    `on_try` is told each before it is tried; there are nine at most.
+    What is among `known`, and what by its bound cannot help, is not simulated. `on_try` is called
+    with each of the others before it is; there are nine at most.
     """
     found = []
     for text, changed in alternatives(question):
-        on_try(text)
-        rate = changed.answer().steps_per_s
-        gain = rate / prediction.steps_per_s
-        if gain >= _WORTH_CHANGING:
-            found.append(Change(text, rate, gain))
+        answer = next((answer for asked, answer in known if asked == changed), None)
+        if answer is not None:
+            rate = answer.steps_per_s
+        elif (bound := changed.bound()) < _WORTH_CHANGING * prediction.steps_per_s:
+            rate = bound
+        else:
+            on_try(text)
+            rate = changed.answer().steps_per_s
+        found.append(Change(text, rate, rate / prediction.steps_per_s))
     return sorted(found, key=lambda each: -each.gain)
 
 

@@ -84,14 +84,24 @@ def _predicted(answer: PlanResult) -> list[Section]:
         )
     ]
     if answer.changes:
-        rows = [[c.text, number(c.steps_per_s), f"{c.gain:.2f}"] for c in answer.changes]
-        sections.append(
-            Section(
-                f"What to change, from {name(answer.predictions[0][0])}",
-                tables=[Table("Each by itself", ["change", "steps/s", "times"], [rows])],
-            )
-        )
+        sections.append(_changes(answer))
     return sections
+
+
+def _changes(answer: PlanResult) -> Section:
+    """Changes to the first cluster; those that do not help are named, with the reason."""
+    question, now = answer.predictions[0]
+    rows = [["as it is", number(now.steps_per_s), "1"]]
+    rows += [[c.text, number(c.steps_per_s), f"{c.gain:.2f}"] for c in answer.changes if c.helps]
+    in_vain = [c.text for c in answer.changes if not c.helps]
+    notes = []
+    if in_vain:
+        use = now.uses[0]
+        reason = f"{use.name}, {use.share:.0%} busy, limits" if saturated(now) else "nothing limits"
+        notes.append(f"no gain: {'; '.join(in_vain)} ({reason} the cluster as it is)")
+    columns = ["change", "steps/s", "times"]
+    tables = [Table("Each by itself", columns, [rows])]
+    return Section(f"What to change, from {name(question)}", tables=tables, notes=notes)
 
 
 def _rates(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table:

@@ -127,7 +127,9 @@ def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> P
             predictions.append((question, question.answer(progress.advance)))
         changes = []
         if asked.with_changes:
-            changes = search.changes(*predictions[0], lambda text: progress.activity(f"if: {text}"))
+            changes = search.changes(
+                *predictions[0], predictions, lambda text: progress.activity(f"if: {text}")
+            )
     return PlanResult(basis, asked.case, predictions, changes, (), ())
 
 
