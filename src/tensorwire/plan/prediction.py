@@ -225,11 +225,6 @@ def _steps_per_s(worker_steps: WorkerSteps, worker_steps_per_s: float) -> float:
     return worker_steps_per_s / (len(worker_steps.workers) - worker_steps.job.backup_workers)
 
 
-BY_TRAFFIC = "balanced+traffic"
-PLACEMENTS = (*STRATEGIES, BY_TRAFFIC)
-"""The strategies of `tensorwire place`, and balancing by the job's traffic."""
-
-
 @dataclass(frozen=True)
 class PredictionRequest:
     """The input of one prediction."""
@@ -316,7 +311,4 @@ def on_side(job: JobModel, side: str) -> JobModel:
 @functools.lru_cache(maxsize=256)
 def placed(job: JobModel, placement: str, ps: int) -> PlacementPlan:
     """The job's variables on so many ps."""
-    variables = [each.variable for each in job.variables]
-    if placement == BY_TRAFFIC:
-        return replace(STRATEGIES["balanced"](variables, ps, traffic_of(job)), strategy=BY_TRAFFIC)
-    return STRATEGIES[placement](variables, ps, None)
+    return STRATEGIES[placement]([each.variable for each in job.variables], ps, traffic_of(job))

@@ -11,7 +11,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plan.cluster import COLOCATED, ISOLATED, Shape, link_text
 from tensorwire.plan.costs import EXACT, FUSED
 from tensorwire.plan.loads import loads
-from tensorwire.plan.prediction import BY_TRAFFIC, Prediction, PredictionRequest, placed
+from tensorwire.plan.prediction import Prediction, PredictionRequest, placed
 
 _POINTS = 16
 _WORTH_GROWING = 0.5
@@ -224,10 +224,6 @@ def _fewest_workers(
 
 SATURATED = 0.9
 _WORTH_CHANGING = 1.05
-_PLACEMENTS = {
-    "balanced": "place variables with `balanced`, which splits those above a fair share",
-    BY_TRAFFIC: "place them with `balanced` and --traffic, the metrics of a run",
-}
 
 
 @dataclass(frozen=True)
@@ -304,9 +300,9 @@ def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionR
     now = ""
     if hottest is not None and hottest[2] > 1.5 / shape.ps and shape.ps > 1:
         now = f" (now ps:{hottest[0]} has {hottest[2]:.0%} of all bytes for {hottest[1]})"
-    for placement, text in _PLACEMENTS.items():
-        if placement != question.placement:
-            yield text + now, question.having(placement=placement)
+    if question.placement != "balanced":
+        text = "place variables with `balanced`, which splits those above a fair share"
+        yield text + now, question.having(placement="balanced")
     if question.side == "grpc" and "grpc++" in known:
         yield "use grpc++", question.having(side="grpc++")
     if question.side == "grpc++" and FUSED in known:

@@ -126,7 +126,7 @@ Examples:
     metavar="LIST",
     default="round_robin,balanced",
     show_default=True,
-    help="round_robin, greedy, balanced (by bytes) or balanced+traffic (by what moves, too).",
+    help="round_robin, greedy or balanced.",
 )
 @click.option("--sync", is_flag=True, help="Synchronous training, as SyncReplicasOptimizer.")
 @click.option(
@@ -199,9 +199,9 @@ def read(options: dict[str, Any]) -> Asked:
     """
     from tensorwire.cli.plan.prediction import Asked
     from tensorwire.k8s.layout import PUBLISHED, find_case
+    from tensorwire.placement.plan import STRATEGIES
     from tensorwire.plan.cluster import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.costs import SIDES
-    from tensorwire.plan.prediction import PLACEMENTS
     from tensorwire.plan.search import Prices, parse
 
     wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
@@ -228,7 +228,7 @@ def read(options: dict[str, Any]) -> Asked:
         calibration_path=options["calibration_path"],
         shapes=tuple(dataclasses.replace(shape, layout=layout) for layout in layouts),
         sides=_list("protocol", options["protocol"], SIDES),
-        placements=_list("placement", options["placement"], PLACEMENTS),
+        placements=_list("placement", options["placement"], tuple(STRATEGIES)),
         job_changes=_job_changes(options),
         sweep=None if options["sweep"] is None else parse(options["sweep"]),
         case=None if case is None else case.name,
