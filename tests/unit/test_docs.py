@@ -33,5 +33,22 @@ def test_links_lead_to_what_exists(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
+# What tensorwire sets for its own processes, and tests for the simulation.
+_INTERNAL = re.compile(r"TENSORWIRE_(RUN_|DRY_RUN|LAB$|RUNTIME|SERVER|SIMULATE_)|.*_$")
+
+
+def test_every_environment_variable_is_in_the_settings() -> None:
+    quoted = re.compile(r'"((?:TENSORWIRE|NETWORK|PS|WORKER)_[A-Z_0-9]+)"')
+    files = [
+        path for top in ("src", "native") for kind in ("py", "cc", "h")
+        for path in (ROOT / top).rglob(f"*.{kind}")
+    ]  # fmt: skip
+    read = {name for path in files for name in quoted.findall(path.read_text())}
+    wanted = {name for name in read if not _INTERNAL.match(name)}
+    assert len(wanted) > 25
+    documented = set(re.findall(r"`([A-Z_]+)`", (ROOT / "docs/settings.md").read_text()))
+    assert wanted - documented == set()
+
+
 def test_the_readme_is_one_screen_or_two() -> None:
     assert len((ROOT / "README.md").read_text().split()) < 800
