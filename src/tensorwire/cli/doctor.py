@@ -19,11 +19,6 @@ from tensorwire.files import read_json
 if TYPE_CHECKING:
     from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
 
-_NOTHING_TO_LOOK_AT = (
-    "nothing to look at: no task with an endpoint runs here (start tasks with "
-    "TENSORWIRE_METRICS_PORT=0 or `tensorwire run --metrics-port 0`, or name them: --endpoints "
-    "HOST:PORT,…); --layers, --graph, --plan, --data and --record look at other things"
-)
 _PROBE_S = 5.0
 
 
@@ -156,7 +151,7 @@ def _of_job(
     from tensorwire.doctor.evidence import Evidence
     from tensorwire.doctor.records import read, scaling_of
     from tensorwire.measure.record import Machine
-    from tensorwire.metrics.observed_job import ObservedJob, check_address
+    from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, check_address
     from tensorwire.report.progress import ProgressDisplay
 
     if records:
@@ -172,7 +167,10 @@ def _of_job(
             progress.activity(f"looking at {len(addresses)} tasks for {seconds:g} s")
             evidence = job_evidence.look(addresses, seconds)
     elif needs_job:
-        raise TensorwireError(_NOTHING_TO_LOOK_AT)
+        raise TensorwireError(
+            f"nothing to look at: {NO_TASK}; --layers, --graph, --plan, --data and --record look "
+            "at other things"
+        )
     return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 
 

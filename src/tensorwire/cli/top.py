@@ -12,13 +12,8 @@ from rich.live import Live
 
 from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.metrics.observed_job import ObservedJob, check_address
+from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, check_address
 from tensorwire.report.top import screen, waiting_screen
-
-_NO_TASK = (
-    "no task with an endpoint runs here: start tasks with TENSORWIRE_METRICS_PORT=0 or "
-    "`tensorwire run --metrics-port 0`, or name them: --endpoints HOST:PORT,…"
-)
 
 
 @click.command(
@@ -58,7 +53,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
     job = ObservedJob(named)
     if not job.addresses():
-        raise TensorwireError(_NO_TASK)
+        raise TensorwireError(NO_TASK)
     console = Console(highlight=False)
     with contextlib.suppress(KeyboardInterrupt):  # it is how one ends it
         if once or not console.is_terminal:

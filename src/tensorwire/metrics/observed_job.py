@@ -20,6 +20,12 @@ from tensorwire.metrics.rates import JobRates, job_rates
 from tensorwire.metrics.task_metrics import TaskMetrics
 
 FOLDER_VARIABLE = "TENSORWIRE_RUNTIME"
+NO_TASK = (
+    "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --protocol grpc++ "
+    "--metrics-port 0`, or with TENSORWIRE_METRICS_PORT=0 if the script names grpc++, or name "
+    "them: --endpoints HOST:PORT,…"
+)
+"""What to do where no task has announced itself."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""GRPC++ for the TensorFlow that is installed: importing this registers protocol "grpc++".
+"""GRPC++ for the TensorFlow that is installed: importing this registers protocol "grpc++":
 
     import tensorwire.tf
     server = tf.compat.v1.train.Server(cluster, job_name, task_index, protocol="grpc++")
 
-The first import on a machine compiles the plug-in, once (see ``tensorwire build``).
+Where the package carries no plug-in for this TensorFlow, the first import compiles one (see
+``tensorwire build``).
 """
 
 from importlib import import_module

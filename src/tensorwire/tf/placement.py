@@ -114,7 +114,7 @@ def balanced(
             graph say, which a list of variables has not; `Traffic({})` leaves it aside.
         exact_rewrites: True if the sessions have them; they change what the shapes in the graph
             say: each id of a batch and its row move once.
-        keep_whole: names of variables that are not split, or patterns of names ("tower/*").
+        keep_whole: names of variables that are not split, or patterns of names (``"tower/*"``).
         tolerance: how much of the mean the fullest ps may hold before more is split.
         min_part_bytes: no part is smaller.
 

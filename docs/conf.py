@@ -1,0 +1,103 @@
+"""The site: `make site` builds it from the documents into build/site, which works offline."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "tensorwire"
+root_doc = "README"
+include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "examples/*/README.md"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "sphinx_copybutton",
+]
+myst_heading_anchors = 4  # as GitHub makes them
+default_role = "code"  # `name` in docstrings
+suppress_warnings = ["misc.highlighting_failure"]  # usages are no shell
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring = False
+
+html_theme = "furo"  # takes nothing from the network
+html_title = "tensorwire"
+html_copy_source = False
+smartquotes = False  # "--option" stays what it is
+html_show_copyright = False
+
+_CONTENTS = {
+    "Getting started": [
+        "tutorials/first-job", "getting-started", "versions", "settings", "troubleshooting",
+    ],
+    "Guides": [
+        "from-deeprec", "from-tfjob", "doctor", "placement", "planner", "metrics", "kubernetes",
+        "polling-and-pinning", "lab",
+    ],
+    "Examples": ["../examples/hot_ps/README"],
+    "Concepts": ["../ARCHITECTURE", "grpc", "faults", "simulation", "performance"],
+    "Reference": ["reference/commands", "reference/python"],
+    "Policies": ["../SECURITY", "../CONTRIBUTING", "../RELEASING", "../CHANGELOG"],
+    "Decisions": ["decisions/README"],
+}  # fmt: skip
+
+
+def _tree(caption: str, pages: list[str]) -> str:
+    lines = [f":caption: {caption}", ":hidden:", "", *pages]
+    return "\n```{toctree}\n" + "\n".join(lines) + "\n```\n"
+
+
+def _with_contents(app: Sphinx, name: str, source: list[str]) -> None:
+    """The first page is README.md, and GitHub would show a table of contents in it as text."""
+    if name == root_doc:
+        for caption, pages in _CONTENTS.items():
+            source[0] += _tree(caption, [f"/docs/{page}" for page in pages])
+    elif name == "docs/decisions/README":
+        folder = Path(app.srcdir, "docs/decisions")
+        source[0] += _tree("Decisions", sorted(each.stem for each in folder.glob("[a-z]*.md")))
+
+
+def _with_code(
+    app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]
+) -> None:
+    """What is indented below an empty line is code, as people read it."""
+    for number in reversed(range(1, len(lines) - 1)):
+        before, line, after = lines[number - 1 : number + 2]
+        if before.strip() and before[0] != " " and not line and after.startswith("    "):
+            lines.insert(number, "::")
+            lines.insert(number, "")
+
+
+# What Sphinx and its theme leave out, and who reads with a keyboard or a screen reader needs.
+_ACCESSIBLE = {
+    "body": (("<pre>", '<pre tabindex="0">'),
+             ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')),
+    "furo_navigation_tree": (('role="heading"', 'role="heading" aria-level="2"'),),
+}  # fmt: skip
+
+
+def _for_everybody(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    for part, replacements in _ACCESSIBLE.items():
+        for old, new in replacements:
+            if part in context:
+                context[part] = context[part].replace(old, new)
+
+
+def _add_index(app: Sphinx, failed: Exception | None) -> None:
+    if failed is None:
+        shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", _with_contents)
+    app.connect("autodoc-process-docstring", _with_code, priority=100)  # before napoleon
+    app.connect("html-page-context", _for_everybody, priority=900)  # after the theme
+    app.connect("build-finished", _add_index)

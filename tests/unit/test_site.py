@@ -1,0 +1,73 @@
+"""The site: it builds without a warning, and every page can be read anywhere, without a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import browsing
+from browsing import PHONE_PX
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("sphinx", reason="the site is built by Sphinx")
+pytest.importorskip("tensorflow", reason="the reference is of what is imported")
+
+
+@pytest.fixture(scope="session")  # slow tests run long after the others
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-c", ROOT / "docs",
+         "-d", folder / "doctrees", ROOT, folder / "html"],
+        check=False, capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsing.started() as browser:
+        yield browser
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_pages_can_be_read_on_a_phone_and_by_everybody(
+    site: Path, browser: Any, colours: str
+) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 40
+    found = []
+    with browsing.opened(browser, pages[0].as_uri(), PHONE_PX, colours) as opened:
+        for page in pages[colours == "dark" :: 2]:
+            opened.go(page.as_uri())
+            far = [url for url in opened.requests if not url.startswith(("file:", "data:"))]
+            wide = [f"{opened.width_px} pixels"] if opened.width_px > PHONE_PX else []
+            found += [
+                f"{page.relative_to(site)}: {each}"
+                for each in [*opened.console, *far, *wide, *opened.faults()]
+            ]
+    assert found == []
+
+
+def test_the_reference_has_every_command_with_its_options(site: Path) -> None:
+    from tensorwire.cli.main import COMMANDS
+
+    page = (site / "docs/reference/commands.html").read_text()
+    for name in COMMANDS:
+        assert f'id="tensorwire-{name}' in page or f'id="{name}' in page, name
+    assert "--exact-rewrites" in page
+
+
+def test_the_reference_has_what_scripts_call(site: Path) -> None:
+    page = (site / "docs/reference/python.html").read_text()
+    for name in ("tensorwire.tf.ConfigProto", "tensorwire.tf.stats", "tensorwire.tf.FiguresHook",
+                 "tensorwire.tf.placement.balanced"):  # fmt: skip
+        assert f'id="{name}"' in page, name
