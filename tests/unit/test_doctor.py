@@ -13,12 +13,20 @@ from pathlib import Path
 import pytest
 
 from harness.faults import JOBS, FaultJob
+from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import SMALLEST_COST, Evidence, JobEvidence
 from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import collect
+from tensorwire.metrics.task_metrics import (
+    PoolMetrics,
+    ProcessMetrics,
+    ServedTask,
+    TaskMetrics,
+    TensorMetrics,
+)
 from tensorwire.placement import plan
 from tensorwire.placement.plan import Variable
 from tensorwire.report import doctor as report
@@ -34,6 +42,33 @@ def look(name: str) -> Evidence:
 def job_of(evidence: Evidence) -> JobEvidence:
     assert evidence.job is not None
     return evidence.job
+
+
+def test_what_a_session_receives_once_is_not_taken_for_its_steps() -> None:
+    worker, ps = "/job:worker/replica:0/task:0", "/job:ps/replica:0/task:0"
+
+    def metrics(at_s: float, counts: dict[str, int]) -> TaskMetrics:
+        return TaskMetrics(
+            process=ProcessMetrics("here", 42, 2, at_s, 0.0, 10**9),
+            clock_us=int(at_s * 1e6),
+            **dict.fromkeys(
+                ("recv_tensors", "pushed_tensors", "served_tensors", "run_graphs", "eager_calls",
+                 "fused_messages", "fused_tensors", "recv_waiting_us"), 0),
+            pool=PoolMetrics(),
+            tasks=(ServedTask(worker, 0),),
+            peers=(),
+            reactors=(),
+            tensors=tuple(
+                TensorMetrics(worker, ps, "in", name, count, 1000 * count, 0, 0)
+                for name, count in counts.items()
+            ),
+        )  # fmt: skip
+
+    begun = {f"is_initialized_{n}": 1 for n in range(60)}
+    rows = {f"rows_{n}": 500 for n in range(30)}
+    before, after = metrics(0.0, {}), metrics(5.0, {**begun, **rows})
+    (usage,) = job_evidence.job_of([before], [after], "", job_evidence.Surroundings()).tasks
+    assert usage.steps == 500
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -240,9 +239,18 @@ def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[F
 
 
 def _steps(received: Sequence[Flow]) -> float | None:
-    """The number of steps, as the most frequent count of a tensor; nearly all cross once a step."""
-    often = [flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name]
-    return float(statistics.median(often)) if often else None
+    """The number of steps: the count of the tensor in the middle of all that came from ps.
+
+    Nearly all cross once a step. Counted is what came, not the names, because a session that begins
+    receives many tensors once.
+    """
+    counts = sorted(flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name)
+    left = sum(counts) / 2
+    for count in counts:
+        left -= count
+        if left <= 0:
+            return float(count)
+    return None
 
 
 def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
