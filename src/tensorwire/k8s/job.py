@@ -130,6 +130,7 @@ class Job:
     api: str = "server"
     protocol: str = "grpc++"
     tensor_fuse: bool = False
+    exact_rewrites: bool = False
     placement: str = "round_robin"
     """Placement of variables on the ps, as in `tensorwire run`."""
     worker_resources: Resources = Resources("300m", "4Gi")
@@ -288,6 +289,8 @@ class Job:
             words += ["--protocol", self.protocol]
         if self.tensor_fuse:
             words.append("--tensor-fuse")
+        if self.exact_rewrites:
+            words.append("--exact-rewrites")
         if self.placement != "round_robin":
             words += ["--placement", self.placement]
         words.append(self.script.path)

@@ -78,7 +78,14 @@ def test_two_hundred_workers_render_in_less_than_two_seconds() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_task_finds_who_it_is_and_where_the_others_are(format: str, tmp_path: Path) -> None:
     """Runs the start script as a pod would run it."""
-    of = job(5, 2, format=format, wanted_workers_per_node=3, arguments=["{task_type}", "a b"])
+    of = job(
+        5,
+        2,
+        format=format,
+        wanted_workers_per_node=3,
+        exact_rewrites=True,
+        arguments=["{task_type}", "a b"],
+    )
     rendered = manifests(of)
     (config,) = by_kind(rendered, "ConfigMap")
     reached = {pod.name for pod in pods_of(rendered)}
@@ -111,7 +118,8 @@ def test_a_task_finds_who_it_is_and_where_the_others_are(format: str, tmp_path: 
             task = tf_config.task
             tasks.add(str(task))
             assert arguments == [
-                *("run", "--protocol", "grpc++", "/etc/tensorwire/train.py", task.job, "a b")
+                *("run", "--protocol", "grpc++", "--exact-rewrites", "/etc/tensorwire/train.py"),
+                *(task.job, "a b"),
             ]
             host = tf_config.cluster.address(task).rpartition(":")[0]
             assert host == f"{each['metadata']['name']}-{member}.flights"

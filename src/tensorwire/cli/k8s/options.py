@@ -65,9 +65,16 @@ _RESOURCE_OPTIONS = [
     click.option("--ps-cpu", default="2", show_default=True, help="CPU of each ps."),
     click.option("--ps-memory", default="4Gi", show_default=True),
 ]
-_fuse_option = click.option(
-    "--tensor-fuse", is_flag=True, help="Send small tensors together, as in `tensorwire run`."
-)
+_REWRITE_OPTIONS = [
+    click.option(
+        "--tensor-fuse", is_flag=True, help="Send small tensors together, as in `tensorwire run`."
+    ),
+    click.option(
+        "--exact-rewrites",
+        is_flag=True,
+        help="Send and compute less with the same results, as in `tensorwire run`.",
+    ),
+]
 _POD_OPTIONS = [
     click.option("--grpc-port", type=_PORT, default=2222, show_default=True),
     click.option("--metrics-port", type=_PORT, default=9100, show_default=True),
@@ -154,7 +161,7 @@ _JOB_OPTIONS = [
         show_default=True,
         help="Used whatever the script says.",
     ),
-    _fuse_option,
+    *_REWRITE_OPTIONS,
     click.option(
         "--placement",
         type=click.Choice(tuple(STRATEGIES)),
@@ -186,7 +193,7 @@ _EXPERIMENT_OPTIONS = [
     click.option("--image", help="Run on a cluster, in this container image.  [default: the lab]"),
     click.option("--name", default="compare", show_default=True, help="Name of the job."),
     _api_option,
-    _fuse_option,
+    *_REWRITE_OPTIONS,
     *_RESOURCE_OPTIONS,
     *_POD_OPTIONS,
 ]
@@ -271,7 +278,8 @@ def _common(options: dict[str, Any]) -> dict[str, Any]:
         "claims": _pairs("--claim", options.pop("claim"), ":", "CLAIM:/PATH"),
         "namespace": options["namespace"],
         **_token(**_taken(options, "token_secret", "no_token")),
-        **_taken(options, "api", "tensor_fuse", "grpc_port", "metrics_port", "retries"),
+        **_taken(options, "api", "tensor_fuse", "exact_rewrites"),
+        **_taken(options, "grpc_port", "metrics_port", "retries"),
         **_taken(options, "pull_secret", "service_account", "arguments"),
     }
 
