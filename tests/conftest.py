@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+
+import browsing
 
 # How long an example takes says nothing on a machine that does something else too.
 hypothesis.settings.register_profile(
@@ -92,6 +95,13 @@ def tensorwire(python: Python) -> Python:
         return python("-m", "tensorwire.cli.main", *arguments, **options)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium; without one the test skips."""
+    with browsing.started() as browser:
+        yield browser
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

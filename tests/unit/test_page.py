@@ -83,12 +83,6 @@ EVERY_CHART = Report(
 Open = Callable[..., Opened]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing.started() as browser:
-        yield browser
-
-
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     with contextlib.ExitStack() as held:

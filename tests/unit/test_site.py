@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing.started() as browser:
-        yield browser
 
 
 @pytest.mark.slow
@@ -62,7 +55,7 @@ def test_the_reference_has_every_command_with_its_options(site: Path) -> None:
 
     page = (site / "docs/reference/commands.html").read_text()
     for name in COMMANDS:
-        assert f'id="tensorwire-{name}' in page or f'id="{name}' in page, name
+        assert f'<section id="tensorwire-{name}"' in page, name
     assert "--exact-rewrites" in page
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,12 +134,7 @@ class SharedCapacity:
         else:
             self._use = 1.0
             fill(self._left(wanted), active)
-        # Without min(): this is where a simulation spends its time.
-        soonest = math.inf
-        for group in active:
-            left_s = (group.queue[0][0] - group.served) / group.rate
-            if left_s < soonest:  # noqa: PLR1730
-                soonest = left_s
+        soonest = min((group.queue[0][0] - group.served) / group.rate for group in active)
         wake_s = self._last_s + max(soonest, 0.0)
         # A timer that is too early does no harm: it looks and waits again.
         if wake_s < self._wake_s:

@@ -1,4 +1,4 @@
-"""GRPC++ for the TensorFlow that is installed: importing this registers protocol "grpc++":
+"""GRPC++ for the TensorFlow that is installed: importing this registers protocol "grpc++".
 
     import tensorwire.tf
     server = tf.compat.v1.train.Server(cluster, job_name, task_index, protocol="grpc++")

@@ -257,9 +257,9 @@ def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], message: s
 
 @pytest.mark.parametrize("cpu", ["", "two", "-1", "0", "1.2.3", "300M"])
 def test_quantities_that_are_none_are_refused(cpu: str) -> None:
-    with pytest.raises(UsageError, match="quantity"):
+    with pytest.raises(UsageError, match="invalid CPU quantity"):
         Resources(cpu, "4Gi")
-    with pytest.raises(UsageError, match="quantity"):
+    with pytest.raises(UsageError, match="invalid memory quantity"):
         Resources("1", cpu + "x")
 
 
