@@ -4,16 +4,15 @@
 #include <cstring>
 #include <utility>
 
-#include "cores.h"
-
 namespace tensorwire::wire {
 namespace {
 
 // Waking a thread costs as much as copying this.
 constexpr uint64_t kAtOnceBytes = 512u << 10;
-// Bytes per copying thread. One core does not fill the memory's bandwidth; four do.
+// Bytes for which another thread is worth waking.
 constexpr uint64_t kBytesPerThread = 4u << 20;
-constexpr uint64_t kMostThreads = 4;
+// A part of a copy: 50 us, after which another copy has its turn.
+constexpr uint64_t kPartBytes = 512u << 10;
 
 // The loan, cut where either side begins another buffer, and at part_bytes.
 std::vector<CopyPart> Cut(const Loan& loan, const std::vector<MutableBuffer>& into,
@@ -45,11 +44,6 @@ bool IsStillLent(const ForeignMemory& memory, const Loan& loan) {
   return memory.StillLent(loan.number, loan.slot);
 }
 
-uint64_t ThreadsFor(const Loan& loan) {
-  static const auto cores = static_cast<uint64_t>(UsableCores());
-  return std::clamp<uint64_t>(loan.bytes / kBytesPerThread, 1, std::min(cores, kMostThreads));
-}
-
 }  // namespace
 
 bool IsCopiedAtOnce(const Loan& loan) { return loan.bytes <= kAtOnceBytes; }
@@ -60,35 +54,33 @@ bool CopyLoan(const ForeignMemory& memory, const Loan& loan,
   return IsStillLent(memory, loan);
 }
 
-ParallelCopy::ParallelCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
-                           const std::vector<MutableBuffer>& into, std::function<void(bool)> done)
+LoanCopy::LoanCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
+                   const std::vector<MutableBuffer>& into, std::function<void(bool)> done)
     : memory_(std::move(memory)),
       loan_(std::move(loan)),
       done_(std::move(done)),
-      threads_(ThreadsFor(loan_)),
-      parts_(Cut(loan_, into, (loan_.bytes + threads_ - 1) / threads_)) {}
+      parts_(Cut(loan_, into, kPartBytes)) {}
 
-void ParallelCopy::Start(const std::function<void(std::function<void()>)>& executor) {
-  for (uint64_t i = 0; i < threads_; ++i) executor([self = shared_from_this()] { self->Run(); });
+size_t LoanCopy::threads() const {
+  return static_cast<size_t>(std::max<uint64_t>(1, loan_.bytes / kBytesPerThread));
 }
 
-void ParallelCopy::Run() {
-  for (;;) {
-    const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= parts_.size()) return;
-    Copy(parts_[index]);
-    EndParts(1);
-  }
+bool LoanCopy::CopyPartOnce() {
+  const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+  if (index >= parts_.size()) return false;
+  Copy(parts_[index]);
+  EndParts(1);
+  return true;
 }
 
-void ParallelCopy::Cancel() {
+void LoanCopy::Cancel() {
   const size_t begun = next_.exchange(parts_.size(), std::memory_order_relaxed);
   if (begun >= parts_.size()) return;
   cut_short_.store(true, std::memory_order_relaxed);
   EndParts(parts_.size() - begun);
 }
 
-void ParallelCopy::EndParts(size_t count) {
+void LoanCopy::EndParts(size_t count) {
   if (ended_.fetch_add(count, std::memory_order_acq_rel) + count < parts_.size()) return;
   done_(!cut_short_.load(std::memory_order_relaxed) && IsStillLent(*memory_, loan_));
 }

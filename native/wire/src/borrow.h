@@ -26,27 +26,27 @@ struct CopyPart {
   size_t size;
 };
 
-// The same on as many threads of the executor as cores help, in parts that whoever comes first
-// takes: a thread that comes late finds none left.
-class ParallelCopy : public std::enable_shared_from_this<ParallelCopy> {
+// The same in parts, which any number of threads may copy at the same time (CopyThreads).
+class LoanCopy {
  public:
   // `done` is called once, with the outcome, by the thread that ended the last part.
-  ParallelCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
-               const std::vector<MutableBuffer>& into, std::function<void(bool)> done);
+  LoanCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
+           const std::vector<MutableBuffer>& into, std::function<void(bool)> done);
 
-  void Start(const std::function<void(std::function<void()>)>& executor);
+  // The number of threads that make it faster.
+  size_t threads() const;
+  // Copies the next part that nobody has begun; false when none was left.
+  bool CopyPartOnce();
   // Leaves out the parts that nobody has begun. The copy has failed then, and is done when those
   // under way have ended. Any thread.
   void Cancel();
 
  private:
-  void Run();
   void EndParts(size_t count);
 
   const std::shared_ptr<const ForeignMemory> memory_;
   const Loan loan_;
   const std::function<void(bool)> done_;
-  const uint64_t threads_;
   const std::vector<CopyPart> parts_;
   std::atomic<size_t> next_{0};
   std::atomic<size_t> ended_{0};

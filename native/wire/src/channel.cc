@@ -570,7 +570,7 @@ void ChannelImpl::FetchFromReactor(InFrame frame, Collections::At collection) {
 }
 
 void ChannelImpl::CopyFromReactor(InFrame frame, Collections::At collection) {
-  auto copy = std::make_shared<ParallelCopy>(
+  auto copy = std::make_shared<LoanCopy>(
       memory_, std::move(frame.loan), frame.into,
       [self = shared_from_this(), collection](bool whole) {
         Collection ended = self->TakeCollection(collection);
@@ -583,7 +583,7 @@ void ChannelImpl::CopyFromReactor(InFrame frame, Collections::At collection) {
         }
       });
   collections_.SetCancel(collection, [copy](const Status&) { copy->Cancel(); });
-  copy->Start(context_->options.executor);
+  context_->copy_threads.Add(copy);
 }
 
 Collection ChannelImpl::TakeCollection(Collections::At at) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "authenticator.h"
+#include "copy_threads.h"
 #include "loans.h"
 #include "reactor.h"
 #include "tensorwire/wire/options.h"
@@ -47,6 +48,7 @@ class Context {
   std::unique_ptr<const TlsContext> tls;               // null without TLS
   std::vector<std::unique_ptr<Reactor>> reactors;
   HeldPayloads held;
+  CopyThreads copy_threads;
 
   // Channels take turns at the reactors by their number, and what peers connect to by another one:
   // a channel's further streams must not count, or all channels would begin at the same reactor.

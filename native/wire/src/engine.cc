@@ -92,6 +92,7 @@ class EngineImpl final : public Engine {
     for (const auto& weak : channels) {
       if (auto channel = weak.lock()) channel->Stop();
     }
+    context_->copy_threads.Stop();
   }
 
  private:

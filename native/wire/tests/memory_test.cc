@@ -5,19 +5,24 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "check.h"
 #include "connection.h"
+#include "copy_threads.h"
 #include "harness.h"
 #include "loans.h"
 #include "shared_memory.h"
@@ -124,28 +129,116 @@ TEST(what_is_read_in_the_peers_memory_goes_into_as_many_buffers_as_its_asker_has
   }
 }
 
+// Keeps all threads of a CopyThreads busy until it goes.
+class HeldThreads {
+ public:
+  // `add` makes copies that call what it is given at their end, in the thread that copied.
+  explicit HeldThreads(const std::function<void(std::function<void()>)>& add) {
+    for (size_t i = 0; i < CopyThreads::Count(); ++i) {
+      add([this] {
+        busy_.count_down();
+        free_.wait();
+        left_.count_down();
+      });
+    }
+    busy_.wait();
+  }
+  ~HeldThreads() {
+    free_.count_down();
+    left_.wait();
+  }
+
+ private:
+  std::latch busy_{static_cast<ptrdiff_t>(CopyThreads::Count())};
+  std::latch left_{static_cast<ptrdiff_t>(CopyThreads::Count())};
+  std::latch free_{1};
+};
+
+// A call that calls something at its end.
+class EndingCall : public ScatterCall {
+ public:
+  explicit EndingCall(std::function<void()> at_end)
+      : ScatterCall(1, std::promise<std::string>()), at_end_(std::move(at_end)) {}
+  void Done(const Status&) override { at_end_(); }
+
+ private:
+  const std::function<void()> at_end_;
+};
+
 TEST(a_copy_that_no_thread_begins_ends_by_deadline_cancellation_and_loss) {
   for (const Code how : {Code::kDeadlineExceeded, Code::kCancelled, Code::kUnavailable}) {
-    StuckExecutor executor;
     Pair pair;
-    Task worker("worker:0", 1, [&](EngineOptions* options) {
-      options->executor = [&](std::function<void()> closure) { executor.Run(std::move(closure)); };
+    CheckBytes(pair, kMb);  // it is connected
+    std::optional<HeldThreads> held(std::in_place, [&](std::function<void()> at_end) {
+      Message request(kBytes);
+      request.AppendMetadata(std::to_string(kMb));
+      pair.channel->Start(std::move(request), std::make_unique<EndingCall>(std::move(at_end)), {});
     });
-    const auto channel = worker.engine->Connect(pair.address, "ps:0");
-    CHECK(Get(Begin(*channel, kEcho, "up")).status.ok());
-    executor.Stick();
     CallOptions options;
     options.done_on = RunOn::kReactor;
     if (how == Code::kDeadlineExceeded) options.deadline_ms = 500;
+    const uint64_t lent = pair.OfPs().lent_bytes;
     uint64_t id = 0;
-    auto call = Begin(*channel, kBytes, std::to_string(13 * kMb), "", options, &id);
-    if (options.deadline_ms == 0) Eventually([&] { return executor.held() > 0; });
-    if (how == Code::kCancelled) channel->Cancel(id);
+    auto call = Begin(*pair.channel, kBytes, std::to_string(13 * kMb), "", options, &id);
+    if (options.deadline_ms == 0) Eventually([&] { return pair.OfPs().lent_bytes > lent; });
+    if (how == Code::kCancelled) pair.channel->Cancel(id);
     if (how == Code::kUnavailable) pair.ps.engine->Stop();
     CHECK(Get(std::move(call)).status.code() == how);
-    executor.Resume();  // and nothing is written to the buffer, which is gone
-    worker.engine->Stop();
+    held.reset();  // and nothing is written to the buffer, which is gone
+    pair.worker.engine->Stop();
   }
+}
+
+TEST(copies_take_turns_so_that_a_small_one_ends_first_and_the_end_cancels_what_is_left) {
+  const auto memory = SharedMemory::Create();
+  std::shared_ptr<const ForeignMemory> foreign;
+  CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+  char* const block = static_cast<char*>(memory->Map(64 * kMb));
+  Loan loan;
+  CHECK(memory->OpenLoan(&loan.number, &loan.slot));
+  std::string room(64 * kMb, '\0');
+  const auto copy = [&](size_t bytes, std::function<void(bool)> done) {
+    loan.bytes = bytes;
+    loan.pieces = {{block, bytes}};
+    return std::make_shared<LoanCopy>(
+        foreign, loan, std::vector<MutableBuffer>{{room.data(), bytes}}, std::move(done));
+  };
+  CopyThreads threads;
+  std::mutex mutex;
+  std::string order;
+  std::latch ended(2);
+  const auto note = [&](char what) {
+    return [&, what](bool whole) {
+      std::lock_guard lock(mutex);
+      order += whole ? what : '-';
+      ended.count_down();
+    };
+  };
+  const auto hold = [&](const std::function<void()>& at_end) {
+    threads.Add(copy(kMb, [at_end](bool) { at_end(); }));
+  };
+  {
+    const HeldThreads held(hold);
+    threads.Add(copy(64 * kMb, note('L')));
+    threads.Add(copy(kMb, note('s')));
+  }
+  ended.wait();
+  CHECK_EQ(order, "sL");
+
+  bool whole = true;
+  std::thread stop;
+  {
+    const HeldThreads held(hold);
+    threads.Add(copy(kMb, [&](bool all) { whole = all; }));
+    stop = std::thread([&] { threads.Stop(); });
+    Eventually([&] {
+      const auto refused = std::make_shared<std::atomic<bool>>(false);
+      threads.Add(copy(1, [refused](bool all) { refused->store(!all); }));
+      return refused->load();
+    });
+  }
+  stop.join();
+  CHECK(!whole);
 }
 
 TEST(what_was_lent_is_the_owners_again_once_it_has_been_read) {

@@ -46,7 +46,7 @@ class TensorTask(ServerTask):
         v1 = self._tf.compat.v1
         # The benchmark is about the way between tasks: on an accelerator the way to host memory
         # would be measured too.
-        ps, worker = "/job:ps/task:0/device:CPU:0", "/job:worker/task:0/device:CPU:0"
+        ps, worker = "/job:ps/task:0/device:CPU:0", f"{self._device}/device:CPU:0"
         with self._tf.Graph().as_default() as graph:
             assigns: list[Any] = []
             sums: dict[str, list[Any]] = {ps: [], worker: []}

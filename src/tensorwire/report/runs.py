@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tensorwire.bench import transfer  # noqa: F401, its result registers itself
+from tensorwire.bench import tails, transfer  # noqa: F401, their results register themselves
 from tensorwire.bench.all_layers import COMMAND, Suite
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s import layout_result  # noqa: F401

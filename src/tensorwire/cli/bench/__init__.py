@@ -28,6 +28,10 @@ COMMANDS = {
         "tensorwire.cli.bench.tensors:steps",
         "Time steps that move little: one tiny tensor, and many small ones.",
     ),
+    "tails": (
+        "tensorwire.cli.bench.tensors:tails",
+        "Time small steps while another worker moves large tensors.",
+    ),
     "strategy": (
         "tensorwire.cli.bench.strategy:strategy",
         "Schedule functions with a ParameterServerStrategy.",

@@ -1,9 +1,10 @@
-"""`tensorwire bench transfer` and `tensorwire bench steps`."""
+"""`tensorwire bench transfer`, `tensorwire bench steps` and `tensorwire bench tails`."""
 
 from __future__ import annotations
 
 import click
 
+from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.hosts import between_hosts
 from tensorwire.cli.measuring import measure_and_show
 from tensorwire.cli.options import Comparison, comparison_options
@@ -87,3 +88,46 @@ def steps(
         setting=comparison.setting,
     )
     measure_and_show("bench steps", plan, run, comparison)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire bench tails
+  tensorwire bench tails --layer rpc --lab hosts=3,rate=10gbit"""
+)
+@click.option(
+    "--layer",
+    type=click.Choice(["tensorflow", "rpc"]),
+    default="tensorflow",
+    show_default=True,
+    help="tensorflow: steps of a session; rpc: requests without TensorFlow.",
+)
+@click.option(
+    "--bulk-mb",
+    type=float,
+    default=100.0,
+    show_default=True,
+    help="MB (10^6 bytes) of a tensor of the other worker.",
+)
+@click.option(
+    "--seconds",
+    type=Number(min=0.1, max=600),
+    default=1.0,
+    show_default=True,
+    help="Time of the small steps in each round, case and protocol.",
+)
+@comparison_options(default_rounds=10)
+def tails(*, layer: str, bulk_mb: float, seconds: float, comparison: Comparison) -> None:
+    """Time small steps while another worker moves large tensors.
+
+    One worker assigns a tensor of 4 KB to a ps, over and over: alone, and while a second worker
+    assigns a large tensor to the same ps without pause. Shown are the median, p99 and p99.9 of the
+    small steps, and the rate of the large tensors.
+    """
+    from tensorwire.bench.tails import TailsPlan, run
+
+    plan = TailsPlan(
+        layer, bulk_mb, seconds, comparison.rounds, comparison.protocols, comparison.setting
+    )
+    measure_and_show("bench tails", plan, run, comparison)

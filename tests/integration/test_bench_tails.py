@@ -1,0 +1,58 @@
+"""`tensorwire bench tails` with a real TensorFlow, and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "tails"]
+FIELDS = ["protocol", "tensor_fuse", "layer", "case", "bulk_mb", "steps", "steps_per_s"]
+FIELDS += ["step_ms", "bulk_mb_per_s"]
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("layer", ["tensorflow", "rpc"])
+def test_small_steps_are_measured_alone_and_beside_bulk(tmp_path: Path, layer: str) -> None:
+    path = tmp_path / "r.json"
+    arguments = ["--layer", layer, "--bulk-mb", "20", "--seconds", "0.3", "--rounds", "2"]
+    done = subprocess.run(
+        [*COMMAND, *arguments, "--json", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(path.read_text())
+    assert [(r["protocol"], r["case"]) for r in record["results"]] == [
+        (protocol, case) for case in ("alone", "beside bulk") for protocol in ("grpc", "grpc++")
+    ]
+    for result in record["results"]:
+        assert list(result) == FIELDS
+        step = result["step_ms"]
+        assert 0 < step["p50"] <= step["p99"] <= step["p999"] <= step["max"]
+        assert (result["bulk_mb_per_s"] is None) == (result["case"] == "alone")
+    assert set(record["ratios"]) == {
+        f"grpc++/grpc {what}"
+        for what in ("alone", "beside bulk", "p99 beside bulk", "MB/s of the bulk")
+    }
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--bulk-mb", "0.5"], "--bulk-mb 0.5: give a number from 1 to 1000"),
+        (["--layer", "rpc", "--tensor-fuse"], "--layer rpc has no graph to rewrite"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments: list[str], says: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, *arguments], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
