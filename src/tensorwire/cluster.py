@@ -106,11 +106,22 @@ def data_port(grpc_port: int) -> int:
         raise UsageError(str(error)) from None
 
 
-def data_address(grpc_address: str) -> str:
-    """The data address that the rule gives to the task at `grpc_address`."""
+def second_data_port(grpc_port: int) -> int | None:
+    """The port that the task takes where another process has its `data_port`.
+
+    None where `data_port` is not among those that Linux gives to outgoing connections.
+    """
+    return engine.second_data_port(grpc_port)
+
+
+def data_addresses(grpc_address: str) -> list[str]:
+    """Where the task at `grpc_address` has its data port by the rule: one address, or two.
+
+    Raises UsageError where `grpc_address` is none.
+    """
     _, port = split_address(grpc_address)
     host = grpc_address.rpartition(":")[0]
-    return f"{host}:{data_port(port)}"
+    return [f"{host}:{p}" for p in (data_port(port), second_data_port(port)) if p is not None]
 
 
 def read_endpoint_map(path: Path) -> dict[str, str]:

@@ -6,6 +6,8 @@
 namespace tensorwire::wire {
 namespace {
 
+constexpr int kFirst = 1024;  // that a user may bind
+
 constexpr const char* kFormat =
     "expected a line a task: grpc_host:port=data_host:port, as in 127.0.0.1:3333=127.0.0.1:5555";
 
@@ -18,11 +20,17 @@ std::string_view Trim(std::string_view text) {
 }  // namespace
 
 int DataPort(int grpc_port) {
-  constexpr int kFirst = 1024;
   constexpr int kCount = 65536 - kFirst;
-  constexpr int kShift = 20000;
   const int above_first = grpc_port >= kFirst ? grpc_port - kFirst : grpc_port;
-  return kFirst + (above_first + kShift) % kCount;
+  return kFirst + (above_first + kDataPortShift) % kCount;
+}
+
+int SecondDataPort(int grpc_port) {
+  constexpr int kEphemeralFirst = 32768;
+  constexpr int kEphemeralLast = 60999;
+  const int first = DataPort(grpc_port);
+  if (first < kEphemeralFirst || first > kEphemeralLast) return 0;
+  return kFirst + (first - kEphemeralFirst) % kDataPortShift;
 }
 
 bool SplitAddress(std::string_view address, std::string* host, int* port) {
