@@ -26,9 +26,17 @@ def split_address(address: str) -> tuple[str, int]:
         bare = host[1:-1]
     elif ":" in host:
         bare = ""  # a bare IPv6 address: where it ends and the port begins is anyone's guess
-    if not colon or not bare or not 1 <= port <= 65535:
+    if not colon or not _is_host(bare) or not 1 <= port <= 65535:
         raise UsageError(f'"{address}" is not an address: write host:port, as in 127.0.0.1:2222')
     return bare, port
+
+
+def _is_host(name: str) -> bool:
+    """Whether Python's resolver takes the name: it raises no OSError for "no..host"."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 @dataclass(frozen=True, order=True)
