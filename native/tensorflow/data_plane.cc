@@ -1,6 +1,7 @@
 #include "data_plane.h"
 
 #include <arpa/inet.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -139,7 +140,10 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
 
 absl::Status DataPlane::ReadEndpointMap() {
   std::ifstream file(map_file_);
-  if (!file) return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + map_file_);
+  struct stat status{};
+  const bool is_folder = stat(map_file_.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  if (!file || is_folder)
+    return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + map_file_);
   std::ostringstream text;
   text << file.rdbuf();
   wire::EndpointMap map;
@@ -242,6 +246,11 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
     } else {
       status = wire::Status(status.code(), status.message() + "; " + s.message());
     }
+  }
+  if (const char* asked = std::getenv(kBindVariable);
+      status.code() == wire::Code::kNotFound && asked != nullptr && *asked != '\0') {
+    return absl::NotFoundError("grpc++: " + status.message() + ". " + kBindVariable + "=" + asked +
+                               " must be an address of this host");
   }
   if (!status.ok()) {
     return absl::Status(

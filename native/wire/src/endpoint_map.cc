@@ -3,6 +3,8 @@
 #include <charconv>
 #include <unordered_map>
 
+#include "hello.h"
+
 namespace tensorwire::wire {
 namespace {
 
@@ -71,7 +73,7 @@ Status ParseEndpointMap(std::string_view text, const std::string& filename, Endp
     };
     const auto equals = line.find('=');
     if (equals == std::string_view::npos) {
-      return fail("no '=' in \"" + std::string(line.substr(0, 200)) + "\"");
+      return fail("no '=' in \"" + Printable(line.substr(0, 200)) + "\"");
     }
     const std::string grpc(Trim(line.substr(0, equals)));
     const std::string data(Trim(line.substr(equals + 1)));
@@ -79,7 +81,7 @@ Status ParseEndpointMap(std::string_view text, const std::string& filename, Endp
     int port = 0;
     for (const std::string& address : {grpc, data}) {
       if (!SplitAddress(address, &host, &port)) {
-        return fail("\"" + address.substr(0, 200) + "\" is not host:port");
+        return fail("\"" + Printable(address.substr(0, 200)) + "\" is not host:port");
       }
     }
     if (auto [at, fresh] = line_of_grpc.emplace(grpc, number); !fresh) {
