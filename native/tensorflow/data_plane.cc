@@ -1,6 +1,7 @@
 #include "data_plane.h"
 
 #include <arpa/inet.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -139,7 +140,10 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
 
 absl::Status DataPlane::ReadEndpointMap() {
   std::ifstream file(map_file_);
-  if (!file) return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + map_file_);
+  struct stat status{};
+  const bool is_folder = stat(map_file_.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  if (!file || is_folder)
+    return absl::InvalidArgumentError("grpc++: cannot read the endpoint map " + map_file_);
   std::ostringstream text;
   text << file.rdbuf();
   wire::EndpointMap map;
@@ -170,14 +174,17 @@ absl::Status DataPlane::CheckCluster(const tensorflow::ClusterDef& cluster) {
     if (!DataAddress(grpc_address, &address).ok()) continue;  // gRPC refuses it
     const auto [at, is_new] = task_at.emplace(address, task);
     if (is_new) continue;
-    return absl::InvalidArgumentError("grpc++: with " + map_file_ + ", " + at->second + " and " +
-                                      task + " both have their data port at " + address +
-                                      "; a task without a line has it 20000 above its gRPC port");
+    return absl::InvalidArgumentError(
+        "grpc++: with " + map_file_ + ", " + at->second + " and " + task +
+        " both have their data port at " + address + "; a task without a line has it " +
+        std::to_string(wire::kDataPortShift) + " above its gRPC port");
   }
   return absl::OkStatus();
 }
 
-absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string* out) const {
+absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string* out,
+                                    int* second_port) const {
+  if (second_port != nullptr) *second_port = 0;
   {
     std::lock_guard lock(mutex_);
     if (const auto mapped = data_address_.find(grpc_address); mapped != data_address_.end()) {
@@ -193,7 +200,23 @@ absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string
   }
   const bool v6 = host.find(':') != std::string::npos;
   *out = (v6 ? "[" + host + "]" : host) + ":" + std::to_string(wire::DataPort(port));
+  if (second_port != nullptr) *second_port = wire::SecondDataPort(port);
   return absl::OkStatus();
+}
+
+wire::Status DataPlane::ListenAt(const std::string& host, int port,
+                                 const std::shared_ptr<wire::Handler>& handler) {
+  int bound = 0;
+  const char* asked = std::getenv(kBindVariable);
+  const bool told = asked != nullptr && *asked != '\0';
+  wire::Status status = engine_->Listen(told ? asked : host, port, handler, &bound);
+  if (status.code() == wire::Code::kNotFound && !told) {
+    // A name need not be an address of this host: a Kubernetes Service, a load balancer, NAT.
+    LOG(WARNING) << "grpc++: " << host << " is no address of this host; the data port of " << name_
+                 << " listens on all of its interfaces (" << kBindVariable << " names one)";
+    status = engine_->Listen("", port, handler, &bound);
+  }
+  return status;
 }
 
 absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler) {
@@ -205,27 +228,38 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
     if (colon == 0) grpc_address = "localhost" + grpc_address;
   }
   std::string data_address;
-  if (absl::Status s = DataAddress(grpc_address, &data_address); !s.ok()) return s;
+  int second_port = 0;
+  if (absl::Status s = DataAddress(grpc_address, &data_address, &second_port); !s.ok()) return s;
   std::string host;
   int port = 0;
   wire::SplitAddress(data_address, &host, &port);
-  int bound = 0;
-  const char* asked = std::getenv(kBindVariable);
-  const bool told = asked != nullptr && *asked != '\0';
-  wire::Status status = engine_->Listen(told ? asked : host, port, handler, &bound);
-  if (status.code() == wire::Code::kNotFound && !told) {
-    // A name need not be an address of this host: a Kubernetes Service, a load balancer, NAT.
-    LOG(WARNING) << "grpc++: " << host << " is no address of this host; the data port of " << name_
-                 << " listens on all of its interfaces (" << kBindVariable << " names one)";
-    status = engine_->Listen("", port, handler, &bound);
+  wire::Status status = ListenAt(host, port, handler);
+  if (status.code() == wire::Code::kFailedPrecondition && second_port != 0) {
+    const std::string first = std::to_string(port);
+    const std::string second = std::to_string(second_port);
+    if (const wire::Status s = ListenAt(host, second_port, handler); s.ok()) {
+      LOG(WARNING) << "grpc++: " << name_ << " has its data port at " << host << ":" << second
+                   << ", its second one, which its peers try too: port " << first
+                   << ", its gRPC port + " << std::to_string(wire::kDataPortShift)
+                   << ", is in use, perhaps by an outgoing connection";
+      return absl::OkStatus();
+    } else {
+      status = wire::Status(status.code(), status.message() + "; " + s.message());
+    }
+  }
+  if (const char* asked = std::getenv(kBindVariable);
+      status.code() == wire::Code::kNotFound && asked != nullptr && *asked != '\0') {
+    return absl::NotFoundError("grpc++: " + status.message() + ". " + kBindVariable + "=" + asked +
+                               " must be an address of this host");
   }
   if (!status.ok()) {
     return absl::Status(
         static_cast<absl::StatusCode>(status.code()),
         "grpc++: " + status.message() + ". It is the data port of " + name_ +
             (!is_mapped
-                 ? ", 20000 above its gRPC port; free it, or name another in a file .endpoint_map" +
-                       std::string(kMapFormat)
+                 ? ", " + std::to_string(wire::kDataPortShift) + " above its gRPC port" +
+                       (second_port != 0 ? ", and its second one; free one of them" : "; free it") +
+                       ", or name another in a file .endpoint_map" + std::string(kMapFormat)
                  : ", named in " + map_file_ + "; free it, or name another there"));
   }
   LOG(INFO) << "grpc++: " << name_ << " has its data port at " << data_address;
@@ -234,15 +268,18 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
 
 DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_address) {
   std::string address;
+  int second_port = 0;
   // A malformed address was refused by gRPC before it got here; the channel would say so too.
-  if (!DataAddress(grpc_address, &address).ok()) address = grpc_address;
+  if (!DataAddress(grpc_address, &address, &second_port).ok()) address = grpc_address;
   std::lock_guard lock(mutex_);
   Link& link = links_[task_name + "@" + address];
   if (link.channel == nullptr) {
     const bool is_mapped = data_address_.count(grpc_address) != 0;
-    unreachable_->Add(task_name, address, grpc_address,
-                      is_mapped ? "from " + map_file_ : "its gRPC port + 20000");
-    link.channel = engine_->Connect(address, task_name);
+    std::string origin =
+        is_mapped ? "from " + map_file_ : "its gRPC port + " + std::to_string(wire::kDataPortShift);
+    if (second_port != 0) origin += "; its second port " + std::to_string(second_port) + " neither";
+    unreachable_->Add(task_name, address, grpc_address, origin);
+    link.channel = engine_->Connect(address, task_name, second_port);
     link.inbox = std::make_shared<PushInbox>(link.channel, ended_steps_);
     link.channel->SetPushReceiver(link.inbox);
   }

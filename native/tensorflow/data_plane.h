@@ -38,8 +38,8 @@ class DataPlane {
   ~DataPlane();
 
   // Opens the data port that belongs to the gRPC address of this task, on that address; on the one
-  // that TENSORWIRE_BIND names; or on all where it is none of this host. `grpc_port` replaces a 0
-  // there.
+  // that TENSORWIRE_BIND names; or on all where it is none of this host. Where that port is in use
+  // and not from the map, the second one (wire::SecondDataPort). `grpc_port` replaces a 0 there.
   absl::Status Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler);
 
   // Ends the engine: nothing is sent, and nobody is called back.
@@ -80,7 +80,11 @@ class DataPlane {
   absl::Status ReadEndpointMap();
   // Whether the map has a line for a task.
   bool IsMapped(const std::string& grpc_address) const;
-  absl::Status DataAddress(const std::string& grpc_address, std::string* out) const;
+  // `second_port`: what wire::Engine::Connect takes.
+  absl::Status DataAddress(const std::string& grpc_address, std::string* out,
+                           int* second_port = nullptr) const;
+  wire::Status ListenAt(const std::string& host, int port,
+                        const std::shared_ptr<wire::Handler>& handler);
 
   std::string name_;
   std::string cluster_;

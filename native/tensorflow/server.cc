@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "cpu_devices.h"
 #include "data_plane.h"
 #include "eager_service.h"
@@ -67,6 +69,18 @@ class Worker : public tensorflow::GrpcWorker {
   DataPlane* const plane_;
 };
 
+// gRPC does not say why it could not start: nearly always its port is in use.
+absl::Status WithAdvice(const absl::Status& status, int grpc_port) {
+  if (!absl::StrContains(status.message(), "Could not start gRPC server") || grpc_port == 0) {
+    return status;
+  }
+  const std::string port = std::to_string(grpc_port);
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), ": is port ", port, " in use? `ss -ltnp | grep :", port,
+                   "` shows by which process: end it, or take another port"));
+}
+
 // Goes after ~GrpcServer, which takes down what runs on the devices and uses the data plane.
 struct OutlivesServer {
   std::unique_ptr<DataPlane> plane_;
@@ -114,7 +128,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
                                  const tensorflow::ConfigProto& config) {
       return std::make_unique<Worker>(env, config, plane_.get());
     };
-    if (absl::Status s = GrpcServer::Init(options); !s.ok()) return s;
+    if (absl::Status s = GrpcServer::Init(options); !s.ok()) return WithAdvice(s, grpc_port);
     if (grpc_port == 0) {
       if (absl::Status s = plane_->Listen(bound_port(), service_); !s.ok()) return s;
     }

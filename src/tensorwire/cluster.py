@@ -26,9 +26,17 @@ def split_address(address: str) -> tuple[str, int]:
         bare = host[1:-1]
     elif ":" in host:
         bare = ""  # a bare IPv6 address: where it ends and the port begins is anyone's guess
-    if not colon or not bare or not 1 <= port <= 65535:
+    if not colon or not _is_host(bare) or not 1 <= port <= 65535:
         raise UsageError(f'"{address}" is not an address: write host:port, as in 127.0.0.1:2222')
     return bare, port
+
+
+def _is_host(name: str) -> bool:
+    """Whether Python's resolver takes the name: it raises no OSError for "no..host"."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 @dataclass(frozen=True, order=True)
@@ -106,11 +114,22 @@ def data_port(grpc_port: int) -> int:
         raise UsageError(str(error)) from None
 
 
-def data_address(grpc_address: str) -> str:
-    """The data address that the rule gives to the task at `grpc_address`."""
+def second_data_port(grpc_port: int) -> int | None:
+    """The port that the task takes where another process has its `data_port`.
+
+    None where `data_port` is not among those that Linux gives to outgoing connections.
+    """
+    return engine.second_data_port(grpc_port)
+
+
+def data_addresses(grpc_address: str) -> list[str]:
+    """Where the task at `grpc_address` has its data port by the rule: one address, or two.
+
+    Raises UsageError where `grpc_address` is none.
+    """
     _, port = split_address(grpc_address)
     host = grpc_address.rpartition(":")[0]
-    return f"{host}:{data_port(port)}"
+    return [f"{host}:{p}" for p in (data_port(port), second_data_port(port)) if p is not None]
 
 
 def read_endpoint_map(path: Path) -> dict[str, str]:

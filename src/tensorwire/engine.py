@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import tensorwire
@@ -41,6 +43,19 @@ def data_port(grpc_port: int) -> int:
     return port
 
 
+def second_data_port(grpc_port: int) -> int | None:
+    """The port that a task takes instead where another process has its data port.
+
+    None where `data_port` is not among those that Linux gives to outgoing connections.
+
+    Raises:
+        ValueError: `grpc_port` is not in 1..65535.
+    """
+    data_port(grpc_port)
+    port: int = _engine().tensorwire_second_data_port(grpc_port)
+    return port or None
+
+
 def parse_endpoint_map(text: str, filename: str) -> list[tuple[str, str]]:
     """Pairs (gRPC address, data address) in the file's order.
 
@@ -59,6 +74,52 @@ def parse_endpoint_map(text: str, filename: str) -> list[tuple[str, str]]:
         )
     )
     return pairs
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A task as one of its peers finds it."""
+
+    version: str
+    """Of tensorwire; empty where the task does not say."""
+    round_trip_s: float
+    clock_ahead_s: float
+    """Of the task's clock before this host's, give or take half of the round trip."""
+    bytes_per_s: float
+    """To the task, over one connection; 0 if not measured."""
+
+
+def reach(
+    address: str, second_port: int | None, peer: str, timeout_s: float, rate_s: float = 0.0
+) -> Reached:
+    """Greets a task as its peers do, with the job token and TLS of the environment.
+
+    Args:
+        address: of its data port.
+        second_port: see `second_data_port`.
+        peer: its name, "/job:ps/replica:0/task:0".
+        rate_s: for about so long data is sent, to measure the rate; 0: it is not.
+
+    Raises:
+        ValueError: it cannot be reached, or refuses; says why.
+    """
+    version = ctypes.create_string_buffer(64)
+    round_trip_us, clock_ahead_us = ctypes.c_int64(), ctypes.c_int64()
+    bytes_per_s = ctypes.c_double()
+    _check(
+        _engine().tensorwire_reach(
+            *(os.fsencode(address), second_port or 0, os.fsencode(peer)),
+            *(math.ceil(1e3 * timeout_s), math.ceil(1e3 * rate_s)),
+            *(version, len(version), ctypes.byref(round_trip_us), ctypes.byref(clock_ahead_us)),
+            ctypes.byref(bytes_per_s),
+        )
+    )
+    return Reached(
+        os.fsdecode(version.value),
+        round_trip_us.value * 1e-6,
+        clock_ahead_us.value * 1e-6,
+        bytes_per_s.value,
+    )
 
 
 def check_security() -> None:
@@ -84,10 +145,19 @@ def _engine() -> ctypes.CDLL:
         raise TensorwireError(f"cannot load {path}: {error}; install tensorwire again") from None
     library.tensorwire_data_port.argtypes = [ctypes.c_int]
     library.tensorwire_data_port.restype = ctypes.c_int
+    library.tensorwire_second_data_port.argtypes = [ctypes.c_int]
+    library.tensorwire_second_data_port.restype = ctypes.c_int
     library.tensorwire_parse_endpoint_map.argtypes = [
         *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, _Endpoint, ctypes.c_void_p)
     ]
     library.tensorwire_parse_endpoint_map.restype = ctypes.c_char_p
+    library.tensorwire_reach.argtypes = [
+        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
+        *(ctypes.c_char_p, ctypes.c_size_t),
+        *(ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)),
+        ctypes.POINTER(ctypes.c_double),
+    ]
+    library.tensorwire_reach.restype = ctypes.c_char_p
     library.tensorwire_check_security.argtypes = []
     library.tensorwire_check_security.restype = ctypes.c_char_p
     return library

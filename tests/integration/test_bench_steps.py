@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "steps"]
 RESULT_FIELDS = ["protocol", "tensor_fuse", "case", "data_mb", "tensors", "iters", "step_ms"]
 
 RECORD_FIELDS = ["command", "version", "tensorflow", "host", "time", "results", "ratios"]
-RECORD_FIELDS += ["intervals", "ceilings", "noise"]
+RECORD_FIELDS += ["intervals", "ceilings", "noise", "transports"]
 
 
 def bench(path: Path, *arguments: str) -> Any:

@@ -32,7 +32,7 @@ RESULT_FIELDS = [
 ]
 
 RECORD_FIELDS = ["command", "version", "tensorflow", "host", "time", "results", "ratios"]
-RECORD_FIELDS += ["intervals", "ceilings", "noise"]
+RECORD_FIELDS += ["intervals", "ceilings", "noise", "transports"]
 
 
 def bench(*arguments: str, timeout_s: float = 250) -> subprocess.CompletedProcess[str]:
@@ -88,7 +88,13 @@ def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
     assert set(record["ceilings"]) == {"tcp", "memcpy"}
     assert set(record["noise"]["scatter"]) == {"grpc", "grpc++", "tcp", "memcpy"}
     assert all(text in done.stdout for text in ("grpc++", "tcp (raw)", "memcpy (raw)"))
-    assert "measuring" in done.stderr
+    assert record["transports"]["grpc"] == "TCP"
+    assert record["transports"]["grpc++"].startswith("shared memory")
+    assert "transport: grpc TCP; grpc++ shared memory" in " ".join(done.stdout.split())
+    said = done.stderr.splitlines()
+    assert said[0] == "bench transfer"
+    assert said[-1] == "measuring"
+    assert len(set(said)) == len(said)
 
 
 @pytest.mark.newest

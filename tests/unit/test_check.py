@@ -9,6 +9,8 @@ from pathlib import Path
 import click.testing
 import pytest
 
+import tensorwire
+from tensorwire import engine
 from tensorwire.check import machine, tasks
 from tensorwire.check.finding import Finding
 from tensorwire.cli.check import check
@@ -36,51 +38,114 @@ def only(found: Iterator[Finding]) -> Finding:
     return finding
 
 
-class TestTasks:
-    def test_both_ports_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tasks, "_ephemeral_ports", lambda: (1, 0))
-        with listener() as grpc, listener() as data:
-            (tmp_path / ".endpoint_map").write_text(f"{grpc}={data}\n")
-            found = only(tasks.tasks(ClusterSpec({"ps": [grpc]}), 5.0, tmp_path / ".endpoint_map"))
-        assert found.state == "ok"
-        assert found.subject == "ps:0"
-        assert f"{grpc} and its data port {data} answer" in found.text
+def reached(
+    version: str = tensorwire.__version__, clock_ahead_s: float = 0.0, bytes_per_s: float = 0.0
+) -> engine.Reached:
+    return engine.Reached(version, 2e-4, clock_ahead_s, bytes_per_s)
 
-    def test_a_task_that_is_not_up(self, tmp_path: Path, closed: str) -> None:
-        found = only(tasks.tasks(ClusterSpec({"ps": [closed]}), 5.0, tmp_path / ".endpoint_map"))
+
+class TestTasks:
+    @pytest.fixture(autouse=True)
+    def set_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        self.map = tmp_path / ".endpoint_map"
+        self.patch = monkeypatch
+        with contextlib.ExitStack() as self.stack:
+            yield
+
+    def tasks(self, *answers: engine.Reached | str) -> ClusterSpec:
+        """Workers whose gRPC ports answer, and whose data ports do as is said."""
+        addresses = [self.stack.enter_context(listener()) for _ in answers]
+        by_peer = {f"/job:worker/replica:0/task:{i}": said for i, said in enumerate(answers)}
+
+        def reach(
+            address: str, second_port: int | None, peer: str, timeout_s: float, rate_s: float = 0
+        ) -> engine.Reached:
+            said = by_peer[peer]
+            if isinstance(said, str):
+                raise ValueError(f"{peer} at {address}: {said}")
+            return said
+
+        self.patch.setattr(engine, "reach", reach)
+        return ClusterSpec({"worker": addresses})
+
+    def found(self, cluster: ClusterSpec) -> dict[str, Finding]:
+        return {each.subject: each for each in tasks.tasks(cluster, 5.0, self.map)}
+
+    def test_a_task_that_answers(self) -> None:
+        cluster = self.tasks(reached())
+        (address,) = cluster.jobs["worker"]
+        self.map.write_text(f"{address}=127.0.0.1:1\n")
+        found = self.found(cluster)
+        assert list(found) == ["worker:0", "versions", "clocks", "links"]
+        assert {each.state for each in found.values()} == {"ok"}
+        assert found["worker:0"].text == (
+            f"{address} and its data port 127.0.0.1:1 answer, in 0.2 ms; it is "
+            "/job:worker/replica:0/task:0 and accepts this host"
+        )
+        assert found["links"].text == "not measured: all tasks that answer are on this host"
+
+    def test_a_task_that_is_not_up(self, closed: str) -> None:
+        found = only(tasks.tasks(ClusterSpec({"ps": [closed]}), 5.0, self.map))
         assert found.state == "error"
         assert found.text == f"no server at {closed}: Connection refused"
         assert "start the task" in found.advice
 
-    def test_a_task_on_grpc(self, tmp_path: Path, closed: str) -> None:
+    def test_a_task_on_grpc(self, closed: str) -> None:
         with listener() as grpc:
-            (tmp_path / ".endpoint_map").write_text(f"{grpc}={closed}\n")
-            found = only(
-                tasks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, tmp_path / ".endpoint_map")
-            )
+            self.map.write_text(f"{grpc}={closed}\n")
+            found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, self.map))
         assert found.state == "error"
         assert found.text == (
-            f"its gRPC port {grpc} answers, but its data port {closed} (from "
-            f"{tmp_path / '.endpoint_map'}) does not: Connection refused"
+            f"its gRPC port {grpc} answers, but its data port {closed} (from {self.map}) does not: "
+            "Connection refused"
         )
         assert 'protocol="grpc++"' in found.advice
 
-    def test_a_data_port_among_those_of_outgoing_connections(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_data_port_that_never_answers(self) -> None:
         with listener() as grpc, listener() as data:
-            port = int(data.rpartition(":")[2])
-            monkeypatch.setattr(tasks, "_ephemeral_ports", lambda: (port, port + 9))
-            (tmp_path / ".endpoint_map").write_text(f"{grpc}={data}\n")
-            found = only(tasks.tasks(ClusterSpec({"ps": [grpc]}), 5.0, tmp_path / ".endpoint_map"))
-        assert found.state == "warning"
-        assert f"ports {port} to {port + 9}" in found.text
-        assert found.advice.endswith(f"take a gRPC port below {port - 20_000}")
+            self.map.write_text(f"{grpc}={data}\n")
+            found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 0.3, self.map))
+        assert found.state == "error"
+        assert f"its data port {data} (from {self.map}) does not: no answer" in found.text
 
-    def test_findings_are_in_the_clusters_order(self, tmp_path: Path, closed: str) -> None:
+    def test_a_task_that_refuses(self) -> None:
+        refusal = "/job:worker/replica:0/task:0 refused: the client has no job token"
+        found = self.found(self.tasks(refusal))["worker:0"]
+        assert found.state == "error"
+        assert "refuses this host: /job:worker/replica:0/task:0 at 127.0.0.1" in found.text
+        assert found.text.endswith(refusal)
+        assert "TENSORWIRE_TOKEN_FILE" in found.advice
+
+    @pytest.mark.parametrize(("version", "said"), [("0.1.9", "0.1.9"), ("", "an older one")])
+    def test_another_version(self, version: str, said: str) -> None:
+        found = self.found(self.tasks(reached(), reached(version)))["versions"]
+        assert found.state == "warning"
+        assert (
+            found.text == f"this host has tensorwire {tensorwire.__version__}; worker:1 has {said}"
+        )
+
+    @pytest.mark.parametrize(
+        ("ahead_s", "state", "words"), [(0.3, "ok", "ahead of"), (-40.0, "warning", "behind")]
+    )
+    def test_clocks(self, ahead_s: float, state: str, words: str) -> None:
+        found = self.found(self.tasks(reached(clock_ahead_s=0.01), reached(clock_ahead_s=ahead_s)))
+        assert found["clocks"].state == state
+        said = f"that of worker:1 is {abs(ahead_s):g} s {words} this host's (give or take 0.0001 s)"
+        assert said in found["clocks"].text
+
+    @pytest.mark.parametrize(("slowest", "state"), [(600e6, "ok"), (100e6, "warning")])
+    def test_links(self, slowest: float, state: str) -> None:
+        self.patch.setattr(tasks, "_connect", lambda address, timeout_s: (False, ""))
+        answers = [reached(bytes_per_s=rate) for rate in (1.1e9, 1e9, slowest)]
+        found = self.found(self.tasks(*answers))["links"]
+        assert found.state == state
+        assert "1 GB/s from here in the middle, " in found.text
+        assert f"{slowest / 1e6:g} MB/s to worker:2, the slowest" in found.text
+
+    def test_findings_are_in_the_clusters_order(self, closed: str) -> None:
         with listener() as grpc:
             cluster = ClusterSpec({"ps": [closed, grpc], "worker": ["nowhere.invalid:1"]})
-            found = list(tasks.tasks(cluster, 5.0, tmp_path / ".endpoint_map"))
+            found = list(tasks.tasks(cluster, 5.0, self.map))
         assert [each.subject for each in found] == ["ps:0", "ps:1", "worker:0"]
         assert {each.state for each in found} == {"error"}
 

@@ -10,7 +10,7 @@ import pytest
 from tensorwire.cluster import (
     ClusterSpec,
     Task,
-    data_address,
+    data_addresses,
     data_port,
     parse_tf_config,
     read_endpoint_map,
@@ -44,7 +44,8 @@ def test_what_is_no_port_has_no_data_port(port: int) -> None:
 def test_addresses_are_split_with_ipv6_in_brackets() -> None:
     assert split_address("host1:2222") == ("host1", 2222)
     assert split_address("[::1]:2222") == ("::1", 2222)
-    assert data_address("[::1]:2222") == "[::1]:22222"
+    assert data_addresses("[::1]:2222") == ["[::1]:22222"]
+    assert data_addresses("host:30000") == ["host:50000", "host:18256"]
 
 
 @pytest.mark.parametrize("address", ["host", "host:", ":22", "host:0", "host:70000", "::1:22", ""])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
 from tensorwire.bench.steps import StepsResult
+from tensorwire.bench.train import TrainProgress
 from tensorwire.bench.transfer import TransferResult
 from tensorwire.measure import comparison
 from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
 from tensorwire.report import terminal
-from tensorwire.report.progress import ProgressDisplay
+from tensorwire.report.progress import ProgressDisplay, TrainingDisplay
 from tensorwire.units import number
 
 STEP = StepMs(p50=82.14, p90=90.0, min=80.2)
@@ -114,23 +119,69 @@ def test_numbers_have_three_digits_and_no_exponent(value: float, text: str) -> N
     assert number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("socket_bytes", "memory_bytes", "used"),
+    [
+        (5_000, 0, "TCP"),
+        (0, 0, "TCP"),
+        (1_000, 1_000_000, "shared memory"),
+        (250, 750, "shared memory (75 % of the bytes) and TCP"),
+    ],
+)
+def test_the_transport_of_a_side_is_what_its_tasks_sent(
+    socket_bytes: int, memory_bytes: int, used: str
+) -> None:
+    assert comparison.transport_used(socket_bytes, memory_bytes) == used
+
+
+def test_tables_name_the_transport() -> None:
+    record = dataclasses.replace(TRANSFER, transports={"grpc": "TCP", "grpc++": "shared memory"})
+    assert "transport: grpc TCP; grpc++ shared memory" in comparison.section(record).notes
+    assert Record.from_json(record.to_json()).transports == record.transports
+
+
 def test_progress_in_a_log_is_a_line_an_activity_and_nothing_on_standard_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with ProgressDisplay("starting", total=10) as progress:
-        progress.activity("measuring")
-        progress.activity("measuring")
         for _ in range(10):
+            progress.activity("warming up")
+            progress.activity("measuring")
             progress.advance()
     captured = capsys.readouterr()
-    assert captured.err.splitlines() == ["starting", "measuring"]
+    assert captured.err == "starting\nwarming up\nmeasuring\n"
     assert not captured.out
 
 
-def test_progress_in_a_log_says_now_and_then_how_far_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tensorwire.report.progress._LINE_EVERY_S", 0.0)
-    with ProgressDisplay("measuring", total=10) as progress:
+def test_progress_of_seconds_is_not_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay("simulating", total=10, is_long=False) as progress:
+        progress.activity("200 workers")
         progress.advance(3)
-    assert capsys.readouterr().err.splitlines()[-1] == "measuring (3 of 10)"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_training_in_a_log_is_a_line_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    with TrainingDisplay(["grpc", "grpc++"]) as display:
+        for contender in ("grpc", "grpc++"):
+            display(TrainProgress(contender, "warm-up", 0, 100))
+        for step in range(0, 100, 10):
+            for contender in ("grpc", "grpc++"):
+                display(TrainProgress(contender, "train", step, 100, 50.0, 0.6))
+    lines = ["grpc: warm-up", "grpc++: warm-up", "grpc: train", "grpc++: train"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_progress_on_a_terminal_shows_how_far_it_is() -> None:
+    script = (
+        "from tensorwire.report.progress import ProgressDisplay\n"
+        "with ProgressDisplay('measuring', 10) as p: p.advance(3)\n"
+    )
+    ours, its = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", script], stderr=its, timeout=60, check=True)
+        shown = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+        os.close(its)
+    assert "measuring" in shown
+    assert "3/10" in shown

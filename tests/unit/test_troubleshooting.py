@@ -12,6 +12,7 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXTS = {
     "cannot listen on": "native/wire/src/socket.cc",
     "It is the data port of": "native/tensorflow/data_plane.cc",
+    "its second one, which its peers try too": "native/tensorflow/data_plane.cc",
     "is none of those that tensorwire carries a plug-in for": "src/tensorwire/plugin/prebuilt.py",
     "tensorwire: building": "src/tensorwire/plugin/cache.py",
     "grpc++: the data port of": "native/tensorflow/unreachable.cc",

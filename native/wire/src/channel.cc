@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "borrow.h"
 #include "fetch.h"
@@ -14,6 +15,8 @@ namespace {
 // then cost 50 attempts a second, and one to a peer that has come back is hardly delayed.
 constexpr int64_t kPauseMs = 20;
 constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
+// A task that listens on its second port answers there in a round trip or two.
+constexpr int64_t kSecondPortMs = 2000;
 // EngineOptions::on_unreachable is told again after so long, and what failed longer ago is another
 // failure.
 constexpr int64_t kTellAgainMs = 60'000;
@@ -23,14 +26,16 @@ constexpr uint16_t kLastCode = 16;  // of the canonical codes
 }  // namespace
 
 ChannelImpl::ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
-                         std::string peer_name, int streams)
+                         std::string peer_name, int streams, int second_port)
     : context_(std::move(context)),
       reactor_(context_->ReactorFor(number)),
       address_(std::move(address)),
-      peer_name_(std::move(peer_name)) {
+      peer_name_(std::move(peer_name)),
+      second_port_(second_port) {
   for (int i = 1; i < streams; ++i) {
     more_streams_.push_back(std::make_shared<ChannelImpl>(context_, number + static_cast<size_t>(i),
-                                                          address_, peer_name_, /*streams=*/1));
+                                                          address_, peer_name_, /*streams=*/1,
+                                                          second_port_));
   }
 }
 
@@ -305,6 +310,8 @@ void ChannelImpl::ResolveFromReactor() {
   reactor_->AssertIsCurrent();
   give_up_ms_ = NowMs() + context_->options.connect_timeout_ms;
   addresses_left_.clear();  // of an attempt that ended before it had tried all
+  second_addresses_.clear();
+  first_failure_ = Status();
   std::string host;
   int port = 0;
   if (!SplitAddress(address_, &host, &port)) {
@@ -317,6 +324,10 @@ void ChannelImpl::ResolveFromReactor() {
     const Status status = Resolve(host, port, /*passive=*/false, &addresses);
     self->reactor_->Post([self, status, addresses] {
       if (status.ok()) {
+        if (self->second_port_ != 0) {
+          self->second_addresses_ = addresses;
+          for (SocketAddress& each : self->second_addresses_) each.SetPort(self->second_port_);
+        }
         self->AttemptFromReactor(addresses);
       } else {
         self->TryNextOrFailFromReactor(status);
@@ -356,10 +367,21 @@ void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
     AttemptFromReactor(std::move(addresses_left_));
     return;
   }
-  NoteFailureFromReactor(why);
+  if (!second_addresses_.empty()) {
+    first_failure_ = why;
+    give_up_ms_ = std::max(give_up_ms_, NowMs() + kSecondPortMs);
+    AttemptFromReactor(std::exchange(second_addresses_, {}));
+    return;
+  }
+  const Status failure = first_failure_.ok() ? why : std::exchange(first_failure_, Status());
+  if (failure.code() == Code::kFailedPrecondition) {
+    FailAllFromReactor(Describe(failure.code(), failure.message()));
+    return;
+  }
+  NoteFailureFromReactor(failure);
   // In the words of gRPC, which recovery code and tests look for.
-  FailAllFromReactor(Describe(Code::kUnavailable,
-                              "failed to connect to all addresses; last error: " + why.message()));
+  FailAllFromReactor(Describe(
+      Code::kUnavailable, "failed to connect to all addresses; last error: " + failure.message()));
 }
 
 void ChannelImpl::NoteFailureFromReactor(const Status& why) {
@@ -623,7 +645,10 @@ void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
     reactor_->CompleteFromReactor(std::move(unfinished->entry), lost);
   }
   opening_.reset();
-  if (was_opening && !refused && !stopped) {
+  // Unless it has a second port, and somebody else has its first.
+  if (refused) addresses_left_.clear();
+  const bool has_more = !refused || !second_addresses_.empty();
+  if (was_opening && has_more && !stopped) {
     TryNextOrFailFromReactor(why);
   } else {
     FailAllFromReactor(lost);

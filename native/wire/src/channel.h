@@ -20,8 +20,9 @@
 namespace tensorwire::wire {
 
 // A client's way to one peer. It has at most one connection at a time, made when a call needs one.
-// An attempt tries each address of the peer once, for `connect_timeout_ms` at most. When all have
-// failed, the calls that wait end with kUnavailable, and the next call begins another attempt. When
+// An attempt tries each address of the peer once, for `connect_timeout_ms` at most, and then each
+// with the peer's second port, if it has one. When all have failed, the calls that wait end with
+// kUnavailable, and the next call begins another attempt. When
 // a connection is lost, the calls on it end with kUnavailable: whether the peer had begun to serve
 // them nobody knows, so sending them again is the asker's decision.
 //
@@ -33,9 +34,9 @@ class ChannelImpl : public Channel,
                     public std::enable_shared_from_this<ChannelImpl> {
  public:
   // `number`: of its reactor. `streams`: over how many connections a large payload comes in; at
-  // least 1. They have the reactors that follow.
+  // least 1. They have the reactors that follow. `second_port`: see Engine::Connect.
   ChannelImpl(std::shared_ptr<Context> context, size_t number, std::string address,
-              std::string peer_name, int streams);
+              std::string peer_name, int streams, int second_port = 0);
   ~ChannelImpl() override;
 
   uint64_t Start(Message request, std::unique_ptr<Call> call, const CallOptions& options) override;
@@ -113,6 +114,7 @@ class ChannelImpl : public Channel,
   Reactor* const reactor_;
   const std::string address_;
   const std::string peer_name_;
+  const int second_port_;  // 0: there is none
   std::shared_ptr<PushReceiver> push_receiver_;
   // Beside this channel's own connection: to the same peer, on other reactors, only to fetch.
   std::vector<std::shared_ptr<ChannelImpl>> more_streams_;
@@ -133,6 +135,8 @@ class ChannelImpl : public Channel,
   // The reactor's.
   std::optional<Opening> opening_;  // kConnecting only
   std::vector<SocketAddress> addresses_left_;
+  std::vector<SocketAddress> second_addresses_;  // with `second_port_`: when the others have failed
+  Status first_failure_;                         // while those are tried
   std::shared_ptr<const ForeignMemory> memory_;  // the peer's
   int64_t give_up_ms_ = 0;
   int64_t failed_ms_ = 0;         // when the last attempt did

@@ -3,8 +3,12 @@
 #include <charconv>
 #include <unordered_map>
 
+#include "hello.h"
+
 namespace tensorwire::wire {
 namespace {
+
+constexpr int kFirst = 1024;  // that a user may bind
 
 constexpr const char* kFormat =
     "expected a line a task: grpc_host:port=data_host:port, as in 127.0.0.1:3333=127.0.0.1:5555";
@@ -18,11 +22,17 @@ std::string_view Trim(std::string_view text) {
 }  // namespace
 
 int DataPort(int grpc_port) {
-  constexpr int kFirst = 1024;
   constexpr int kCount = 65536 - kFirst;
-  constexpr int kShift = 20000;
   const int above_first = grpc_port >= kFirst ? grpc_port - kFirst : grpc_port;
-  return kFirst + (above_first + kShift) % kCount;
+  return kFirst + (above_first + kDataPortShift) % kCount;
+}
+
+int SecondDataPort(int grpc_port) {
+  constexpr int kEphemeralFirst = 32768;
+  constexpr int kEphemeralLast = 60999;
+  const int first = DataPort(grpc_port);
+  if (first < kEphemeralFirst || first > kEphemeralLast) return 0;
+  return kFirst + (first - kEphemeralFirst) % kDataPortShift;
 }
 
 bool SplitAddress(std::string_view address, std::string* host, int* port) {
@@ -63,7 +73,7 @@ Status ParseEndpointMap(std::string_view text, const std::string& filename, Endp
     };
     const auto equals = line.find('=');
     if (equals == std::string_view::npos) {
-      return fail("no '=' in \"" + std::string(line.substr(0, 200)) + "\"");
+      return fail("no '=' in \"" + Printable(line.substr(0, 200)) + "\"");
     }
     const std::string grpc(Trim(line.substr(0, equals)));
     const std::string data(Trim(line.substr(equals + 1)));
@@ -71,7 +81,7 @@ Status ParseEndpointMap(std::string_view text, const std::string& filename, Endp
     int port = 0;
     for (const std::string& address : {grpc, data}) {
       if (!SplitAddress(address, &host, &port)) {
-        return fail("\"" + address.substr(0, 200) + "\" is not host:port");
+        return fail("\"" + Printable(address.substr(0, 200)) + "\" is not host:port");
       }
     }
     if (auto [at, fresh] = line_of_grpc.emplace(grpc, number); !fresh) {

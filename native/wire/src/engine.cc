@@ -65,10 +65,10 @@ class EngineImpl final : public Engine {
     return Status();
   }
 
-  std::shared_ptr<Channel> Connect(const std::string& address,
-                                   const std::string& peer_name) override {
+  std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
+                                   int second_port) override {
     auto channel = std::make_shared<ChannelImpl>(context_, context_->NextChannel(), address,
-                                                 peer_name, Streams());
+                                                 peer_name, Streams(), second_port);
     std::lock_guard lock(mutex_);
     if (stopped_) {
       channel->Stop();

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "about.h"
 #include "hello.h"
 #include "shared_memory.h"
 #include "socket.h"
@@ -226,6 +227,10 @@ Status Session::OnFrameFromReactor(InFrame* frame) {
     }
     if (request.method == kFetchRange) {
       SendRange(request);
+      return Status();
+    }
+    if (request.method == kAbout) {
+      request.Reply(About());
       return Status();
     }
     const RunOn run_on = handler_->HandleOn(request);

@@ -58,6 +58,15 @@ std::string WhyNotResolved(int failure) {
 
 }  // namespace
 
+void SocketAddress::SetPort(int port) {
+  const in_port_t number = htons(static_cast<uint16_t>(port));
+  if (family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(storage).sin6_port = number;
+  } else {
+    reinterpret_cast<sockaddr_in&>(storage).sin_port = number;
+  }
+}
+
 std::string ErrorText(int error) {
   char buffer[128];
   std::string text = strerror_r(error, buffer, sizeof(buffer));  // the GNU form: returns the text

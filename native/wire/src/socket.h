@@ -14,6 +14,7 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
   int family() const { return storage.ss_family; }
+  void SetPort(int port);
 };
 
 // "1.2.3.4:80" or "[::1]:80".

@@ -1,5 +1,6 @@
 #include "tensorwire/wire/endpoint_map.h"
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -125,6 +126,30 @@ TEST(the_data_port_is_one_to_one_on_all_ports_a_user_may_bind) {
   CHECK_EQ(DataPort(45536), 1024);
   CHECK_EQ(DataPort(65535), 21023);
   CHECK(DataPort(80) >= 1024 && DataPort(80) <= 65535);
+}
+
+TEST(a_data_port_that_an_outgoing_connection_may_have_has_a_second_one_which_none_has) {
+  for (int port = 1; port <= 65535; ++port) {
+    const int first = DataPort(port);
+    const int second = SecondDataPort(port);
+    CHECK_EQ(second != 0, first >= 32768 && first <= 60999);
+    if (second == 0) continue;
+    CHECK(second >= 1024 && second < 32768);
+  }
+  CHECK_EQ(SecondDataPort(2222), 0);
+  CHECK_EQ(SecondDataPort(12767), 0);
+  CHECK_EQ(SecondDataPort(12768), 1024);
+  CHECK_EQ(SecondDataPort(30000), 18256);
+  CHECK_EQ(SecondDataPort(40999), 9255);
+  CHECK_EQ(SecondDataPort(41000), 0);
+  std::map<int, int> port_with;  // by second port
+  for (int port = 1024; port <= 65535; ++port) {
+    const int second = SecondDataPort(port);
+    if (second == 0) continue;
+    const auto [at, is_new] = port_with.emplace(second, port);
+    CHECK(is_new || port - at->second == 20000);
+    CHECK(second < 21024);  // where the data port of 1024 is; a lower gRPC port counts as it + 1024
+  }
 }
 
 }  // namespace

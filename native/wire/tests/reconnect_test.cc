@@ -134,6 +134,67 @@ TEST(every_address_of_a_peer_is_tried_before_its_calls_fail) {
   CHECK_EQ(Get(Begin(*channel, kEcho, "here")).metadata, "here");
 }
 
+TEST(a_peer_whose_first_port_refuses_is_found_at_its_second) {
+  const ClosedPort first;
+  Task ps("ps:0");
+  const int second = PortOf(ps.Listen());
+  for (const int reactors : {1, 3}) {
+    Task worker("worker:0", reactors, ConnectTimeout(kNoTimeoutMs));
+    const auto channel = worker.engine->Connect(first.address(), "ps:0", second);
+    CHECK_EQ(Get(Begin(*channel, kEcho, "here")).metadata, "here");
+    const std::string large(8 << 20, 'x');
+    CHECK(Get(Begin(*channel, kEcho, "", large)).payload == large);
+  }
+}
+
+TEST(a_peer_is_found_at_its_second_port_where_another_task_has_the_first) {
+  Task other("ps:7");
+  const std::string first = other.Listen();
+  Task ps("ps:0");
+  const int second = PortOf(ps.Listen());
+  Task worker("worker:0", 1, ConnectTimeout(kNoTimeoutMs));
+  const auto channel = worker.engine->Connect(first, "ps:0", second);
+  CHECK_EQ(Get(Begin(*channel, kEcho, "here")).metadata, "here");
+  CHECK_EQ(other.handler->disconnects.load(), 0);  // it was never a peer
+}
+
+TEST(a_peer_is_found_at_its_second_port_where_a_stranger_keeps_silent_at_the_first) {
+  const RawServer first;
+  Task ps("ps:0");
+  const int second = PortOf(ps.Listen());
+  Task worker("worker:0", 1, ConnectTimeout(100));
+  const auto channel = worker.engine->Connect(first.address(), "ps:0", second);
+  CHECK_EQ(Get(Begin(*channel, kEcho, "here")).metadata, "here");
+}
+
+TEST(a_peer_at_neither_port_fails_its_calls_with_what_the_first_port_said) {
+  const ClosedPort second;
+  Task worker("worker:0", 1, ConnectTimeout(kNoTimeoutMs));
+  {
+    const ClosedPort first;
+    const auto channel = worker.engine->Connect(first.address(), "ps:0", PortOf(second.address()));
+    for (int i = 0; i < 2; ++i) {
+      const Status status = Get(Begin(*channel, kEcho, "")).status;
+      CHECK(status.code() == Code::kUnavailable);
+      CHECK(Contains(status.message(), "last error: Connection refused"));
+    }
+  }
+  Task other("ps:7");
+  const auto channel = worker.engine->Connect(other.Listen(), "ps:0", PortOf(second.address()));
+  const Status status = Get(Begin(*channel, kEcho, "")).status;
+  CHECK(status.code() == Code::kFailedPrecondition);
+  CHECK(Contains(status.message(), "wants ps:0, and this is ps:7"));
+}
+
+TEST(a_stranger_at_the_second_port_is_refused_as_at_the_first) {
+  const ClosedPort first;
+  Task other("ps:7");
+  const int second = PortOf(other.Listen());
+  Task worker("worker:0", 1, ConnectTimeout(kNoTimeoutMs));
+  const auto channel = worker.engine->Connect(first.address(), "ps:0", second);
+  CHECK(Get(Begin(*channel, kEcho, "")).status.code() == Code::kFailedPrecondition);
+}
+
 TEST(calls_to_a_dead_peer_in_a_tight_loop_make_few_attempts) {
   const ClosedPort port;
   Task worker("worker:0", 1, ConnectTimeout(kNoTimeoutMs));

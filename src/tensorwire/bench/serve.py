@@ -20,7 +20,7 @@ from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
-from tensorwire.measure.comparison import compared, latency_bars
+from tensorwire.measure.comparison import compared, latency_bars, transport_used
 from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Setting
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -191,6 +191,10 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._latency_us.append(asked["latency_us"])
         self._bytes += asked["bytes"]
         return [asked["seconds"] / count]
+
+    def transport(self) -> str:
+        wire = self._ask("ps", {"do": "wire"})
+        return transport_used(wire.get("tx_bytes", 0), wire.get("lent_bytes", 0))
 
     def _run(self, requests: int) -> Message:
         plan = self._plan

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorwire.cluster import data_port
+from tensorwire.cluster import data_port, second_data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
 from tensorwire.measure.contenders import config_arguments
@@ -60,8 +60,9 @@ class ServerTask(PluginTask):
         """
         address = spec[job][index]
         port = int(address.rpartition(":")[2])
-        for taken in (port, data_port(port)) if protocol == GRPCPP else (port,):
-            _check_free(taken)
+        _check_free(port)
+        if protocol == GRPCPP and second_data_port(port) is None:
+            _check_free(data_port(port))
         super().__init__(needs_plugin=protocol == GRPCPP or bool(rewrites))
         self._spec = {name: list(addresses) for name, addresses in spec.items()}
         self._job = job

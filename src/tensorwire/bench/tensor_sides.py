@@ -13,6 +13,7 @@ import psutil
 from tensorwire.bench.server_task import GRPCPP, ServerTask
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
+from tensorwire.measure.comparison import transport_used
 from tensorwire.measure.contenders import Contender
 from tensorwire.measure.experiment import Side, SomeResult, What
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -170,6 +171,13 @@ class ClusterSide(TaskProcesses, Side[What, SomeResult]):
     def wait_started(self, watcher: Watcher) -> None:
         for process in self._processes.values():
             self.tensorflow = wait_started(self._cluster, process, watcher)
+
+    def transport(self) -> str:
+        of_tasks = [self._ask(job, {"do": "wire"}) for job in self._kinds]
+        return transport_used(
+            sum(each.get("tx_bytes", 0) for each in of_tasks),
+            sum(each.get("lent_bytes", 0) for each in of_tasks),
+        )
 
     def resident_bytes(self) -> dict[str, int]:
         """Memory of each task that is resident now, by the task's name."""

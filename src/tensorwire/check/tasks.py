@@ -1,30 +1,51 @@
-"""The checks of a cluster: each task's gRPC port, and its data port."""
+"""The checks of a cluster: each task as one of its peers on this host finds it."""
 
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tensorwire
+from tensorwire import engine
 from tensorwire.check.finding import Finding
 from tensorwire.cluster import (
     ClusterSpec,
     Task,
-    data_address,
+    data_addresses,
     read_endpoint_map,
     split_address,
 )
+from tensorwire.units import data_size, number
 
 _AT_ONCE = 64
-_RULE = 20_000
-"""The data port is so much above the gRPC port."""
-_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_CLOCKS_S = 1.0
+"""Clocks that differ by more make logs and traces hard to put side by side."""
+_SLOW_LINK = 0.5
+"""A link with less than so much of the median rate is named."""
+_LINK_S = 0.2
+_LINKS_S = 10.0
+"""So long data is sent to a task, and to all of them."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What was found of a task."""
+
+    name: str
+    finding: Finding
+    data_address: str = ""
+    second_port: int | None = None
+    peer: str = ""
+    on_this_host: bool = False
+    reached: engine.Reached | None = None
 
 
 def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Finding]:
-    """Tries to connect to each task, many at a time; findings are in the cluster's order.
+    """Greets each task, many at a time; findings are in the cluster's order, then those of all.
 
     Args:
         map_path: the `.endpoint_map`, which need not be there.
@@ -35,70 +56,138 @@ def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Fi
     mapped = read_endpoint_map(map_path) if map_path.exists() else {}
     named = list(cluster.tasks())
 
-    def check(one: tuple[Task, str]) -> list[Finding]:
+    def look(one: tuple[Task, str]) -> _Looked:
         task, address = one
         if address in mapped:
-            return _task(task, address, mapped[address], f"from {map_path}", timeout_s)
-        return _task(task, address, data_address(address), f"its gRPC port + {_RULE}", timeout_s)
+            return _look(task, address, [mapped[address]], f"from {map_path}", timeout_s)
+        by_rule = data_addresses(address)
+        return _look(task, address, by_rule, "derived from its gRPC port", timeout_s)
 
+    looked = []
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, max(1, len(named)))) as pool:
-        for found in pool.map(check, named):
-            yield from found
+        for each in pool.map(look, named):
+            yield each.finding
+            looked.append(each)
+    reached = [each for each in looked if each.reached is not None]
+    if reached:
+        yield _versions(reached)
+        yield _clocks(reached)
+        yield _links(reached, timeout_s)
 
 
-def _task(task: Task, grpc: str, data: str, origin: str, timeout_s: float) -> list[Finding]:
+def _look(task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: float) -> _Looked:
     name = f"{task.job}:{task.index}"
-    took_s, error = _connect(grpc, timeout_s)
+    on_this_host, error = _connect(grpc, timeout_s)
     if error:
         text = f"no server at {grpc}: {error}"
         advice = "start the task, or check its address, and that its port is open between the hosts"
-        return [Finding("error", name, text, advice)]
-    _, error = _connect(data, timeout_s)
-    if error:
-        return [
-            Finding(
-                "error",
-                name,
-                f"its gRPC port {grpc} answers, but its data port {data} ({origin}) does not: "
-                f"{error}",
-                'start its server with protocol="grpc++", and open the port between the hosts',
-            )
-        ]
-    text = f"{grpc} and its data port {data} answer, in {1e3 * took_s:.1f} ms"
-    port = split_address(data)[1]
-    first, last = _ephemeral_ports()
-    if first <= port <= last:
-        advice = "name a data port outside of that range in .endpoint_map"
-        if first > _RULE:
-            advice += f", or take a gRPC port below {first - _RULE}"
-        return [
-            Finding(
-                "warning",
-                name,
-                f"{text}; Linux gives outgoing connections ports {first} to {last}, and one that "
-                f"has port {port} keeps the task from starting again",
-                advice,
-            )
-        ]
-    return [Finding("ok", name, text)]
-
-
-def _connect(address: str, timeout_s: float) -> tuple[float, str]:
-    """Seconds that it took, and why it failed: "" if it did not."""
-    began = time.monotonic()
+        return _Looked(name, Finding("error", name, text, advice))
+    second_port = split_address(data[1])[1] if len(data) > 1 else None
+    looked = _Looked(
+        name,
+        Finding("ok", name, ""),
+        data[0],
+        second_port,
+        f"/job:{task.job}/replica:0/task:{task.index}",
+        on_this_host,
+    )
     try:
-        socket.create_connection(split_address(address), timeout_s).close()
+        reached = engine.reach(data[0], second_port, looked.peer, timeout_s)
+    except ValueError as words:
+        return replace(looked, finding=_not_reached(name, grpc, data, origin, str(words)))
+    text = (
+        f"{grpc} and its data port {' or '.join(data)} answer, in {1e3 * reached.round_trip_s:.1f} "
+        f"ms; it is {looked.peer} and accepts this host"
+    )
+    return replace(looked, finding=Finding("ok", name, text), reached=reached)
+
+
+def _not_reached(name: str, grpc: str, data: Sequence[str], origin: str, words: str) -> Finding:
+    _, unreachable, why = words.rpartition("failed to connect to all addresses; last error: ")
+    where = f"its data port {' or '.join(data)} ({origin})"
+    if unreachable or "the deadline passed" in words:
+        return Finding(
+            "error",
+            name,
+            f"its gRPC port {grpc} answers, but {where} does not: {why if unreachable else words}",
+            'start its server with protocol="grpc++", and open the port between the hosts',
+        )
+    return Finding(
+        "error",
+        name,
+        f"{where} refuses this host: {words}",
+        "run this command with the environment of a task (TENSORWIRE_TOKEN_FILE, TENSORWIRE_TLS), "
+        "and compare cluster spec, .endpoint_map and tensorwire's version",
+    )
+
+
+def _versions(reached: Sequence[_Looked]) -> Finding:
+    here = tensorwire.__version__
+    others = [
+        f"{each.name} has {each.reached.version or 'an older one'}"
+        for each in reached
+        if each.reached is not None and each.reached.version != here
+    ]
+    if not others:
+        return Finding("ok", "versions", f"all that answer have tensorwire {here}, as this host")
+    return Finding(
+        "warning",
+        "versions",
+        f"this host has tensorwire {here}; {', '.join(others)}",
+        "install the same tensorwire for all tasks: they are tested together only",
+    )
+
+
+def _clocks(reached: Sequence[_Looked]) -> Finding:
+    known = [(each.name, each.reached) for each in reached if each.reached and each.reached.version]
+    if not known:
+        return Finding("warning", "clocks", "no task says what its clock shows")
+    name, worst = max(known, key=lambda each: abs(each[1].clock_ahead_s))
+    word = "ahead of" if worst.clock_ahead_s > 0 else "behind"
+    text = (
+        f"that of {name} is {number(abs(worst.clock_ahead_s))} s {word} this host's "
+        f"(give or take {number(worst.round_trip_s / 2)} s), and no other is further off"
+    )
+    if abs(worst.clock_ahead_s) <= _CLOCKS_S:
+        return Finding("ok", "clocks", text)
+    advice = "let NTP or chrony set the hosts' clocks: times in logs and traces cannot be compared"
+    return Finding("warning", "clocks", text, advice)
+
+
+def _links(reached: Sequence[_Looked], timeout_s: float) -> Finding:
+    """One after the other: tasks that receive at the same time share this host's link."""
+    others = [each for each in reached if not each.on_this_host]
+    if not others:
+        return Finding("ok", "links", "not measured: all tasks that answer are on this host")
+    rates: dict[str, float] = {}
+    rate_s = min(_LINK_S, _LINKS_S / len(others))
+    try:
+        for each in others:
+            known = (each.data_address, each.second_port, each.peer)
+            rates[each.name] = engine.reach(*known, timeout_s, rate_s).bytes_per_s
+    except ValueError as words:
+        advice = "run this command again; if that is not all, look at the network"
+        return Finding("error", "links", f"{each.name} was lost: {words}", advice)
+    middle = statistics.median(rates.values())
+    slowest = min(rates, key=lambda name: rates[name])
+    text = (
+        f"{data_size(middle)}/s from here in the middle, {data_size(rates[slowest])}/s to "
+        f"{slowest}, the slowest, over one connection"
+    )
+    if rates[slowest] >= _SLOW_LINK * middle:
+        return Finding("ok", "links", text)
+    advice = (
+        "measure both hosts' links with `tensorwire bench tcp`: a job is as fast as its slowest"
+    )
+    return Finding("warning", "links", text, advice)
+
+
+def _connect(address: str, timeout_s: float) -> tuple[bool, str]:
+    """Whether it is on this host, and why it cannot be reached: "" if it can."""
+    try:
+        with socket.create_connection(split_address(address), timeout_s) as connection:
+            return connection.getsockname()[0] == connection.getpeername()[0], ""
     except TimeoutError:
-        return timeout_s, f"no answer within {timeout_s:g} s"
+        return False, f"no answer within {timeout_s:g} s"
     except OSError as error:
-        return time.monotonic() - began, error.strerror or str(error)
-    return time.monotonic() - began, ""
-
-
-def _ephemeral_ports() -> tuple[int, int]:
-    """The range from which Linux takes the ports of outgoing connections."""
-    try:
-        first, last = _EPHEMERAL.read_text().split()
-    except (OSError, ValueError):
-        return 32768, 60999
-    return int(first), int(last)
+        return False, error.strerror or str(error)

@@ -163,8 +163,8 @@ def _of_job(
     addresses = ObservedJob(named).addresses()
     evidence = Evidence()
     if addresses:
-        with ProgressDisplay("doctor", 1) as progress:
-            progress.activity(f"looking at {len(addresses)} tasks for {seconds:g} s")
+        looking = f"looking at {len(addresses)} tasks for {seconds:g} s"
+        with ProgressDisplay(looking, 1, is_long=False):
             evidence = job_evidence.look(addresses, seconds)
     elif needs_job:
         raise TensorwireError(

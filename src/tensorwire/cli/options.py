@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,8 +56,18 @@ def _in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
     """Refuses before the measurement what could not be written after it."""
-    if path is not None and not path.absolute().parent.is_dir():
+    if path is None:
+        return None
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise UsageError(f"{parameter.opts[0]} {path}: there is no folder {path.parent}")
+    if not path.exists():
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise UsageError(
+                f"{parameter.opts[0]} {path}: cannot write in {folder}: {error.strerror}"
+            ) from None
     return path
 
 
@@ -112,6 +123,15 @@ def transport_option(default: str) -> Callable[[Command], Command]:
         show_default=True,
         help="How grpc++ moves payloads between tasks of one host.",
     )
+
+
+def check_transport(transport: str, protocols: Sequence[str] | None, default: str) -> None:
+    """Raises UsageError where --transport names what no protocol of --protocols could use."""
+    if transport != default and protocols is not None and "grpc++" not in protocols:
+        raise UsageError(
+            f"--transport {transport} is for grpc++, and --protocols {','.join(protocols)} leaves "
+            "it out"
+        )
 
 
 def _lab_settings(
@@ -195,6 +215,8 @@ def comparison_options(
             lab: LabSettings | None = None,
             **others: Any,
         ) -> Any:
+            named = None if protocols is None else parse_protocols(protocols)
+            check_transport(transport, named, "auto")
             if lab is not None:
                 if transport == "memory":
                     raise UsageError("--transport memory: the hosts of a lab share no memory")
@@ -203,7 +225,7 @@ def comparison_options(
             if tensor_fuse and TENSOR_FUSE not in chosen:
                 chosen = (TENSOR_FUSE, *chosen)
             comparison = Comparison(
-                named_protocols=None if protocols is None else parse_protocols(protocols),
+                named_protocols=named,
                 named_rewrites=rewrites,
                 rounds=rounds,
                 setting=Setting(rewrites=chosen, transport=transport),

@@ -48,6 +48,7 @@ class PortLease:
     no file, and it belongs to the network namespace as the port does.
     """
 
+    candidates: Sequence[int] = field(default_factory=lambda: _CANDIDATES)
     _claims: list[socket.socket] = field(default_factory=list)
 
     def take(self, in_a_row: int = 1) -> int:
@@ -56,14 +57,14 @@ class PortLease:
         Raises:
             TensorwireError: no such pair is left.
         """
-        for first in random.SystemRandom().sample(_CANDIDATES, len(_CANDIDATES)):
+        for first in random.SystemRandom().sample(self.candidates, len(self.candidates)):
             held = len(self._claims)
             if all(self._take(port) for port in range(first, first + in_a_row)):
                 return first
             while len(self._claims) > held:
                 self._claims.pop().close()
         raise TensorwireError(
-            f"no free pair of ports between {_CANDIDATES[0]} and {_CANDIDATES[-1]}; "
+            f"no free pair of ports between {self.candidates[0]} and {self.candidates[-1]}; "
             "end other clusters on this machine"
         )
 

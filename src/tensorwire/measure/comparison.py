@@ -69,6 +69,27 @@ def doubt(ratio: Ratio) -> str:
     return ""
 
 
+_ALL = 0.99
+"""So much of the bytes is all: greetings and small tensors always go by TCP."""
+
+
+def transport_used(socket_bytes: float, memory_bytes: float) -> str:
+    """What a side's tensors went over, by what its tasks sent."""
+    share = memory_bytes / (socket_bytes + memory_bytes) if memory_bytes else 0.0
+    if share < 1.0 - _ALL:
+        return "TCP"
+    if share > _ALL:
+        return "shared memory"
+    return f"shared memory ({100 * share:.0f} % of the bytes) and TCP"
+
+
+def transport_notes(transports: Mapping[str, str]) -> list[str]:
+    """ "transport: grpc TCP; grpc++ shared memory", in a line."""
+    if not transports:
+        return []
+    return ["transport: " + "; ".join(f"{name} {used}" for name, used in transports.items())]
+
+
 def noise_notes(noise: Noise | None) -> list[str]:
     """The machine's noise, in a line."""
     if noise is None:
@@ -208,7 +229,12 @@ def section(record: Record[Result], *, follows_others: bool = False) -> Section:
     return dataclasses.replace(
         shown,
         tables=[*shown.tables, *ratio_table(record.ratios)],
-        notes=[*shown.notes, *lab_notes(record.lab), *noise_notes(record.noise)],
+        notes=[
+            *shown.notes,
+            *transport_notes(record.transports),
+            *lab_notes(record.lab),
+            *noise_notes(record.noise),
+        ],
         warnings=[
             *([] if follows_others else noise_warnings(record.noise, record.host)),
             *doubts(record.ratios, kind.more_rounds_by),

@@ -67,6 +67,10 @@ class Side(ABC, Generic[What, SomeResult]):
     def verify(self, what: What) -> None:
         """Raises TensorwireError unless the steps did what they should have done."""
 
+    def transport(self) -> str | None:
+        """What its tensors went over so far (`transport_used`); None where it has no tensors."""
+        return None
+
     def result(self, case: Case[What], rounds: Rounds) -> SomeResult | None:
         """The side's row of the record; None: it has none."""
         return None
@@ -114,6 +118,7 @@ def measure(
         for group in [cases] if cases_take_turns else [[case] for case in cases]:
             prefix = f"{group[0].name}: " if len(group) < len(cases) else ""
             rounds |= _take_turns(group, sides, watcher, prefix, back_and_forth)
+        transports = {side.name: used for side in sides if (used := side.transport()) is not None}
         for case in cases:
             for side in sides:
                 if side.name not in rounds[case.name]:
@@ -130,6 +135,7 @@ def measure(
         results=results,
         ratios=compare_cases(rounds, pairs),
         ceilings=ceilings,
+        transports=transports,
         noise=noise.seen(by_side_and_case(rounds)),
         lab=lab,
     )

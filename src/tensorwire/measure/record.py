@@ -171,6 +171,8 @@ class Record(Generic[Result_co]):
     version: str = field(default_factory=lambda: tensorwire.__version__)
     host: Machine = field(default_factory=Machine.here)
     ceilings: Mapping[str, float] = field(default_factory=dict)
+    transports: Mapping[str, str] = field(default_factory=dict)
+    """What the tensors of each side went over: "TCP", "shared memory", or both with shares."""
     noise: Noise | None = None
     lab: LabDocument | None = None
     """The settings of the lab; None outside a lab."""
@@ -195,6 +197,8 @@ class Record(Generic[Result_co]):
             "ceilings": dict(self.ceilings),
             "noise": None if self.noise is None else dataclasses.asdict(self.noise),
         }
+        if self.transports:
+            document["transports"] = dict(self.transports)
         if self.lab is not None:
             document["lab"] = dict(self.lab)
         return document
@@ -240,6 +244,7 @@ class Record(Generic[Result_co]):
                     for name, value in document["ratios"].items()
                 },
                 ceilings=from_document(dict[str, float], document.get("ceilings", {})),
+                transports=from_document(dict[str, str], document.get("transports", {})),
                 noise=_optional(Noise, document.get("noise")),
                 lab=_optional(LabDocument, document.get("lab")),
                 time=time,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire import engine
-from tensorwire.errors import TensorwireError
-from tensorwire.plugin import patches
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.plugin import patches, rewrites
 from tensorwire.plugin.build import ensure_built
 
 
@@ -36,16 +36,26 @@ def load() -> Path:
     global _loaded  # noqa: PLW0603 - a library is loaded once a process
     with _lock:
         if _loaded is None:
+            _check_environment()
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
             patches.refuse_partial_runs_that_fuse()
             patches.let_config_protos_name_rewrites()
+            patches.let_ctrl_c_end_a_join()
             if any(name.startswith("TENSORWIRE_METRICS_") for name in os.environ):
                 # Importing it takes 15 ms, which few processes need.
                 from tensorwire.metrics import endpoint
 
                 endpoint.start_from_environment(stats, _await_task)
         return _loaded.path
+
+
+def _check_environment() -> None:
+    """Raises UsageError for settings that the plug-in reads too late to refuse them."""
+    rewrites.check_environment()
+    pool_mb = os.environ.get("TENSORWIRE_POOL_MB", "")
+    if pool_mb and not pool_mb.isdecimal():
+        raise UsageError(f"environment variable TENSORWIRE_POOL_MB={pool_mb}: expected a number")
 
 
 def _load(path: Path) -> LoadedPlugin:

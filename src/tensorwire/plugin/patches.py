@@ -159,6 +159,38 @@ def let_config_protos_name_rewrites() -> None:
     config_pb2.ConfigProto.__init__ = with_rewrites
 
 
+def let_ctrl_c_end_a_join() -> None:
+    """Ctrl-C ends a task that waits in ``server.join()``.
+
+    TensorFlow waits where Python never learns of a signal; here the main thread waits for another
+    one that waits there.
+    """
+    from tensorflow.python.training import server_lib
+
+    join = _original(server_lib.Server.join)
+
+    @functools.wraps(join)
+    def join_in_a_thread(self: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            join(self)  # no signal is handled here
+            return
+        failures: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                join(self)
+            except Exception as error:
+                failures.append(error)
+
+        waiting = threading.Thread(target=wait, name="tensorwire-join", daemon=True)
+        waiting.start()
+        waiting.join()
+        if failures:
+            raise failures[0]
+
+    server_lib.Server.join = join_in_a_thread
+
+
 def refuse_partial_runs_that_fuse() -> None:
     """``Session.partial_run_setup`` raises InvalidArgumentError where the session fuses tensors.
 

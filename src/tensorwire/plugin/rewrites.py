@@ -54,6 +54,18 @@ WIRE_DTYPES = ("bfloat16", "float16")
 WIRE_DTYPE_EXCLUDE_VARIABLE = "TENSORWIRE_WIRE_DTYPE_EXCLUDE"
 
 
+def check_environment() -> None:
+    """Raises UsageError where a variable of a rewrite has a value that means nothing."""
+    for rewrite in REWRITES.values():
+        value = os.environ.get(rewrite.variable, "")
+        if value not in ("", "0", "1"):
+            raise UsageError(f"environment variable {rewrite.variable}={value}: expected 1 or 0")
+    dtype = os.environ.get(WIRE_DTYPE.variable, "")
+    if dtype not in ("", "0", *WIRE_DTYPES):
+        known = " or ".join(WIRE_DTYPES)
+        raise UsageError(f"environment variable {WIRE_DTYPE.variable}={dtype}: expected {known}")
+
+
 def ask_for_wire_dtype(config: Any, dtype: Any, exclude: str | Sequence[str] = ()) -> None:
     """Sessions with this ConfigProto send floats of training steps in 16 bits.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tensorwire.files import write_whole
@@ -40,12 +41,13 @@ def facts(record: Record[Result]) -> list[str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Writes the page, whole or not at all.
+    """Writes the page, whole or not at all, and says on standard error where it is.
 
     Raises:
         TensorwireError: the file cannot be written, or what draws is not installed.
     """
     write_whole(path, html(report))
+    print(f"the page is at {path.absolute()}", file=sys.stderr)
 
 
 def html(report: Report) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,22 +23,33 @@ from tensorwire.units import number
 if TYPE_CHECKING:
     from tensorwire.bench.train import TrainProgress
 
-_LINE_EVERY_S = 15.0
+
+class _LogLines:
+    """Lines for a log, where there is no terminal: each is written once."""
+
+    def __init__(self) -> None:
+        self._written: set[str] = set()
+
+    def write(self, text: str) -> None:
+        if text not in self._written:
+            self._written.add(text)
+            print(text, file=sys.stderr, flush=True)
 
 
 class ProgressDisplay(OwningContext):
     """A context manager that shows how far the work is.
 
-    On a terminal it is a bar that goes away; elsewhere a line when the activity changes, and one
-    every 15 s while it lasts.
+    On a terminal it is a bar that goes away; elsewhere a line when an activity begins for the first
+    time.
     """
 
-    def __init__(self, activity: str, total: int) -> None:
-        """`activity` is what happens first; `total` is the number of `advance` calls to come."""
+    def __init__(self, activity: str, total: int, *, is_long: bool = True) -> None:
+        """`activity` is what happens first; `total` is the number of `advance` calls to come.
+
+        `is_long`: False for what takes seconds: only a terminal shows it.
+        """
+        self._log = _LogLines() if is_long else None
         self._activity = activity
-        self._total = total
-        self._done = 0
-        self._last_line = 0.0
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -57,45 +67,29 @@ class ProgressDisplay(OwningContext):
         if self._bar is not None:
             held.enter_context(self._bar)
         else:
-            self._line()
+            self.activity(self._activity)
 
     def activity(self, text: str) -> None:
         """Says what happens now."""
-        if text == self._activity:
-            return
-        self._activity = text
         if self._bar is not None:
             self._bar.update(self._task, description=text)
-        else:
-            self._line()
+        elif self._log is not None:
+            self._log.write(text)
 
     def advance(self, count: int = 1) -> None:
         """`count` more of the total are done."""
-        self._done += count
         if self._bar is not None:
             self._bar.advance(self._task, count)
-        elif time.monotonic() - self._last_line > _LINE_EVERY_S:
-            self._line()
-
-    def _line(self) -> None:
-        self._last_line = time.monotonic()
-        done = f" ({self._done} of {self._total})" if self._done else ""
-        print(f"{self._activity}{done}", file=sys.stderr, flush=True)
-
-
-_TRAINING_LINE_EVERY_S = 5.0
-_WAITING_LINE_EVERY_S = 30.0
 
 
 class TrainingDisplay(OwningContext):
-    """Progress on standard error: a bar a contender for a person, a line now and then for a log.
+    """Progress on standard error: a bar a contender for a person, a line a phase for a log.
 
     A context manager; call it with each TrainProgress.
     """
 
     def __init__(self, contenders: Sequence[str]) -> None:
-        self._last_line = 0.0
-        self._last_phase: tuple[str, str] | None = None
+        self._log = _LogLines()
         self._bars: Progress | None = None
         self._bar_of: dict[str, TaskID] = {}
         console = Console(stderr=True)
@@ -121,7 +115,7 @@ class TrainingDisplay(OwningContext):
     def activity(self, text: str) -> None:
         """Watcher interface: the activity before the first contender starts."""
         if self._bars is None:
-            print(text, file=sys.stderr, flush=True)
+            self._log.write(text)
         else:
             for bar in self._bar_of.values():
                 self._bars.update(bar, phase=text)
@@ -130,26 +124,14 @@ class TrainingDisplay(OwningContext):
         """Watcher interface: nothing is counted before the first contender starts."""
 
     def __call__(self, progress: TrainProgress) -> None:
+        if self._bars is None:
+            self._log.write(f"{progress.contender}: {progress.phase}")
+            return
         rate = "" if progress.steps_per_s is None else f"{number(progress.steps_per_s)} steps/s"
         loss = "" if progress.loss is None else f"loss {progress.loss:.4f}"
-        if self._bars is None:
-            self._line(progress, rate, loss)
-            return
         bar = self._bar_of[progress.contender]
         self._bars.update(
             bar, total=progress.steps, completed=progress.step, loss=loss, phase=progress.phase
         )
         if rate:
             self._bars.update(bar, rate=rate)
-
-    def _line(self, progress: TrainProgress, rate: str, loss: str) -> None:
-        phase = (progress.contender, progress.phase)
-        now = time.monotonic()
-        quiet_s = _TRAINING_LINE_EVERY_S if rate else _WAITING_LINE_EVERY_S
-        if phase == self._last_phase and now - self._last_line < quiet_s:
-            return
-        self._last_phase = phase
-        self._last_line = now
-        words = [f"step {progress.step} of {progress.steps}" if rate else "", rate, loss]
-        text = ", ".join([f"{progress.contender}: {progress.phase}", *filter(None, words)])
-        print(text, file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensorwire.cluster import data_port
+from tensorwire.cluster import data_port, second_data_port
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
 
@@ -204,6 +204,99 @@ def test_a_taken_data_port_is_named(pair: TensorFlowCluster) -> None:
         said = refusal(pair)
     assert str(port) in said
     assert re.search("in use|free it", said), said
+
+
+@contextlib.contextmanager
+def ephemeral_data_ports(cluster: TensorFlowCluster) -> Iterator[list[int]]:
+    """Gives each task a gRPC port whose data port Linux gives to outgoing connections.
+
+    Yields the data ports. They and the gRPC ports are free.
+    """
+    lease = PortLease(range(13000, 20000))
+    data_ports = []
+    for job, hosts in cluster.spec.items():
+        for index in range(len(hosts)):
+            port = lease.take()
+            cluster.spec[job][index] = f"127.0.0.1:{port}"
+            data_ports.append(data_port(port))
+    yield data_ports
+    lease.release()
+
+
+@contextlib.contextmanager
+def outgoing_connections(ports: list[int]) -> Iterator[None]:
+    """Connections of this process that have these ports at their end."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        for port in ports:
+            address = server.getsockname()
+            stack.enter_context(socket.create_connection(address, 5, ("127.0.0.1", port)))
+        yield
+
+
+def train(cluster: TensorFlowCluster) -> tuple[float, float]:
+    """The loss before and after steps of worker:0 with a variable on the ps."""
+
+    def build() -> Any:
+        with tf.device(PS):
+            weight = tf1.get_variable("weight", [1000], tf.float32, tf1.zeros_initializer())
+        with tf.device(W0):
+            loss = tf.reduce_mean((weight - 1.0) ** 2)
+        return loss, tf1.train.GradientDescentOptimizer(100.0).minimize(loss)
+
+    with tf.Graph().as_default() as graph:
+        loss, step = build()
+        initial = tf1.global_variables_initializer()
+        with cluster.session(graph) as session:
+            session.run(initial)
+            first = float(session.run(loss))
+            for _ in range(20):
+                session.run(step)
+            return first, float(session.run(loss))
+
+
+def test_tasks_train_where_outgoing_connections_have_their_data_ports(
+    pair: TensorFlowCluster,
+) -> None:
+    with ephemeral_data_ports(pair) as ports:
+        with outgoing_connections(ports):
+            pair.start_all(env={"TF_CPP_MIN_LOG_LEVEL": "1"})
+            first, last = train(pair)
+            assert last < first / 2
+            for task, port in zip(("ps:0", "worker:0"), ports, strict=True):
+                assert pair.stats(task)["tx_bytes"] > 0
+                lines = [
+                    line
+                    for line in pair.tasks[task].log.read_text().splitlines()
+                    if "its second one" in line
+                ]
+                (line,) = lines
+                second = second_data_port(port - 20000)
+                assert f"/job:{task.replace(':', '/replica:0/task:')} " in line
+                assert f"127.0.0.1:{second}, its second one" in line
+                assert f"port {port}, its gRPC port + 20000, is in use" in line
+        # The ps starts again, and now finds its port free.
+        pair.tasks["ps:0"].stop()
+        pair.ready(pair.begin("ps", 0))
+        socket.create_connection(("127.0.0.1", ports[0]), 5).close()
+        first, last = train(pair)
+        assert last < first / 2
+
+
+def test_where_both_data_ports_are_taken_both_are_named(pair: TensorFlowCluster) -> None:
+    with ephemeral_data_ports(pair) as ports, contextlib.ExitStack() as stack:
+        second = second_data_port(ports[0] - 20000)
+        for port in (ports[0], second):
+            taken = stack.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+        said = refusal(pair)
+    assert (
+        f"cannot listen on 127.0.0.1:{ports[0]}: Address already in use; "
+        f"cannot listen on 127.0.0.1:{second}: Address already in use. It is the data port of "
+        "/job:ps/replica:0/task:0, 20000 above its gRPC port, and its second one; free one of "
+        "them, or name another in a file .endpoint_map" in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tensorwire
 from tensorwire.cluster import data_port
 
 from .support import TensorFlowCluster, tf1
@@ -132,3 +136,44 @@ def test_a_step_with_a_task_that_has_another_token_or_none_fails_and_says_what_t
     assert log.count(reason) == 1, log
     for task in pair.tasks.values():
         assert (other or token).get("TENSORWIRE_TOKEN", "no secret") not in task.log.read_text()
+
+
+@pytest.mark.newest
+def test_check_greets_the_tasks_of_a_cluster_as_a_peer(
+    pair: TensorFlowCluster, token: dict[str, str]
+) -> None:
+    # Not the address of this test's end, so that the link to it is measured.
+    pair.spec["worker"][0] = pair.spec["worker"][0].replace("127.0.0.1", "127.0.0.2")
+    pair.start_all(env=token)
+    hosts = {job: addresses[0] for job, addresses in pair.spec.items()}
+    command = [sys.executable, "-m", "tensorwire.cli.main", "check", "--ps-hosts", hosts["ps"]]
+    command += ["--worker-hosts", hosts["worker"]]
+
+    def check(env: dict[str, str]) -> tuple[int, dict[str, str]]:
+        environment = {**os.environ, **env}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        lines = [line[6:].partition(": ") for line in done.stdout.splitlines()]
+        return done.returncode, {
+            subject: text for subject, _, text in lines if not subject.startswith(" ")
+        }
+
+    status, found = check(token)
+    assert status == 0, found
+    assert (
+        f"{hosts['ps']} and its data port 127.0.0.1:{data_port(ports(pair)['ps'])} answer"
+        in (found["ps:0"])
+    )
+    assert "/job:worker/replica:0/task:0 and accepts this host" in found["worker:0"]
+    assert (
+        found["versions"]
+        == f"all that answer have tensorwire {tensorwire.__version__}, as this host"
+    )
+    assert found["clocks"].startswith("that of ")
+    assert "to worker:0, the slowest" in found["links"]
+
+    status, found = check({"TENSORWIRE_TOKEN_FILE": "", "TENSORWIRE_TOKEN": ""})
+    assert status == 1
+    assert "the client has no job token, and the server has one" in found["ps:0"]
+    assert "versions" not in found

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tensorwire.cli.options import (
+    check_transport,
     json_option,
     lab_option,
     protocols_option,
@@ -54,11 +55,13 @@ def all_layers(
     from tensorwire.report import overview, page, terminal
     from tensorwire.report.progress import ProgressDisplay
 
+    named = None if protocols is None else parse_protocols(protocols)
+    check_transport(transport, named, "tcp")
     if lab is not None and transport != "tcp":
         raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")
     plan = AllLayersPlan(
         quick=quick,
-        protocols=parse_protocols(protocols) if protocols is not None else PROTOCOLS,
+        protocols=named or PROTOCOLS,
         setting=Setting(transport=transport),
     )
     notes: list[str] = []

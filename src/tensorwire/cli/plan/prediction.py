@@ -116,11 +116,11 @@ def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> P
         return PlanResult(basis, None, (), (), _curves(questions, asked.sweep), ())
     if asked.target_steps_per_s is not None:
         wanted = asked.target_steps_per_s
-        with ProgressDisplay("looking for clusters", 0) as progress:
+        with ProgressDisplay("looking for clusters", 0, is_long=False) as progress:
             offers = search.cheapest(questions, wanted, asked.prices, progress.activity)
         return PlanResult(basis, None, (), (), (), offers, wanted)
     total = sum(question.worker_steps for question in questions)
-    with ProgressDisplay("simulating", total) as progress:
+    with ProgressDisplay("simulating", total, is_long=False) as progress:
         predictions = []
         for question in questions:
             progress.activity(report.name(question))
@@ -137,7 +137,9 @@ def _curves(
     questions: list[PredictionRequest], over: search.Range
 ) -> list[tuple[PredictionRequest, search.Curve]]:
     curves = []
-    with ProgressDisplay("sweeping", len(questions) * len(over.points())) as progress:
+    with ProgressDisplay(
+        "sweeping", len(questions) * len(over.points()), is_long=False
+    ) as progress:
         for question in questions:
 
             def asking(number: int, of: PredictionRequest = question) -> None:

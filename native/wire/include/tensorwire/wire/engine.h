@@ -236,9 +236,10 @@ class TENSORWIRE_API Engine {
 
   // A way to the task `peer_name` at `address` ("host:port"); it connects when first used, and
   // again at the next call after the connection was lost or could not be made. The connection lives
-  // as long as the engine, so keep the channel.
-  virtual std::shared_ptr<Channel> Connect(const std::string& address,
-                                           const std::string& peer_name) = 0;
+  // as long as the engine, so keep the channel. `second_port`: another one of the same host, which
+  // is tried when the task is not at `address` (SecondDataPort); 0: there is none.
+  virtual std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
+                                           int second_port = 0) = 0;
 
   virtual EngineStats stats() const = 0;
 

@@ -63,6 +63,8 @@ enum FrameFlags : uint16_t {
 
 // The method of a request for a range of a payload that is held; the engine answers it itself.
 inline constexpr uint16_t kFetchRange = 0xffff;
+// And that of a request for what the server is and what its clock says; see about.h.
+inline constexpr uint16_t kAbout = 0xfffe;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kPing;

@@ -1,0 +1,185 @@
+"""A user's mistakes at the command line: each is answered in one line, before anything starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tensorwire.cli.main import main
+
+_CLUSTER_FORM = (
+    'it has the form {"cluster": {"ps": ["host:port", ...], "worker": [...]}, "task": '
+    '{"type": "worker", "index": 0}}'
+)
+_TWO_HOSTS = "two hosts need --job server on one and --job client --target HOST:PORT on the other"
+
+
+def _why_not_in_proc() -> str | None:
+    """Where nobody can make a file; root is told another reason than others."""
+    try:
+        Path("/proc/record.json").touch()
+    except OSError as error:
+        return error.strerror
+    raise AssertionError("a file in /proc")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A command line, and the whole of what it says; {folder} is the working directory."""
+
+    command: str
+    says: str
+    status: int = 2
+    env: dict[str, str] = field(default_factory=dict)
+
+
+MISTAKES = [
+    Mistake("nosuch", "No such command 'nosuch'. (see `tensorwire --help`)"),
+    Mistake("run nosuch.py", "there is no script nosuch.py"),
+    Mistake(
+        "run --protocol grpc+ script.py",
+        "Invalid value for '--protocol': 'grpc+' is not one of 'grpc++', 'grpc'. "
+        "(see `tensorwire run --help`)",
+    ),
+    Mistake(
+        "run --wire-dtype float8 script.py",
+        "Invalid value for '--wire-dtype': 'float8' is not one of 'bfloat16', 'float16'. "
+        "(see `tensorwire run --help`)",
+    ),
+    Mistake(
+        "run --metrics-port 99999 script.py",
+        "Invalid value for '--metrics-port': 99999 is not in the range 0<=x<=65535. "
+        "(see `tensorwire run --help`)",
+    ),
+    Mistake(
+        "bench steps --protocols grpc++,grpc++",
+        "--protocols grpc++,grpc++ names a protocol twice",
+    ),
+    Mistake(
+        "bench transfer --data-mb nan",
+        "--data-mb nan: a tensor has at least one float, 0.000004 MB",
+    ),
+    Mistake(
+        "bench transfer --protocols grpc --transport memory",
+        "--transport memory is for grpc++, and --protocols grpc leaves it out",
+    ),
+    Mistake(
+        "bench all --protocols grpc --transport auto",
+        "--transport auto is for grpc++, and --protocols grpc leaves it out",
+    ),
+    Mistake(
+        "bench steps --json /proc/record.json",
+        f"--json /proc/record.json: cannot write in /proc: {_why_not_in_proc()}",
+    ),
+    Mistake("bench transfer --json no/record.json", "--json no/record.json: there is no folder no"),
+    Mistake("bench rpc --job client", _TWO_HOSTS),
+    Mistake(
+        "bench rpc --job client --target no..host:1",
+        '"no..host:1" is not an address: write host:port, as in 127.0.0.1:2222',
+    ),
+    Mistake(
+        "bench transfer --ps-hosts 127.0.0.1:5 --worker-hosts 127.0.0.1:5 --job ps",
+        "/job:worker/task:0 and /job:ps/task:0 have the same address 127.0.0.1:5",
+    ),
+    Mistake(
+        "bench train --lab hosts=2,rate=quick",
+        "--lab: rate=quick is not understood: write it as 10gbit or 500mbit",
+    ),
+    Mistake(
+        "top --endpoints nonsense",
+        "'nonsense' is not an endpoint: write HOST:PORT or unix:PATH",
+    ),
+    Mistake(
+        "doctor --endpoints 127.0.0.1:1",
+        "127.0.0.1:1 gives no metrics: Connection refused; start the task with "
+        "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints",
+        status=1,
+    ),
+    Mistake(
+        "doctor --record other.json",
+        "other.json is no record of a look at a job, which `tensorwire doctor --json` writes: "
+        "'command'",
+        status=1,
+    ),
+    Mistake(
+        "report other.json",
+        "other.json is no record of a benchmark: give files that --json wrote",
+        status=1,
+    ),
+    Mistake("report none.json", "cannot read none.json: No such file or directory", status=1),
+    Mistake(
+        "plan --calibration other.json --workers 2",
+        "other.json: this file is not a record of `plan calibrate`",
+    ),
+    Mistake(
+        "plan --model nosuch",
+        "the calibration has no model nosuch (it has ctr, flights): run `tensorwire plan "
+        "calibrate`, or give --graph or --from",
+    ),
+    Mistake("plan --link nan", "--link nan: write it as 10gbit or 500mbit, or none"),
+    Mistake("place --ps 2", "give --graph or --script, one of them"),
+    Mistake(
+        "check --ps-hosts host1", '"host1" is not an address: write host:port, as in 127.0.0.1:2222'
+    ),
+    Mistake(
+        "check --worker-hosts host1:99999",
+        '"host1:99999" is not an address: write host:port, as in 127.0.0.1:2222',
+    ),
+    Mistake(
+        "check --timeout nan",
+        "Invalid value for '--timeout': 'nan' is no finite number. (see `tensorwire check --help`)",
+    ),
+    Mistake(
+        "check",
+        f"TF_CONFIG is not JSON (Expecting ':' delimiter: line 1 column 11 (char 10)); "
+        f"{_CLUSTER_FORM}",
+        env={"TF_CONFIG": '{"cluster"'},
+    ),
+    Mistake(
+        "check",
+        f'TF_CONFIG: "cluster": "ps" is not a list of addresses; {_CLUSTER_FORM}',
+        env={"TF_CONFIG": '{"cluster": {"ps": "a:1"}}'},
+    ),
+    Mistake(
+        "check",
+        f'TF_CONFIG: "task": "index" is \'x\', not a number; {_CLUSTER_FORM}',
+        env={"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": "x"}}'},
+    ),
+    Mistake(
+        "check --ps-hosts 127.0.0.1:1",
+        "cannot read {folder}: Is a directory",
+        env={"TENSORWIRE_ENDPOINT_MAP": "{folder}"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "mistake", MISTAKES, ids=[" ".join([each.command, *each.env]) for each in MISTAKES]
+)
+def test_a_mistake_is_answered_in_one_line(
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr("tensorwire.check.machine.machine", lambda: iter(()))
+    for name, value in mistake.env.items():
+        monkeypatch.setenv(name, value.replace("{folder}", str(tmp_path)))
+    Path("script.py").write_text("raise AssertionError('it ran')\n")
+    Path("other.json").write_text(json.dumps({"a": 1}))
+
+    with pytest.raises(SystemExit) as stop:
+        main(mistake.command.split())
+
+    says = mistake.says.replace("{folder}", str(tmp_path))
+    assert capsys.readouterr().err == f"tensorwire: error: {says}\n"
+    assert stop.value.code == mistake.status
