@@ -66,6 +66,17 @@ def look(
     )
 
 
+def with_link(evidence: Evidence, mb_per_s: float) -> Evidence:
+    """The evidence, with this capacity for the link of each host whose link is not known."""
+    if evidence.job is None:
+        return evidence
+    hosts = [
+        replace(host, link_mb_per_s=mb_per_s) if host.link_mb_per_s is None else host
+        for host in evidence.job.hosts
+    ]
+    return replace(evidence, job=replace(evidence.job, hosts=tuple(hosts)))
+
+
 def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
     found = []
     for fetched in fetch_all(endpoints):
