@@ -12,7 +12,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 STYLE = (
-    "text{font:14px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#1f2933}"
+    "text{font:14px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}"
+    "text{fill:#1f2933}"
     ".card{fill:#f6f8fa}.box{fill:#fff;stroke:#8a94a0}.ours{fill:#dbe9ff;stroke:#3b6fd0}"
     ".data{fill:#d5f0e2;stroke:#1f8a5c}.hot{fill:#ffdcd2;stroke:#c2492b}"
     ".line{fill:none;stroke:#56616d;stroke-width:1.5}.dashed{stroke-dasharray:5 4}"
@@ -32,9 +33,7 @@ class Picture:
         self._title = title
         self._parts = [f'<rect class="card" width="{width}" height="{height}" rx="10"/>']
 
-    def box(
-        self, x: int, y: int, width: int, height: int, *lines: str, kind: str = "box"
-    ) -> None:
+    def box(self, x: int, y: int, width: int, height: int, *lines: str, kind: str = "box") -> None:
         """A box with its words in the middle, one line each."""
         self._parts.append(
             f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
@@ -46,9 +45,8 @@ class Picture:
 
     def text(self, x: float, y: float, words: str, style: str = "", anchor: str = "start") -> None:
         """Words that begin, end or have their middle at x."""
-        self._parts.append(
-            f'<text class="{style}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
-        )
+        place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}"'
+        self._parts.append(f'<text class="{style}" {place}>{escape(words)}</text>')
 
     def arrow(self, *points: tuple[int, int], words: str = "", dashed: bool = False) -> None:
         """A line through the points with a tip at its end; words stand above its middle."""
@@ -100,7 +98,7 @@ def tensor() -> Picture:
 
 def pushes() -> Picture:
     """Three steps of one tensor."""
-    p = Picture(760, 330, "A tensor is requested in the first two steps and pushed in all later ones")
+    p = Picture(760, 330, "A tensor is requested in two steps and pushed in all later ones")
     p.text(150, 34, "consumer", "strong", "middle")
     p.text(640, 34, "producer", "strong", "middle")
     p.line((150, 46), (150, 312))
@@ -118,7 +116,7 @@ def pushes() -> Picture:
 
 def loan() -> Picture:
     """A payload that the peer reads from shared memory."""
-    p = Picture(760, 290, "A large tensor between two tasks of one host: lent, copied once, returned")
+    p = Picture(760, 290, "A large tensor between tasks of one host: lent, copied once, returned")
     p.text(160, 34, "ps process (owner)", "strong", "middle")
     p.text(600, 34, "worker process (reader)", "strong", "middle")
     p.box(20, 50, 280, 60, "memory file", "tensors of 256 KiB and more", kind="data")

@@ -123,6 +123,26 @@ def test_a_healthy_job_is_told_what_was_looked_at_and_what_was_not() -> None:
     assert any(line.startswith("not looked at: the input path") for line in said)
 
 
+def test_a_full_link_is_found_once_its_rate_is_told() -> None:
+    known = look("slow link")
+    hosts = [dataclasses.replace(host, link_mb_per_s=None) for host in job_of(known).hosts]
+    job = dataclasses.replace(job_of(known), hosts=tuple(hosts))
+    unknown = dataclasses.replace(known, job=job)
+    without = diagnose(unknown)
+    assert not without.findings
+    assert any(each.startswith("how full the links") for each in without.not_looked_at)
+    told = diagnose(job_evidence.with_link(unknown, 25.0))
+    assert [finding.rule for finding in told.findings] == ["link-saturated"]
+    assert not any(each.startswith("how full") for each in told.not_looked_at)
+
+
+@pytest.mark.parametrize("rate", ["fast", "0mbit", ""])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    done = tensorwire("--record", str(LOOKS / "slow-link.json"), "--link", rate)
+    assert done.returncode == 2
+    assert "is no rate" in done.stderr
+
+
 def test_no_evidence_is_no_finding() -> None:
     diagnosis = diagnose(Evidence())
     assert not diagnosis.findings and not diagnosis.looked_at
