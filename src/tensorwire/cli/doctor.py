@@ -97,7 +97,7 @@ Examples:
 @click.option(
     "--layers",
     is_flag=True,
-    help="Measure TCP, RPC and tensors between two ends of this machine, in a minute.",
+    help="Measure TCP, RPC and tensors between two processes of this machine, in a minute.",
 )
 @click.option("--lab", "lab_text", metavar="SPEC", help="Like --layers, in a lab: hosts=2,…")
 @json_option
@@ -189,8 +189,9 @@ def _of_job(
             evidence = job_evidence.look(addresses, seconds)
     elif needs_job:
         raise TensorwireError(
-            f"nothing to look at: {NO_TASK}; --layers, --graph, --plan, --data and --record look "
-            "at other things"
+            f"nothing to look at: {NO_TASK}; or examine something else with --layers, --graph, "
+            "--plan, --data or --record",
+            page="docs/doctor.md",
         )
     return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 

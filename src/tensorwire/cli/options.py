@@ -160,8 +160,8 @@ def comparison_options(
             metavar="LIST",
             callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
             help="Measure the last protocol once more with each of these rewrites of its graphs: "
-            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; several with + between them; or all that are "
-            "exact, or none.",
+            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
+            "one; none for no rewrite.",
         )
     ]
     options = [

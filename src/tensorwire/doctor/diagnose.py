@@ -29,7 +29,7 @@ def _looked_at(evidence: Evidence) -> Iterator[str]:
         job = evidence.job
         yield f"{len(job.ps)} ps and {len(job.workers)} workers on {job.protocol}: {job.source}"
         if all(worker.split is None for worker in job.workers):
-            yield "not the parts of a step: no worker has shown them"
+            yield "without the parts of a step: no worker reported them"
     if evidence.placement is not None:
         place = evidence.placement
         yield f"where {len(place.parts)} variables are on {place.ps} ps: {place.source}"

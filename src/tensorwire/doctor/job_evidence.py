@@ -83,7 +83,8 @@ def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
         if fetched.metrics is None:
             raise TensorwireError(
                 f"{fetched.address} gives no metrics: {fetched.error}; start the task with "
-                "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints"
+                "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints",
+                page="docs/metrics.md",
             )
         found.append(fetched.metrics)
     _check_one_job(endpoints, found)

@@ -59,7 +59,7 @@ Examples:
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    help="Examples of a step: with --graph, what its open sizes are.",
+    help="Batch size: with --graph, replaces its unknown dimensions.",
 )
 @click.option(
     "--worker-cpu-ms",

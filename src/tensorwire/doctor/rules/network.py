@@ -101,10 +101,10 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
         cost=None if communicating is None else communicating * (1 - rate / ceiling),
         evidence=tuple(sentences),
         confidence="high" if better is not None else "medium",
-        change='Say protocol="grpc++" (or run the script under `tensorwire run`).'
+        change='Use protocol="grpc++", or `tensorwire run --protocol grpc++`.'
         if helps
         else "Give the tasks more communication threads (NETWORK_PS_CORE_NUMBER) where cores are "
-        "free, and see with `tensorwire bench transfer` whether the rate follows.",
+        "free, and measure with `tensorwire bench transfer` whether the rate improves.",
     )
 
 
@@ -148,7 +148,7 @@ def small_tensors(evidence: Evidence) -> Finding | None:
             *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="medium",
-        change="Send them together and run the operations of many tables as one: "
+        change="Send them in one message and run the operations of many tables as one: "
         "config=tensorwire.tf.ConfigProto(exact_rewrites=True, ...), or "
         "`tensorwire run --exact-rewrites`; results stay the same.",
     )
