@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -113,7 +114,7 @@ ASK = {
     "words=(tensorwire ben); CURRENT=2; $_comps[tensorwire]",
     "fish": "complete --do-complete 'tensorwire ben'",
 }
-BEFORE = {"zsh": "autoload -Uz compinit; compinit -u -d /dev/null 2>/dev/null; "}
+BEFORE = {"zsh": "autoload -Uz compinit; compinit -u -D; "}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -177,3 +178,11 @@ def test_pictures_are_what_their_script_draws() -> None:
     assert set((DOCS / "concepts").glob("*.svg")) == set(drawn)
     for path, svg in drawn.items():
         assert path.read_text() == svg, "run: python docs/concepts/pictures.py"
+
+
+def test_the_picture_of_top_shows_its_record() -> None:
+    draw = runpy.run_path(str(DOCS / "pages/draw.py"))
+    picture = (DOCS / "pages/top.svg").read_text()
+    words = html.unescape(re.sub(r"<.*?>", " ", picture)).split()
+    assert set(draw["shown"]().export_text().split()) <= set(words), "run: docs/pages/draw.py"
+    assert "http" not in re.sub(r'xmlns="[^"]*"', "", picture)
