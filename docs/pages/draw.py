@@ -19,7 +19,7 @@ from tensorwire.report.top import screen
 
 FOLDER = Path(__file__).parent
 _EVERY_S = 5.0
-_COLUMNS = 84
+_COLUMNS = 80
 
 
 def shown() -> Console:
