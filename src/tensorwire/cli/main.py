@@ -98,7 +98,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except (KeyboardInterrupt, click.Abort):
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader has gone (`tensorwire … | head`): nobody is left to be told, and the
+        # The reader has ended (`tensorwire … | head`). No output is possible any more, and the
         # interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -90,7 +90,7 @@ def of_record(path: Path, calibration: Calibration) -> JobModel:
     """Reads a record: of `bench train`, `demo` or `doctor`, or a job that calibrate wrote.
 
     Raises:
-        TensorwireError: it is none of these.
+        TensorwireError: the file is not one of these records.
     """
     document = read_json(path)
     command = document.get("command") if isinstance(document, dict) else None

@@ -34,7 +34,7 @@ class Compiler:
 
 
 class NoCompilerError(TensorwireError):
-    """There is none."""
+    """No C++ compiler is installed."""
 
 
 @dataclass(frozen=True)

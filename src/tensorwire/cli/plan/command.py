@@ -195,7 +195,7 @@ def read(options: dict[str, Any]) -> Asked:
     """Checks the options.
 
     Raises:
-        UsageError: options contradict each other or name what there is not.
+        UsageError: options contradict each other or name something unknown.
     """
     from tensorwire.cli.plan.prediction import Asked
     from tensorwire.k8s.layout import PUBLISHED, find_case
