@@ -34,7 +34,7 @@ class Comparison:
     """The values of the options that every experiment has."""
 
     named_protocols: tuple[str, ...] | None
-    """The protocols that the user named; None if no one was named."""
+    """The protocols that the user named; None if none was named."""
     named_rewrites: tuple[str, ...] | None
     """The rewrites that the user named; None if there was no --rewrites."""
     rounds: int
@@ -54,7 +54,7 @@ class Comparison:
 def _in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses before the measurement what could not be written after it."""
+    """Refuses a path that could not be written, before the measurement."""
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"{parameter.opts[0]} {path}: there is no folder {path.parent}")
     return path
@@ -63,7 +63,7 @@ def _in_a_folder(
 def _report_in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses, too, where what draws the page is not installed."""
+    """Also refuses it if a package that draws pages is not installed."""
     if path is not None:
         from tensorwire.report.charts import check_installed
 

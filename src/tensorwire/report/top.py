@@ -29,7 +29,7 @@ def screen(rates: JobRates, every_s: float) -> RenderableType:
 
 
 def waiting_screen(message: str) -> RenderableType:
-    """While there is nothing to show."""
+    """The screen while no task answers."""
     return Text(message, style="dim")
 
 

@@ -240,7 +240,7 @@ def read(options: dict[str, Any]) -> Asked:
 
 
 def _job_changes(options: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the job that were said."""
+    """Fields of the job that options set."""
     if options["backup_workers"] and not options["sync"]:
         raise UsageError("--backup-workers requires synchronous training: add --sync")
     changes: dict[str, Any] = {"straggler_sigma": options["stragglers"]}
