@@ -41,7 +41,7 @@ SITE_TOOLS := sphinx myst-parser furo sphinx-click sphinx-copybutton
 UNIT_TESTS := playwright axe-playwright-python kubernetes-validate $(SITE_TOOLS)
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
-PY_SOURCES := src tests examples docs/conf.py $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
+PY_SOURCES := src tests examples $(wildcard docs/*.py docs/*/*.py) $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
 PYTEST := -m pytest -q --durations=5
 

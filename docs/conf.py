@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +38,44 @@ _CONTENTS = {
     "Getting started": [
         "tutorials/first-job", "getting-started", "versions", "settings", "troubleshooting",
     ],
+    "Tutorials": ["tutorials/switch", "tutorials/hot-ps", "tutorials/slow-network-or-ps"],
     "Guides": [
         "from-deeprec", "from-tfjob", "doctor", "placement", "planner", "metrics", "kubernetes",
         "polling-and-pinning", "lab",
     ],
-    "Examples": ["../examples/hot_ps/README"],
-    "Concepts": ["../ARCHITECTURE", "grpc", "faults", "simulation", "performance"],
-    "Reference": ["reference/commands", "reference/python"],
+    "Examples": ["pages", "../examples/hot_ps/README"],
+    "Concepts": [
+        "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",
+        "concepts/placement", "concepts/planner", "../ARCHITECTURE", "grpc", "faults", "simulation",
+        "performance",
+    ],
+    "Reference": ["reference/commands", "reference/records", "reference/python"],
     "Policies": ["../SECURITY", "../CONTRIBUTING", "../RELEASING", "../CHANGELOG"],
     "Decisions": ["decisions/README"],
 }  # fmt: skip
+
+# Pages of the program itself: title, name, and the command that makes it of a record.
+_PAGES = (
+    ("bench all over links of 10 Gbit/s", "bench-all",
+     ("report", "benchmarks/results/all-lab-10gbit-2.21.0.json")),
+    ("doctor beside a job with one big variable", "doctor",
+     ("doctor", "--record", "tests/unit/looks/one-big-variable.json")),
+    ("k8s compare, case 1 of the published table", "k8s-compare",
+     ("report", "benchmarks/results/k8s-compare-case1-2.21.0.json")),
+)  # fmt: skip
+
+
+def _make_pages(app: Sphinx, config: Any) -> None:
+    """Writes them below a folder whose files Sphinx copies to the site as they are."""
+    extra = Path(app.doctreedir, "extra")
+    (extra / "docs/pages").mkdir(parents=True, exist_ok=True)
+    for _, name, arguments in _PAGES:
+        command = [sys.executable, "-m", "tensorwire.cli.main", *arguments]
+        page = extra / f"docs/pages/{name}.html"
+        subprocess.run(
+            [*command, "--report", page], cwd=app.srcdir, check=True, stdout=subprocess.DEVNULL
+        )
+    config.html_extra_path = [str(extra)]
 
 
 def _tree(caption: str, pages: list[str]) -> str:
@@ -58,6 +88,10 @@ def _with_contents(app: Sphinx, name: str, source: list[str]) -> None:
     if name == root_doc:
         for caption, pages in _CONTENTS.items():
             source[0] += _tree(caption, [f"/docs/{page}" for page in pages])
+    elif name == "docs/pages":
+        for title, page, arguments in _PAGES:
+            source[0] += f'\n- <a href="pages/{page}.html">{title}</a>: '
+            source[0] += f"`tensorwire {' '.join(arguments)} --report page.html`"
     elif name == "docs/decisions/README":
         folder = Path(app.srcdir, "docs/decisions")
         source[0] += _tree("Decisions", sorted(each.stem for each in folder.glob("[a-z]*.md")))
@@ -97,6 +131,7 @@ def _add_index(app: Sphinx, failed: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("config-inited", _make_pages)
     app.connect("source-read", _with_contents)
     app.connect("autodoc-process-docstring", _with_code, priority=100)  # before napoleon
     app.connect("html-page-context", _for_everybody, priority=900)  # after the theme

@@ -143,12 +143,13 @@ def read_endpoint_map(path: Path) -> dict[str, str]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(
-            f"{path} is not text; it has a line a task: grpc_host:port=data_host:port"
+            f"{path} is not text; it has a line a task: grpc_host:port=data_host:port",
+            page="docs/settings.md#ports",
         ) from None
     try:
         return dict(engine.parse_endpoint_map(text, str(path)))
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), page="docs/settings.md#ports") from None
 
 
 def write_endpoint_map(path: Path, addresses: Mapping[str, str]) -> None:

@@ -44,7 +44,7 @@ def of_command(command: str, record: type[Record], document: Any) -> Record:
     """Reads a record that says of which command it is, as "command".
 
     Raises:
-        UsageError: it is of none, or of another, or something is missing.
+        UsageError: it names no command or another one, or a field is missing.
     """
     if not isinstance(document, Mapping) or document.get("command") != command:
         raise UsageError(f"this file is not a record of `{command}`")

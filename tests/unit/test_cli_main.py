@@ -101,6 +101,44 @@ def test_debug_shows_the_traceback(
     assert shown.endswith("tensorwire: error: do this\n")
 
 
+def test_quiet_leaves_results_and_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def command() -> None:
+        click.echo("a result")
+        click.echo("progress", err=True)
+        raise TensorwireError("do this")
+
+    monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: command)
+    for options, errors in (
+        ([], "progress\ntensorwire: error: do this\n"),
+        (["--quiet"], "tensorwire: error: do this\n"),
+    ):
+        with pytest.raises(SystemExit):
+            frame.main([*options, "any"])
+        assert capsys.readouterr() == ("a result\n", errors)
+
+
+def test_verbose_shows_the_log(python: Any) -> None:
+    code = (
+        "import logging, os\n"
+        "from tensorwire.cli import main as frame\n"
+        "def show(*_):\n"
+        "    level = os.environ['TF_CPP_MIN_LOG_LEVEL']\n"
+        "    logging.getLogger('tensorwire').info('a line, %s', level)\n"
+        "frame.LazyGroup.get_command = lambda *_: frame.click.Command('any', callback=show)\n"
+        "frame.main(['--verbose', 'any'])"
+    )
+    assert python("-c", code).stderr == "tensorwire: a line, 0\n"
+
+
+def test_quiet_and_verbose_exclude_each_other(tensorwire: Any) -> None:
+    done = tensorwire("--quiet", "--verbose", "nic")
+    assert done.returncode == 2
+    assert "exclude each other" in done.stderr
+
+
 def test_an_interrupt_is_one_line_and_status_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

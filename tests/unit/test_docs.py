@@ -33,6 +33,19 @@ def test_links_lead_to_what_exists(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
+def test_the_pages_that_errors_name_exist() -> None:
+    named = re.compile(r'page="([\w/.-]+?\.md)(?:#([\w-]+))?"')
+    found = [
+        (file.name, *match)
+        for file in (ROOT / "src").rglob("*.py")
+        for match in named.findall(file.read_text())
+    ]
+    assert len(found) > 5
+    for file, page, anchor in found:
+        assert (ROOT / page).exists(), (file, page)
+        assert not anchor or anchor in anchors(ROOT / page), (file, page, anchor)
+
+
 # What tensorwire sets for its own processes, and tests for the simulation.
 _INTERNAL = re.compile(r"TENSORWIRE_(RUN_|DRY_RUN|LAB$|RUNTIME|SERVER|SIMULATE_)|.*_$")
 

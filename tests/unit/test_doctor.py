@@ -123,6 +123,50 @@ def test_a_healthy_job_is_told_what_was_looked_at_and_what_was_not() -> None:
     assert any(line.startswith("not looked at: the input path") for line in said)
 
 
+def test_a_link_that_is_used_one_direction_after_the_other_is_full_at_half_of_each() -> None:
+    full = look("slow link")
+    tasks = [
+        dataclasses.replace(task, tx_bytes=12.0e6 * task.seconds, rx_bytes=12.0e6 * task.seconds)
+        for task in job_of(full).tasks
+    ]
+    in_turns = dataclasses.replace(full, job=dataclasses.replace(job_of(full), tasks=tuple(tasks)))
+    (finding,) = diagnose(in_turns).findings
+    assert finding.rule == "link-saturated"
+    assert "12 MB/s out and 12 in at" in finding.evidence[0]
+    for_ps = [
+        dataclasses.replace(
+            task,
+            split=task.split
+            and dataclasses.replace(
+                task.split, wire_s=0.0, ps_s=task.split.ps_s + task.split.wire_s
+            ),
+        )
+        for task in tasks
+    ]
+    job = dataclasses.replace(job_of(full), tasks=tuple(for_ps))
+    assert not diagnose(dataclasses.replace(full, job=job)).findings
+
+
+def test_a_full_link_is_found_once_its_rate_is_told() -> None:
+    known = look("slow link")
+    hosts = [dataclasses.replace(host, link_mb_per_s=None) for host in job_of(known).hosts]
+    job = dataclasses.replace(job_of(known), hosts=tuple(hosts))
+    unknown = dataclasses.replace(known, job=job)
+    without = diagnose(unknown)
+    assert not without.findings
+    assert any(each.startswith("how full the links") for each in without.not_looked_at)
+    told = diagnose(job_evidence.with_link(unknown, 25.0))
+    assert [finding.rule for finding in told.findings] == ["link-saturated"]
+    assert not any(each.startswith("how full") for each in told.not_looked_at)
+
+
+@pytest.mark.parametrize("rate", ["fast", "0mbit", ""])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    done = tensorwire("--record", str(LOOKS / "slow-link.json"), "--link", rate)
+    assert done.returncode == 2
+    assert "is no rate" in done.stderr
+
+
 def test_no_evidence_is_no_finding() -> None:
     diagnosis = diagnose(Evidence())
     assert not diagnosis.findings and not diagnosis.looked_at

@@ -42,9 +42,9 @@ def calibration(tmp_path: Path) -> Path:
     ("arguments", "says"),
     [
         (("--workers", "0"), "Invalid value for '--workers'"),
-        (("--cores", "nan"), "Invalid value for '--cores': 'nan' is no finite number"),
-        (("--latency-us", "inf"), "'inf' is no finite number"),
-        (("--price-core", "nan", "--target", "9"), "'nan' is no finite number"),
+        (("--cores", "nan"), "Invalid value for '--cores': 'nan' is not a finite number"),
+        (("--latency-us", "inf"), "'inf' is not a finite number"),
+        (("--price-core", "nan", "--target", "9"), "'nan' is not a finite number"),
         (("--link", "fast"), "--link fast: write it as 10gbit"),
         (("--layout", "heap"), "--layout: unknown value heap: choose from colocated, isolated"),
         (("--protocol", "tcp"), "--protocol: unknown value tcp: choose from grpc"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urldefrag
 
 import pytest
 
@@ -48,6 +50,34 @@ def test_pages_can_be_read_on_a_phone_and_by_everybody(
                 for each in [*opened.console, *far, *wide, *opened.faults()]
             ]
     assert found == []
+
+
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_place(site: Path) -> None:
+    texts = {page: page.read_text() for page in site.rglob("*.html")}
+    places = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in texts.items()}
+    broken = []
+    for page, text in texts.items():
+        for link in set(re.findall(r'(?:href|src)="([^"]+)"', text)):
+            if re.match(r"[a-z]+:|//", link):
+                continue
+            path, anchor = urldefrag(link)
+            target = (page.parent / unquote(path.split("?")[0])).resolve() if path else page
+            if not target.exists() or (
+                anchor and target in places and unquote(anchor) not in places[target]
+            ):
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_the_site_has_pages_of_the_program_itself(site: Path) -> None:
+    page = (site / "docs/pages.html").read_text()
+    for name, words in (
+        ("bench-all", "From the link to training"),
+        ("doctor", "embedding (12 MB) is too big for one ps"),
+        ("k8s-compare", "ps"),
+    ):
+        assert f'href="pages/{name}.html"' in page
+        assert words in (site / f"docs/pages/{name}.html").read_text()
 
 
 def test_the_reference_has_every_command_with_its_options(site: Path) -> None:

@@ -163,7 +163,7 @@ def rpc_end(protocol: str) -> RpcEnd:
     use; else grpcio.
 
     Raises:
-        TensorwireError: there is none of them; the message says what to install.
+        TensorwireError: none of them is installed; the message says what to install.
     """
     if protocol == "grpc++":
         return NativeRpc(_raw_library())

@@ -137,8 +137,8 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._bytes = 0
 
     def _start(self) -> None:
-        # The ps sizes its thread pools by its cluster. Nobody listens at these addresses, and
-        # nobody connects to them.
+        # The ps sizes its thread pools by its cluster. No task listens at these addresses, and
+        # none connects to them.
         workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
         common: Message = {
             "protocol": self.protocol,

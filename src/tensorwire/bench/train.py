@@ -171,7 +171,7 @@ def run(
         [Case(plan.model, None, plan.turns()[1:])],
         Unwatched(),
         lab=host_pool.document,
-        back_and_forth=True,  # a machine that grows slower or faster favours nobody
+        back_and_forth=True,  # so that a machine that becomes slower or faster favours no side
     )
 
 

@@ -15,11 +15,22 @@ from tensorwire.cli.options import json_option, report_option
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json
+from tensorwire.units import RATE_EXAMPLE, parse_rate
 
 if TYPE_CHECKING:
     from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
 
 _PROBE_S = 5.0
+
+
+def _rate(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """The bits a second of "10gbit"."""
+    if text is None:
+        return None
+    rate = parse_rate(text)
+    if not rate:
+        raise UsageError(f"--link {text} is no rate: write it as {RATE_EXAMPLE}")
+    return rate
 
 
 @click.command(
@@ -44,6 +55,12 @@ Examples:
     default=10.0,
     show_default=True,
     help="Seconds to observe the job.",
+)
+@click.option(
+    "--link",
+    metavar="RATE",
+    callback=_rate,
+    help="Rate of each host's link, such as 10gbit: says whether the job fills it.",
 )
 @click.option(
     "--record",
@@ -80,7 +97,7 @@ Examples:
 @click.option(
     "--layers",
     is_flag=True,
-    help="Measure TCP, RPC and tensors between two ends of this machine, in a minute.",
+    help="Measure TCP, RPC and tensors between two processes of this machine, in a minute.",
 )
 @click.option("--lab", "lab_text", metavar="SPEC", help="Like --layers, in a lab: hosts=2,…")
 @json_option
@@ -93,6 +110,7 @@ def doctor(
     lab_text: str | None,
     endpoints: str | None,
     seconds: float,
+    link: float | None,
     records: tuple[Path, ...],
     plan_path: Path | None,
     graph: Path | None,
@@ -107,6 +125,7 @@ def doctor(
     Looks at the metrics of a running job's tasks, at a placement, at the input data, and at the
     layers between two hosts: one has --job server, the other --job client --target.
     """
+    from tensorwire.doctor import job_evidence
     from tensorwire.doctor import records as kept
     from tensorwire.doctor.diagnose import diagnose
     from tensorwire.report import doctor as report
@@ -121,6 +140,8 @@ def doctor(
         raise UsageError("--graph and --ps go together")
     others = plan_path or graph or data or layers or lab_text or ends.target
     evidence = _of_job(endpoints, seconds, records, needs_job=not others)
+    if link is not None:
+        evidence = job_evidence.with_link(evidence, link / 8e6)
     if layers or lab_text or ends.target:
         evidence = dataclasses.replace(evidence, layers=_layers(ends, lab_text))
     if plan_path is not None:
@@ -168,8 +189,9 @@ def _of_job(
             evidence = job_evidence.look(addresses, seconds)
     elif needs_job:
         raise TensorwireError(
-            f"nothing to look at: {NO_TASK}; --layers, --graph, --plan, --data and --record look "
-            "at other things"
+            f"nothing to look at: {NO_TASK}; or examine something else with --layers, --graph, "
+            "--plan, --data or --record",
+            page="docs/doctor.md",
         )
     return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 

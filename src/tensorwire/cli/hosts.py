@@ -61,7 +61,7 @@ def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Comm
             type=Number(min=0, min_open=True),
             default=120.0,
             show_default=True,
-            help="Several hosts: seconds to wait for another.",
+            help="Several hosts: seconds to wait for another host.",
         ),
     ]
 
@@ -142,23 +142,27 @@ def two_ends_options(command: Command) -> Command:
             click.option(
                 "--job",
                 type=click.Choice([SERVER, CLIENT]),
-                help="Two hosts: this one's part. The server ends with its client.",
+                help="Two hosts: the role of this host. The server ends with its client.",
             ),
-            click.option("--target", metavar="HOST:PORT", help="Two hosts: the client's server."),
+            click.option(
+                "--target",
+                metavar="HOST:PORT",
+                help="Two hosts: address of the server, for the client.",
+            ),
             click.option(
                 "--port",
                 type=click.IntRange(1, 65535),
                 default=DEFAULT_PORT,
                 show_default=True,
-                help="Two hosts: where the server waits, and what it measures there; it uses this "
-                "port + 20000, too.",
+                help="Two hosts: port of the server, also for what is measured; this port + 20000 "
+                "is used, too.",
             ),
             click.option(
                 "--peer-timeout",
                 type=Number(min=0, min_open=True),
                 default=120.0,
                 show_default=True,
-                help="Two hosts: seconds to wait for the other.",
+                help="Two hosts: seconds to wait for the other host.",
             ),
         ]
     ):

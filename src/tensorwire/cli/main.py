@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
 from tensorwire import __version__
 from tensorwire.cli.click_extensions import LazyGroup
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 
 COMMANDS = {
     "demo": (
@@ -42,11 +44,24 @@ INTERRUPTED = 128 + signal.SIGINT
     epilog="Example: tensorwire demo",
 )
 @click.version_option(__version__, prog_name="tensorwire")
+@click.option("--quiet", is_flag=True, help="Show results and errors only, and no progress.")
+@click.option("--verbose", is_flag=True, help="Show the log of tensorwire and of TensorFlow, too.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:
-    """Parameter-server training at wire speed on a stock TensorFlow."""
+def cli(ctx: click.Context, quiet: bool, verbose: bool, debug: bool) -> None:
+    """Parameter-server training at wire speed on a stock TensorFlow.
+
+    Options of all commands stand before the command: tensorwire --quiet bench steps.
+    """
     ctx.obj = {"debug": debug}
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose exclude each other")
+    if quiet:
+        # Progress, notes and warnings go to standard error; `run_command` has kept it for errors.
+        sys.stderr = ctx.with_resource(open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,24 +78,32 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     # Looked for here and not in the parsed options: the parsing itself may be what fails.
     debug = "--debug" in arguments[: _command_position(arguments)]
+    stderr = sys.stderr
+
+    def fail(message: str, exit_code: int) -> NoReturn:
+        sys.stderr = stderr
+        _fail(name, message, exit_code, debug)
+
     try:
         status = command.main(args=arguments, prog_name=name, standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except TensorwireError as error:
-        _fail(name, str(error), error.exit_code, debug)
+        fail(str(error), error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         hint = f" (see `{where.command_path} --help`)" if where is not None else ""
-        _fail(name, error.format_message().replace("\n", " ") + hint, error.exit_code, debug)
+        fail(error.format_message().replace("\n", " ") + hint, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail(name, "interrupted", INTERRUPTED, debug)
+        fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader has gone (`tensorwire … | head`): nobody is left to be told, and the
+        # The reader has ended (`tensorwire … | head`). No output is possible any more, and the
         # interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        sys.stderr = stderr
 
 
 def _command_position(arguments: Sequence[str]) -> int:
@@ -88,7 +111,7 @@ def _command_position(arguments: Sequence[str]) -> int:
     return next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
 
 
-def _fail(name: str, message: str, exit_code: int, debug: bool) -> None:
+def _fail(name: str, message: str, exit_code: int, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
     prefix = f"{name}: " if exit_code == INTERRUPTED else f"{name}: error: "

@@ -55,7 +55,7 @@ def measure_and_show(
 
 
 def train_and_show(command: str, plan: TrainPlan, comparison: Comparison) -> None:
-    """Trains, shows how far it is, and says what came of it."""
+    """Trains with a progress display, then writes and prints the results."""
     from tensorwire.bench.train import run
     from tensorwire.report.progress import TrainingDisplay
 

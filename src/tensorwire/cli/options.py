@@ -35,7 +35,7 @@ class Comparison:
     """The values of the options that every experiment has."""
 
     named_protocols: tuple[str, ...] | None
-    """The protocols that the user named; None if no one was named."""
+    """The protocols that the user named; None if none was named."""
     named_rewrites: tuple[str, ...] | None
     """The rewrites that the user named; None if there was no --rewrites."""
     rounds: int
@@ -55,7 +55,7 @@ class Comparison:
 def _in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses before the measurement what could not be written after it."""
+    """Refuses a path that could not be written, before the measurement."""
     if path is None:
         return None
     folder = path.absolute().parent
@@ -74,7 +74,7 @@ def _in_a_folder(
 def _report_in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses, too, where what draws the page is not installed."""
+    """Also refuses it if a package that draws pages is not installed."""
     if path is not None:
         from tensorwire.report.charts import check_installed
 
@@ -180,8 +180,8 @@ def comparison_options(
             metavar="LIST",
             callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
             help="Measure the last protocol once more with each of these rewrites of its graphs: "
-            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; several with + between them; or all that are "
-            "exact, or none.",
+            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
+            "one; none for no rewrite.",
         )
     ]
     options = [

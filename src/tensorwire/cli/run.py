@@ -24,11 +24,14 @@ from tensorwire.run import environment as run_environment
 @click.option(
     "--force",
     is_flag=True,
-    help="Compile again even if a finished build exists. What the package carries still comes "
-    "first, unless TENSORWIRE_PREBUILT=0.",
+    help="Compile again even if a finished build exists. A plug-in in the package is still "
+    "preferred, unless TENSORWIRE_PREBUILT=0.",
 )
 @click.option(
-    "--list", "only_list", is_flag=True, help="Show what there is, and compile and load nothing."
+    "--list",
+    "only_list",
+    is_flag=True,
+    help="List the plug-ins in the package and in the cache; compile and load nothing.",
 )
 def build(force: bool, only_list: bool) -> None:
     """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
@@ -101,7 +104,7 @@ def _show_inventory() -> None:
 @click.option(
     "--wire-dtype",
     type=click.Choice(WIRE_DTYPES),
-    help="Send the floats of training steps between tasks in 16 bits. Results change.",
+    help="Send the floats of training steps between tasks in 16 bits. Changes results.",
 )
 @click.option(
     "--metrics-port",
@@ -212,6 +215,6 @@ def _placement(
     if not model.variables:  # a ps has none, and nothing to place
         return None
     variables = whole(model.variables, keep_whole)
-    click.echo(f"tensorwire: planning where {len(variables)} variables go", err=True)
+    click.echo(f"tensorwire: planning the placement of {len(variables)} variables", err=True)
     traffic = Traffic.known(traffic_paths, model.crossings, exact_rewrites=exact_rewrites)
     return default.encode(variables, traffic)

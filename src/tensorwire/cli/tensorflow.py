@@ -10,7 +10,7 @@ from tensorwire.placement.plan import Model
 
 
 def quiet_tensorflow() -> None:
-    """Before it is imported: what it logs while it starts is not what was asked for."""
+    """Silences TensorFlow's log. To be called before TensorFlow is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Of this TensorFlow 2.21 tells whatever the level; nothing is computed here that is faster so.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -53,7 +53,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
     job = ObservedJob(named)
     if not job.addresses():
-        raise TensorwireError(NO_TASK)
+        raise TensorwireError(NO_TASK, page="docs/metrics.md#tensorwire-top")
     console = Console(highlight=False)
     with contextlib.suppress(KeyboardInterrupt):  # it is how one ends it
         if once or not console.is_terminal:

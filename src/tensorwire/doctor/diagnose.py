@@ -29,7 +29,7 @@ def _looked_at(evidence: Evidence) -> Iterator[str]:
         job = evidence.job
         yield f"{len(job.ps)} ps and {len(job.workers)} workers on {job.protocol}: {job.source}"
         if all(worker.split is None for worker in job.workers):
-            yield "not the parts of a step: no worker has shown them"
+            yield "without the parts of a step: no worker reported them"
     if evidence.placement is not None:
         place = evidence.placement
         yield f"where {len(place.parts)} variables are on {place.ps} ps: {place.source}"
@@ -46,6 +46,8 @@ def _not_looked_at(evidence: Evidence) -> Iterator[str]:
         yield "the layers between the hosts (--layers, or --job and --target on two hosts)"
     if evidence.job is None:
         yield "a running job (--endpoints, or --record of an earlier look)"
+    elif len(evidence.job.hosts) > 1 and not any(h.link_mb_per_s for h in evidence.job.hosts):
+        yield "how full the links of the hosts are (--link, such as 10gbit)"
     if evidence.placement is None:
         yield "the graph's placement (--graph or --plan)"
     if evidence.input is None:

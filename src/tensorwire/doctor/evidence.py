@@ -47,11 +47,11 @@ class Split:
     input_s: float | None
     """Time spent waiting for input; None if not measured: it is then part of `compute_s`."""
     compute_s: float
-    """Own kernels."""
+    """Time in which own kernels ran."""
     ps_s: float
-    """Waiting for what a ps had not made yet."""
+    """Waiting for tensors that a ps had not made yet."""
     wire_s: float
-    """Waiting for what was made and on its way."""
+    """Waiting for tensors on the wire."""
     other_s: float
     """The ps applying updates, and starting and ending the step."""
 
@@ -74,9 +74,9 @@ class Flow:
     tensors: float
     bytes: float
     not_ready_s: float
-    """Waited because the peer had not made it."""
+    """Seconds waited because the peer had not made the tensor."""
     wire_s: float
-    """Waited although it was made."""
+    """Seconds waited for the wire."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class PlacedPart:
     ps: int
     bytes: float
     tensors: tuple[str, ...] = ()
-    """The names in `Flow` of what crosses for it, where a running job has told."""
+    """Names of the tensors (`Flow.name`) that cross for it; known of a running job only."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class InputProbe:
     source: str
     mb_per_s: float
     open_ms: float
-    """Median until a file's first byte is there."""
+    """Median time to the first byte of a file."""
     needed_mb_per_s: float | None = None
     """The input that one worker consumes, or would consume if it never waited."""
 
@@ -200,7 +200,7 @@ class Sessions:
 
     source: str
     without_device_filters: tuple[str, ...]
-    """Workers that opened one so, though there are several workers."""
+    """Workers that opened a session without device_filters, if there are several workers."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was looked at; what was not is None."""
+    """All evidence; None for what was not examined."""
 
     layers: Layers | None = None
     job: JobEvidence | None = None
@@ -257,7 +257,7 @@ class Finding:
     change: str
     """The one thing to do next."""
     is_risk: bool = False
-    """True if it costs nothing until something else goes wrong."""
+    """True if it costs nothing until another fault occurs."""
 
 
 @dataclass(frozen=True)

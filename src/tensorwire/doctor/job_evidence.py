@@ -66,13 +66,25 @@ def look(
     )
 
 
+def with_link(evidence: Evidence, mb_per_s: float) -> Evidence:
+    """The evidence, with this capacity for the link of each host whose link is not known."""
+    if evidence.job is None:
+        return evidence
+    hosts = [
+        replace(host, link_mb_per_s=mb_per_s) if host.link_mb_per_s is None else host
+        for host in evidence.job.hosts
+    ]
+    return replace(evidence, job=replace(evidence.job, hosts=tuple(hosts)))
+
+
 def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
     found = []
     for fetched in fetch_all(endpoints):
         if fetched.metrics is None:
             raise TensorwireError(
                 f"{fetched.address} gives no metrics: {fetched.error}; start the task with "
-                "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints"
+                "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints",
+                page="docs/metrics.md",
             )
         found.append(fetched.metrics)
     _check_one_job(endpoints, found)

@@ -150,7 +150,7 @@ def parse_link(option: str, text: str) -> LinkSettings:
     """The link of a rate as "10gbit".
 
     Raises:
-        UsageError: it is none, or no link can be so; names the option.
+        UsageError: the text is not a rate, or no link can have it; the message names the option.
     """
     return LinkSettings(_understood(f"{option} ", text, parse_rate(text), RATE_EXAMPLE))
 

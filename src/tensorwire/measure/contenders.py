@@ -63,7 +63,7 @@ def parse_protocols(text: str) -> tuple[str, ...]:
     """The protocols of "grpc,grpc++", in that order.
 
     Raises:
-        UsageError: one is unknown, named twice, or there is none.
+        UsageError: a name is unknown or given twice, or the list is empty.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:

@@ -67,7 +67,8 @@ def open_host_pool(settings: LabSettings | None) -> Iterator[HostPool]:
         if lab.unmet:
             raise UsageError(
                 f"this machine cannot make the lab that --lab asks for: {'; '.join(lab.unmet)}. "
-                "Without --lab, loopback is measured"
+                "Without --lab, loopback is measured",
+                page="docs/lab.md",
             )
         yield HostPool(lab)
 

@@ -120,7 +120,7 @@ class Peer:
 
         Raises:
             PeerGone: there will be no more.
-            TensorwireError: none came within `timeout_s`, or what came is none.
+            TensorwireError: no message came within `timeout_s`, or what came is not a message.
         """
         line = self._line(timeout_s, _LONGEST_MESSAGE_BYTES)
         try:
@@ -205,7 +205,7 @@ def await_peer(
         check: called now and then while waiting; what it raises ends the wait.
 
     Raises:
-        TensorwireError: nobody came in time, who came does not fit, or the port is taken.
+        TensorwireError: no peer connected in time, the peer does not match, or the port is in use.
     """
     with listening(address) as server:
         return accept_peer(server, me, expected, time.monotonic() + timeout_s, check)

@@ -177,7 +177,7 @@ class Record(Generic[Result_co]):
     lab: LabDocument | None = None
     """The settings of the lab; None outside a lab."""
     time: str = field(default_factory=_now)
-    """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty where nobody noted it."""
+    """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty if it was not recorded."""
 
     def document(self) -> dict[str, Any]:
         """The record as JSON, in the order in which people read it."""
@@ -232,7 +232,7 @@ class Record(Generic[Result_co]):
             intervals = document.get("intervals", {})
             time = document.get("time", "")
             if not document["results"] or not isinstance(time, str):
-                raise ValueError("it has no results, or a time that is none")
+                raise ValueError("it has no results, or its time is not a text")
             return Record(
                 command=document["command"],
                 version=document["version"],

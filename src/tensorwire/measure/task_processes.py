@@ -31,7 +31,7 @@ class Watcher(Protocol):
 
 
 class Unwatched:
-    """The Watcher of a measurement that nobody watches."""
+    """A Watcher that shows nothing."""
 
     def activity(self, text: str) -> None:
         pass

@@ -62,7 +62,7 @@ def serve(
     """Serves what `source` returns, in a thread: at a TCP port (0: a free one) or a Unix socket.
 
     Raises:
-        TensorwireError: the port or the path cannot be had; says why.
+        TensorwireError: the port or the path cannot be used; the message says why.
     """
     if (port is None) == (socket_path is None):
         raise ValueError("an endpoint is at a port or at a socket")

@@ -56,7 +56,7 @@ def choose(wanted: Sequence[str]) -> list[str]:
     """The interfaces to watch: those named, or all that are up.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: an interface of this name does not exist.
     """
     there = psutil.net_if_stats()
     for name in wanted:

@@ -51,20 +51,20 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 def _peers(record: TaskMetrics) -> Iterator[Metric]:
     sent = _counter(
         "peer_bytes",
-        "Moved between a task and a peer; memory is what one read in the other's.",
+        "Bytes moved between a task and a peer, over TCP or through shared memory.",
         *("task", "peer", "direction", "way"),
     )
-    frames = _counter("peer_frames", "Messages.", *_BY_DIRECTION)
+    frames = _counter("peer_frames", "Messages on connections.", *_BY_DIRECTION)
     syscalls = _counter("peer_syscalls", "System calls that moved bytes.", *_BY_DIRECTION)
     tensors = _counter("peer_tensors", "Tensors.", *_BY_DIRECTION)
     tensor_bytes = _counter("peer_tensor_bytes", "Bytes of tensors.", *_BY_DIRECTION)
-    connects = _counter("peer_connects", "Connections that were made.", "task", "peer")
+    connects = _counter("peer_connects", "Connections that were established.", "task", "peer")
     damaged = _counter(
         "peer_damaged_frames", "Messages whose checksum did not match.", "task", "peer"
     )
     waits = _counter(
         "recv_wait_seconds",
-        "Summed over Recvs: the peer had not made the tensor (not_ready), or it was on its way.",
+        "Waiting, summed over Recvs: for the peer to make the tensor (not_ready), or for the wire.",
         *("task", "peer", "reason"),
     )
     for peer in record.peers:
@@ -91,25 +91,29 @@ def _peers(record: TaskMetrics) -> Iterator[Metric]:
 def _process(record: TaskMetrics) -> Iterator[Metric]:
     tasks = GaugeMetricFamily(
         "tensorwire_task_polling",
-        "1 where the reactors of a task spin instead of sleeping.",
+        "1 if the communication threads of a task poll.",
         labels=["task"],
     )
     for task in record.tasks:
         tasks.add_metric([short_name(task.task)], task.polling)
     yield tasks
 
-    requests = _counter("requests", "What other tasks asked of this one.", "kind")
+    requests = _counter("requests", "Requests from other tasks.", "kind")
     requests.add_metric(["recv_tensor"], record.served_tensors)
     requests.add_metric(["run_graph"], record.run_graphs)
     requests.add_metric(["eager"], record.eager_calls)
     yield requests
     for name, text, value in (
-        ("recv_tensors", "Tensors wanted from other tasks.", record.recv_tensors),
-        ("pushed_tensors", "Tensors that came without being asked for.", record.pushed_tensors),
-        ("fused_messages", "Messages that tensor_fuse made.", record.fused_messages),
-        ("fused_tensors", "Tensors that travelled in them.", record.fused_tensors),
+        ("recv_tensors", "Tensors received from other tasks.", record.recv_tensors),
+        (
+            "pushed_tensors",
+            "Of the received tensors, those that were pushed.",
+            record.pushed_tensors,
+        ),
+        ("fused_messages", "Messages of fused tensors.", record.fused_messages),
+        ("fused_tensors", "Tensors in messages of fused tensors.", record.fused_tensors),
         ("looked_up_ids", "Ids of lookups that unique_pull rewrote.", record.looked_up_ids),
-        ("unique_ids", "Ids that it sent for them.", record.unique_ids),
+        ("unique_ids", "Ids that unique_pull sent for these lookups.", record.unique_ids),
         (
             "recv_waiting_seconds",
             "Time in which at least one Recv waited for another task.",
@@ -121,7 +125,7 @@ def _process(record: TaskMetrics) -> Iterator[Metric]:
         yield family
 
     busy = _counter(
-        "reactor_busy_seconds", "Of a thread that moves bytes: not waiting.", "task", "reactor"
+        "reactor_busy_seconds", "Time in which a communication thread was busy.", "task", "reactor"
     )
     for reactor in record.reactors:
         busy.add_metric([short_name(reactor.task), str(reactor.index)], reactor.busy_us / 1e6)
@@ -131,9 +135,13 @@ def _process(record: TaskMetrics) -> Iterator[Metric]:
         "tensorwire_pool_used_bytes", "Pooled memory in use.", record.pool.used_bytes
     )
     yield GaugeMetricFamily(
-        "tensorwire_pool_kept_bytes", "Pooled memory that waits.", record.pool.kept_bytes
+        "tensorwire_pool_kept_bytes",
+        "Pooled memory that is free for reuse.",
+        record.pool.kept_bytes,
     )
-    blocks = _counter("pool_blocks", "Blocks that were used again, or made.", "result")
+    blocks = _counter(
+        "pool_blocks", "Blocks of pooled memory: reused (hit) or allocated (miss).", "result"
+    )
     blocks.add_metric(["hit"], record.pool.hits)
     blocks.add_metric(["miss"], record.pool.misses)
     yield blocks
@@ -142,7 +150,7 @@ def _process(record: TaskMetrics) -> Iterator[Metric]:
 def _tensors(record: TaskMetrics) -> Iterator[Metric]:
     family = _counter(
         "tensor_bytes",
-        f"Of the {MOST_TENSORS} tensors that moved most.",
+        f"Bytes of tensors, of the {MOST_TENSORS} that moved most.",
         *("task", "peer", "direction", "tensor"),
     )
     named = [tensor for tensor in record.tensors if tensor.name]

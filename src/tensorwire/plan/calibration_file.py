@@ -50,7 +50,7 @@ def read(path: Path) -> Calibration:
     """The calibration in a file.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the file does not contain a calibration.
     """
     document = read_json(path)
     try:

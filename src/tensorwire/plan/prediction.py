@@ -296,7 +296,7 @@ def on_side(job: JobModel, side: str) -> JobModel:
     """The job as a side has it: with all exact rewrites it sends and computes less.
 
     Raises:
-        UsageError: nobody measured it with them.
+        UsageError: the job was not measured with these rewrites.
     """
     if side != EXACT:
         return job

@@ -153,7 +153,7 @@ def cheapest(
         TensorwireError: none of them reaches it.
     """
     if min(prices.core, prices.gbit) < 0 or prices.core + prices.gbit == 0:
-        raise UsageError("give --price-core or --price-gbit: without prices nothing is cheapest")
+        raise UsageError("--target requires prices: give --price-core, --price-gbit or both")
     found = [offer for each in questions if (offer := _best(each, steps_per_s, prices, on_try))]
     if not found:
         raise TensorwireError(

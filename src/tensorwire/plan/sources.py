@@ -47,7 +47,7 @@ def of_model(model: Model, calibration: Calibration, name: str, batch_size: int 
         UsageError: the graph leaves sizes open and no batch was given, or nothing crosses.
     """
     if any(-1 in (each.shape or ()) for each in model.crossings) and batch_size is None:
-        raise UsageError("the graph leaves sizes open: give --batch, the examples of a step")
+        raise UsageError("the graph has unknown dimensions: give the batch size with --batch")
     asked: dict[str, Transfer] = defaultdict(Transfer)
     pulled: dict[str, Transfer] = defaultdict(Transfer)
     pushed: dict[str, Transfer] = defaultdict(Transfer)
@@ -90,7 +90,7 @@ def of_record(path: Path, calibration: Calibration) -> JobModel:
     """Reads a record: of `bench train`, `demo` or `doctor`, or a job that calibrate wrote.
 
     Raises:
-        TensorwireError: it is none of these.
+        TensorwireError: the file is not one of these records.
     """
     document = read_json(path)
     command = document.get("command") if isinstance(document, dict) else None
@@ -124,10 +124,10 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
     """A running job's tensors by name, and its tasks' CPU without what the transport takes."""
     job = seen.job
     if job is None:
-        raise UsageError(f"{path} has no running job: make it while one trains")
+        raise UsageError(f"{path} contains no running job: record it while a job trains")
     steps = sum(task.steps or 0.0 for task in job.workers)
     if not steps:
-        raise UsageError(f"{path} has no steps of a worker: look for longer")
+        raise UsageError(f"{path} contains no step of a worker: record it with more --seconds")
     side = side_name(job.protocol, job.tensor_fuse)
     costs = calibration.costs.get(side)
     if costs is None:

@@ -34,7 +34,7 @@ class Compiler:
 
 
 class NoCompilerError(TensorwireError):
-    """There is none."""
+    """No C++ compiler is installed."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def find_compiler() -> Compiler:
         if found is None:
             raise NoCompilerError(
                 "no C++ compiler (g++, c++ or clang++) to build the grpc++ plug-in with. "
-                + _INSTALL_HINT
+                + _INSTALL_HINT,
+                page="docs/troubleshooting.md#a-server-does-not-start",
             )
         command = [found]
     try:

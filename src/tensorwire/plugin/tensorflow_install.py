@@ -124,7 +124,7 @@ def check_installed() -> None:
 def find_tensorflow() -> TensorFlowInstall:
     """Imports TensorFlow and asks it.
 
-    Raises TensorwireError where there is none, or one that the plug-in cannot be built for.
+    Raises TensorwireError if none is installed, or one that the plug-in cannot be built for.
     """
     try:
         import tensorflow as tf

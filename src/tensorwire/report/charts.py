@@ -42,7 +42,7 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif
 
 
 def check_installed() -> None:
-    """Raises TensorwireError where what draws is not installed."""
+    """Raises TensorwireError if a package that draws pages is not installed."""
     if missing := [name for name in ("jinja2", "vl_convert") if not importlib.util.find_spec(name)]:
         raise TensorwireError(
             f"a page needs {' and '.join(missing)}: pip install 'tensorwire[report]'"
@@ -122,7 +122,7 @@ def _text_px(texts: Iterable[str]) -> float:
 
 
 def _length(top: float, room_px: float, plot_px: float) -> Spec:
-    """An axis from zero that is not drawn: every bar says its figure, in `room_px` behind it."""
+    """An invisible axis from zero; each bar has its figure beside it, in `room_px`."""
     share = max(plot_px - room_px, 0.2 * plot_px) / plot_px
     return {"type": "quantitative", "axis": None, "scale": {"domain": [0, (top or 1.0) / share]}}
 

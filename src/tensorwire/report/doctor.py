@@ -10,7 +10,7 @@ from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
 
 _MOST_WORKERS = 6  # with a picture of their own
 
-NOTHING = "Nothing found: no rule has anything to say about what was looked at."
+NOTHING = "Nothing found: no rule applies to what was looked at."
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:

@@ -148,7 +148,7 @@ def _alone(of_runs: Mapping[str, list[Record[Result]]]) -> list[Section]:
 
 
 def _name(path: Path, runs: Mapping[Path, object]) -> str:
-    """The file's, as short as tells it from the others."""
+    """The shortest name of the file that is unique among the runs."""
     ways: list[Callable[[Path], str]] = [lambda p: p.stem, lambda p: f"{p.parent.name}/{p.stem}"]
     for way in ways:
         if len({way(other) for other in runs}) == len(runs):

@@ -29,7 +29,7 @@ def screen(rates: JobRates, every_s: float) -> RenderableType:
 
 
 def waiting_screen(message: str) -> RenderableType:
-    """While there is nothing to show."""
+    """The screen while no task answers."""
     return Text(message, style="dim")
 
 
@@ -58,9 +58,9 @@ def _of_cluster(rates: JobRates, cluster: str) -> Iterator[RenderableType]:
 
 
 def _table(tasks: Sequence[TaskRates], imbalances: Sequence[Imbalance]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("task", no_wrap=True)
-    table.add_column("pid", justify="right")
+    table.add_column("pid", justify="right", no_wrap=True)
     for name in ("CPU", "memory", "in", "out", "requests", "waiting", "wire", "reactor"):
         table.add_column(name, justify="right", no_wrap=True)
     uneven = {(found.task, found.what) for found in imbalances}

@@ -34,7 +34,7 @@ def model_of_script(
         env = {
             **run_environment.environment(None, False, False, environment),
             run_environment.DRY_RUN_VARIABLE: str(found),
-            endpoint.PORT_VARIABLE: "",  # the metrics of a run that is none
+            endpoint.PORT_VARIABLE: "",  # a dry run has no metrics to serve
         }
         script = cluster.start("script", 0, [sys.executable, *command], env)
         deadline = time.monotonic() + deadline_s

@@ -70,7 +70,7 @@ def check_security() -> None:
     try:
         engine.check_security()
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), page="SECURITY.md") from None
 
 
 def wait_for_tensorflow() -> None:

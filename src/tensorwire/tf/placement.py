@@ -71,7 +71,7 @@ def variables(source: Source) -> list[Variable]:
             MetaGraph or a graph.pbtxt; or variables, which are given back.
 
     Raises:
-        UsageError: it is none of them, or the file holds no graph.
+        UsageError: the argument is of another type, or the file contains no graph.
     """
     return list(_model(source).variables)
 

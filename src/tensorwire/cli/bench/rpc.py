@@ -35,7 +35,7 @@ Examples:
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
-    help="Requests on their way at a time.  [default: 64; 4 from 1 MB on]",
+    help="Requests in flight.  [default: 64; 4 from 1 MB on]",
 )
 @click.option(
     "--channels",
@@ -46,7 +46,8 @@ Examples:
 @click.option(
     "--server-threads",
     type=click.IntRange(min=1),
-    help="Completion queues of gRPC, reactors of grpc++; a thread each.  [default: one a channel]",
+    help="Completion queues of gRPC, reactors of grpc++; one thread each.  "
+    "[default: one per channel]",
 )
 @comparison_options(default_rounds=10, tensor_fuse=False, transport=False)
 @two_ends_options

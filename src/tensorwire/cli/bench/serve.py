@@ -21,29 +21,30 @@ Examples:
     type=int,
     default=64,
     show_default=True,
-    help="Connections to the ps, each with requests of its own.",
+    help="Number of clients, each with its own connection to the ps.",
 )
 @click.option(
     "--message-size",
     type=int,
     default=4096,
     show_default=True,
-    help="Bytes of a tensor, in the mean.",
+    help="Mean size of a tensor in bytes.",
 )
 @click.option(
     "--payload",
     type=click.Choice(PAYLOADS),
     default="uniform",
     show_default=True,
-    help="uniform: all of one size; random: from 1 byte to twice the size, all as likely; "
-    "skewed: of ten tensors six of a tenth of the size, three of it, one of 6.4 times it.",
+    help="uniform: all tensors have this size; random: from 1 byte to twice the size, each size "
+    "equally likely; skewed: of ten tensors, six have 0.1 times the size, three have the size, one "
+    "has 6.4 times the size.",
 )
 @click.option(
     "--in-flight",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Requests that a client has on their way.",
+    help="Requests that a client keeps in flight.",
 )
 @click.option(
     "--requests",
@@ -61,7 +62,7 @@ def serve(
     requests: int | None,
     comparison: Comparison,
 ) -> None:
-    """Ask one ps for tensors from many clients: requests a second, and how long one takes.
+    """Ask one ps for tensors from many clients: requests a second, and their latency.
 
     Payloads are named after those of TF-gRPC-Bench; all three have the same mean.
     """

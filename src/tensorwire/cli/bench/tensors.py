@@ -31,7 +31,7 @@ Examples:
 def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> None:
     """Move one tensor from worker to ps, over and over.
 
-    Measured beside it: one raw TCP stream with buffers of the same size, and one memcpy of such a
+    Also measures one raw TCP stream with buffers of the same size, and one memcpy of such a
     buffer, or iperf3 over a lab's link. On two hosts the worker ends with the line `transfer rate:
     … MB/s`, of the last protocol; MB are 10^6 bytes.
     """

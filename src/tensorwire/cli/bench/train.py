@@ -43,8 +43,8 @@ def demo(
     Predicts which flights that left New York in 2013 arrived more than 15 minutes late, with
     parameter servers and asynchronous workers as processes of this machine. The protocols take
     turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
-    another, or a tensor that was sent unasked; the AUC is of months that training never sees.
-    Whoever names protocols gets those, without rewrites.
+    another, or a pushed tensor; the AUC is measured on months that are not used for training.
+    If protocols are named, only these are measured, without rewrites.
     """
     from tensorwire.bench.train import TrainPlan
 
@@ -106,9 +106,9 @@ def train(
 ) -> None:
     """Train Wide & Deep with ps and workers: steps and examples a second.
 
-    Beside them the AUC on examples that training never sees, and what a step sends between the
-    tasks: MB (of 10^6 bytes) and messages, a message being a call from one task to another, or a
-    tensor that was sent unasked.
+    Also measures the AUC on examples that are not used for training, and what a step sends between
+    the tasks: MB (of 10^6 bytes) and messages. A message is a call from one task to another, or a
+    pushed tensor.
     """
     from tensorwire.bench.train import TrainPlan
 

@@ -59,7 +59,7 @@ Examples:
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    help="Examples of a step: with --graph, what its open sizes are.",
+    help="Batch size: with --graph, replaces its unknown dimensions.",
 )
 @click.option(
     "--worker-cpu-ms",
@@ -195,7 +195,7 @@ def read(options: dict[str, Any]) -> Asked:
     """Checks the options.
 
     Raises:
-        UsageError: options contradict each other or name what there is not.
+        UsageError: options contradict each other or name something unknown.
     """
     from tensorwire.cli.plan.prediction import Asked
     from tensorwire.k8s.layout import PUBLISHED, find_case
@@ -240,7 +240,7 @@ def read(options: dict[str, Any]) -> Asked:
 
 
 def _job_changes(options: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the job that were said."""
+    """Fields of the job that options set."""
     if options["backup_workers"] and not options["sync"]:
         raise UsageError("--backup-workers requires synchronous training: add --sync")
     changes: dict[str, Any] = {"straggler_sigma": options["stragglers"]}

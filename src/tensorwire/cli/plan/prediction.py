@@ -58,7 +58,7 @@ class Asked:
         ]
 
     def calibration(self) -> tuple[Calibration, str]:
-        """The costs to predict from, and whose they are, for people."""
+        """The calibration to predict from, and a text about its origin."""
         if self.calibration_path is not None:
             return calibration_file.read(self.calibration_path), f"costs of {self.calibration_path}"
         own = calibration_file.own_path()

@@ -52,7 +52,7 @@ def polling_crowded(evidence: Evidence) -> Finding | None:
         ),
         confidence="high" if found.threads >= host.cores else "medium",
         change="Set PS_ENABLE_POLLING and WORKER_ENABLE_POLLING to False: polling is for a task "
-        "with cores of its own.",
+        "whose cores no other task uses.",
     )
 
 
@@ -116,8 +116,8 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
             *(() if split is None else (f"A worker's step: {split_words(split)}.",)),
         ),
         confidence="medium" if split is None else "high",
-        change="Give each ps more cores, or the job more ps (with variables that can be shared "
-        "out); a faster network will not help.",
+        change="Give each ps more cores, or add ps (if the variables can be distributed over "
+        "them); a faster network will not help.",
     )
 
 

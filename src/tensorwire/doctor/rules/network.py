@@ -10,6 +10,7 @@ from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import placement
 
 _FULL = 0.75  # of the link, while anybody has something to send
+_WAITS_FOR_WIRE = 0.5  # of a step, where both directions of a link together are full
 _FAR_BELOW = 0.6
 _SMALL_BYTES = 100e3  # most Recvs of a click-through model are below this
 _MANY = 50  # a step
@@ -48,15 +49,18 @@ def link_saturated(evidence: Evidence) -> Finding | None:
 def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
     """Host, use of its link while something is under way, use over all, and that in words."""
     communicating = job_usage.communicating_share(job)
+    split = job_usage.typical_split(job.workers)
+    wire = 0.0 if split is None else split.wire_s / split.step_s
     for host in job.hosts:
         tasks = [task for task in job.tasks if task.host == host.host]
         if not host.link_mb_per_s or not tasks:
             continue
-        for way in ("out", "in"):
-            moved = sum(
-                (task.tx_bytes if way == "out" else task.rx_bytes) / task.seconds for task in tasks
-            )
-            use = moved / 1e6 / host.link_mb_per_s
+        out, into = (
+            sum(getattr(task, name) / task.seconds for task in tasks) / 1e6
+            for name in ("tx_bytes", "rx_bytes")
+        )
+        for way, moved in (("out", out), ("in", into)):
+            use = moved / host.link_mb_per_s
             # One worker alone pauses while it computes; of several another one sends then.
             alone = len(job.workers) == 1 and communicating
             full = min(1.0, use / communicating) if alone and communicating else use
@@ -64,9 +68,20 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
                 host,
                 full,
                 use,
-                f"{moved / 1e6:.0f} MB/s {way} at {host.host}, whose link carries "
+                f"{moved:.0f} MB/s {way} at {host.host}, whose link carries "
                 f"{host.link_mb_per_s:.0f}: {percent(use)} of all time"
                 + (f", {percent(full)} while not computing." if alone else "."),
+            )
+        # Workers pull, and then push: one alone, or several in step, use one direction at a time.
+        both = min(1.0, (out + into) / host.link_mb_per_s)
+        if wire >= _WAITS_FOR_WIRE:
+            yield (
+                host,
+                both,
+                both,
+                f"{out:.0f} MB/s out and {into:.0f} in at {host.host}, whose link carries "
+                f"{host.link_mb_per_s:.0f} each way: {percent(both)} of all time, because workers "
+                "use one direction after the other.",
             )
 
 
@@ -101,10 +116,10 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
         cost=None if communicating is None else communicating * (1 - rate / ceiling),
         evidence=tuple(sentences),
         confidence="high" if better is not None else "medium",
-        change='Say protocol="grpc++" (or run the script under `tensorwire run`).'
+        change='Use protocol="grpc++", or `tensorwire run --protocol grpc++`.'
         if helps
         else "Give the tasks more communication threads (NETWORK_PS_CORE_NUMBER) where cores are "
-        "free, and see with `tensorwire bench transfer` whether the rate follows.",
+        "free, and measure with `tensorwire bench transfer` whether the rate improves.",
     )
 
 
@@ -148,7 +163,7 @@ def small_tensors(evidence: Evidence) -> Finding | None:
             *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="medium",
-        change="Send them together and run the operations of many tables as one: "
+        change="Send them in one message and run the operations of many tables as one: "
         "config=tensorwire.tf.ConfigProto(exact_rewrites=True, ...), or "
         "`tensorwire run --exact-rewrites`; results stay the same.",
     )

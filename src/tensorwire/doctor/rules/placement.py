@@ -51,9 +51,9 @@ def hot_ps(evidence: Evidence) -> Finding | None:
         cost=found.cost,
         evidence=found.sentences,
         confidence=found.confidence,
-        change="Share the variables out by their size: "
-        "tensorwire.tf.placement's greedy or balanced strategy in place of round robin "
-        "(`tensorwire place` shows what each makes of this graph).",
+        change="Distribute the variables by their size instead of round robin: "
+        "`tensorwire run --placement balanced`, or tensorwire.tf.placement in the script "
+        "(`tensorwire place` shows the loads of each strategy).",
     )
 
 
@@ -69,8 +69,9 @@ def big_variable(evidence: Evidence) -> Finding | None:
         cost=found.cost,
         evidence=found.sentences,
         confidence=found.confidence,
-        change=f"Split {found.heaviest} over all ps: tensorwire.tf.placement's balanced strategy, "
-        "or a partitioner of that variable (`tensorwire place` shows what it makes of this graph).",
+        change=f"Split {found.heaviest} over all ps: `tensorwire run --placement balanced`, or "
+        "tensorwire.tf.placement or a partitioner in the script (`tensorwire place` shows the "
+        "loads).",
     )
 
 

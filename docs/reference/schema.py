@@ -1,0 +1,167 @@
+"""Writes the JSON Schema of what `--json` and `/figures` give: `python docs/reference/schema.py`.
+
+A test compares the file with what this script makes of the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tensorwire.report.runs  # noqa: F401, results of all commands register themselves
+from tensorwire.bench.all_layers import COMMAND as ALL_LAYERS
+from tensorwire.check.finding import Finding
+from tensorwire.doctor.evidence import Diagnosis
+from tensorwire.measure.record import LabDocument, Machine, Noise, Result
+from tensorwire.metrics.rates import JobRates
+from tensorwire.metrics.task_metrics import TaskMetrics
+from tensorwire.plan import calibration_file
+
+PATH = Path(__file__).with_name("records.schema.json")
+_REF = "#/$defs/{name}"
+_NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
+_PAIR = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+
+Schema = dict[str, Any]
+
+
+def result_types() -> list[type[Result]]:
+    """Every result that a record can have, by name."""
+
+    def below(kind: Any) -> Iterable[type[Result]]:
+        for each in kind.__subclasses__():
+            yield each
+            yield from below(each)
+
+    ours = {
+        kind
+        for kind in below(Result)
+        if kind.commands and kind.__module__.startswith("tensorwire.")  # and no test's
+    }
+    return sorted(ours, key=lambda kind: kind.__name__)
+
+
+def schema() -> Schema:
+    """The whole document: a choice of all records, and a definition for each class."""
+    results = result_types()
+    roots = [TaskMetrics, JobRates, Diagnosis, Finding, Machine, Noise, *results]
+    found, definitions = msgspec.json.schema_components([*roots, LabDocument], ref_template=_REF)
+    references = dict(zip(roots, found, strict=False))
+    classes = _classes(roots)
+    for name, definition in definitions.items():
+        if name in classes:
+            _describe(definition, classes[name])
+    definitions |= {f"{kind.__name__}Record": _record(kind) for kind in results}
+    definitions["DoctorRecord"] = _of_command("doctor", references[Diagnosis])
+    definitions["CheckRecord"] = _of_command(
+        "check",
+        {
+            "type": "object",
+            "properties": {"findings": {"type": "array", "items": references[Finding]}},
+            "required": ["findings"],
+        },
+    )
+    files = [*(f"{kind.__name__}Record" for kind in results), "DoctorRecord", "CheckRecord"]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Records of tensorwire",
+        "description": "What `--json` of a command writes, what `tensorwire top --once --json` "
+        "prints (JobRates), and what a task serves under /figures (TaskMetrics). Fields are "
+        "added, never renamed.",
+        "anyOf": [{"$ref": _ref(name)} for name in (*files, "JobRates", "TaskMetrics")],
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _ref(name: str) -> str:
+    return _REF.format(name=name)
+
+
+def _of_command(command: str, rest: Schema) -> Schema:
+    named = {
+        "type": "object",
+        "properties": {"command": {"const": command}},
+        "required": ["command"],
+    }
+    return {"allOf": [named, rest]}
+
+
+def _record(kind: type[Result]) -> Schema:
+    """The record with results of one class: what `Record.document` makes."""
+    properties: Schema = {
+        "command": {"enum": list(kind.commands)},
+        "version": {"type": "string", "description": "Of tensorwire."},
+        "tensorflow": {"type": ["string", "null"], "description": "Null if it takes no part."},
+        "host": {"$ref": _ref("Machine")},
+        "time": {"type": "string", "description": "UTC: 2026-01-31T12:00:00Z."},
+        "results": {"type": "array", "items": {"$ref": _ref(kind.__name__)}, "minItems": 1},
+        "ratios": {**_NUMBERS, "description": "Above 1: the first side of the key is faster."},
+        "intervals": {
+            "type": "object",
+            "additionalProperties": _PAIR,
+            "description": "95 % confidence intervals of the ratios.",
+        },
+        "ceilings": {**_NUMBERS, "description": "MB/s of this machine without TensorFlow."},
+        "noise": {"anyOf": [{"$ref": _ref("Noise")}, {"type": "null"}]},
+        "lab": {"$ref": _ref("LabDocument")},
+    }
+    if ALL_LAYERS in kind.commands:
+        properties["records"] = {"type": "array", "items": {"type": "object"}}
+        properties["failures"] = {"type": "object", "additionalProperties": {"type": "string"}}
+        properties["notes"] = {"type": "array", "items": {"type": "string"}}
+    required = ["command", "version", "tensorflow", "host", "results", "ratios"]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _classes(roots: Iterable[type]) -> dict[str, type]:
+    """The roots and the dataclasses that they are made of, by the names that msgspec gives."""
+    found: dict[str, type] = {}
+    waiting = list(roots)
+    while waiting:
+        kind = waiting.pop()
+        full_name = f"{kind.__module__}.{kind.__name__}"
+        if full_name in found:
+            continue
+        found[kind.__name__] = found[full_name] = kind
+        module = inspect.getmodule(kind)
+        for field in dataclasses.fields(kind):
+            names = str(field.type).replace("[", " ").replace("]", " ").replace(",", " ").split()
+            others = [getattr(module, name, None) for name in names]
+            waiting += [each for each in others if dataclasses.is_dataclass(each)]  # type: ignore[misc]
+    return found
+
+
+def _describe(definition: Schema, kind: type) -> None:
+    """Adds the text below each field of a class to the field's schema."""
+    for each in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(each):
+            continue
+        (source,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(source, ast.ClassDef)
+        for field, text in zip(source.body, source.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+                and field.target.id in definition.get("properties", {})
+            ):
+                words = " ".join(text.value.value.split())
+                definition["properties"][field.target.id]["description"] = words
+
+
+def text() -> str:
+    """The file."""
+    return calibration_file.text(schema()) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text())
