@@ -26,6 +26,11 @@ RESULT_FIELDS = [
     "latency_us",
     "ps_cpu_us_per_request",
     "ps_threads",
+    "connect_s",
+    "ps_bytes_per_client",
+    "ps_descriptors_per_client",
+    "fairness",
+    "disconnect_s",
 ]
 
 
@@ -51,6 +56,10 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
         # Eight clients with a request each on its way, for the median time of one.
         assert result["requests_per_s"] < 8 * 1e6 / (0.3 * result["latency_us"]["p50"])
         assert result["ps_cpu_us_per_request"] > 0
+        assert result["ps_descriptors_per_client"] == 1
+        assert 0 < result["fairness"] <= 1
+        assert result["connect_s"] > 0
+        assert 0 < result["disconnect_s"] < 30
     assert list(record["ratios"]) == ["grpc++/grpc"]
     assert "One ps, 8 clients" in done.stdout
     assert "Requests a second" in page.read_text()

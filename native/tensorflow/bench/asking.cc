@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -25,16 +26,18 @@ uint64_t the_incarnation = 0;
 class Round : public std::enable_shared_from_this<Round> {
  public:
   Round(int64_t step_id, int64_t count)
-      : step_id_(step_id), latency_us_(static_cast<size_t>(count)) {
+      : step_id_(step_id),
+        latency_us_(static_cast<size_t>(count)),
+        asked_by_(static_cast<size_t>(count)) {
     // Made ahead of time: a worker's graph has its keys made, too.
     for (int64_t i = 0; i < count; ++i) keys_.push_back(KeyOf(i, the_incarnation));
   }
 
   absl::Status Run(int in_flight, double timeout_s, tensorwire_bench_asked* asked,
-                   float* latency_us) {
+                   float* latency_us, int64_t* answers) {
     const auto begin = Clock::now();
     for (int i = 0; i < in_flight; ++i) {
-      for (const auto& client : *the_clients) AskNext(client.get());
+      for (size_t client = 0; client < the_clients->size(); ++client) AskNext(client);
     }
     std::unique_lock lock(mutex_);
     const bool ended = condition_.wait_for(lock, std::chrono::duration<double>(timeout_s),
@@ -48,21 +51,25 @@ class Round : public std::enable_shared_from_this<Round> {
     asked->seconds = std::chrono::duration<double>(last_ - begin).count();
     asked->bytes = bytes_.load();
     std::memcpy(latency_us, latency_us_.data(), latency_us_.size() * sizeof(float));
+    std::fill_n(answers, the_clients->size(), 0);
+    for (const size_t client : asked_by_) ++answers[client];
     return absl::OkStatus();
   }
 
  private:
-  void AskNext(Client* client) {
+  void AskNext(size_t client) {
     const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
     if (index >= keys_.size()) return;
-    client->Ask(step_id_, keys_[index],
-                [self = shared_from_this(), client, index, begin = Clock::now()](
-                    const absl::Status& status, const tensorflow::Tensor& tensor) {
-                  self->latency_us_[index] =
-                      std::chrono::duration<float, std::micro>(Clock::now() - begin).count();
-                  self->AskNext(client);  // first, for it is the next one's time that runs
-                  self->End(status, tensor);
-                });
+    asked_by_[index] = client;
+    (*the_clients)[client]->Ask(
+        step_id_, keys_[index],
+        [self = shared_from_this(), client, index, begin = Clock::now()](
+            const absl::Status& status, const tensorflow::Tensor& tensor) {
+          self->latency_us_[index] =
+              std::chrono::duration<float, std::micro>(Clock::now() - begin).count();
+          self->AskNext(client);  // first, for it is the next one's time that runs
+          self->End(status, tensor);
+        });
   }
 
   void End(const absl::Status& status, const tensorflow::Tensor& tensor) {
@@ -82,6 +89,7 @@ class Round : public std::enable_shared_from_this<Round> {
   const int64_t step_id_;
   std::vector<std::string> keys_;
   std::vector<float> latency_us_;
+  std::vector<size_t> asked_by_;  // of each request, the index of its client
   std::atomic<size_t> next_{0};
   std::atomic<size_t> ended_{0};
   std::atomic<int64_t> bytes_{0};
@@ -104,8 +112,8 @@ extern "C" const char* tensorwire_bench_connect(const char* protocol, const char
 
 extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int in_flight,
                                             double timeout_s, tensorwire_bench_asked* asked,
-                                            float* latency_us) {
+                                            float* latency_us, int64_t* answers) {
   using namespace tensorwire::bench;
   const auto round = std::make_shared<Round>(step_id, count);
-  return Words(round->Run(in_flight, timeout_s, asked, latency_us));
+  return Words(round->Run(in_flight, timeout_s, asked, latency_us, answers));
 }

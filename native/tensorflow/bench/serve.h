@@ -30,7 +30,9 @@ const char* tensorwire_bench_connect(const char* protocol, const char* address, 
                                      uint64_t incarnation);
 
 // Asks for the first `count` tensors of step `step_id`. Every client has `in_flight`
-// requests on their way until there is none left to send. `latency_us` has room for `count`.
+// requests on their way until there is none left to send. `latency_us` has room for `count`, and
+// `answers` for the number of requests that each client sent.
 const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int in_flight, double timeout_s,
-                                 tensorwire_bench_asked* asked, float* latency_us);
+                                 tensorwire_bench_asked* asked, float* latency_us,
+                                 int64_t* answers);
 }

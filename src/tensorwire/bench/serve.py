@@ -11,9 +11,13 @@ the ps its share.
 from __future__ import annotations
 
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import psutil
 
 from tensorwire.bench.serve_task import ClientsTask, PsTask, check_message_size
 from tensorwire.cluster import data_port
@@ -65,6 +69,15 @@ class ServeResult(Result):
     ps_cpu_us_per_request: float
     """CPU time of the ps's process."""
     ps_threads: int
+    connect_s: float | None = None
+    """Seconds until every client had connected and had its first answer."""
+    ps_bytes_per_client: float | None = None
+    """Memory of the ps that became resident as the clients connected, for each."""
+    ps_descriptors_per_client: float | None = None
+    fairness: float | None = None
+    """Requests of the client that sent fewest, over those of the one that sent most."""
+    disconnect_s: float | None = None
+    """Seconds from the death of the clients' process until the ps had closed its connections."""
 
     @property
     def metric(self) -> Metric:
@@ -135,6 +148,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._latency_us: list[list[int]] = []
         self._ps_cpu_s = 0.0
         self._bytes = 0
+        self._answers = np.zeros(plan.clients, dtype=np.int64)
 
     def _start(self) -> None:
         # The ps sizes its thread pools by its cluster. No task listens at these addresses, and
@@ -168,6 +182,32 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
                 "incarnation": incarnation,
             },
         )
+        self._connect()
+
+    def _connect(self) -> None:
+        """Every client's first request, by which it connects, and what that costs the ps."""
+        clients = self._plan.clients
+        ps = psutil.Process(self._processes["ps"].pid)
+        bytes_to_come = self._fill(clients)
+        self._descriptors = ps.num_fds()
+        resident_bytes = ps.memory_info().rss
+        self._connect_s = float(self._ask_for(clients, bytes_to_come)["seconds"])
+        self._ps_bytes_per_client = (ps.memory_info().rss - resident_bytes) / clients
+        self._ps_descriptors_per_client = (ps.num_fds() - self._descriptors) / clients
+
+    def _disconnect_s(self) -> float:
+        """Kills the clients; seconds until the ps has as few descriptors as before they came."""
+        ps = psutil.Process(self._processes["ps"].pid)
+        begin = time.perf_counter()
+        self._processes["clients"].stop()
+        while ps.num_fds() > self._descriptors:
+            if time.perf_counter() - begin > _CONNECT_TIMEOUT_S:
+                raise TensorwireError(
+                    f"{ps.num_fds() - self._descriptors} connections of dead clients are open at "
+                    f"the ps of {self.protocol} after {_CONNECT_TIMEOUT_S:.0f} s"
+                )
+            time.sleep(0.005)
+        return time.perf_counter() - begin
 
     def warm_up(self, what: None) -> None:
         """Returns when every client has been answered.
@@ -190,6 +230,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._ps_cpu_s += float(self._ask("ps", {"do": "cpu"})["cpu_s"]) - cpu_s
         self._latency_us.append(asked["latency_us"])
         self._bytes += asked["bytes"]
+        self._answers += np.asarray(asked["answers"])
         return [asked["seconds"] / count]
 
     def transport(self) -> str:
@@ -197,6 +238,10 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         return transport_used(wire.get("tx_bytes", 0), wire.get("lent_bytes", 0))
 
     def _run(self, requests: int) -> Message:
+        return self._ask_for(requests, self._fill(requests))
+
+    def _fill(self, requests: int) -> int:
+        """Gives the ps a tensor for each request to come; returns their bytes."""
         plan = self._plan
         self._step += 1
         filled = self._ask(
@@ -209,10 +254,14 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
                 "count": requests,
             },
         )
+        return int(filled["bytes"])
+
+    def _ask_for(self, requests: int, bytes_to_come: int) -> Message:
+        plan = self._plan
         patience_s = (
             _CONNECT_TIMEOUT_S
             + requests / _SLOWEST_REQUESTS_PER_S
-            + filled["bytes"] / _SLOWEST_BYTES_PER_S
+            + bytes_to_come / _SLOWEST_BYTES_PER_S
         )
         asked = self._ask(
             "clients",
@@ -225,9 +274,9 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
             },
             patience_s + _CONNECT_TIMEOUT_S,
         )
-        if asked["bytes"] != filled["bytes"]:
+        if asked["bytes"] != bytes_to_come:
             raise TensorwireError(
-                f"{asked['bytes']} bytes of {filled['bytes']} came over {self.protocol}: "
+                f"{asked['bytes']} bytes of {bytes_to_come} came over {self.protocol}: "
                 "its results are invalid"
             )
         return asked
@@ -248,6 +297,11 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
             latency_us=statistics.latency_us(self._latency_us),
             ps_cpu_us_per_request=self._ps_cpu_s / requests * 1e6,
             ps_threads=int(self._ask("ps", {"do": "cpu"})["threads"]),
+            connect_s=self._connect_s,
+            ps_bytes_per_client=self._ps_bytes_per_client,
+            ps_descriptors_per_client=self._ps_descriptors_per_client,
+            fairness=float(self._answers.min() / self._answers.max()),
+            disconnect_s=self._disconnect_s(),
         )
 
 
@@ -303,6 +357,35 @@ def _section(record: Record[ServeResult]) -> Section:
             ]
         ],
     )
+    crowd = Table(
+        f"What {first.clients} clients cost the ps",
+        [
+            "protocol",
+            "all connected s",
+            "memory KB/client",
+            "descriptors/client",
+            "fewest/most requests",
+            "dead ones gone s",
+        ],
+        [
+            [
+                [
+                    r.protocol,
+                    *(
+                        "-" if value is None else number(value)
+                        for value in (
+                            r.connect_s,
+                            None if r.ps_bytes_per_client is None else r.ps_bytes_per_client / 1e3,
+                            r.ps_descriptors_per_client,
+                            r.fairness,
+                            r.disconnect_s,
+                        )
+                    ),
+                ]
+                for r in record.results
+            ]
+        ],
+    )
     charts = [
         Bars(
             "Requests a second",
@@ -317,4 +400,4 @@ def _section(record: Record[ServeResult]) -> Section:
         ),
     ]
     headline = compared(record.ratios, f"serves {first.clients} clients")
-    return Section("One ps, many clients", headline, charts, [table])
+    return Section("One ps, many clients", headline, charts, [table, crowd])

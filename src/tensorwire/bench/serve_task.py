@@ -120,10 +120,12 @@ class ClientsTask(_ServeTask):
     def __init__(self, protocol: str, descriptors: int) -> None:
         super().__init__(descriptors)
         self._protocol = protocol
+        self._clients = 0
 
     @request
     def connect(self, address: str, clients: int, incarnation: int) -> Message:
         """Makes the clients; each connects when it first asks."""
+        self._clients = clients
         self._library.call(
             "connect",
             self._protocol.encode(),
@@ -135,9 +137,13 @@ class ClientsTask(_ServeTask):
 
     @request
     def ask(self, step: int, count: int, in_flight: int, timeout_s: float) -> Message:
-        """Asks for `count` tensors; returns the seconds, and each answer's time."""
+        """Asks for `count` tensors.
+
+        Returns the seconds, the bytes, each answer's time, and the requests of each client.
+        """
         asked = _Asked()
         latency_us = np.empty(count, dtype=np.float32)
+        answers = np.empty(self._clients, dtype=np.int64)
         self._library.call(
             "ask",
             ctypes.c_int64(step),
@@ -146,11 +152,13 @@ class ClientsTask(_ServeTask):
             ctypes.c_double(timeout_s),
             ctypes.byref(asked),
             latency_us.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            answers.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
         )
         return {
             "seconds": asked.seconds,
             "bytes": asked.bytes,
             "latency_us": np.rint(latency_us).astype(int).tolist(),
+            "answers": answers.tolist(),
         }
 
 
