@@ -96,7 +96,7 @@ MISTAKES = [
     Mistake(
         "doctor --endpoints 127.0.0.1:1",
         "127.0.0.1:1 gives no metrics: Connection refused; start the task with "
-        "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints",
+        "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints (see docs/metrics.md)",
         status=1,
     ),
     Mistake(
@@ -131,7 +131,7 @@ MISTAKES = [
     ),
     Mistake(
         "check --timeout nan",
-        "Invalid value for '--timeout': 'nan' is no finite number. (see `tensorwire check --help`)",
+        "Invalid value for '--timeout': 'nan' is not a finite number. (see `tensorwire check --help`)",
     ),
     Mistake(
         "check",
