@@ -48,13 +48,18 @@ class Unreachable(TensorwireError):
 class Connection:
     """A cluster, seen from one namespace. A context manager."""
 
-    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        """Reads the kubeconfig as kubectl does, or what a pod is given.
+    def __init__(
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        kubeconfig: Path | None = None,
+    ) -> None:
+        """Reads `kubeconfig`; without one the user's, as kubectl does, or what a pod is given.
 
         Raises:
             UsageError: there is none, or it lacks the context.
         """
-        settings, current = _settings(context)
+        settings, current = _settings(context, kubeconfig)
         self.namespace = namespace or current
         self.api = _Client(settings)
         self.core = client.CoreV1Api(self.api)
@@ -170,13 +175,13 @@ class _Client(client.ApiClient):  # type: ignore[misc]
         return super().call_api(*arguments, **options)
 
 
-def _settings(context: str | None) -> tuple[Any, str]:
+def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
     """The client's configuration, and the namespace that goes with it."""
     settings = client.Configuration()
     settings.retries = False  # urllib3's come at once, and each is a line in the user's terminal
     try:
         # The client reads the variable once, when it is imported.
-        path = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        path = str(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
         config.load_kube_config(path, context=context, client_configuration=settings)
         contexts, active = config.list_kube_config_contexts(path)
         for each in contexts:

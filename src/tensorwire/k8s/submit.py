@@ -100,7 +100,7 @@ def submit(connection: Connection, manifests: Sequence[Manifest]) -> list[Change
                 continue
             if change.what == CREATED:
                 made.append(manifest)
-            _apply(connection, manifest)
+            apply(connection, manifest)
     except BaseException:
         for manifest in reversed(made):
             with contextlib.suppress(TensorwireError):
@@ -144,13 +144,18 @@ def _change(connection: Connection, manifest: Manifest) -> Change:
         except API_ERRORS as error:
             if error.status != 404:
                 raise
-    after = _apply(connection, manifest, dry_run=True)
+    after = apply(connection, manifest, dry_run=True)
     difference = _difference(f"{kind} {name}", before, after)
     what = CREATED if before is None else CHANGED if difference else UNCHANGED
     return Change(kind, name, what, difference)
 
 
-def _apply(connection: Connection, manifest: Manifest, dry_run: bool = False) -> Manifest:
+def apply(connection: Connection, manifest: Manifest, dry_run: bool = False) -> Manifest:
+    """Makes the cluster have one object; returns it as it then is, or would be.
+
+    Raises:
+        TensorwireError: the cluster refuses; says what to do.
+    """
     resource = connection.resource(manifest["apiVersion"], manifest["kind"])
     options = {"dry_run": "All"} if dry_run else {}
     with connection.explained():
