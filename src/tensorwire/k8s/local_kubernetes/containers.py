@@ -21,10 +21,6 @@ Start = Callable[[Object], TaskProcess]
 
 _RESTART_DELAY_S = (0.5, 10.0)
 """After the first failure, and the longest: Kubernetes waits from 10 s to five minutes."""
-_KNOWN_PROBES = {"tcpSocket", "periodSeconds", "failureThreshold", "successThreshold"} | {
-    "timeoutSeconds",
-    "initialDelaySeconds",
-}
 
 
 def now() -> str:
@@ -156,18 +152,19 @@ class Container:
 
     def _look(self, host: Host) -> None:
         if not self.started:
-            probe = self._probes["startupProbe"]
-            if probe.look(host):
+            startup = self._probes["startupProbe"]
+            if startup.look(host):
                 self.started = True
                 self.ready = "readinessProbe" not in self._probes
-            elif probe.has_failed:
+            elif startup.has_failed:
                 self._kill()
             return
-        if (probe := self._probes.get("readinessProbe")) and (seen := probe.look(host)) is not None:
-            self.ready = seen or (self.ready and not probe.has_failed)
-        if (probe := self._probes.get("livenessProbe")) and probe.look(host) is False:
-            if probe.has_failed:
-                self._kill()
+        readiness = self._probes.get("readinessProbe")
+        if readiness is not None and (seen := readiness.look(host)) is not None:
+            self.ready = seen or (self.ready and not readiness.has_failed)
+        alive = self._probes.get("livenessProbe")
+        if alive is not None and alive.look(host) is False and alive.has_failed:
+            self._kill()
 
     def _kill(self) -> None:
         if not self._killed_by_probe:
@@ -205,10 +202,9 @@ class RunningPod:
     began: str = field(default_factory=now)
     refusal: tuple[str, str] | None = None
     """Why its containers cannot be made: a reason of the API, and words."""
-    failure: str | None = None
-    """Why it has failed though its containers have not."""
     _ends_at_s: float | None = None
     _asked: set[str] = field(default_factory=set)
+    _initialized_once: bool = False
 
     @staticmethod
     def of(manifest: Object, host: Host) -> RunningPod:
@@ -247,7 +243,7 @@ class RunningPod:
         if self.has_ended:
             codes = [container.exit_code for container in self.main]
             return "Succeeded" if all(code == 0 for code in codes) else "Failed"
-        return "Running" if self._initialized else "Pending"
+        return "Running" if self._initialized_once else "Pending"
 
     def step(self, start: Start) -> None:
         """Does what is due: starts containers in order, ends the sidecars of a pod that is done."""
@@ -258,14 +254,12 @@ class RunningPod:
             if container.exit_code == 0:
                 continue
             container.step(self.host, start)
-            if not (container.always and container.started and container.runs):
-                if not self._initialized_once:
-                    return
+            serves = container.always and container.started and container.runs
+            if not serves and not self._initialized_once:
+                return
         self._initialized_once = True
         for container in self.main:
             container.step(self.host, start)
-
-    _initialized_once: bool = False
 
     def end(self, grace_s: float) -> None:
         """Begins to end the pod: what still runs after `grace_s` seconds is killed."""
@@ -285,7 +279,7 @@ class RunningPod:
             elif container in self.main and not self._initialized_once:
                 container.waiting = ("PodInitializing", "")
         conditions = {
-            "Initialized": self._initialized,
+            "Initialized": self._initialized_once,
             "ContainersReady": ready,
             "Ready": ready,
         }
@@ -303,13 +297,7 @@ class RunningPod:
         }
         if self.init:
             status["initContainerStatuses"] = [container.status() for container in self.init]
-        if self.failure is not None:
-            status |= {"reason": "Evicted", "message": self.failure}
         return status
-
-    @property
-    def _initialized(self) -> bool:
-        return self._initialized_once
 
     @property
     def _main_has_ended(self) -> bool:

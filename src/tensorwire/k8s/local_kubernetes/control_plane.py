@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -71,7 +69,7 @@ def folder() -> Path:
 
 def check_built() -> None:
     """Raises NoControlPlane, with how to build it."""
-    if not (folder() / "control-plane").exists():
+    if not (folder() / "built").exists():
         raise NoControlPlane(
             f"Kubernetes' control plane is not built in {folder()}: run `make control-plane` in a "
             "clone of tensorwire (it needs Go 1.26 or newer), with the same TENSORWIRE_CACHE"
@@ -91,11 +89,10 @@ class ControlPlane(OwningContext):
         self._tasks: dict[str, TaskProcess] = {}
 
     def _open(self, held: contextlib.ExitStack) -> None:
-        self._has_jobset = (folder() / "jobset-controller").exists()
         names = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
-        if self._has_jobset:
-            names.append("jobset-controller")
-        self._cluster = held.enter_context(LocalCluster(dict.fromkeys(names, 1)))
+        self._cluster = held.enter_context(
+            LocalCluster(dict.fromkeys([*names, "jobset-controller"], 1))
+        )
         self._files = self._cluster.temporary / "control-plane"
         self._files.mkdir()
         self.egress = held.enter_context(Egress(self._files / "egress"))
@@ -103,13 +100,12 @@ class ControlPlane(OwningContext):
         for name in names[:2]:
             self.start(name)
         self._until(lambda: self._answers("kube-apiserver", "/readyz"), "the API server")
-        for name in names[2:4]:
+        for name in names[2:]:
             self.start(name)
         self._until(lambda: self._answers("kube-scheduler", "/readyz"), "the scheduler")
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self._until(lambda: self._answers("kube-apiserver", path), "the controller manager")
-        if self._has_jobset:
-            self._install_jobset()
+        self._install_jobset()
 
     @property
     def server(self) -> str:
@@ -139,7 +135,11 @@ class ControlPlane(OwningContext):
         flags = [f"--{name}={value}" for name, value in self._flags(component).items()]
         # The Go runtime's threads are many: two of them may run at once.
         self._tasks[component] = self._cluster.start(
-            component, 0, [*program, *flags], {"GOMAXPROCS": "2", "GOGC": "60"}
+            component,
+            0,
+            [*program, *flags],
+            {"GOMAXPROCS": "2", "GOGC": "60"},
+            cwd=self._files,
         )
 
     def stop(self, component: str) -> None:
@@ -270,7 +270,8 @@ class ControlPlane(OwningContext):
         tokens = self._files / "tokens.csv"
         tokens.touch(0o600)
         tokens.write_text("\n".join(lines) + "\n")
-        transport = {"uds": {"udsName": str(self.egress.path)}}
+        # In the folder where the API server runs: the path of a Unix socket is short.
+        transport = {"uds": {"udsName": self.egress.path.name}}
         to_pods = {"proxyProtocol": "HTTPConnect", "transport": transport}
         selection = {
             "apiVersion": "apiserver.k8s.io/v1beta1",
@@ -304,6 +305,8 @@ class ControlPlane(OwningContext):
         self._until(lambda: _answers(f"http://127.0.0.1:{health}/readyz"), "the JobSet controller")
         for manifest in yaml.safe_load_all((folder() / "jobset" / _JOBSET_WEBHOOKS).read_text()):
             self.apply(self._reached_here(manifest, address))
+        jobsets = "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
+        self._until(lambda: self._answers("kube-apiserver", jobsets), "the API server's JobSets")
 
     def _reached_here(self, webhooks: dict[str, Any], address: str) -> dict[str, Any]:
         """JobSet's webhooks, at an address of this machine instead of a Service."""
@@ -358,10 +361,11 @@ def _make_certificate(certificate: Path, key: Path) -> None:
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     subject = ("-subj", "/CN=kubernetes/O=system:masters", "-addext", f"subjectAltName={names}")
     key.touch(0o600)
+    files = ("-keyout", str(key), "-out", str(certificate))
+    public = ("-pubout", "-out", str(certificate.with_name("tls.pub")))
     for arguments in (
-        ("req", "-x509", "-days", "2", *new_key, *subject, "-keyout", str(key))
-        + ("-out", str(certificate)),
-        ("pkey", "-in", str(key), "-pubout", "-out", str(certificate.with_name("tls.pub"))),
+        ("req", "-x509", "-days", "2", *new_key, *subject, *files),
+        ("pkey", "-in", str(key), *public),
     ):
         subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)
 

@@ -7,17 +7,20 @@ thread that has entered it can reach.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tensorwire.lab import Host
 from tensorwire.owning_context import OwningContext
 
-_CONNECT_S = 5.0
+CONNECT_S = 5.0
 _PIECE_BYTES = 1 << 16
+
+Route = Callable[[int], socket.socket]
+"""A connection to a port of one address. Raises OSError."""
 
 
 class Egress(OwningContext):
@@ -25,10 +28,13 @@ class Egress(OwningContext):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._hosts: dict[str, Host] = {}
+        self._routes: dict[str, Route] = {}
 
     def _open(self, held: contextlib.ExitStack) -> None:
-        server = _Server(str(self.path), _handler(self.connect))
+        # By its folder's descriptor: the path of a Unix socket is short.
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        held.callback(os.close, folder)
+        server = _Server(f"/proc/self/fd/{folder}/{self.path.name}", _handler(self.connect))
         held.callback(server.server_close)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -36,22 +42,18 @@ class Egress(OwningContext):
         held.callback(server.shutdown)
 
     @contextlib.contextmanager
-    def via(self, host: Host, address: str) -> Iterator[None]:
-        """While in it, connections to `address` are made from `host`."""
-        self._hosts[address] = host
+    def route(self, address: str, route: Route) -> Iterator[None]:
+        """While in it, connections to `address` are what `route` makes of their port."""
+        self._routes[address] = route
         try:
             yield
         finally:
-            del self._hosts[address]
+            del self._routes[address]
 
     def connect(self, address: tuple[str, int]) -> socket.socket:
         """A connection to where the API server wants to go. Raises OSError."""
-
-        def here() -> socket.socket:
-            return socket.create_connection(address, timeout=_CONNECT_S)
-
-        host = self._hosts.get(address[0])
-        return here() if host is None else host.inside(here)
+        route = self._routes.get(address[0])
+        return socket.create_connection(address, CONNECT_S) if route is None else route(address[1])
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

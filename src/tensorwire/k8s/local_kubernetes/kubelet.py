@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tensorwire
-from tensorwire.errors import TensorwireError
+from tensorwire.k8s.job import Resources
 from tensorwire.k8s.local_kubernetes import volumes
 from tensorwire.k8s.local_kubernetes.api import NO_ANSWER, STRATEGIC_MERGE, Api, Refused
 from tensorwire.k8s.local_kubernetes.containers import Container, RunningPod, now
@@ -36,7 +38,7 @@ from tensorwire.k8s.local_kubernetes.control_plane import (
     ControlPlane,
     NoControlPlane,
 )
-from tensorwire.k8s.local_kubernetes.egress import join
+from tensorwire.k8s.local_kubernetes.egress import CONNECT_S, join
 from tensorwire.k8s.local_kubernetes.kubelet_server import KubeletServer
 from tensorwire.k8s.local_kubernetes.volumes import NotMountable, PodFiles
 from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
@@ -47,10 +49,10 @@ from tensorwire.plugin.tensorflow_install import cache_folder
 _LOGGER = logging.getLogger(__name__)
 _STEP_S = 0.1
 _LOOK_S = 0.3
-_HEARTBEAT_S = 5.0
+_HEARTBEAT_S = 2.0
 _MOST_CONTAINERS = 4
 _NODE_ADDRESS = "127.0.0.1"
-Object = dict[str, Any]
+Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,10 @@ class VirtualKubelet(OwningContext):
             as_users: containers run as the user of their manifest; files of the image can be read.
 
         Raises:
-            NoControlPlane: the lab has no room for so many pods.
+            NoControlPlane: this user cannot run pods, or the lab has no room for so many.
         """
+        if os.geteuid() != 0:
+            raise NoControlPlane("pods in the lab take root: run this as root, or give --image")
         self._control_plane = control_plane
         self._nodes = {each.name: each for each in nodes}
         self._link = link or LinkSettings()
@@ -139,7 +143,8 @@ class VirtualKubelet(OwningContext):
         assert service.address == SERVICE_ADDRESS
         held.enter_context(_service(self._control_plane, service))
         for host in hosts:
-            held.enter_context(self._control_plane.egress.via(host, host.address))
+            to_host = functools.partial(_connect, host)
+            held.enter_context(self._control_plane.egress.route(host.address, to_host))
         self._api = self._control_plane.api()
         self._server = held.enter_context(
             KubeletServer(self._control_plane.certificate, self._control_plane.key, self._log_of)
@@ -148,9 +153,10 @@ class VirtualKubelet(OwningContext):
             self._register(name)
             held.callback(self._unregister, name)
         held.callback(self._end_pods)
-        thread = threading.Thread(target=self._run, name="kubelet")
-        thread.start()
-        held.callback(thread.join)
+        for target in (self._run, self._beat):
+            thread = threading.Thread(target=target, name="kubelet")
+            thread.start()
+            held.callback(thread.join)
         held.callback(self._stop.set)
 
     # What a test does to it.
@@ -163,6 +169,13 @@ class VirtualKubelet(OwningContext):
                 if pod in metadata["name"] and metadata["namespace"] == namespace:
                     return next(c for c in each.containers if c.name == name)
         raise KeyError(f"{namespace}/{pod}")
+
+    def log(self, pod: str, name: str = "task", namespace: str = "default") -> Path:
+        """The log of a container that has been started, the newest one."""
+        process = self.container(pod, name, namespace).process
+        if process is None:
+            raise KeyError(f"{namespace}/{pod} {name} has not been started")
+        return process.log
 
     def kill(self, pod: str, name: str = "task", namespace: str = "default") -> None:
         """Kills a container, as the kernel's out-of-memory killer does."""
@@ -199,28 +212,29 @@ class VirtualKubelet(OwningContext):
                 for container in pod.containers
             )
 
-    # The thread of the kubelet.
+    # The threads of the kubelet.
+
+    def _beat(self) -> None:
+        """In a thread of its own: a node is not lost because its pods take time."""
+        api = self._control_plane.api()
+        while not self._stop.wait(_HEARTBEAT_S):
+            for name in self._nodes.keys() - self._lost:
+                with contextlib.suppress(Refused, NO_ANSWER):
+                    beat(api, name)
 
     def _run(self) -> None:
-        looked = beaten = -1e9
+        looked = -1e9
         while not self._stop.is_set():
             try:
                 with self._lock:
-                    if time.monotonic() - beaten > _HEARTBEAT_S:
-                        beaten = time.monotonic()
-                        for name in self._nodes.keys() - self._lost:
-                            beat(self._api, name)
                     if time.monotonic() - looked > _LOOK_S:
                         looked = time.monotonic()
                         self._look()
                     for pod in list(self._pods.values()):
                         self._sync(pod)
             except (Refused, NO_ANSWER) as error:
-                _LOGGER.debug("the kubelet goes on without the API server: %s", error)
-                with self._lock:  # containers are restarted without it
-                    for pod in list(self._pods.values()):
-                        if not self._is_lost(pod):
-                            pod.step(lambda spec, pod=pod: self._start(pod, spec))  # type: ignore[misc]
+                # Until it answers, what runs goes on; what ends is started again afterwards.
+                _LOGGER.debug("the kubelet has no API server: %s", error)
             self._stop.wait(_STEP_S)
 
     def _look(self) -> None:
@@ -410,7 +424,9 @@ class VirtualKubelet(OwningContext):
     def _is_lost(self, pod: RunningPod) -> bool:
         return pod.manifest["spec"]["nodeName"] in self._lost
 
-    def _log_of(self, namespace: str, pod: str, container: str) -> tuple[Path, Any] | None:
+    def _log_of(
+        self, namespace: str, pod: str, container: str
+    ) -> tuple[Path, Callable[[], bool]] | None:
         """The log of a container, and what tells whether it still grows."""
         with self._lock:
             for each in [*self._pods.values(), *self._ended.values()]:
@@ -419,8 +435,8 @@ class VirtualKubelet(OwningContext):
                     continue
                 for found in each.containers:
                     if found.name == container and found.process is not None:
-                        process = found.process
-                        return process.log, lambda: process.poll() is None
+                        task = found.process
+                        return task.log, functools.partial(_runs, task)
         return None
 
     # Nodes.
@@ -508,8 +524,6 @@ def beat(api: Api, node: str) -> None:
 @contextlib.contextmanager
 def _service(control_plane: ControlPlane, host: Host) -> Iterator[None]:
     """The API server's address for pods: a listener on `host` that leads to it."""
-    import socket
-
     address = control_plane.server.removeprefix("https://").partition(":")
     there = (address[0], int(address[2]))
     listener = host.inside(lambda: socket.create_server((host.address, SERVICE_PORT)))
@@ -536,6 +550,14 @@ def _service(control_plane: ControlPlane, host: Host) -> Iterator[None]:
         thread.join()
 
 
+def _connect(host: Host, port: int) -> socket.socket:
+    return host.inside(lambda: socket.create_connection((host.address, port), CONNECT_S))
+
+
+def _runs(task: TaskProcess) -> bool:
+    return task.poll() is None
+
+
 def _path(metadata: Object) -> str:
     """The path of a pod."""
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
@@ -543,8 +565,6 @@ def _path(metadata: Object) -> str:
 
 def _cpus(manifest: Object) -> float | None:
     """The CPUs that a pod's containers may use together; None: no limit."""
-    from tensorwire.k8s.job import Resources
-
     spec, total = manifest["spec"], 0.0
     for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
         limit = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
@@ -562,12 +582,3 @@ def _filled_in(value: str, known: Mapping[str, str]) -> str:
         return "$" if name is None else known.get(name, match[0])
 
     return re.sub(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)", fill, value)
-
-
-def check_possible() -> None:
-    """Raises NoControlPlane where pods cannot run: they take root."""
-    if os.geteuid() != 0:
-        raise NoControlPlane("pods in the lab take root: run this as root, or give --image")
-
-
-__all__ = ["NodeSettings", "TensorwireError", "VirtualKubelet", "beat", "check_possible"]

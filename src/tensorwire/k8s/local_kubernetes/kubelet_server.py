@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import IO
 from urllib.parse import parse_qs, urlsplit
 
 from tensorwire.owning_context import OwningContext
@@ -83,10 +84,7 @@ def _handler(log_of: LogOf) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _skip_to_tail(file: object, lines: int) -> None:
-    from typing import IO, cast
-
-    log = cast(IO[bytes], file)
+def _skip_to_tail(log: IO[bytes], lines: int) -> None:
     ends = [0]
     for line in log:
         ends.append(ends[-1] + len(line))
