@@ -202,6 +202,8 @@ class RunningPod:
     began: str = field(default_factory=now)
     refusal: tuple[str, str] | None = None
     """Why its containers cannot be made: a reason of the API, and words."""
+    prepare_at_s: float = 0.0
+    """When to try that again, by the monotonic clock."""
     _ends_at_s: float | None = None
     _asked: set[str] = field(default_factory=set)
     _initialized_once: bool = False

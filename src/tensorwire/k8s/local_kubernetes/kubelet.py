@@ -50,6 +50,7 @@ _LOGGER = logging.getLogger(__name__)
 _STEP_S = 0.1
 _LOOK_S = 0.3
 _HEARTBEAT_S = 2.0
+_PREPARE_S = 1.0  # between two attempts to get a pod's images and volumes
 _MOST_CONTAINERS = 4
 _NODE_ADDRESS = "127.0.0.1"
 Object = Mapping[str, Any]
@@ -278,7 +279,8 @@ class VirtualKubelet(OwningContext):
     def _sync(self, pod: RunningPod) -> None:
         if self._is_lost(pod):
             return
-        if pod.refusal is not None and not pod.is_ending:
+        if pod.refusal is not None and not pod.is_ending and time.monotonic() > pod.prepare_at_s:
+            pod.prepare_at_s = time.monotonic() + _PREPARE_S
             pod.refusal = self._prepare(pod)
         if pod.refusal is None or pod.is_ending:
             pod.step(lambda spec: self._start(pod, spec))
