@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("kubernetes")  # the environment of the oldest TensorFlow lacks it
-
 from k8s_cluster.cluster import Cluster, bare_nodes, eventually
 from k8s_cluster.jobs import job_of_case
 from k8s_cluster.manifests import by_kind

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytest.importorskip("kubernetes")  # the environment of the oldest TensorFlow lacks it
-
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
 from k8s_cluster.command_line import Run, one_line
 from tensorwire.k8s import watch

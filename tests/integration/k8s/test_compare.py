@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("kubernetes")  # the environment of the oldest TensorFlow lacks it
 pytest.importorskip("vl_convert")
 
 from k8s_cluster.cluster import Cluster

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("kubernetes")  # the environment of the oldest TensorFlow lacks it
-
 from tensorwire.k8s.local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
 
 pytestmark = [

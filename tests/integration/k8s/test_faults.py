@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("kubernetes")  # the environment of the oldest TensorFlow lacks it
-
 from k8s_cluster.cluster import Cluster, Lab, eventually
 from k8s_cluster.command_line import Run, one_line
 from k8s_cluster.jobs import job

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("kubernetes")  # the environment of the oldest TensorFlow lacks it
-
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes
 from k8s_cluster.command_line import Run
 from tensorwire.k8s.keeper import list_jobs, wait

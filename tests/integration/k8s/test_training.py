@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-# The environment of the oldest TensorFlow, where these tests would be left out, lacks them.
-pytest.importorskip("kubernetes")
-
 from k8s_cluster.cluster import Cluster, Lab, eventually
 from k8s_cluster.command_line import Run
 from tensorwire.bench.models import examples, flights
