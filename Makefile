@@ -205,6 +205,11 @@ soak-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
 	@.venv/old/bin/tensorwire build >/dev/null
 	@.venv/old/bin/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
+# Not of the wheel: `make test` and `tensorwire k8s compare` use it where it is built.
+.PHONY: control-plane
+control-plane: ## Kubernetes' API server, controllers and scheduler, JobSet and etcd, from Go modules: 5 minutes, once
+	@.ci/control-plane "$(TENSORWIRE_CACHE)/control-plane"
+
 .PHONY: clean
 clean: ## remove what make made: .venv/, build/ and the tools' caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

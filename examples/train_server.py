@@ -35,7 +35,11 @@ with tf1.device(tf1.train.replica_device_setter(cluster=cluster)):
     train = tf1.train.GradientDescentOptimizer(0.05).minimize(loss, global_step=step)
 
 stop = tf1.train.StopAtStepHook(last_step=300)
-with tf1.train.MonitoredTrainingSession(server.target, index == 0, hooks=[stop]) as session:
+# Without filters a worker waits for all others, those that have ended, too.
+filters = tf1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"])
+with tf1.train.MonitoredTrainingSession(
+    server.target, index == 0, hooks=[stop], config=filters
+) as session:
     while not session.should_stop():
         _, last_loss = session.run([train, loss])
 

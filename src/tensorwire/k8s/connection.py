@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,23 @@ TRANSPORT_ERROR = urllib3.exceptions.HTTPError
 TIMEOUT_S = (5.0, 30.0)
 """Timeouts for connecting, and for the next bytes of an answer."""
 
+_BUSY_S = (0.5, 1.0, 2.0, 4.0)
+"""Pauses before a request that was one too many is sent again."""
+
 # Too many requests, and what a server says that is about to come back.
 _TRY_AGAIN = (429, 500, 502, 503, 504)
 
 JOB_LABEL = "tensorwire/job"
+
+_PLAIN = "or use --format plain"
+_TRAINER = f"Kubeflow Trainer 2 installed (https://www.kubeflow.org), {_PLAIN}"
+_INSTALLED = {
+    "JobSet": f"its controller installed (https://jobset.sigs.k8s.io), {_PLAIN}",
+    "TrainJob": _TRAINER,
+    "TrainingRuntime": _TRAINER,
+    "PodGroup": "Volcano installed (https://volcano.sh), or leave --volcano-queue out",
+}
+"""What a cluster lacks that does not have a kind of object."""
 
 
 class Unreachable(TensorwireError):
@@ -48,13 +62,18 @@ class Unreachable(TensorwireError):
 class Connection:
     """A cluster, seen from one namespace. A context manager."""
 
-    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        """Reads the kubeconfig as kubectl does, or what a pod is given.
+    def __init__(
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        kubeconfig: Path | None = None,
+    ) -> None:
+        """Reads `kubeconfig`; without one the user's, as kubectl does, or what a pod is given.
 
         Raises:
             UsageError: there is none, or it lacks the context.
         """
-        settings, current = _settings(context)
+        settings, current = _settings(context, kubeconfig)
         self.namespace = namespace or current
         self.api = _Client(settings)
         self.core = client.CoreV1Api(self.api)
@@ -79,10 +98,9 @@ class Connection:
             with self.explained():
                 return self._resources().get(api_version=api_version, kind=kind)
         except ResourceNotFoundError:
-            if kind == "JobSet":
+            if kind in _INSTALLED:
                 raise TensorwireError(
-                    "the cluster has no JobSet: have its controller installed "
-                    "(https://jobset.sigs.k8s.io), or use --format plain"
+                    f"the cluster has no {kind}: have {_INSTALLED[kind]}"
                 ) from None
             raise TensorwireError(f"the cluster has no {kind} of {api_version}") from None
 
@@ -163,20 +181,30 @@ def _message(error: ApiException | DynamicApiError) -> str:
 
 
 class _Client(client.ApiClient):  # type: ignore[misc]
-    """Every call has a deadline, also those that name none."""
+    """Every call has a deadline, also those that name none, and waits where the server is busy."""
 
     def call_api(self, *arguments: Any, **options: Any) -> Any:
         options["_request_timeout"] = options.get("_request_timeout") or TIMEOUT_S
+        for pause_s in _BUSY_S:
+            try:
+                answer = super().call_api(*arguments, **options)
+            except ApiException as error:  # as clients before 36 tell of it
+                if error.status != 429:
+                    raise
+            else:
+                if getattr(answer, "status", None) != 429:
+                    return answer
+            time.sleep(pause_s)
         return super().call_api(*arguments, **options)
 
 
-def _settings(context: str | None) -> tuple[Any, str]:
+def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
     """The client's configuration, and the namespace that goes with it."""
     settings = client.Configuration()
     settings.retries = False  # urllib3's come at once, and each is a line in the user's terminal
     try:
         # The client reads the variable once, when it is imported.
-        path = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        path = str(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
         config.load_kube_config(path, context=context, client_configuration=settings)
         contexts, active = config.list_kube_config_contexts(path)
         for each in contexts:

@@ -15,6 +15,7 @@ from tensorwire.k8s.job import Job
 from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.stage import RunningJob, Stage, ended_early
 from tensorwire.k8s.state import FAILED, SUCCEEDED
+from tensorwire.measure.record import LabDocument
 from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LOOK_EVERY_S = 2.0
@@ -28,6 +29,7 @@ class ClusterStage(Stage):
     def __init__(self, connection: Connection, templates: Path | None = None) -> None:
         self._connection = connection
         self._templates = templates
+        self._look_every_s = _LOOK_EVERY_S
 
     @contextlib.contextmanager
     def run(self, job: Job) -> Iterator[RunningJob]:
@@ -41,36 +43,37 @@ class ClusterStage(Stage):
             )
         try:
             submit.submit(self._connection, documents)
-            yield _InCluster(self._connection, job)
+            yield _InCluster(self._connection, job, self._look_every_s)
         finally:
             submit.delete(self._connection, job.name, _REMOVED_WITHIN_S)
 
     @property
-    def link_mb_per_s(self) -> None:
+    def link_mb_per_s(self) -> float | None:
         return None
 
     @property
-    def cores_of_node(self) -> None:
+    def cores_of_node(self) -> int | None:
         return None
 
     @property
-    def tensorflow(self) -> None:
+    def tensorflow(self) -> str | None:
         return None
 
     @property
-    def document(self) -> None:
+    def document(self) -> LabDocument | None:
         return None
 
 
 class _InCluster(RunningJob):
-    def __init__(self, connection: Connection, job: Job) -> None:
+    def __init__(self, connection: Connection, job: Job, look_every_s: float) -> None:
         self._connection = connection
         self._job = job
+        self._look_every_s = look_every_s
         self._state = watch.observe(connection, job.name)
         self._looked = time.monotonic()
 
     def go_on(self) -> None:
-        if time.monotonic() - self._looked < _LOOK_EVERY_S:
+        if time.monotonic() - self._looked < self._look_every_s:
             return
         self._looked = time.monotonic()
         with contextlib.suppress(Unreachable):  # for a moment; who waits has a deadline

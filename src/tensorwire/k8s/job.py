@@ -26,7 +26,7 @@ CONFIG_FOLDER = "/etc/tensorwire"
 TOKEN_FOLDER = "/etc/tensorwire-token"
 """The folder in a container with the file `token` of the job's Secret."""
 
-FORMATS = ("plain", "jobset")
+FORMATS = ("plain", "jobset", "trainjob")
 SCHEDULINGS = ("affinity", "labels")
 ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
     "server": ("worker",),
@@ -142,6 +142,10 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     """Mount paths of PersistentVolumeClaims, by the claim's name."""
+    queue: str | None = None
+    """The LocalQueue of Kueue that the job waits in."""
+    volcano_queue: str | None = None
+    """The queue of Volcano, which then starts all tasks or none."""
     pull_secret: str | None = None
     service_account: str | None = None
     """A service account that may list Jobs; None: the job brings its own."""
@@ -160,6 +164,16 @@ class Job:
             raise UsageError("a job has at least one worker and one ps")
         if self.scheduling == "labels" and self.case is None:
             raise UsageError("scheduling by labels needs --case: a node's labels name the case")
+        if self.queue is not None and self.format == "plain":
+            raise UsageError(
+                "a queue of Kueue takes --format jobset: Kueue would admit each of several Jobs by "
+                "itself"
+            )
+        if self.queue is not None and self.volcano_queue is not None:
+            raise UsageError("give --queue or --volcano-queue: a job waits in one queue")
+        for queue in filter(None, (self.queue, self.volcano_queue)):
+            if not _NAME.fullmatch(queue):
+                raise UsageError(f"{queue!r} is not a valid name of a queue")
         for variable in self.environment:
             if not _VARIABLE.fullmatch(variable):
                 raise UsageError(f"{variable!r} is not a valid name of an environment variable")
@@ -210,6 +224,11 @@ class Job:
         return group.role in ROLES_THAT_DECIDE[self.api]
 
     @property
+    def tasks(self) -> int:
+        """The number of all tasks."""
+        return sum(group.count for group in self.groups)
+
+    @property
     def deciding_groups(self) -> int:
         return sum(1 for group in self.groups if self.decides(group))
 
@@ -251,7 +270,7 @@ class Job:
 
     def host(self, group: Group, member: int) -> str:
         """The name at which a task is found: stable, whichever pod is behind it."""
-        of_replica = "-0" if self.format == "jobset" else ""
+        of_replica = "" if self.format == "plain" else "-0"
         return f"{self.name}-{self.job_name(group)}{of_replica}-{member}.{self.name}"
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ class TaskState:
     role: str
     index: int
     phase: str
-    """"absent": no pod yet; "pending": no node yet; "starting": not serving yet; "ready"; SUCCEEDED
-    or FAILED."""
+    """"absent": no pod yet; "pending": no node yet; "starting": not serving yet; "ready"; "lost":
+    its node does not answer; SUCCEEDED or FAILED."""
     pod: str | None = None
     node: str | None = None
     restarts: int = 0
@@ -133,6 +133,8 @@ def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskSta
         node = newest.get("spec", {}).get("nodeName")
         running = any(c["name"] == "task" and c.get("ready") for c in containers)
         phase = "ready" if running else "starting" if node else "pending"
+        if running and _is_lost(status, containers):
+            phase = "lost"
     return TaskState(
         role,
         index,
@@ -145,12 +147,24 @@ def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskSta
     )
 
 
+def _is_lost(status: Object, containers: Sequence[Object]) -> bool:
+    """True if the controllers say that a pod is not ready whose kubelet said that it is."""
+    said = [c["status"] for c in status.get("conditions") or () if c["type"] == "Ready"]
+    return said not in ([], ["True"]) and all(container.get("ready") for container in containers)
+
+
 def _containers(status: Object) -> Iterator[Object]:
     for kind in ("initContainerStatuses", "containerStatuses"):
         yield from status.get(kind) or ()
 
 
-def _trouble(role: str, pod: Object, containers: Iterable[Object]) -> str | None:
+def _trouble(role: str, pod: Object, containers: Sequence[Object]) -> str | None:
+    if _is_lost(pod.get("status", {}), containers):
+        node = pod["spec"]["nodeName"]
+        return (
+            f"its node {node} does not answer: it is replaced when the node is back, or when "
+            f"whoever runs the cluster says that the node is gone (`kubectl delete node {node}`)"
+        )
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return _unschedulable(role, str(condition.get("message") or ""))

@@ -21,6 +21,11 @@ from tensorwire.k8s.state import JobMetrics, JobState, Progress, TaskState, coun
 from tensorwire.metrics.task_metrics import TaskMetrics
 
 _LAST_LINES = 15
+_MAKERS = (
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+)
+"""Objects whose controllers create the Jobs."""
 _LONGEST_OUTAGE_S = 600.0  # of an API server, while a job is followed
 _FIGURES_S = (2.0, 3.0)
 _LONGEST_SILENCE_S = 24 * 3600.0  # of a task whose log is followed
@@ -34,7 +39,7 @@ def observe(connection: Connection, name: str) -> JobState:
     """
     selector = f"{JOB_LABEL}={name}"
     jobs = _list(connection, "batch/v1", "Job", label_selector=selector)
-    if not jobs and not _is_jobset(connection, name):
+    if not jobs and not _is_to_come(connection, name):
         raise TensorwireError(
             f"there is no job {name} in namespace {connection.namespace}: submit it, or name its "
             "--namespace"
@@ -154,6 +159,8 @@ def log(
     """
     if task.pod is None:
         raise TensorwireError(f"{task.name} has no pod yet{_because(task)}")
+    if task.node is None:  # the API server would answer with an empty log
+        raise TensorwireError(f"{task.name} has not started yet{_because(task)}")
     options: dict[str, Any] = {"tail_lines": tail} if tail is not None else {}
     if follow:
         options |= {"follow": True, "_request_timeout": (5.0, _LONGEST_SILENCE_S)}
@@ -236,20 +243,21 @@ def _because(task: TaskState) -> str:
     return f": {task.trouble}" if task.trouble else ""
 
 
-def _is_jobset(connection: Connection, name: str) -> bool:
-    """True if there is a JobSet of that name, whose controller is yet to create the Jobs."""
-    try:
-        resource = connection.resource("jobset.x-k8s.io/v1alpha2", "JobSet")
-    except TensorwireError:
-        return False
-    with connection.explained():
+def _is_to_come(connection: Connection, name: str) -> bool:
+    """True if there is an object of that name whose controller is yet to create the Jobs."""
+    for api_version, kind in _MAKERS:
         try:
-            resource.get(name=name, namespace=connection.namespace)
-            return True
-        except API_ERRORS as error:
-            if error.status in (403, 404):
-                return False
-            raise
+            resource = connection.resource(api_version, kind)
+        except TensorwireError:
+            continue
+        with connection.explained():
+            try:
+                resource.get(name=name, namespace=connection.namespace)
+                return True
+            except API_ERRORS as error:
+                if error.status not in (403, 404):
+                    raise
+    return False
 
 
 def _list(connection: Connection, api_version: str, kind: str, **selectors: str) -> list[Any]:

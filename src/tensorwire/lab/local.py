@@ -126,7 +126,11 @@ class LocalCluster:
     """
 
     def __init__(
-        self, jobs: Mapping[str, int], hosts: Mapping[str, Sequence[Host]] | None = None
+        self,
+        jobs: Mapping[str, int],
+        hosts: Mapping[str, Sequence[Host]] | None = None,
+        *,
+        may_fail: bool = False,
     ) -> None:
         """Picks an address for each task.
 
@@ -134,11 +138,13 @@ class LocalCluster:
             jobs: the number of tasks of each job, {"ps": 1, "worker": 2}.
             hosts: the hosts of a job, over which its tasks are dealt in turns; a job that it lacks
                 runs on this one.
+            may_fail: a task that has failed is somebody else's business: its log is not kept.
 
         Raises:
             TensorwireError: this machine has not enough free ports.
         """
         self._hosts = {job: (hosts or {}).get(job, [LOOPBACK]) for job in jobs}
+        self._may_fail = may_fail
         self._lease = PortLease()
         try:
             self.spec: dict[str, list[str]] = {
@@ -176,7 +182,7 @@ class LocalCluster:
         traceback: TracebackType | None,
     ) -> None:
         # Looked at before the tasks are ended: what is ended now has not failed by itself.
-        keep_logs = bool(self.failed())
+        keep_logs = bool(self.failed()) and not self._may_fail
         if isinstance(exception, TensorwireError):
             keep_logs = str(self.directory) in str(exception)
         elif isinstance(exception, Exception):

@@ -53,6 +53,7 @@ def state_line(name: str, state: JobState, progress: Progress | None) -> str:
         "succeeded": "done",
         "ready": "ready",
         "starting": "starting",
+        "lost": "on a node that does not answer",
         "pending": "waiting for a node",
         "absent": "not made yet",
         "failed": "failed and about to be replaced",

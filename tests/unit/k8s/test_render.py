@@ -13,14 +13,19 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from k8s_double.jobs import job, job_of_case, manifests
+from k8s_cluster.jobs import job, job_of_case, manifests
+from k8s_cluster.manifests import by_kind, jobs_of, pods_of, task_container
 from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, read_cases
-from tensorwire.k8s.local_kubernetes.pods import by_kind, jobs_of, pods_of, task_container
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 
+# The others are of APIs that are installed; a real API server validates them in other tests.
+VALIDATED = (
+    *("ConfigMap", "Job", "NetworkPolicy", "Role", "RoleBinding"),
+    *("Secret", "Service", "ServiceAccount"),
+)
 # Kubernetes supports a minor version until three newer ones are out.
 NEWEST = int(kubernetes_validate.latest_version().split(".")[1])
 SUPPORTED = [f"1.{minor}" for minor in range(NEWEST - 3, NEWEST + 1)]
@@ -60,7 +65,7 @@ def test_every_option_gives_valid_manifests(format: str, api: str) -> None:
     )
     rendered = manifests(of)
     assert all(d["metadata"]["namespace"] == "team" for d in rendered)
-    for document in [d for d in rendered if d["kind"] != "JobSet"] + [
+    for document in [d for d in rendered if d["kind"] in VALIDATED] + [
         {"apiVersion": "batch/v1", **each} for each in jobs_of(rendered)
     ]:
         kubernetes_validate.validate(document, SUPPORTED[-1], strict=True)
@@ -186,6 +191,34 @@ def test_who_decides_ends_by_itself_and_who_serves_is_restarted(api: str) -> Non
             assert [c["name"] for c in pod["containers"]] == ["keeper"]
 
 
+def test_a_trainjob_is_the_jobset_that_its_runtime_describes() -> None:
+    rendered = manifests(job(4, 2, format="trainjob", queue="team"))
+    (jobset,) = by_kind(manifests(job(4, 2, format="jobset", queue="team")), "JobSet")
+    (runtime,), (trainjob,) = by_kind(rendered, "TrainingRuntime"), by_kind(rendered, "TrainJob")
+    assert runtime["spec"]["template"]["spec"] == jobset["spec"]
+    assert trainjob["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": "TrainingRuntime",
+        "name": "flights",
+    }
+    for each in (jobset, trainjob):
+        assert each["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+        assert "suspend" not in each["spec"]  # a second submission would suspend what runs
+    assert [pod.name for pod in pods_of(rendered)] == [
+        pod.name for pod in pods_of(manifests(job(4, 2, format="jobset")))
+    ]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_volcano_starts_all_tasks_or_none(format: str) -> None:
+    rendered = manifests(job(4, 2, format=format, volcano_queue="team"))
+    (group,) = by_kind(rendered, "PodGroup")
+    assert group["spec"] == {"minMember": 6, "queue": "team"}
+    for pod in pods_of(rendered):
+        assert pod.spec["schedulerName"] == "volcano"
+        assert pod.annotations["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
+
+
 @pytest.mark.parametrize("api", ROLES_THAT_DECIDE)
 def test_a_jobset_succeeds_with_those_that_decide(api: str) -> None:
     (jobset,) = by_kind(manifests(job(4, 2, api=api, format="jobset")), "JobSet")
@@ -248,6 +281,9 @@ def test_a_script_that_is_here_travels_with_the_job(
         ({"environment": {"A-B": "1"}}, "not a valid name of an environment variable"),
         ({"environment": {"TF_CONFIG": "{}"}}, "says which task a pod is"),
         ({"claims": {"data": "relative"}}, "ABSOLUTE"),
+        ({"queue": "team"}, "takes --format jobset"),
+        ({"queue": "a", "volcano_queue": "b", "format": "jobset"}, "waits in one queue"),
+        ({"volcano_queue": "A B"}, "not a valid name of a queue"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], message: str) -> None:

@@ -60,8 +60,9 @@ def compare(
     """Run both layouts of a case on the same model, and compare them.
 
     For each layout: steps a second, CPU, memory and traffic of every task, and what the doctor
-    says. Without --image the rendered manifests run in a lab on this machine, a process a task
-    (takes root); with it they run on the cluster of your kubeconfig, and are removed afterwards.
+    says. Without --image the jobs run in a lab on this machine, under Kubernetes' own control plane
+    (takes root, and `make control-plane` in a clone of tensorwire); with it they run on the cluster
+    of your kubeconfig, and are removed afterwards.
     Without --script it trains a model most of whose weight is in one embedding. It runs on grpc++,
     whose metrics are what is compared.
 
@@ -83,10 +84,13 @@ def compare(
         }
         if given := [option for option, value in of_a_cluster.items() if value]:
             raise UsageError(f"{' and '.join(given)}: of a cluster; name its --image, too")
-        from tensorwire.k8s.stage import LabStage
+        from tensorwire.k8s.in_lab import LabStage
 
-        stage = LabStage(parse_link("--link", link) if link else LinkSettings(), templates)
-        with ProgressDisplay("k8s compare", plan.blocks) as progress:
+        rate = parse_link("--link", link) if link else LinkSettings()
+        with (
+            LabStage(rate, templates) as stage,
+            ProgressDisplay("k8s compare", plan.blocks) as progress,
+        ):
             record = layout_comparison.run(plan, stage, progress)
     else:
         if link:

@@ -148,10 +148,15 @@ _JOB_OPTIONS = [
     ),
     click.option(
         "--format",
-        type=click.Choice(["plain", "jobset"]),
+        type=click.Choice(["plain", "jobset", "trainjob"]),
         default="plain",
         show_default=True,
-        help="plain works on any cluster; jobset needs JobSet's controller.",
+        help="plain works on any cluster; jobset needs JobSet's controller, trainjob Kubeflow "
+        "Trainer 2.",
+    ),
+    click.option("--queue", help="A LocalQueue of Kueue in which the job waits (--format jobset)."),
+    click.option(
+        "--volcano-queue", help="A queue of Volcano, which starts all tasks of the job or none."
     ),
     _api_option,
     click.option(
@@ -211,7 +216,7 @@ def job_options(command: Command) -> Command:
             script=Script.named(options.pop("script")),
             **_sizes(**sizes),
             **_taken(options, "name", "image", "layout", "scheduling", "format"),
-            **_taken(options, "placement", "protocol"),
+            **_taken(options, "placement", "protocol", "queue", "volcano_queue"),
             **_common(options),
         )
         return command(job=job, **options)

@@ -1,7 +1,6 @@
-"""Rendered manifests, run on this machine as a cluster would run them: nothing but TensorFlow,
-root and the lab is needed."""
+"""Kubernetes on this machine: its own control plane, and nodes that are parts of a lab."""
 
-from tensorwire.k8s.local_kubernetes.cluster import BoxPod, LocalKubernetes
-from tensorwire.k8s.local_kubernetes.pods import NotForBox
+from tensorwire.k8s.local_kubernetes.control_plane import ControlPlane, NoControlPlane, Pace
+from tensorwire.k8s.local_kubernetes.kubelet import NodeSettings, VirtualKubelet
 
-__all__ = ["BoxPod", "LocalKubernetes", "NotForBox"]
+__all__ = ["ControlPlane", "NoControlPlane", "NodeSettings", "Pace", "VirtualKubelet"]

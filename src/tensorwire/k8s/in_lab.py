@@ -1,0 +1,107 @@
+"""A lab as the place where `tensorwire k8s compare` runs its jobs: Kubernetes' own control plane on
+this machine, and nodes that are parts of a lab."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from tensorwire.errors import UsageError
+from tensorwire.k8s.in_cluster import ClusterStage
+from tensorwire.k8s.job import Job
+from tensorwire.k8s.layout import servers
+from tensorwire.k8s.local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
+from tensorwire.k8s.stage import RunningJob
+from tensorwire.lab.settings import LinkSettings
+from tensorwire.measure.record import LabDocument
+from tensorwire.owning_context import OwningContext
+from tensorwire.plugin.tensorflow_install import not_installed
+
+# A process of TensorFlow with a small model.
+_TASK_BYTES = 600e6
+_LOOK_EVERY_S = 0.5  # the API server is near, and serves nobody else
+
+
+class LabStage(ClusterStage, OwningContext):
+    """A context manager: the control plane runs while it is entered, nodes while a job does."""
+
+    def __init__(self, link: LinkSettings, templates: Path | None = None) -> None:
+        """Starts nothing yet.
+
+        Raises:
+            NoControlPlane: it is not built, or this user cannot run pods; says what to do.
+            TensorwireError: there is no TensorFlow.
+        """
+        of_tensorflow = importlib.metadata.packages_distributions().get("tensorflow")
+        if not of_tensorflow:
+            raise not_installed()
+        self._tensorflow = importlib.metadata.version(of_tensorflow[0])
+        self._link = link
+        self._templates = templates
+        self._control_plane = ControlPlane()
+        self._look_every_s = _LOOK_EVERY_S
+        self._notes: dict[str, None] = {}
+        self._most_nodes = 0
+
+    def _open(self, held: contextlib.ExitStack) -> None:
+        held.enter_context(self._control_plane)
+        self._connection = held.enter_context(self._control_plane.connection())
+
+    @contextlib.contextmanager
+    def run(self, job: Job) -> Iterator[RunningJob]:
+        _check_memory(job)
+        nodes = servers(job.layout, job.groups)
+        # Any group may land on any node.
+        room = max(group.count for group in job.groups) + 2
+        settings = [NodeSettings(f"node-{i}", pods=room) for i in range(nodes)]
+        kubelet = VirtualKubelet(self._control_plane, settings, link=self._link, limit_cpus=True)
+        with kubelet, super().run(job) as running:
+            self._most_nodes = max(self._most_nodes, nodes)
+            yield running
+            self._notes |= dict.fromkeys(kubelet.notes)
+        limits = sum(group.count * job.resources(group).cores for group in job.groups)
+        if limits > self.cores_of_node:
+            self._notes[
+                f"the pods may use {limits:g} cores together, and this machine has "
+                f"{self.cores_of_node}: where they want more, they wait for each other"
+            ] = None
+
+    @property
+    def link_mb_per_s(self) -> float | None:
+        rate = self._link.rate_bits_per_s
+        return None if rate is None else rate / 8e6
+
+    @property
+    def cores_of_node(self) -> int:
+        return len(os.sched_getaffinity(0))
+
+    @property
+    def tensorflow(self) -> str:
+        return self._tensorflow
+
+    @property
+    def document(self) -> LabDocument:
+        rate = self._link.rate_bits_per_s
+        return {
+            "hosts": self._most_nodes,
+            "rate_mbit_per_s": None if rate is None else rate / 1e6,
+            "delay_us": self._link.delay_s * 1e6,
+            "cpus": None,
+            "network": True,
+            "notes": ["limits of memory are not applied in the lab", *self._notes],
+        }
+
+
+def _check_memory(job: Job) -> None:
+    tasks = sum(1 for _ in job.cluster.tasks())
+    free = psutil.virtual_memory().available
+    if tasks * _TASK_BYTES > free:
+        raise UsageError(
+            f"{tasks} TensorFlow processes take about {tasks * _TASK_BYTES / 1e9:.1f} GB, and this "
+            f"machine has {free / 1e9:.1f} GB free: give fewer --workers"
+        )

@@ -1,0 +1,46 @@
+"""Trains the flights model for some steps of all workers together: `SCRIPT DATA STEPS`.
+
+DATA is a folder with the training examples, a file a worker, as `examples.write` writes them.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+import tensorwire.tf
+from tensorwire.bench.models import flights, wide_deep
+
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, job, index = config["cluster"], config["task"]["type"], config["task"]["index"]
+server = tf1.train.Server(cluster, job_name=job, task_index=index)
+if job == "ps":
+    server.join()
+
+data, steps = Path(sys.argv[1]), int(sys.argv[2])
+examples = data / f"train-{index}-of-{len(cluster['worker'])}.bin"
+device = f"/job:worker/task:{index}"
+with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
+    model = wide_deep.build(
+        tf, flights.COLUMNS, data / f"train-{index}-of-{len(cluster['worker'])}.bin", 256
+    )
+    missing = tf1.report_uninitialized_variables()
+
+filters = tf1.ConfigProto(device_filters=["/job:ps", device])
+with tf1.Session(server.target, config=filters) as session:
+    if index == 0:
+        session.run(tf1.global_variables_initializer())
+    while session.run(missing).size:
+        time.sleep(0.2)
+    first = done = 0
+    while done < steps:
+        loss, _, done = session.run([model.loss, model.train, model.global_step])
+        first = first or loss
+print(f"loss {first:.3f} to {loss:.3f} at step {done}, job token, {len(flights.COLUMNS)} columns")
+print(f"{tensorwire.tf.stats()['tx_bytes']} bytes on grpc++", flush=True)

@@ -1,0 +1,60 @@
+"""docs/kubernetes.md: its commands from an empty cluster to a finished job, run as they stand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorwire.k8s.local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
+
+pytestmark = [
+    pytest.mark.newest,
+    pytest.mark.timeout(600, func_only=True),
+    pytest.mark.skipif(os.geteuid() != 0, reason="pods in the lab take root"),
+]
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/kubernetes.md"
+_COMMANDS = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_the_commands_lead_from_an_empty_cluster_to_a_finished_job(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    text = PAGE.read_text()
+    (image,) = set(re.findall(r"here it is `(.*?)`", text))
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "KUBECONFIG": str(control_plane.kubeconfig(tmp_path / "kubeconfig")),
+        "HOME": str(tmp_path),  # kubectl's cache
+    }
+    nodes = [NodeSettings("worker-node", pods=6)]
+    with VirtualKubelet(control_plane, nodes, images=[image]) as kubelet:
+        shell = subprocess.Popen(
+            ["bash", "-e", "-c", "".join(_COMMANDS.findall(text))],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            said, _ = shell.communicate(timeout=400)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+        assert shell.returncode == 0, f"{said}\n{kubelet.tails()}"
+        assert said.count("linear: succeeded") == 3, said  # twice followed, once by status
+        assert len(re.findall(r"^worker:[01]: loss [\d.]+; sent \d+ bytes", said, re.M)) == 2
+        assert "10 unchanged" in said
+    pods = control_plane.api().get("/api/v1/namespaces/training/pods")["items"]
+    assert not pods
+    control_plane.api().delete("/api/v1/namespaces/training")

@@ -1,0 +1,114 @@
+"""The keeper against a real API server, with the rights that the job's own manifests give it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes
+from k8s_cluster.command_line import Run
+from tensorwire.k8s.keeper import list_jobs, wait
+
+pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
+
+JOB = (
+    *("--name", "flights", "--image", "registry/image:1", "--script", "/app/train.py"),
+    *("--workers", "4", "--ps", "2"),
+)
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Iterator[BareNodes]:
+    with bare_nodes(cluster, 2) as nodes:
+        yield nodes
+
+
+def account_of(cluster: Cluster, folder: Path, name: str = "flights") -> Path:
+    """The files of a service account, as a pod has them."""
+    (folder / "ca.crt").write_bytes(cluster.control_plane.certificate.read_bytes())
+    answer = cluster.api.create(f"{cluster.path('serviceaccounts', name)}/token", {"spec": {}})
+    (folder / "token").write_text(answer["status"]["token"])
+    return folder
+
+
+Start = Callable[[], threading.Thread]
+
+
+def keeper(cluster: Cluster, account: Path) -> threading.Thread:
+    arguments = (cluster.control_plane.server, cluster.namespace, "flights", 2)
+    options = {"account": account, "interval_s": 0.05}
+    thread = threading.Thread(target=wait, args=arguments, kwargs=options, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_it_asks_the_api_server_and_ends_with_the_job(
+    cluster: Cluster, nodes: BareNodes, run: Run, tmp_path: Path
+) -> None:
+    assert run("submit", *JOB).status == 0
+    nodes.wait_placed(6)
+    thread = keeper(cluster, account_of(cluster, tmp_path))
+    for member in (0, 1):
+        nodes.end_task(f"flights-worker-0-{member}-", 0, "Completed")
+    nodes.wait_ended("flights-worker-0", "Complete")
+    thread.join(0.5)
+    assert thread.is_alive()
+    nodes.end_workers()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_its_rights_are_to_list_jobs_and_no_more(
+    cluster: Cluster, run: Run, tmp_path: Path
+) -> None:
+    assert run("submit", *JOB).status == 0
+    account = account_of(cluster, tmp_path)
+    found = list_jobs(cluster.control_plane.server, cluster.namespace, "flights", account)
+    assert {each["metadata"]["name"] for each in found} == {"flights-worker-0", "flights-worker-1"}
+    cluster.control_plane.kubeconfig(
+        cluster.kubeconfig, (account / "token").read_text(), cluster.namespace
+    )
+    assert "you lack a permission" in run("status", "flights").err
+
+
+def test_it_goes_on_while_it_may_not_see_the_job_and_says_so_once(
+    cluster: Cluster, nodes: BareNodes, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.account("nobody")
+    account = account_of(cluster, tmp_path, "nobody")
+    assert run("submit", *JOB, "--retries", "0").status == 0
+    nodes.wait_placed(6)
+    thread = keeper(cluster, account)
+    nodes.end_task("flights-worker-0-0-", 1)
+    nodes.wait_ended("flights-worker-0", "Failed")
+    time.sleep(0.5)
+    assert thread.is_alive()
+    # A token that is renewed is read anew.
+    account_of(cluster, tmp_path, "flights")
+    thread.join(30)
+    assert not thread.is_alive()
+    assert capsys.readouterr().err.count("must be allowed to list jobs") == 1
+
+
+def test_it_goes_on_while_the_api_server_is_away(
+    cluster: Cluster, nodes: BareNodes, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("submit", *JOB).status == 0
+    nodes.wait_placed(6)
+    account = account_of(cluster, tmp_path)
+    nodes.end_workers()
+    cluster.control_plane.stop("kube-apiserver")
+    try:
+        thread = keeper(cluster, account)
+        thread.join(1)
+        assert thread.is_alive()
+    finally:
+        cluster.control_plane.start("kube-apiserver")
+        cluster.control_plane.wait_ready()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert capsys.readouterr().err.count("going on") == 1

@@ -1,0 +1,145 @@
+"""Jobs train, from `submit` to the end, on a real control plane; pods are processes in a lab."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from k8s_cluster.cluster import Cluster, Lab, eventually
+from k8s_cluster.command_line import Run
+from tensorwire.bench.models import examples, flights
+from tensorwire.k8s import watch
+from tensorwire.k8s.connection import Connection
+from tensorwire.k8s.layout import COLOCATED, ISOLATED
+from tensorwire.k8s.state import JobState
+
+pytestmark = [pytest.mark.newest, pytest.mark.timeout(600, func_only=True)]
+
+HERE = Path(__file__).parent
+FOLLOW = ("--wait", "--interval", "0.5")
+
+
+def arguments(script: str, workers: int, layout: str, format: str = "plain") -> list[str]:
+    size = ("--workers", str(workers), "--ps", "1", "--layout", layout, "--format", format)
+    return ["--name", "flights", "--image", "image", "--script", str(HERE / script), *size]
+
+
+def steps_of(log: Path) -> int:
+    found = re.findall(r"^step (\d+)$", log.read_text(errors="replace"), re.MULTILINE)
+    return max(map(int, found), default=0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "format"), [(COLOCATED, "plain"), (ISOLATED, "plain"), (ISOLATED, "jobset")]
+)
+def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
+    cluster: Cluster, lab: Lab, run: Run, claim: Path, layout: str, format: str
+) -> None:
+    examples.write(claim, 4, *flights.MODEL.load())
+    script = arguments("flights_script.py", 4, layout, format)
+    claims = ("--claim", "data:/mnt/data", "--worker-cpu", "1")
+    with lab(2, pods=6) as kubelet:
+        done = run("submit", *script, *claims, *FOLLOW, "--", "/mnt/data", "150")
+        assert done.status == 0, (done, kubelet.tails())
+        assert done.out.endswith("flights: succeeded\n")
+        with Connection(kubeconfig=cluster.kubeconfig) as connection:
+            state = watch.observe(connection, "flights")
+        where = {task.name: task.node for task in state.tasks}
+        workers = {where[f"worker:{i}"] for i in range(4)}
+        assert len(workers) == 1, where
+        # A JobSet that has succeeded removes the Jobs of those that serve.
+        assert ("ps:0" in where) == (format == "plain")
+        if format == "plain":
+            assert (where["ps:0"] in workers) == (layout == COLOCATED), where
+        logs = run("logs", "flights", "--task", "worker").out
+        for index in range(4):
+            (line,) = re.findall(rf"^worker:{index}: loss (.*)$", logs, re.MULTILINE)
+            first, last = re.match(r"([\d.]+) to ([\d.]+) at step", line).groups()  # type: ignore[union-attr]
+            assert float(last) < float(first)
+            assert re.search(rf"^worker:{index}: [1-9]\d+ bytes on grpc\+\+$", logs, re.MULTILINE)
+        # Nobody needs the ps any more.
+        eventually(lambda: kubelet.processes == 0)
+        again = run("submit", *script, *claims, "--", "/mnt/data", "150")
+        assert "created" not in again.out and "changed" not in again.out.replace("unchanged", "")
+        assert run("delete", "flights").status == 0
+    assert cluster.is_empty
+
+
+@pytest.fixture
+def training(cluster: Cluster) -> Callable[[], JobState]:
+    def observe() -> JobState:
+        with Connection(kubeconfig=cluster.kubeconfig) as connection:
+            return watch.observe(connection, "flights")
+
+    return observe
+
+
+def test_a_killed_ps_comes_back_and_the_job_goes_on(
+    cluster: Cluster, lab: Lab, run: Run, claim: Path, training: Callable[[], JobState]
+) -> None:
+    """The same job lives through the loss of a ps's container and of the API server."""
+    script = arguments("training_script.py", 1, ISOLATED)
+    options = ("--claim", "data:/mnt", "--worker-cpu", "1")
+    with lab(2) as kubelet:
+        assert run("submit", *script, *options, "--", "/mnt/{task_type}", "/mnt/enough").status == 0
+        eventually(lambda: training().is_up, 240)
+        namespace = cluster.namespace
+        worker = kubelet.log("-worker-0-0-", namespace=namespace)
+        eventually(lambda: steps_of(worker) > 60, 240)
+        status = run("status", "flights", "--interval", "1").out
+        assert re.search(r"steps/s, [\d.]+ MB/s", status), status
+        # Training does not need the API server.
+        cluster.control_plane.stop("kube-apiserver")
+        before = steps_of(worker)
+        eventually(lambda: steps_of(worker) > before + 30, 240)
+        cluster.control_plane.start("kube-apiserver")
+        cluster.control_plane.wait_ready()
+        kubelet.kill("-ps-0-0-", namespace=namespace)
+        before = steps_of(worker)
+        eventually(lambda: steps_of(worker) > before + 30, 240)
+        kubelet.renew_tokens()
+        (claim / "enough").touch()
+        eventually(lambda: training().outcome == "succeeded", 120)
+        restarts = {task.name: task.restarts for task in training().tasks}
+        assert restarts == {"ps:0": 1, "worker:0": 0}
+        text = worker.read_text()
+        assert re.search(r"^trained to a loss of [0-9.]+, [1-9]\d* bytes on grpc\+\+$", text, re.M)
+        # From its last checkpoint on, and not from the beginning.
+        numbers = [int(n) for n in re.findall(r"^step (\d+)$", text, re.MULTILINE)]
+        back = [after for before, after in itertools.pairwise(numbers) if after < before]
+        assert len(back) <= 1 and all(number > 20 for number in back), numbers
+        eventually(lambda: kubelet.processes == 0)
+
+
+def test_a_worker_that_is_deleted_is_replaced_and_trains_on(
+    cluster: Cluster, lab: Lab, run: Run, claim: Path, training: Callable[[], JobState]
+) -> None:
+    script = arguments("training_script.py", 1, COLOCATED)
+    options = ("--claim", "data:/mnt", "--worker-cpu", "1")
+    with lab(1, pods=4) as kubelet:
+        assert run("submit", *script, *options, "--", "/mnt/{task_type}", "/mnt/enough").status == 0
+        eventually(lambda: training().is_up, 240)
+        namespace = cluster.namespace
+        first = kubelet.log("-worker-0-0-", namespace=namespace)
+        eventually(lambda: steps_of(first) > 40, 240)
+        (pod,) = cluster.pods("-worker-0-0-")
+        began = time.monotonic()
+        cluster.delete("pods", pod["metadata"]["name"])
+
+        def replaced() -> bool:
+            pods = [p for p in cluster.pods("-worker-0-0-") if p["metadata"] != pod["metadata"]]
+            names = [p["metadata"]["name"] for p in pods]
+            return any(n != pod["metadata"]["name"] for n in names) and training().is_up
+
+        eventually(replaced, 240)
+        print(f"replaced after {time.monotonic() - began:.1f} s")
+        second = kubelet.log("-worker-0-0-", namespace=namespace)
+        eventually(lambda: steps_of(second) > 60, 240)
+        (claim / "enough").touch()
+        eventually(lambda: training().outcome == "succeeded", 120)
+        assert min(map(int, re.findall(r"^step (\d+)$", second.read_text(), re.M))) > 20
