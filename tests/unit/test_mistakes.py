@@ -131,7 +131,8 @@ MISTAKES = [
     ),
     Mistake(
         "check --timeout nan",
-        "Invalid value for '--timeout': 'nan' is not a finite number. (see `tensorwire check --help`)",
+        "Invalid value for '--timeout': 'nan' is not a finite number. "
+        "(see `tensorwire check --help`)",
     ),
     Mistake(
         "check",
