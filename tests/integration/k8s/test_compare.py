@@ -111,7 +111,7 @@ def test_ctrl_c_leaves_nothing_in_the_lab(
         while "0 of 2 tasks are up" not in up.read_text():
             assert time.monotonic() < deadline and compare.poll() is None, up.read_text()
             time.sleep(0.05)
-        directories = (tmp_path / "tmp").glob("tensorwire-*")
+        directories = (tmp_path / "tmp").glob(f"tensorwire-{'[0-9a-f]' * 32}")
         tokens = [directory.name.rpartition("-")[2] for directory in directories]
         assert all(cleanup_process.processes_with(token) for token in tokens) and len(tokens) >= 2
         os.killpg(compare.pid, signal.SIGINT)
