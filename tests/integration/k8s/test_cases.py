@@ -140,7 +140,9 @@ def test_with_too_few_nodes_whole_groups_wait(cluster: Cluster) -> None:
         nodes.wait_placed(3)
 
         def three_wait() -> bool:
-            conditions = [c for pod in cluster.pods() for c in pod["status"].get("conditions", ())]
+            conditions = [
+                c for pod in cluster.pods() for c in pod["status"].get("conditions") or ()
+            ]
             return [c.get("reason") for c in conditions].count("Unschedulable") == 3
 
         eventually(three_wait)

@@ -365,7 +365,7 @@ def test_a_trainjob_is_accepted_and_removed(
 
         def established() -> bool:
             found = [api.get(f"{path}/{each['metadata']['name']}") for each in definitions]
-            conditions = [c for each in found for c in each["status"].get("conditions", ())]
+            conditions = [c for each in found for c in each["status"].get("conditions") or ()]
             named = [c for c in conditions if c["type"] == "Established" and c["status"] == "True"]
             return len(named) == len(definitions)
 

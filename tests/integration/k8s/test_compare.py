@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("vl_convert")
 
-from k8s_cluster.cluster import Cluster
+from k8s_cluster.cluster import Cluster, eventually
 from k8s_cluster.command_line import Run
 from tensorwire.k8s.layout_result import LayoutResult
 from tensorwire.k8s.local_kubernetes import ControlPlane
@@ -111,9 +111,12 @@ def test_ctrl_c_leaves_nothing_in_the_lab(
         while "0 of 2 tasks are up" not in up.read_text():
             assert time.monotonic() < deadline and compare.poll() is None, up.read_text()
             time.sleep(0.05)
-        directories = (tmp_path / "tmp").glob("tensorwire-*")
-        tokens = [directory.name.rpartition("-")[2] for directory in directories]
-        assert all(cleanup_process.processes_with(token) for token in tokens) and len(tokens) >= 2
+        # The control plane's processes and the pods'.
+        clusters = f"tensorwire-{'[0-9a-f]' * 32}"
+        found = [path.name for path in (tmp_path / "tmp").glob(clusters)]
+        tokens = [name.rpartition("-")[2] for name in found]
+        assert len(tokens) == 2
+        eventually(lambda: all(cleanup_process.processes_with(token) for token in tokens))
         os.killpg(compare.pid, signal.SIGINT)
         assert compare.wait(60) == 130
     finally:
