@@ -110,8 +110,9 @@ def main() -> None:
     parser.add_argument("--job", required=True, help="name of the job")
     parser.add_argument("--jobs", required=True, type=int, help="number of its Jobs that decide")
     arguments = parser.parse_args()
-    # As the first process of a container it would otherwise ignore the signal to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # As the first process of a container it would otherwise ignore the signal to end. Only the end
+    # of the job is a success: a pod that is evicted with status 0 would not be replaced.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     address = f"[{host}]" if ":" in host else host
     server = f"https://{address}:{os.environ['KUBERNETES_SERVICE_PORT']}"

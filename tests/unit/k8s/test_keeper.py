@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -41,3 +44,26 @@ def test_a_ps_is_needed_until_all_that_decide_have_ended(
     deciders = Deciders(expected=2)
     answers = [deciders.need_us(jobs) for jobs in seen]
     assert answers == [True] * (len(seen) - 1) + [needed]
+
+
+def test_a_keeper_that_is_evicted_has_not_succeeded() -> None:
+    """Its Job would otherwise be complete, and the ps would not come back."""
+    environment = {
+        **os.environ,
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": "1",
+        "POD_NAMESPACE": "default",
+    }
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "tensorwire.k8s.keeper", "--job", "flights", "--jobs", "1"],
+        env=environment,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert keeper.stderr is not None
+        assert b"going on" in keeper.stderr.readline()
+        keeper.terminate()
+        assert keeper.wait(30) == 143
+    finally:
+        keeper.kill()
+        keeper.communicate(timeout=30)
