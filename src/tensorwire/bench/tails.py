@@ -51,6 +51,7 @@ _SMALL = STEP_CASES["tiny"]
 _SMALL_BYTES = round(_SMALL.data_mb * 1e6)
 _PATIENCE_S = 120.0
 _CHUNK = 8  # requests between two looks at the clock
+_SERVER_THREADS = 2  # one for each client
 _BULK = "bulk"
 
 
@@ -325,8 +326,7 @@ class RpcSide(_TailsSide):
             wait_ready(self._cluster, process, watcher)
         host, port = split_address(self.address(SERVER))
         port = port_of(self.protocol, port)
-        threads = min(2, max(1, len(self._processes) - 1))
-        serve = {"do": "serve", "host": host, "port": port, "threads": threads}
+        serve = {"do": "serve", "host": host, "port": port, "threads": _SERVER_THREADS}
         self._ask(SERVER, {**serve, "response_size": 0})
         sizes = {_SMALL.name: _SMALL_BYTES, _BULK: round(self._plan.bulk_mb * 1e6)}
         for job in (CLIENT, _BULK):
