@@ -20,6 +20,8 @@ from typing import Any
 
 from tensorwire.plugin.rewrites import REWRITES, TENSOR_FUSE, ask_for_wire_dtype
 
+_LOOK_FOR_SIGNALS_S = 1.0
+
 
 def after_import(name: str, callback: Callable[[], None]) -> None:
     """Calls `callback` once module `name` has been imported: now, if it has, or else as soon as.
@@ -184,7 +186,9 @@ def let_ctrl_c_end_a_join() -> None:
 
         waiting = threading.Thread(target=wait, name="tensorwire-join", daemon=True)
         waiting.start()
-        waiting.join()
+        # A signal in the moment before it waits, or one that another thread gets, wakes nobody.
+        while waiting.is_alive():
+            waiting.join(_LOOK_FOR_SIGNALS_S)
         if failures:
             raise failures[0]
 
