@@ -40,6 +40,12 @@ void Log(wire::LogLevel level, const std::string& line) {
   }
 }
 
+// What kBindVariable says; "" where it says nothing.
+std::string BindHost() {
+  const char* const asked = std::getenv(kBindVariable);
+  return asked != nullptr ? asked : "";
+}
+
 int CountTasks(const tensorflow::ClusterDef& cluster) {
   int tasks = 0;
   for (const auto& job : cluster.job()) tasks += static_cast<int>(job.tasks().size());
@@ -207,10 +213,9 @@ absl::Status DataPlane::DataAddress(const std::string& grpc_address, std::string
 wire::Status DataPlane::ListenAt(const std::string& host, int port,
                                  const std::shared_ptr<wire::Handler>& handler) {
   int bound = 0;
-  const char* asked = std::getenv(kBindVariable);
-  const bool told = asked != nullptr && *asked != '\0';
-  wire::Status status = engine_->Listen(told ? asked : host, port, handler, &bound);
-  if (status.code() == wire::Code::kNotFound && !told) {
+  const std::string asked = BindHost();
+  wire::Status status = engine_->Listen(asked.empty() ? host : asked, port, handler, &bound);
+  if (status.code() == wire::Code::kNotFound && asked.empty()) {
     // A name need not be an address of this host: a Kubernetes Service, a load balancer, NAT.
     LOG(WARNING) << "grpc++: " << host << " is no address of this host; the data port of " << name_
                  << " listens on all of its interfaces (" << kBindVariable << " names one)";
@@ -247,8 +252,8 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
       status = wire::Status(status.code(), status.message() + "; " + s.message());
     }
   }
-  if (const char* asked = std::getenv(kBindVariable);
-      status.code() == wire::Code::kNotFound && asked != nullptr && *asked != '\0') {
+  if (const std::string asked = BindHost();
+      status.code() == wire::Code::kNotFound && !asked.empty()) {
     return absl::NotFoundError("grpc++: " + status.message() + ". " + kBindVariable + "=" + asked +
                                " must be an address of this host");
   }

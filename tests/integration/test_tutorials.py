@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from harness.shell import run_script
 from tensorwire.lab import cgroups
 from tensorwire.lab.ports import PortLease
 from tensorwire.metrics.observed_job import FOLDER_VARIABLE
@@ -95,25 +92,14 @@ def test_every_tutorial_is_run() -> None:
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("tutorial", PAGES, ids=lambda tutorial: tutorial.page)
 def test_every_command_of_a_tutorial_works(tutorial: Tutorial, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        FOLDER_VARIABLE: str(tmp_path),  # the doctor sees no other test's tasks
-    }
     ports = PortLease()
-    shell = subprocess.Popen(
-        ["bash", "-e", "-c", commands(tutorial.page, ports)],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+    # The doctor sees no other test's tasks.
+    variables = {FOLDER_VARIABLE: str(tmp_path)}
     try:
-        said, _ = shell.communicate(timeout=500)
+        status, said = run_script(commands(tutorial.page, ports), tmp_path, variables, 500)
     finally:
-        # Tasks that a failed command left.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
         ports.release()
-    assert shell.returncode == 0, said
+    assert status == 0, said
     rates = [int(rate) for rate in _RATE.findall(said)]
     assert len(rates) == tutorial.rates, said
     assert tutorial.holds(rates), said

@@ -24,7 +24,7 @@ from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
-from tensorwire.measure.comparison import compared, latency_bars, transport_used
+from tensorwire.measure.comparison import compared, latency_bars, transport_of
 from tensorwire.measure.contenders import DEFAULT_SETTING, PROTOCOLS, Setting
 from tensorwire.measure.experiment import Case, Side, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -234,8 +234,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         return [asked["seconds"] / count]
 
     def transport(self) -> str:
-        wire = self._ask("ps", {"do": "wire"})
-        return transport_used(wire.get("tx_bytes", 0), wire.get("lent_bytes", 0))
+        return transport_of([self._ask("ps", {"do": "wire"})])
 
     def _run(self, requests: int) -> Message:
         return self._ask_for(requests, self._fill(requests))

@@ -22,7 +22,7 @@ import numpy as np
 from tensorwire.bench.raw_processes import CLIENT, SERVER, port_of
 from tensorwire.bench.raw_task import RpcTask
 from tensorwire.bench.steps import CASES as STEP_CASES
-from tensorwire.bench.tensor_sides import Tensors, TensorTask, request_timeout_s
+from tensorwire.bench.tensor_sides import ClusterSide, Tensors, TensorTask, request_timeout_s
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab.channel import Message
@@ -35,13 +35,13 @@ from tensorwire.measure.contenders import (
     contenders,
     side_name,
 )
-from tensorwire.measure.experiment import Case, Side, measure
+from tensorwire.measure.experiment import Case, measure
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
 from tensorwire.measure.hosted_task import HostedTask, request
 from tensorwire.measure.record import Metric, Record, Result
 from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.task_processes import TaskProcesses, Watcher, wait_ready
+from tensorwire.measure.task_processes import Watcher, wait_ready
 from tensorwire.units import number
 
 COMMAND = "bench tails"
@@ -219,19 +219,17 @@ class TailsRpcTask(RpcTask, _LoadTask):
         return [float(us) / 1e6 for us in latency_us]
 
 
-class _TailsSide(TaskProcesses, Side[bool, TailsResult]):
+class _TailsSide(ClusterSide[bool, TailsResult]):
     """One server, a client of small steps and one of bulk, of one protocol."""
 
+    _kind: type[_LoadTask]
+    _server: str
     _small: str
     """The job of the client of small steps."""
 
-    def __init__(
-        self, contender: Contender, plan: TailsPlan, jobs: Sequence[str], host_pool: HostPool
-    ) -> None:
-        super().__init__(host_pool.cluster(dict.fromkeys(jobs, 1)))
-        self.name = contender.name
-        self.protocol = contender.protocol
-        self.contender = contender
+    def __init__(self, contender: Contender, plan: TailsPlan, host_pool: HostPool) -> None:
+        jobs = (self._server, self._small, _BULK)
+        super().__init__(contender, dict.fromkeys(jobs, self._kind), host_pool)
         self._plan = plan
         self.times: dict[bool, list[list[float]]] = {False: [], True: []}
         self.bulk_s: list[list[float]] = []
@@ -275,29 +273,15 @@ class _TailsSide(TaskProcesses, Side[bool, TailsResult]):
 class TensorFlowSide(_TailsSide):
     """Tasks of TensorFlow: a step assigns one tensor, worker to ps."""
 
+    _kind = TailsTask
+    _server = "ps"
     _small = "worker"
 
-    def __init__(self, contender: Contender, plan: TailsPlan, host_pool: HostPool) -> None:
-        super().__init__(contender, plan, ("ps", self._small, _BULK), host_pool)
-
-    def _start(self) -> None:
-        for job in self._cluster.spec:
-            setup: Message = {
-                "spec": self._cluster.spec,
-                "job": job,
-                "index": 0,
-                "protocol": self.protocol,
-                "rewrites": self.contender.setting.rewrites,
-            }
-            self._start_task(job, TailsTask, setup, self.contender.setting.task_environment())
-
     def wait_started(self, watcher: Watcher) -> None:
-        for process in self._processes.values():
-            self.tensorflow = wait_ready(self._cluster, process, watcher)["tensorflow"]
+        super().wait_started(watcher)
         large = Tensors(_BULK, 1, round(self._plan.bulk_mb * 1e6 / 4))
         for job, tensors in ((self._small, _SMALL), (_BULK, large)):
-            build = {"do": "build", "case": tensors.name, "tensors": 1, "floats": tensors.floats}
-            self._ask(job, build, request_timeout_s(tensors, 4))
+            self._ask(job, tensors.build_request, request_timeout_s(tensors, 4))
 
     def verify(self, what: bool) -> None:
         """Raises TensorwireError unless the ps holds what both workers sent."""
@@ -312,14 +296,15 @@ class TensorFlowSide(_TailsSide):
 class RpcSide(_TailsSide):
     """The engine, or gRPC's library, alone: a step is a request that the server throws away."""
 
+    _kind = TailsRpcTask
+    _server = SERVER
     _small = CLIENT
 
-    def __init__(self, contender: Contender, plan: TailsPlan, host_pool: HostPool) -> None:
-        super().__init__(contender, plan, (SERVER, CLIENT, _BULK), host_pool)
+    def _setup(self, job: str) -> Message:
+        return {"protocol": self.protocol}
 
-    def _start(self) -> None:
-        for job in (SERVER, CLIENT, _BULK):
-            self._start_task(job, TailsRpcTask, {"protocol": self.protocol})
+    def transport(self) -> str:
+        return "TCP"  # its tasks have no plug-in to ask, and memory of no pool to lend
 
     def wait_started(self, watcher: Watcher) -> None:
         for process in self._processes.values():

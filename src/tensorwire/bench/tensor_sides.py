@@ -13,7 +13,7 @@ import psutil
 from tensorwire.bench.server_task import GRPCPP, ServerTask
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.channel import Message
-from tensorwire.measure.comparison import transport_used
+from tensorwire.measure.comparison import transport_of
 from tensorwire.measure.contenders import Contender
 from tensorwire.measure.experiment import Side, SomeResult, What
 from tensorwire.measure.host_pool import THIS_MACHINE, HostPool
@@ -125,6 +125,16 @@ class Tensors:
         """MB (10^6 bytes) of a step."""
         return self.count * self.floats * 4 / 1e6
 
+    @property
+    def build_request(self) -> Message:
+        """What makes a TensorTask build them."""
+        return {
+            "do": "build",
+            "case": self.name,
+            "tensors": self.count,
+            "floats": self.floats,
+        }
+
 
 def request_timeout_s(tensors: Tensors, steps: int) -> float:
     """A deadline that only a task which hangs misses, for so many steps."""
@@ -173,11 +183,7 @@ class ClusterSide(TaskProcesses, Side[What, SomeResult]):
             self.tensorflow = wait_started(self._cluster, process, watcher)
 
     def transport(self) -> str:
-        of_tasks = [self._ask(job, {"do": "wire"}) for job in self._kinds]
-        return transport_used(
-            sum(each.get("tx_bytes", 0) for each in of_tasks),
-            sum(each.get("lent_bytes", 0) for each in of_tasks),
-        )
+        return transport_of(self._ask(job, {"do": "wire"}) for job in self._kinds)
 
     def resident_bytes(self) -> dict[str, int]:
         """Memory of each task that is resident now, by the task's name."""
@@ -202,16 +208,7 @@ class TensorSide(ClusterSide[Tensors, SomeResult]):
 
     def build(self, tensors: Tensors) -> None:
         """Makes the variables and the op of `tensors`."""
-        self._ask(
-            "worker",
-            {
-                "do": "build",
-                "case": tensors.name,
-                "tensors": tensors.count,
-                "floats": tensors.floats,
-            },
-            request_timeout_s(tensors, 4),
-        )
+        self._ask("worker", tensors.build_request, request_timeout_s(tensors, 4))
 
     def warm_up(self, tensors: Tensors) -> None:
         self.build(tensors)

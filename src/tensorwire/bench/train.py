@@ -22,7 +22,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.lab import TaskProcess as Process
 from tensorwire.lab.channel import Message
 from tensorwire.measure import statistics
-from tensorwire.measure.comparison import times, transport_used
+from tensorwire.measure.comparison import times, transport_of
 from tensorwire.measure.contenders import (
     DEFAULT_SETTING,
     PROTOCOLS,
@@ -344,11 +344,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         return _rate(last)
 
     def transport(self) -> str:
-        of_tasks = [self._request(each, "stats") for each in (*self._ps, *self._workers)]
-        return transport_used(
-            sum(each.get("tx_bytes", 0) for each in of_tasks),
-            sum(each.get("lent_bytes", 0) for each in of_tasks),
-        )
+        return transport_of(self._request(each, "stats") for each in (*self._ps, *self._workers))
 
     def result(self, case: Case[None], rounds: Rounds) -> TrainResult:
         """Scores the held-out examples, writes the last checkpoint and ends the tasks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorwire.measure.contenders import PAIRS
 from tensorwire.measure.host_pool import lab_notes
@@ -81,6 +81,15 @@ def transport_used(socket_bytes: float, memory_bytes: float) -> str:
     if share > _ALL:
         return "shared memory"
     return f"shared memory ({100 * share:.0f} % of the bytes) and TCP"
+
+
+def transport_of(tasks: Iterable[Mapping[str, Any]]) -> str:
+    """What a side's tensors went over, by the plug-in's counters of its tasks; empty under grpc."""
+    counters = list(tasks)
+    return transport_used(
+        sum(each.get("tx_bytes", 0) for each in counters),
+        sum(each.get("lent_bytes", 0) for each in counters),
+    )
 
 
 def transport_notes(transports: Mapping[str, str]) -> list[str]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from harness.shell import run_script
 from tensorwire.k8s.local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
 
 pytestmark = [
@@ -33,25 +30,14 @@ def test_the_commands_lead_from_an_empty_cluster_to_a_finished_job(
     text = PAGE.read_text()
     (image,) = set(re.findall(r"here it is `(.*?)`", text))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    variables = {
         "KUBECONFIG": str(control_plane.kubeconfig(tmp_path / "kubeconfig")),
         "HOME": str(tmp_path),  # kubectl's cache
     }
     nodes = [NodeSettings("worker-node", pods=6)]
     with VirtualKubelet(control_plane, nodes, images=[image]) as kubelet:
-        shell = subprocess.Popen(
-            ["bash", "-e", "-c", "".join(_COMMANDS.findall(text))],
-            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            said, _ = shell.communicate(timeout=400)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)
-        assert shell.returncode == 0, f"{said}\n{kubelet.tails()}"
+        status, said = run_script("".join(_COMMANDS.findall(text)), tmp_path, variables, 400)
+        assert status == 0, f"{said}\n{kubelet.tails()}"
         assert said.count("linear: succeeded") == 3, said  # twice followed, once by status
         assert len(re.findall(r"^worker:[01]: loss [\d.]+; sent \d+ bytes", said, re.M)) == 2
         assert "9 unchanged" in said
