@@ -13,7 +13,7 @@ import pytest
 from tensorwire.bench import raw
 from tensorwire.bench.raw_processes import CLIENT, port_of
 from tensorwire.bench.rpc import COMMAND, RpcPlan, RpcResult, local_sides, run
-from tensorwire.bench.serve import connections_to
+from tensorwire.bench.serve import connections_from, connections_to
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
 from tensorwire.lab.ports import PortLease
@@ -104,7 +104,8 @@ def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
         side.wait_started(Unwatched())
         side.block(None, 300)
         port = port_of(protocol, split_address(side.address)[1])
-        assert connections_to(port, os.getpid()) == 3
+        assert connections_to(port, os.getpid()) == connections_from(port, os.getpid()) == 3
+    assert not connections_from(port, os.getpid())
 
 
 def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ _SLOWEST_BYTES_PER_S = 20e6
 _OTHER_DESCRIPTORS = 500
 _MOST_CLIENTS = 20_000
 _DEFAULT_BYTES = 5_000_000_000
+# States in /proc/net/tcp.
+_ESTABLISHED = "01"
+_CLOSE_WAIT = "08"
 
 
 @dataclass(frozen=True)
@@ -189,22 +193,22 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         clients = self._plan.clients
         ps = psutil.Process(self._processes["ps"].pid)
         bytes_to_come = self._fill(clients)
-        self._descriptors = ps.num_fds()
+        descriptors = ps.num_fds()
         resident_bytes = ps.memory_info().rss
         self._connect_s = float(self._ask_for(clients, bytes_to_come)["seconds"])
         self._ps_bytes_per_client = (ps.memory_info().rss - resident_bytes) / clients
-        self._ps_descriptors_per_client = (ps.num_fds() - self._descriptors) / clients
+        self._ps_descriptors_per_client = (ps.num_fds() - descriptors) / clients
 
     def _disconnect_s(self) -> float:
-        """Kills the clients; seconds until the ps has as few descriptors as before they came."""
-        ps = psutil.Process(self._processes["ps"].pid)
+        """Kills the clients; seconds until the ps has closed its ends of their connections."""
+        ps = self._processes["ps"].pid
         begin = time.perf_counter()
         self._processes["clients"].stop()
-        while ps.num_fds() > self._descriptors:
+        while left := connections_from(self._port, ps):
             if time.perf_counter() - begin > _CONNECT_TIMEOUT_S:
                 raise TensorwireError(
-                    f"{ps.num_fds() - self._descriptors} connections of dead clients are open at "
-                    f"the ps of {self.protocol} after {_CONNECT_TIMEOUT_S:.0f} s"
+                    f"{left} connections of dead clients are open at the ps of {self.protocol} "
+                    f"after {_CONNECT_TIMEOUT_S:.0f} s"
                 )
             time.sleep(0.005)
         return time.perf_counter() - begin
@@ -311,14 +315,22 @@ def default_requests(message_size: int, least: int) -> int:
 
 def connections_to(port: int, pid: int) -> int:
     """Established TCP connections to a port of whatever host, where process `pid` is."""
-    count = 0
+    return sum(remote == port and state == _ESTABLISHED for _, remote, state in _tcp_sockets(pid))
+
+
+def connections_from(port: int, pid: int) -> int:
+    """TCP connections at a port of the host of process `pid` that the host has not closed."""
+    states = (_ESTABLISHED, _CLOSE_WAIT)
+    return sum(local == port and state in states for local, _, state in _tcp_sockets(pid))
+
+
+def _tcp_sockets(pid: int) -> Iterator[tuple[int, int, str]]:
+    """Local port, remote port and state of each TCP socket of the host of process `pid`."""
     for table in ("tcp", "tcp6"):
         path = Path(f"/proc/{pid}/net/{table}")
-        lines = path.read_text().splitlines()[1:] if path.exists() else []
-        for line in lines:
-            _, _, remote, state = line.split()[:4]
-            count += state == "01" and int(remote.rpartition(":")[2], 16) == port
-    return count
+        for line in path.read_text().splitlines()[1:] if path.exists() else []:
+            _, local, remote, state = line.split()[:4]
+            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16), state
 
 
 def run(
