@@ -337,7 +337,8 @@ class FusePartOp : public tensorflow::OpKernel {
   const int64_t index_;
 };
 
-// Stateful: two of them with equal attributes are not one.
+// Stateful: two of them with equal attributes are not one. Communication: the executor makes an
+// InternalError of an UnavailableError of any other operation.
 REGISTER_OP(kFuseSendOp)
     .Input("tensors: types")
     .Attr("types: list(type)")
@@ -346,6 +347,7 @@ REGISTER_OP(kFuseSendOp)
     .Attr("send_device_incarnation: int")
     .Attr("recv_device: string")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 REGISTER_OP(kFuseReceiveOp)
     .Output("tensors: types")
@@ -355,6 +357,7 @@ REGISTER_OP(kFuseReceiveOp)
     .Attr("send_device_incarnation: int")
     .Attr("recv_device: string")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape);
 
 REGISTER_KERNEL_BUILDER(Name(kFuseSendOp).Device(tensorflow::DEVICE_CPU), FuseSendAllOp);

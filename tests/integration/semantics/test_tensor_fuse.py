@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,32 @@ def test_a_producer_that_fails_ends_the_step_with_its_error(
                 with pytest.raises(tf.errors.InvalidArgumentError):
                     session.run(results, {divisor: 0.0})
                 assert session.run(results, {divisor: 1.0}) == [3.0, 4.0]
+
+
+@pytest.mark.every_version
+def test_a_silent_task_is_unavailable_to_a_step_that_fuses(plugin: None) -> None:
+    """TensorFlow makes an InternalError of that error in an operation that does not communicate."""
+    with (
+        TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster,
+        tf.Graph().as_default() as graph,
+    ):
+        cluster.start_all({"TENSORWIRE_PEER_TIMEOUT_S": "2"})
+        with tf.device(PS):
+            parts = [tf.fill([i], float(i)) for i in range(50)]
+        with tf.device(W0):
+            results = [part + 1.0 for part in parts]
+        with fusing_session(cluster, graph) as session:
+            session.run(results)
+            ps = cluster.tasks["ps:0"]
+            ps.signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(
+                    tf.errors.UnavailableError, match="has been silent for 2 s"
+                ) as error:
+                    session.run(results)
+                assert "non-communication op" not in str(error.value)
+            finally:
+                ps.signal(signal.SIGCONT)
 
 
 def test_a_partial_run_is_refused(fusing_cluster: TensorFlowCluster) -> None:
