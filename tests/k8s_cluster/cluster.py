@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tensorwire.k8s.local_kubernetes import ControlPlane, VirtualKubelet
 from tensorwire.k8s.local_kubernetes.api import NO_ANSWER, STRATEGIC_MERGE, Api, Object, Refused
 from tensorwire.k8s.local_kubernetes.containers import now
@@ -37,6 +39,7 @@ _PATHS = {
     "roles": "/apis/rbac.authorization.k8s.io/v1",
     "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
 }
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 # What the control plane itself puts into each namespace.
 _NOT_OURS = ("kube-root-ca.crt", "default", "jo")
 
@@ -111,6 +114,35 @@ class Cluster(OwningContext):
         self.bind(name, name, {"kind": "Role", "name": name})
         self.control_plane.kubeconfig(self.kubeconfig, token, self.namespace)
 
+    @contextlib.contextmanager
+    def kinds(self, folder: Path) -> Iterator[None]:
+        """Kinds of an add-on, by the CustomResourceDefinitions in a folder, with rights for jo."""
+        definitions = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
+        (group,) = {each["spec"]["group"] for each in definitions}
+        rules = [{"apiGroups": [group], "resources": ["*"], "verbs": ["*"]}]
+        self.make(self.path("roles"), "Role", f"jo-{group}", rules=rules)
+        self.bind(f"jo-{group}", "jo", {"kind": "Role", "name": f"jo-{group}"})
+        paths = [f"{_DEFINITIONS}/{each['metadata']['name']}" for each in definitions]
+
+        def established() -> bool:
+            conditions = [
+                condition
+                for path in paths
+                for condition in self.api.get(path)["status"].get("conditions") or ()
+            ]
+            is_so = {"type": "Established", "status": "True"}.items()
+            return sum(is_so <= each.items() for each in conditions) == len(paths)
+
+        try:
+            for each in definitions:
+                self.control_plane.apply(each)
+            eventually(established)
+            yield
+        finally:
+            for path in paths:
+                with contextlib.suppress(Refused):
+                    self.api.delete(path)
+
     def of_kind(self, plural: str) -> list[Object]:
         """The objects of a kind that are not the control plane's own."""
         found = self.api.get(self.path(plural))["items"]
@@ -118,6 +150,11 @@ class Cluster(OwningContext):
 
     def pods(self, part: str = "") -> list[Object]:
         return [pod for pod in self.of_kind("pods") if part in pod["metadata"]["name"]]
+
+    def wait_pods(self, count: int) -> list[Object]:
+        """The pods, as soon as there are so many."""
+        eventually(lambda: len(self.pods()) >= count)
+        return self.pods()
 
     @property
     def is_empty(self) -> bool:

@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
 from k8s_cluster.command_line import Run, one_line
 from tensorwire.k8s import watch
-from tensorwire.k8s.local_kubernetes import ControlPlane
 from tensorwire.k8s.local_kubernetes.api import Object
-from tensorwire.k8s.local_kubernetes.control_plane import folder
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
 
@@ -339,47 +336,6 @@ def test_a_jobset_is_submitted_followed_and_removed(
     # It ends the tasks that serve: they are not needed any more.
     eventually(lambda: not cluster.pods("-ps-"))
     assert run("delete", "flights").status == 0
-    assert cluster.is_empty
-
-
-def test_a_trainjob_is_accepted_and_removed(
-    control_plane: ControlPlane, cluster: Cluster, run: Run
-) -> None:
-    """By the schemas of Kubeflow Trainer, whose controller does not run here."""
-    arguments = ("submit", *JOB, "--format", "trainjob", "--queue", "team")
-    said = one_line(run(*arguments))
-    assert "the cluster has no TrainingRuntime: have Kubeflow Trainer 2 installed" in said
-    definitions = [
-        yaml.safe_load(path.read_text()) for path in sorted((folder() / "trainer").glob("*.yaml"))
-    ]
-    kinds = {each["spec"]["names"]["plural"] for each in definitions}
-    assert {"trainingruntimes", "trainjobs"} <= kinds
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    rules = [{"apiGroups": ["trainer.kubeflow.org"], "resources": ["*"], "verbs": ["*"]}]
-    cluster.make(cluster.path("roles"), "Role", "jo-trainer", rules=rules)
-    cluster.bind("jo-trainer", "jo", {"kind": "Role", "name": "jo-trainer"})
-    api = cluster.control_plane.api()
-    try:
-        for each in definitions:
-            control_plane.apply(each)
-
-        def established() -> bool:
-            found = [api.get(f"{path}/{each['metadata']['name']}") for each in definitions]
-            conditions = [c for each in found for c in each["status"].get("conditions") or ()]
-            named = [c for c in conditions if c["type"] == "Established" and c["status"] == "True"]
-            return len(named) == len(definitions)
-
-        eventually(established)
-        done = run(*arguments)
-        assert done.status == 0, done
-        assert "6 created" in done.out, done
-        assert run(*arguments).out.endswith("6 unchanged\n")
-        assert "flights: its tasks are not made yet" in run("status", "flights").out
-        removed = run("delete", "flights").out
-        assert "removed TrainJob flights" in removed and "TrainingRuntime flights" in removed
-    finally:
-        for each in definitions:
-            api.delete(f"{path}/{each['metadata']['name']}")
     assert cluster.is_empty
 
 

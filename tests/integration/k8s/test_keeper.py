@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes
+from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
 from k8s_cluster.command_line import Run
 from tensorwire.k8s.keeper import list_jobs, wait
+from tensorwire.k8s.layout import COLOCATED, PUBLISHED
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
 
@@ -39,8 +41,8 @@ def account_of(cluster: Cluster, folder: Path, name: str = "flights") -> Path:
 Start = Callable[[], threading.Thread]
 
 
-def keeper(cluster: Cluster, account: Path) -> threading.Thread:
-    arguments = (cluster.control_plane.server, cluster.namespace, "flights", 2)
+def keeper(cluster: Cluster, account: Path, jobs: int = 2) -> threading.Thread:
+    arguments = (cluster.control_plane.server, cluster.namespace, "flights", jobs)
     options = {"account": account, "interval_s": 0.05}
     thread = threading.Thread(target=wait, args=arguments, kwargs=options, daemon=True)
     thread.start()
@@ -117,3 +119,64 @@ def test_it_goes_on_while_the_api_server_is_away(
     problems = [line for line in capsys.readouterr().err.splitlines() if "going on" in line]
     assert "refused" in problems[0]
     assert len(problems) <= 4 and all(a != b for a, b in itertools.pairwise(problems)), problems
+
+
+@contextlib.contextmanager
+def few_requests_at_once(cluster: Cluster) -> Iterator[None]:
+    """The API server answers one request of the namespace's accounts at a time, others with 429."""
+    path = "/apis/flowcontrol.apiserver.k8s.io/v1"
+    limited = {"nominalConcurrencyShares": 1, "limitResponse": {"type": "Reject"}}
+    accounts = {"name": "*", "namespace": cluster.namespace}
+    of_all = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"]}
+    rule = {
+        "subjects": [{"kind": "ServiceAccount", "serviceAccount": accounts}],
+        "resourceRules": [{**of_all, "clusterScope": True}],
+    }
+    level = {"priorityLevelConfiguration": {"name": cluster.namespace}, "matchingPrecedence": 2}
+    objects: dict[str, tuple[str, dict[str, object]]] = {
+        "prioritylevelconfigurations": (
+            "PriorityLevelConfiguration",
+            {"type": "Limited", "limited": limited},
+        ),
+        "flowschemas": ("FlowSchema", {**level, "rules": [rule]}),
+    }
+    with contextlib.ExitStack() as held:
+        for plural, (kind, spec) in objects.items():
+            cluster.make(f"{path}/{plural}", kind, cluster.namespace, spec=spec)
+            held.callback(cluster.api.delete, f"{path}/{plural}/{cluster.namespace}")
+        yield
+
+
+def test_200_workers_live_with_the_limits_of_the_api_server(
+    cluster: Cluster, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forty keepers ask a hundred times as often as those of pods, where few may ask at once."""
+    case = next(case for case in PUBLISHED if case.workers == 200)
+    job = ("--case", case.name, "--image", "registry/image:1", "--script", "/app/train.py")
+    with bare_nodes(cluster, case.ps) as nodes:
+        assert run("submit", "--name", "flights", *job, "--layout", COLOCATED).status == 0
+        nodes.wait_placed(case.workers + case.ps)
+        nodes.run_all()
+        account = account_of(cluster, tmp_path)
+        expected = len(cluster.of_kind("jobs")) - case.ps
+        with few_requests_at_once(cluster):
+            threads = [keeper(cluster, account, expected) for _ in range(case.ps)]
+
+            said = ""
+
+            def too_many() -> bool:
+                nonlocal said
+                said += capsys.readouterr().err
+                return "HTTP Error 429" in said
+
+            eventually(too_many)
+            shown = run("status", "flights")
+            assert shown.status == 0, shown
+            assert f"worker:{case.workers - 1} " in shown.out
+            nodes.end_workers()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+        assert run("status", "flights").out.count("succeeded") >= 1
+        assert run("delete", "flights").status == 0
+    assert cluster.is_empty
