@@ -116,6 +116,7 @@ Status MeasureRate(Channel* channel, int rate_ms, int64_t give_up_ms, Reached* o
   for (size_t pieces = 1; pieces <= kMostPieces; pieces *= 2) {
     const int64_t began_us = NowUs();
     std::vector<std::future<Answer>> answers;
+    answers.reserve(pieces);
     for (size_t i = 0; i < pieces; ++i) answers.push_back(Ask(channel, give_up_ms, piece));
     for (auto& answer : answers) {
       if (Status s = answer.get().status; !s.ok()) return s;

@@ -70,9 +70,12 @@ void CopyThreads::Add(const std::shared_ptr<LoanCopy>& copy) {
 }
 
 bool CopyThreads::HasThreadsLocked() {
-  try {
-    while (threads_.size() < Count()) threads_.emplace_back([this] { Loop(); });
-  } catch (const std::system_error&) {  // with fewer it takes longer
+  while (threads_.size() < Count()) {
+    try {
+      threads_.emplace_back([this] { Loop(); });
+    } catch (const std::system_error&) {
+      break;  // with fewer it takes longer
+    }
   }
   return !threads_.empty();
 }
