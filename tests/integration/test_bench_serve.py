@@ -56,7 +56,9 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
         # Eight clients with a request each on its way, for the median time of one.
         assert result["requests_per_s"] < 8 * 1e6 / (0.3 * result["latency_us"]["p50"])
         assert result["ps_cpu_us_per_request"] > 0
-        assert result["ps_descriptors_per_client"] == 1
+        # gRPC makes pollers of its own, too, when it first needs them.
+        descriptors = result["ps_descriptors_per_client"]
+        assert descriptors == 1 if result["protocol"] == "grpc++" else descriptors >= 1
         assert 0 < result["fairness"] <= 1
         assert result["connect_s"] > 0
         assert 0 < result["disconnect_s"] < 30
