@@ -38,9 +38,8 @@ with tf1.Session(server.target, config=filters) as session:
         session.run(tf1.global_variables_initializer())
     while session.run(missing).size:
         time.sleep(0.2)
-    first = done = 0
+    done = 0
     while done < steps:
         loss, _, done = session.run([model.loss, model.train, model.global_step])
-        first = first or loss
-print(f"loss {first:.3f} to {loss:.3f} at step {done}, job token, {len(flights.COLUMNS)} columns")
+print(f"loss {loss:.3f} at step {done}, job token, {len(flights.COLUMNS)} columns")
 print(f"{tensorwire.tf.stats()['tx_bytes']} bytes on grpc++", flush=True)

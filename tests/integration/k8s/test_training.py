@@ -57,14 +57,10 @@ def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
         else:  # a JobSet that has succeeded removes the Jobs of those that serve
             eventually(lambda: not cluster.pods("-ps-"))
         logs = run("logs", "flights", "--task", "worker").out
-        # The chief's first loss is the one before training: others may join late, near the end.
-        losses = [
-            re.findall(rf"^worker:{index}: loss ([\d.]+) to ([\d.]+) at step", logs, re.MULTILINE)
-            for index in range(4)
-        ]
-        untrained = float(losses[0][0][0])
-        for index, ((_, last),) in enumerate(losses):
-            assert float(last) < untrained
+        for index in range(4):
+            # Untrained it is ln 2 = 0.69; whoever joins late begins with less.
+            (loss,) = re.findall(rf"^worker:{index}: loss ([\d.]+) at step", logs, re.MULTILINE)
+            assert float(loss) < 0.62
             assert re.search(rf"^worker:{index}: [1-9]\d+ bytes on grpc\+\+$", logs, re.MULTILINE)
         # Nobody needs the ps any more.
         eventually(lambda: kubelet.processes == 0)

@@ -304,7 +304,15 @@ class ControlPlane(OwningContext):
         self.start("jobset-controller")
         self._until(lambda: _answers(f"http://127.0.0.1:{health}/readyz"), "the JobSet controller")
         for manifest in yaml.safe_load_all((folder() / "jobset" / _JOBSET_WEBHOOKS).read_text()):
-            self.apply(self._reached_here(manifest, address))
+            reached = self._reached_here(manifest, address)
+            # The controller is ready before it knows its webhooks.
+            for webhook in reached["webhooks"]:
+                url = webhook["clientConfig"]["url"]
+                self._until(
+                    lambda url=url: _answers(url, authority=self.certificate),
+                    f"the JobSet controller's webhook {webhook['name']}",
+                )
+            self.apply(reached)
         jobsets = "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
         self._until(lambda: self._answers("kube-apiserver", jobsets), "the API server's JobSets")
 
