@@ -125,13 +125,13 @@ class Cluster(OwningContext):
         paths = [f"{_DEFINITIONS}/{each['metadata']['name']}" for each in definitions]
 
         def established() -> bool:
-            conditions = [
-                condition
+            return all(
+                any(
+                    each["type"] == "Established" and each["status"] == "True"
+                    for each in self.api.get(path)["status"].get("conditions") or ()
+                )
                 for path in paths
-                for condition in self.api.get(path)["status"].get("conditions") or ()
-            ]
-            is_so = {"type": "Established", "status": "True"}.items()
-            return sum(is_so <= each.items() for each in conditions) == len(paths)
+            )
 
         try:
             for each in definitions:
@@ -153,7 +153,7 @@ class Cluster(OwningContext):
 
     def wait_pods(self, count: int) -> list[Object]:
         """The pods, as soon as there are so many."""
-        eventually(lambda: len(self.pods()) >= count)
+        eventually(lambda: len(self.pods()) == count)
         return self.pods()
 
     @property

@@ -57,7 +57,8 @@ def test_a_job_brings_volcano_a_group_of_all_its_pods(
         for pod in cluster.wait_pods(6):
             assert pod["spec"]["schedulerName"] == "volcano"
             assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == name
-        assert re.search(r"\b0 created|unchanged\n$", run(*arguments).out)
+        (count,) = re.findall(r"(\d+) created", done.out)
+        assert run(*arguments).out.endswith(f"{count} unchanged\n")
         assert f"removed PodGroup {name}" in run("delete", "flights").out
     assert cluster.is_empty
 

@@ -258,7 +258,7 @@ def test_what_holds_a_job_up_is_said_and_the_wait_has_an_end(
 
 def test_tasks_with_one_trouble_say_it_once(cluster: Cluster, run: Run) -> None:
     run("submit", *JOB)
-    eventually(lambda: len(cluster.pods()) == 6)
+    cluster.wait_pods(6)
 
     eventually(lambda: unschedulable(cluster) == 6)
     assert run("status", "flights").out.count("no nodes available") == 2  # for ps and for workers
@@ -297,7 +297,7 @@ def test_logs_come_with_their_tasks_name(nodes: BareNodes, run: Run, tmp_path: P
 
 def test_logs_of_a_task_without_a_node_say_why(cluster: Cluster, run: Run) -> None:
     run("submit", *JOB)
-    eventually(lambda: len(cluster.pods()) == 6)
+    cluster.wait_pods(6)
     assert "worker:0: (worker:0 has not started" in run("logs", "flights").out
 
 
