@@ -115,6 +115,32 @@ class TestClosedForms:
         assert found.steps_per_s == pytest.approx(1 / step_s, rel=0.02)
         assert found.step.step_s == pytest.approx(step_s, rel=0.02)
 
+    def test_fused_tensors_leave_when_the_last_is_there_and_are_applied_when_all_have_come(
+        self,
+    ) -> None:
+        cluster = Cluster.isolated(1, 1, 16, GBIT)
+        apart = predicted(job(), cluster, FREE)
+        fused = predicted(job(), cluster, dataclasses.replace(FREE, is_fused=True))
+        wire_s = 2 * 1e5 / GBIT
+        ps_s = job().ps_cpu_s
+        assert 1 / apart.bound_steps_per_s == pytest.approx(5e-3 + max(wire_s, ps_s), rel=1e-6)
+        assert 1 / fused.bound_steps_per_s == pytest.approx(5e-3 + wire_s + ps_s, rel=1e-6)
+        assert 1 / fused.steps_per_s == pytest.approx(1 / fused.bound_steps_per_s, rel=0.02)
+
+    @pytest.mark.parametrize(
+        ("size", "has_flow_control", "is_shared"),
+        [(500_000, False, False), (500_000, True, True), (2_000_000, False, True)],
+    )
+    def test_directions_share_a_link_for_what_a_sender_does_not_hand_over_at_once(
+        self, size: int, has_flow_control: bool, is_shared: bool
+    ) -> None:
+        cluster = Cluster.one_machine(2, [1, 2, 3], [0], GBIT, link_burst_bytes=3e5)
+        of = job(variable("v", size // 4), worker_cpu_s=1e-6)
+        costs = dataclasses.replace(FREE, has_flow_control=has_flow_control)
+        both = predicted(of, cluster, costs)
+        half = predicted(of, cluster, dataclasses.replace(costs, both_ways=((GBIT, 0.4),)))
+        assert (half.steps_per_s < 0.9 * both.steps_per_s) == is_shared
+
     @pytest.mark.parametrize("share", [1.0, 0.5])
     def test_a_link_of_a_lab_lets_its_burst_through_in_each_direction(self, share: float) -> None:
         """One worker goes one way after the other, so each has rested long enough."""

@@ -74,9 +74,9 @@ def demands(worker_steps: WorkerSteps, worker: int) -> dict[Resource, float]:
     for part in parts:
         whole = part.work * part.count
         work[part.resource] += whole
-        later = whole - worker_steps.burst_bytes(part.resource)
-        if part.beside is not None and later > 0:
-            work[part.beside] += later
+        later = max(0.0, whole - worker_steps.burst_bytes(part.resource)) / part.count
+        if part.beside is not None and (in_turn := worker_steps.in_turn(part, later)) > 0:
+            work[part.beside] += in_turn * part.count
     return work
 
 

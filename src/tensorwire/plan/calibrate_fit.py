@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from tensorwire.dataclass_json import from_document
-from tensorwire.plan.costs import Costs, Kernels
+from tensorwire.plan.costs import EXACT, FUSED, GRPC, Costs, Kernels
 from tensorwire.plan.job import Transfer
 
 NOTHING = "nothing"
@@ -118,7 +118,12 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
         costs={
             side: from_document(
                 Costs,
-                {"step_cpu_s": step_s} | {what: found[column[side, what]] for what in _COLUMNS},
+                {
+                    "step_cpu_s": step_s,
+                    "is_fused": side in (FUSED, EXACT),
+                    "has_flow_control": side == GRPC,
+                }
+                | {what: found[column[side, what]] for what in _COLUMNS},
             )
             for side in sides
         },

@@ -29,6 +29,7 @@ CONTENDERS = contenders(PROTOCOLS, Setting(rewrites=(TENSOR_FUSE, EXACT_REWRITES
 SIDES = tuple(each.name for each in CONTENDERS)
 """Names of `Calibration.costs`: protocols as they are, grpc++ with tensors sent together, and
 grpc++ with all exact rewrites."""
+GRPC = SIDES[0]
 FUSED, EXACT = SIDES[-2:]
 
 
@@ -58,15 +59,21 @@ class Costs:
     """Share, 0 to 1, of the worker's CPU for an exchange that runs while the ps works on the same
     exchange. 0: the ends take turns, as with one tensor; it shows in the step of one worker, and
     hardly where cores are all busy."""
+    is_fused: bool = False
+    """True if the tensors of a ps are one message: it leaves when the last of them is computed, and
+    nothing is applied before all of it has come."""
+    has_flow_control: bool = False
+    """True if the protocol holds back what its peer has not made room for, as gRPC's HTTP/2 does;
+    else a sender hands over to TCP all that it has."""
     stream_bytes_per_s: float | None = None
     """The most that one connection carries if the link carries more; None: it was no limit."""
     link_share: float = 0.95
     """Share of a link's nominal rate that tensors get; headers take the rest."""
     both_ways: tuple[tuple[float, float], ...] = ()
     """Links whose nominal bytes a second are at most the first are shared by their two directions:
-    together they carry the second, a share of twice the rate. On a slow link what goes one way
-    waits long enough in its queue to hold up the acknowledgements of the other. Rising; a faster
-    link carries both."""
+    of long transfers, both together carry the second, a share of twice the rate. Workers that use
+    one direction together go on so, and on a slow link nothing drives them apart for long. Rising;
+    a faster link carries both."""
     crowded_factor: float = 1.0
     """The factor on all CPU costs while a machine has more to run than it has cores."""
 

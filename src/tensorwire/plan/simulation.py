@@ -116,11 +116,13 @@ class Simulation:
             slower = worker_step.slower * self._spread()
             yield self._phase(worker, worker_step.start, 1.0)
             yield environment.timeout(worker_step.latency_s)
+            yield self._at_once([*worker_step.look_up.parts])
             yield self._phase(worker, worker_step.pull, slower)
             pulled_s = environment.now
             yield self._phase(worker, worker_step.compute, slower)
             computed_s = environment.now
             yield self._phase(worker, worker_step.push, slower)
+            yield self._at_once([*worker_step.update.parts])
             pushed_s = environment.now
             if self._barrier is not None:
                 yield self._barrier.arrive(worker)
@@ -154,7 +156,8 @@ class Simulation:
             station.submit(work, weight, part.limit, part.count, join)
             if part.beside is not None:
                 beside = self._station(part.beside)
-                beside.submit(work, weight, part.limit, part.count, join)
+                in_turn = self._worker_steps.in_turn(part, work)
+                beside.submit(in_turn, weight, part.limit, part.count, join)
         return join.event
 
     def _station(self, resource: Resource) -> SharedCapacity:

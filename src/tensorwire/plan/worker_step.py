@@ -7,7 +7,9 @@ A step, in turn:
     compute   the worker's own operations
     push      at once: the worker sends, the links carry, every ps receives and applies
 
-What happens at once is done when the slowest part of it is.
+What happens at once is done when the slowest part of it is. Where tensors are sent together
+(`Costs.is_fused`), none leaves before the last is there: the ps's look-ups come before the pull,
+and its updates after the push.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ CORES, HOST_CORES, TASK_CORES, THREADS, OUT, IN = (
 )
 BOTH = "link, both ways"
 LINKS = (OUT, IN)
+_QUEUES = 2
+"""Of the sender's link and of the receiver's."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class WorkItem:
     weight: float = 1.0
     count: float = 1.0
     beside: Resource | None = None
-    """Another at which the same work takes its time, less what the first lets through at once."""
+    """Another at which the part of the same work takes its time that `WorkerSteps.in_turn` has."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,19 @@ class WorkerStep:
 
     start: Phase
     latency_s: float
+    look_up: Phase
+    """Of fused tensors: what the ps does before it sends; else empty."""
     pull: Phase
     compute: Phase
     push: Phase
+    update: Phase
+    """Of fused tensors: what the ps does once all have come; else empty."""
     slower: float
     """The constant factor on the time of the worker's own operations."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return self.start, self.pull, self.compute, self.push
+        return self.start, self.look_up, self.pull, self.compute, self.push, self.update
 
 
 class WorkerSteps:
@@ -111,6 +119,18 @@ class WorkerSteps:
     def burst_bytes(self, resource: Resource) -> float:
         """The bytes that a resource carries at once after a pause."""
         return self.cluster.link_burst_bytes if resource.kind in (OUT, IN) else 0.0
+
+    def in_turn(self, part: WorkItem, later: float) -> float:
+        """The bytes of a transfer that share the link with those that go the other way.
+
+        A sender hands the bursts of the two queues on its path over as one piece, which is carried
+        first come, first served, so the next worker turns around sooner. Of what is longer, the
+        packets of several workers alternate: these end together, and use the other direction
+        together. Flow control hands over no piece; then it is `later`, all but the link's burst.
+        """
+        if self.costs.has_flow_control:
+            return later
+        return max(0.0, part.work - _QUEUES * self.burst_bytes(part.resource))
 
     def worker_cpu_s(self, worker: int) -> float:
         """CPU of that worker for a step."""
@@ -155,10 +175,19 @@ class WorkerSteps:
                 host, direction, of_step.bytes - of_near.bytes, flows, 1 / self._hosts_as(host)
             )
 
+        def own_of_ps() -> Phase:
+            if not costs.is_fused:
+                return Phase((), 0.0)
+            return Phase(
+                tuple(p for each in classes for p in self._ps_cpu(each, 0.0, each.load.cpu_s / 2)),
+                0.0,
+            )
+
         return WorkerStep(
             start=Phase((), start_s + sending_s(step.asked, costs)),
             # Two messages go there and back: the request, and the tensors of either way.
             latency_s=costs.step_latency_s + 4 * self.cluster.latency_s,
+            look_up=own_of_ps(),
             pull=Phase(
                 (
                     *(part for each in classes for part in self._ps_pull(host, each)),
@@ -179,6 +208,7 @@ class WorkerSteps:
                 at_once * send_s,
                 beside_s,
             ),
+            update=own_of_ps(),
             slower=slower,
         )
 
@@ -193,7 +223,7 @@ class WorkerSteps:
     def _ps_pull(self, host: int, of: PsGroup) -> list[WorkItem]:
         own_s = of.load.cpu_s / 2
         return [
-            *self._ps_cpu(of, of.load.pull_cpu_s(self.costs) - own_s, own_s),
+            *self._ps_cpu(of, of.load.pull_cpu_s(self.costs) - own_s, self._beside(own_s)),
             *self._ps_link(host, of, OUT, of.load.pulled),
             *self._ps_link(host, of, IN, of.load.asked),
         ]
@@ -201,9 +231,13 @@ class WorkerSteps:
     def _ps_push(self, host: int, of: PsGroup) -> list[WorkItem]:
         own_s = of.load.cpu_s / 2
         return [
-            *self._ps_cpu(of, of.load.push_cpu_s(self.costs) - own_s, own_s),
+            *self._ps_cpu(of, of.load.push_cpu_s(self.costs) - own_s, self._beside(own_s)),
             *self._ps_link(host, of, IN, of.load.pushed),
         ]
+
+    def _beside(self, own_s: float) -> float:
+        """Of the ps's own operations, what runs while tensors are under way."""
+        return 0.0 if self.costs.is_fused else own_s
 
     def _ps_link(
         self, host: int, of: PsGroup, direction: str, transfer: Transfer

@@ -66,7 +66,7 @@ class Asked:
             return calibration_file.read(own), "this user's own calibration"
         if calibration_file.SHIPPED.exists():
             return calibration_file.read(calibration_file.SHIPPED), (
-                "the calibration shipped with tensorwire, of another machine: "
+                "the calibration shipped with tensorwire, of another machine, maybe a slower one: "
                 "`tensorwire plan calibrate` measures this one"
             )
         raise TensorwireError("there is no calibration yet: run `tensorwire plan calibrate`")
