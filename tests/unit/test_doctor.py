@@ -15,7 +15,7 @@ import pytest
 from harness.faults import JOBS, FaultJob
 from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import SMALLEST_COST, Evidence, JobEvidence
+from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, JobEvidence, Stall
 from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
@@ -95,6 +95,28 @@ def test_a_finding_has_figures_and_a_change(job: FaultJob) -> None:
 def test_the_variable_that_is_too_big_is_named_with_its_size() -> None:
     (finding,) = diagnose(look("one big variable")).findings
     assert finding.title.startswith("embedding (12 MB) is too big for one ps: ps:0")
+
+
+def test_a_worker_that_computes_a_step_longer_than_the_look_has_no_finding() -> None:
+    waiting = look("a worker that waits")
+    job = job_of(waiting)
+
+    def with_cpu(cpu_s: float) -> Diagnosis:
+        tasks = [
+            dataclasses.replace(task, stall=Stall("step"), cpu_s=cpu_s * task.seconds)
+            if task.stall
+            else task
+            for task in job.tasks
+        ]
+        return diagnose(
+            dataclasses.replace(waiting, job=dataclasses.replace(job, tasks=tuple(tasks)))
+        )
+
+    said = with_cpu(0.9)
+    assert "no-step" not in [finding.rule for finding in said.findings]
+    assert any("of which no step ended in the" in each for each in said.looked_at)
+    (finding,) = (each for each in with_cpu(0.01).findings if each.rule == "no-step")
+    assert finding.confidence == "low" and "Look longer" in finding.change
 
 
 def test_findings_come_in_the_order_of_what_they_cost_and_risks_last() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from tensorwire.doctor.evidence import (
+    Awaited,
     Evidence,
     Flow,
     HostUsage,
@@ -18,6 +19,7 @@ from tensorwire.doctor.evidence import (
     Placement,
     Sessions,
     Split,
+    Stall,
     TaskUsage,
 )
 from tensorwire.errors import TensorwireError
@@ -27,6 +29,9 @@ from tensorwire.metrics.rates import by_cluster
 from tensorwire.metrics.task_metrics import short_name
 
 _TRAINING = ("chief", "worker")
+_WHOLE = 0.9  # of a look
+_CHECKS = ("report_uninitialized_variables", "report_uninitialized_resources")
+"""Names of what a worker receives to see whether the variables are initialized."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,11 @@ def job_of(
     """The job between two looks at its tasks."""
     earlier = {each.name: each for each in before}
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
-    tasks = [_task(earlier[a.name], a, host_of) for a in after if a.name in earlier]
+    tasks = [
+        _task(earlier[a.name], a, host_of, _stall(earlier[a.name], a, after))
+        for a in after
+        if a.name in earlier
+    ]
     fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
     cores: dict[str, float] = {}
     for each in after:
@@ -184,8 +193,41 @@ def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
     )
 
 
+def _stall(
+    before: monitor.TaskMetrics, after: monitor.TaskMetrics, job: Sequence[monitor.TaskMetrics]
+) -> Stall | None:
+    """The state of a worker that took no step; None if it took some, has finished, or is none.
+
+    The coordinator of TF2, and its workers while it gives them nothing, are not judged.
+    """
+    if after.name.partition(":")[0] not in _TRAINING:
+        return None
+    moved = [flow for flow in _received(before, after) if not flow.name.startswith(_CHECKS)]
+    counts = [(m.run_graphs, m.eager_calls, m.steps.sampled) for m in (before, after)]
+    if moved or counts[0] != counts[1]:
+        return None
+    waited_s = (after.recv_waiting_us - before.recv_waiting_us) / 1e6
+    awaited = [t for t in after.tensors if t.direction == monitor.IN and t.waiting]
+    if awaited and waited_s >= _WHOLE * (after.clock_us - before.clock_us) / 1e6:
+        return Stall("recv", tuple(Awaited(short_name(t.peer), t.name) for t in awaited))
+    if any(each.eager_calls for each in job):
+        return None
+    wanted = [t for each in job for t in each.tensors if t.direction == monitor.IN and t.waiting]
+    if after.running_graphs or any(short_name(t.peer) == after.name for t in wanted):
+        return Stall("step")
+    ever = [t.name for t in after.tensors if t.direction == monitor.IN and t.tensors]
+    if not ever and not after.session_graphs:
+        return Stall("no session")
+    if ever and all(name.startswith(_CHECKS) for name in ever):
+        return Stall("initialization")
+    return Stall("between steps") if after.open_sessions else None
+
+
 def _task(
-    before: monitor.TaskMetrics, after: monitor.TaskMetrics, host_of: Mapping[str, str]
+    before: monitor.TaskMetrics,
+    after: monitor.TaskMetrics,
+    host_of: Mapping[str, str],
+    stall: Stall | None,
 ) -> TaskUsage:
     seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
     received = _received(before, after)
@@ -201,8 +243,9 @@ def _task(
         tx_bytes=_moved(after, "tx_bytes", host_of) - _moved(before, "tx_bytes", host_of),
         rx_bytes=_moved(after, "rx_bytes", host_of) - _moved(before, "rx_bytes", host_of),
         received=tuple(received),
-        steps=_steps(received) if is_worker else None,
+        steps=_steps(received) if is_worker and stall is None else None,
         split=_sampled_split(before.steps, after.steps),
+        stall=stall,
     )
 
 
