@@ -37,7 +37,7 @@ def main(spec: dict[str, list[str]], job: str, index: int, reason: str, there: P
         if reason == "step":
             value = tf.numpy_function(wait_for_ever, [value], tf.float32)
             value.set_shape([1000])
-        train = table.assign_add(value * 0.0)
+        train = table.assign_add(value * 0.0).op
     if reason in ("recv", "step", "no session", "initialization"):
         there.touch()
     config = tf.ConfigProto(device_filters=["/job:ps", own])

@@ -52,8 +52,8 @@ _DEADLINE_S = 90.0
 
 # What keeps the worker from a step; its index; how many ps it expects, of which one comes.
 REASONS = [
-    ("recv", 0, 1, "worker:0 waited the whole time for token of ps:0."),
-    ("step", 0, 1, "worker:0 is within a step that began before the look"),
+    ("recv", 0, 1, "waits for token of ps:0"),
+    ("step", 0, 1, "ps:0 waits for its mul"),
     ("initialization", 1, 1, "it waits for the chief."),
     ("no session", 0, 2, "it opened no session"),
     ("between steps", 0, 1, "worker:0 has an open session and executes nothing in it"),

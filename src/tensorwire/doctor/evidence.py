@@ -95,10 +95,14 @@ class Stall:
     """The state of a worker that took no step."""
 
     state: StallState
-    """"recv": it waited for `awaited`. "step": it is within a step, and waits for no other task.
+    """"recv": it waited for `awaited`, and nobody for it. "step": it is within a step, in which
+    others wait for it, too: for its computing or its input, unless what it waits for comes first.
     "initialization": it waits until another worker has initialized the variables. "no session": it
     has executed nothing yet. "between steps": its session is open and executes nothing."""
     awaited: tuple[Awaited, ...] = ()
+    """What it waited for during the whole look."""
+    awaited_from_it: tuple[Awaited, ...] = ()
+    """What others, its `peer`s, wait for."""
 
 
 @dataclass(frozen=True)

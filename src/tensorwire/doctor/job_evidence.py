@@ -207,20 +207,32 @@ def _stall(
     if moved or counts[0] != counts[1]:
         return None
     waited_s = (after.recv_waiting_us - before.recv_waiting_us) / 1e6
-    awaited = [t for t in after.tensors if t.direction == monitor.IN and t.waiting]
-    if awaited and waited_s >= _WHOLE * (after.clock_us - before.clock_us) / 1e6:
-        return Stall("recv", tuple(Awaited(short_name(t.peer), t.name) for t in awaited))
+    awaited: tuple[Awaited, ...] = ()
+    if waited_s >= _WHOLE * (after.clock_us - before.clock_us) / 1e6:
+        awaited = tuple(Awaited(short_name(t.peer), t.name) for t in _waiting(after))
+    from_it = tuple(
+        Awaited(each.name, tensor.name)
+        for each in job
+        for tensor in _waiting(each)
+        if short_name(tensor.peer) == after.name
+    )
+    if awaited and not from_it:
+        return Stall("recv", awaited)
     if any(each.eager_calls for each in job):
         return None
-    wanted = [t for each in job for t in each.tensors if t.direction == monitor.IN and t.waiting]
-    if after.running_graphs or any(short_name(t.peer) == after.name for t in wanted):
-        return Stall("step")
+    if after.running_graphs or from_it:
+        return Stall("step", awaited, from_it)
     ever = [t.name for t in after.tensors if t.direction == monitor.IN and t.tensors]
     if not ever and not after.session_graphs:
         return Stall("no session")
     if ever and all(name.startswith(_CHECKS) for name in ever):
         return Stall("initialization")
     return Stall("between steps") if after.open_sessions else None
+
+
+def _waiting(metrics: monitor.TaskMetrics) -> list[monitor.TensorMetrics]:
+    """The tensors that Recvs of the task wait for now."""
+    return [t for t in metrics.tensors if t.direction == monitor.IN and t.waiting]
 
 
 def _task(

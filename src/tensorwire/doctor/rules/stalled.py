@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, TaskUsage
+from collections.abc import Sequence
+
+from tensorwire.doctor.evidence import Awaited, Evidence, Finding, JobEvidence, TaskUsage
 
 _COMPUTES = 0.5  # cores
 _MOST_TENSORS = 3  # in a sentence
@@ -45,13 +47,13 @@ def _sentence(worker: TaskUsage) -> str:
     assert stall is not None
     cores = "" if worker.cpu_s is None else f", {worker.cpu_s / worker.seconds:.2g} cores used"
     if stall.state == "recv":
-        tensors = [f"{each.name or 'a tensor'} of {each.peer}" for each in stall.awaited]
-        more = len(tensors) - _MOST_TENSORS
-        listed = ", ".join(tensors[:_MOST_TENSORS]) + (f" and {more} more" if more > 0 else "")
-        return f"{worker.task} waited the whole time for {listed}."
+        return f"{worker.task} waited the whole time for {_listed(stall.awaited)}."
+    if stall.state == "step":
+        awaited = f", waits for {_listed(stall.awaited)}" if stall.awaited else ""
+        others = {each.peer: each.name for each in stall.awaited_from_it}
+        waiting = "".join(f", and {peer} waits for its {name}" for peer, name in others.items())
+        return f"{worker.task} is within a step{awaited}{waiting}{cores}."
     return {
-        "step": f"{worker.task} is within a step that began before the look, and waits for no "
-        f"other task: for its own computation or input{cores}.",
         "initialization": f"{worker.task} opened a session and received nothing but whether "
         "variables are initialized: it waits for the chief.",
         "no session": f"{worker.task} has executed nothing yet: it opened no session, and no "
@@ -59,6 +61,12 @@ def _sentence(worker: TaskUsage) -> str:
         "between steps": f"{worker.task} has an open session and executes nothing in it: it is in "
         f"its own Python code{cores}.",
     }[stall.state]
+
+
+def _listed(awaited: Sequence[Awaited]) -> str:
+    tensors = [f"{each.name or 'a tensor'} of {each.peer}" for each in awaited]
+    more = len(tensors) - _MOST_TENSORS
+    return ", ".join(tensors[:_MOST_TENSORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _what_to_do(state: str, stalled: list[TaskUsage], job: JobEvidence) -> str:
@@ -83,8 +91,8 @@ def _what_to_do(state: str, stalled: list[TaskUsage], job: JobEvidence) -> str:
         )
     if state == "step":
         return (
-            f"Look longer than a step takes (--seconds 60); if still none ends, look at the input "
-            f"of {worker.task}: `py-spy dump` of its process shows where it is."
+            "Look longer than a step takes (--seconds 60). If still none ends, look at the input "
+            f"of {worker.task} with `py-spy dump` of its process, and at queues in its step."
         )
     return (
         f"Look at where the script of {worker.task} is, with `py-spy dump` of its process or in "
