@@ -24,11 +24,12 @@ from tensorwire.doctor.evidence import (
 )
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import task_metrics as monitor
-from tensorwire.metrics.observed_job import fetch_all
+from tensorwire.metrics.observed_job import ObservedJob, fetch_all
 from tensorwire.metrics.rates import by_cluster
 from tensorwire.metrics.task_metrics import short_name
 
 _TRAINING = ("chief", "worker")
+_POLL_S = 0.5
 _WHOLE = 0.9  # of a look
 _CHECKS = ("report_uninitialized_variables", "report_uninitialized_resources")
 """Names of what a worker receives to see whether the variables are initialized."""
@@ -69,6 +70,21 @@ def look(
         placement=placement_of(after),
         sessions=sessions_of(after, source),
     )
+
+
+def wait_for_steps(job: ObservedJob, seconds: float) -> None:
+    """Waits until a worker of the job takes a step, for `seconds` at most."""
+    deadline = time.monotonic() + seconds
+    before: list[monitor.TaskMetrics] = []
+    while True:
+        now, _ = job.metrics()
+        if any(worker.steps for worker in job_of(before, now, "", Surroundings()).workers):
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return
+        before = now
+        time.sleep(min(_POLL_S, left_s))
 
 
 def with_link(evidence: Evidence, mb_per_s: float) -> Evidence:
@@ -131,12 +147,9 @@ def job_of(
     """The job between two looks at its tasks."""
     earlier = {each.name: each for each in before}
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
-    tasks = [
-        _task(earlier[a.name], a, host_of, _stall(earlier[a.name], a, after))
-        for a in after
-        if a.name in earlier
-    ]
-    fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
+    known = [(earlier[a.name], a) for a in after if a.name in earlier]  # others have just begun
+    tasks = [_task(b, a, host_of, _stall(b, a, after)) for b, a in known]
+    fused = sum(a.fused_messages - b.fused_messages for b, a in known)
     cores: dict[str, float] = {}
     for each in after:
         host = host_of[each.name]
