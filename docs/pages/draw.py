@@ -28,7 +28,7 @@ def shown() -> Console:
     console = Console(
         record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
     )
-    console.print(screen(rates, _EVERY_S))
+    console.print(screen(rates, _EVERY_S, _COLUMNS))
     return console
 
 

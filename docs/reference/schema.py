@@ -22,11 +22,17 @@ from tensorwire.doctor.evidence import Diagnosis
 from tensorwire.measure.record import LabDocument, Machine, Noise, Result
 from tensorwire.metrics.rates import JobRates
 from tensorwire.metrics.task_metrics import TaskMetrics
+from tensorwire.placement.plan import Variable
 from tensorwire.plan import calibration_file
+from tensorwire.plan.cluster import Shape
+from tensorwire.plan.prediction import Prediction
+from tensorwire.plan.search import Change
 
 PATH = Path(__file__).with_name("records.schema.json")
 _REF = "#/$defs/{name}"
 _NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
+_STRING: dict[str, Any] = {"type": "string"}
+_INTEGER: dict[str, Any] = {"type": "integer"}
 _PAIR = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
 
 Schema = dict[str, Any]
@@ -51,7 +57,8 @@ def result_types() -> list[type[Result]]:
 def schema() -> Schema:
     """The whole document: a choice of all records, and a definition for each class."""
     results = result_types()
-    roots = [TaskMetrics, JobRates, Diagnosis, Finding, Machine, Noise, *results]
+    plans = [Prediction, Shape, Change, Variable]
+    roots = [TaskMetrics, JobRates, Diagnosis, Finding, Machine, Noise, *plans, *results]
     found, definitions = msgspec.json.schema_components([*roots, LabDocument], ref_template=_REF)
     references = dict(zip(roots, found, strict=False))
     classes = _classes(roots)
@@ -68,7 +75,15 @@ def schema() -> Schema:
             "required": ["findings"],
         },
     )
-    files = [*(f"{kind.__name__}Record" for kind in results), "DoctorRecord", "CheckRecord"]
+    definitions["PlanRecord"] = _plan_record()
+    definitions["PlacementPlans"] = _object(
+        ps=_INTEGER, plans={"type": "array", "items": {"$ref": _ref("PlacementPlan")}}
+    )
+    definitions["PlacementPlan"] = _placement_plan()
+    files = [
+        *(f"{kind.__name__}Record" for kind in results),
+        *("DoctorRecord", "CheckRecord", "PlanRecord", "PlacementPlans", "PlacementPlan"),
+    ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Records of tensorwire",
@@ -118,6 +133,105 @@ def _record(kind: type[Result]) -> Schema:
         properties["notes"] = {"type": "array", "items": {"type": "string"}}
     required = ["command", "version", "tensorflow", "host", "results", "ratios"]
     return {"type": "object", "properties": properties, "required": required}
+
+
+def _object(required: bool = True, **properties: Schema) -> Schema:
+    """An object with these properties, all of them required or none."""
+    names = {"required": list(properties)} if required else {}
+    return {"type": "object", "properties": properties, **names}
+
+
+def _plan_record() -> Schema:
+    """What `PlanResult.document` makes."""
+    prediction, cluster = {"$ref": _ref("Prediction")}, {"$ref": _ref("Shape")}
+    point = {
+        **_object(required=False, workers=_INTEGER, ps=_INTEGER),
+        "description": "The prediction for this number of what the curve is `over`.",
+    }
+    lists: dict[str, tuple[Schema, str]] = {
+        "predictions": (
+            {"allOf": [prediction, _object(cluster=cluster)]},
+            "Every layout, protocol and placement that was asked for.",
+        ),
+        "changes": ({"$ref": _ref("Change")}, "To the first cluster: those that help."),
+        "curves": (
+            _object(
+                side=_STRING,
+                placement=_STRING,
+                layout=_STRING,
+                over={"enum": ["workers", "ps"]},
+                bend={
+                    "type": ["integer", "null"],
+                    "description": "From here on adding more hardly pays; null: it always pays.",
+                },
+                points={"type": "array", "items": {"allOf": [prediction, point]}},
+            ),
+            "Of --sweep.",
+        ),
+        "offers": (
+            {"allOf": [prediction, _object(price={"type": "number"}, cluster=cluster)]},
+            "Of --target: the cheapest cluster of each kind; prices as --price-… count.",
+        ),
+    }
+    return _object(
+        command={"const": "plan"},
+        version={"type": "string", "description": "Of tensorwire."},
+        calibration={
+            **_object(
+                source=_STRING,
+                host={"$ref": _ref("Machine")},
+                tensorflow=_STRING,
+                time={"type": "string", "description": "UTC: 2026-01-31T12:00:00Z."},
+            ),
+            "description": "The measured costs that the predictions rest on.",
+        },
+        extrapolation={
+            "type": "array",
+            "items": _STRING,
+            "description": "Where the question goes beyond what was measured.",
+        },
+        job=_object(name=_STRING, source=_STRING),
+        seed=_INTEGER,
+        case={"type": ["string", "null"], "description": "Of --case."},
+        **{
+            name: {"type": "array", "items": items, "description": text}
+            for name, (items, text) in lists.items()
+        },
+    )
+
+
+def _placement_plan() -> Schema:
+    """What `PlacementPlan.to_document` makes."""
+    plan = _object(
+        strategy=_STRING,
+        ps=_INTEGER,
+        bytes_per_ps={"type": "array", "items": _INTEGER},
+        bytes_largest_over_mean={"type": "number"},
+        variables={
+            "type": "array",
+            "items": {
+                "allOf": [
+                    {"$ref": _ref("Variable")},
+                    _object(
+                        tasks={
+                            "type": "array",
+                            "items": _INTEGER,
+                            "description": "The ps of each part, in the order of rows.",
+                        }
+                    ),
+                ]
+            },
+        },
+    )
+    plan["properties"] |= {
+        "traffic_bytes_per_step_per_ps": {
+            "type": "array",
+            "items": {"type": "number"},
+            "description": "Only where traffic is known.",
+        },
+        "traffic_largest_over_mean": {"type": "number"},
+    }
+    return plan
 
 
 def _classes(roots: Iterable[type]) -> dict[str, type]:

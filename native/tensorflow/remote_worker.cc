@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cancellation.h"
+#include "counters.h"
 #include "methods.h"
 #include "proto_call.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
@@ -19,10 +20,12 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
   auto ended = [failed_steps = failed_steps_, step_id, options, proto,
                 done = std::move(done)](const absl::Status& status) {
     options->ClearCancelCallback();
+    Counters().running_graphs.fetch_sub(1, std::memory_order_relaxed);
     // An error of the graph comes in the response's body.
     if (!status.ok() || static_cast<int>(proto->status_code()) != 0) failed_steps->Add(step_id);
     done(status);
   };
+  Counters().running_graphs.fetch_add(1, std::memory_order_relaxed);
   auto call = std::make_unique<ProtoCall>(proto, std::move(ended));
   wire::CallOptions call_options;
   call_options.deadline_ms = options->GetTimeout();
@@ -33,6 +36,25 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
   options->SetCancelCallback([cancellation] { cancellation->Cancel(); });
   if (failed_steps_->Has(step_id)) cancellation->Cancel();
   cancellation->SetId(link_.channel->Start(std::move(message), std::move(call), call_options));
+}
+
+void RemoteWorker::CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessionRequest* request,
+                                            tensorflow::CreateWorkerSessionResponse* response,
+                                            tensorflow::StatusCallback done) {
+  auto created = [done = std::move(done)](const absl::Status& status) {
+    if (status.ok()) Counters().open_sessions.fetch_add(1, std::memory_order_relaxed);
+    done(status);
+  };
+  grpc_->CreateWorkerSessionAsync(request, response, std::move(created));
+}
+
+void RemoteWorker::DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
+                                            const tensorflow::DeleteWorkerSessionRequest* request,
+                                            tensorflow::DeleteWorkerSessionResponse* response,
+                                            tensorflow::StatusCallback done) {
+  // The master deletes what it has created, once.
+  Counters().open_sessions.fetch_sub(1, std::memory_order_relaxed);
+  grpc_->DeleteWorkerSessionAsync(options, request, response, std::move(done));
 }
 
 void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,

@@ -41,15 +41,11 @@ class RemoteWorker : public tensorflow::WorkerInterface {
   }
   void CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessionRequest* request,
                                 tensorflow::CreateWorkerSessionResponse* response,
-                                tensorflow::StatusCallback done) override {
-    grpc_->CreateWorkerSessionAsync(request, response, std::move(done));
-  }
+                                tensorflow::StatusCallback done) override;
   void DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
                                 const tensorflow::DeleteWorkerSessionRequest* request,
                                 tensorflow::DeleteWorkerSessionResponse* response,
-                                tensorflow::StatusCallback done) override {
-    grpc_->DeleteWorkerSessionAsync(options, request, response, std::move(done));
-  }
+                                tensorflow::StatusCallback done) override;
   void RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,
                           tensorflow::RegisterGraphResponse* response,
                           tensorflow::StatusCallback done) override {

@@ -216,6 +216,7 @@ void RemoteRendezvous::RecvCall::Run() {
   } else {
     order_.counters = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
   }
+  order_.counters->waiting.fetch_add(1, std::memory_order_relaxed);
   rendezvous_->Ref();
   rendezvous_->RegisterCall(this, args_);
   if (absl::Status s = status(); !s.ok()) {
@@ -324,6 +325,7 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
   const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
   const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
   RecvClock().End(here_us);
+  order_.counters->waiting.fetch_sub(1, std::memory_order_relaxed);
   if (status.ok()) {
     const int64_t waited_us = here_us - began_us_;
     // What was made before it was wanted was waited for only while it was on its way.

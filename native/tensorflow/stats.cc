@@ -204,6 +204,7 @@ std::string Planes::ToJson() const {
     one.Add("bytes", entry.counters.bytes);
     one.Add("not_ready_us", entry.counters.not_ready_us);
     one.Add("wire_us", entry.counters.wire_us);
+    one.Add("waiting", entry.counters.waiting);
     tensors.Append(one);
   });
 
@@ -245,10 +246,13 @@ std::string Planes::ToJson() const {
   all.Add("looked_up_ids", counters.looked_up_ids);
   all.Add("unique_ids", counters.unique_ids);
   all.Add("eager_calls", counters.eager_calls);
+  all.Add("open_sessions", counters.open_sessions);
+  all.Add("running_graphs", counters.running_graphs);
   all.Add("session_graphs", SessionGraphs::Get().graphs());
   all.Add("unfiltered_graphs", SessionGraphs::Get().unfiltered_graphs());
-  all.Add("recv_waiting_us", RecvClock().total_us());
-  all.Add("clock_us", static_cast<uint64_t>(wire::NowUs()));
+  const int64_t now_us = wire::NowUs();
+  all.Add("recv_waiting_us", RecvClock().total_us(now_us));
+  all.Add("clock_us", static_cast<uint64_t>(now_us));
   Items pool;
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     const wire::BufferPool::Stats stats = allocator->pool()->stats();

@@ -94,6 +94,20 @@ void UnionClock::End(int64_t now_us) {
                       std::memory_order_relaxed);
 }
 
+uint64_t UnionClock::total_us(int64_t now_us) {
+  // In this order a period that ends meanwhile is missed, and not counted twice.
+  uint64_t total = total_us_.load(std::memory_order_acquire);
+  const uint64_t state = state_.load(std::memory_order_relaxed);
+  if ((state & ((1u << kCountBits) - 1)) != 0) {
+    const auto since_us = static_cast<int64_t>(state >> kCountBits);
+    total += static_cast<uint64_t>(std::max<int64_t>(0, now_us - since_us));
+  }
+  uint64_t told = told_us_.load(std::memory_order_relaxed);
+  while (told < total && !told_us_.compare_exchange_weak(told, total, std::memory_order_relaxed)) {
+  }
+  return std::max(told, total);
+}
+
 UnionClock& RecvClock() {
   static auto* clock = new UnionClock;
   return *clock;

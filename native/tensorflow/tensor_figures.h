@@ -17,6 +17,7 @@ struct TensorCounters {
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> not_ready_us{0};  // Recvs waited for the producer
   std::atomic<uint64_t> wire_us{0};       // Recvs waited for what was made
+  std::atomic<uint64_t> waiting{0};       // Recvs that wait for it now
 
   void Count(uint64_t tensor_bytes) {
     tensors.fetch_add(1, std::memory_order_relaxed);
@@ -71,18 +72,20 @@ class TensorFigures {
 };
 
 // Measures for how long at least one of several things was under way: lock-free, and as exact as
-// the times it is told.
+// the times it is told. Thread-safe.
 class UnionClock {
  public:
   void Begin(int64_t now_us);
   void End(int64_t now_us);
-  uint64_t total_us() const { return total_us_.load(std::memory_order_relaxed); }
+  // Includes what is still under way, and never decreases.
+  uint64_t total_us(int64_t now_us);
 
  private:
   // The low bits count what is under way; the bits above say since when, if anything is.
   static constexpr int kCountBits = 20;
   std::atomic<uint64_t> state_{0};
-  std::atomic<uint64_t> total_us_{0};
+  std::atomic<uint64_t> total_us_{0};  // without what is under way
+  std::atomic<uint64_t> told_us_{0};   // the largest total that was returned
 };
 
 // Time in which a Recv of this process waited for another task.

@@ -36,6 +36,8 @@ class Work:
     """Computing as on an accelerator."""
     matmuls: int = 0
     """The number of products of 256 x 256 matrices on the worker's cores."""
+    is_stuck: bool = False
+    """After its first steps the worker waits for a queue of the first ps that stays empty."""
 
 
 class FaultWorker(ServerTask):
@@ -64,6 +66,11 @@ class FaultWorker(ServerTask):
         with self._tf.device(self._device):
             batch = self._input()
         self._train = self._step(batch)
+        with self._tf.device("/job:ps/task:0"):
+            queue = self._tf.queue.FIFOQueue(1, [self._tf.int64], [[]], shared_name="tokens")
+            token = queue.dequeue(name="token")
+        with self._tf.device(self._device):
+            self._token = token + 1
 
     def _input(self) -> Any:
         """A batch, as late as its storage makes it."""
@@ -153,5 +160,7 @@ class FaultWorker(ServerTask):
         for _ in range(_WARM_UP):
             self._session.run(self._train)
         yield {}
+        if self._work.is_stuck:
+            self._session.run(self._token)
         while True:
             self._session.run(self._train)

@@ -110,6 +110,7 @@ JOBS: tuple[FaultJob, ...] = (
         work=Work(matmuls=20),
         worker_host=HostSettings(rate_bits_per_s=_LINK, cpus=0.3),
     ),
+    FaultJob("a worker that waits", "no-step", _TABLES, slow_worker=Work(is_stuck=True)),
     FaultJob("slow input", "input-bound", _TABLES, work=Work(input_ms=40), hook_every=10),
     FaultJob(
         "one slow worker",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,9 @@ from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import HostSettings
+from tensorwire.lab.ports import PortLease
 from tensorwire.measure.task_processes import Unwatched
+from tensorwire.metrics.observed_job import fetch
 
 SMALL = tuple(Table(f"table{index}", 10, index % 2) for index in range(4))
 JOB = FaultJob(
@@ -39,6 +45,83 @@ def test_a_running_job_is_told_its_big_variable_and_its_open_sessions() -> None:
     assert evidence.sessions is not None
     assert sorted(evidence.sessions.without_device_filters) == ["worker:0", "worker:1"]
     assert "no-device-filters" in findings
+
+
+STALLED = Path(faults.__file__).with_name("stalled_worker.py")
+_DEADLINE_S = 90.0
+
+# What keeps the worker from a step; its index; how many ps it expects, of which one comes.
+REASONS = [
+    ("recv", 0, 1, "waits for token of ps:0"),
+    ("step", 0, 1, "ps:0 waits for its mul"),
+    ("initialization", 1, 1, "it waits for the chief."),
+    ("no session", 0, 2, "it opened no session"),
+    ("between steps", 0, 1, "worker:0 has an open session and executes nothing in it"),
+]
+
+
+@contextlib.contextmanager
+def stalled(reason: str, index: int, expected_ps: int, folder: Path) -> Iterator[list[str]]:
+    """The endpoints of a ps and of a worker that is as far as it comes."""
+    lease = PortLease()
+    with contextlib.ExitStack() as stack:
+        stack.callback(lease.release)
+        spec = {
+            job: [f"127.0.0.1:{lease.take()}" for _ in range(count)]
+            for job, count in (("ps", expected_ps), ("worker", 2))
+        }
+        endpoints = []
+        for job, number in (("ps", 0), ("worker", index)):
+            socket = folder / f"{job}.sock"
+            task = [json.dumps(spec), job, str(number), reason, str(folder / "there")]
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(STALLED), *task],
+                    env={**os.environ, "TENSORWIRE_METRICS_SOCKET": str(socket)},
+                    stderr=stack.enter_context((folder / f"{job}.log").open("w")),
+                )
+            )
+            stack.callback(process.kill)
+            endpoints.append(f"unix:{socket}")
+        _wait_until(lambda: all(fetch(each).metrics for each in endpoints))
+        _wait_until((folder / "there").exists)
+        yield endpoints
+
+
+def _wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.newest
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(("reason", "index", "expected_ps", "says"), REASONS)
+def test_a_worker_that_takes_no_step_is_said_first_with_what_it_waits_for(
+    reason: str, index: int, expected_ps: int, says: str, tmp_path: Path
+) -> None:
+    with stalled(reason, index, expected_ps, tmp_path) as endpoints:
+
+        def is_said() -> bool:
+            findings = diagnose(job_evidence.look(endpoints, 0.5)).findings
+            return (
+                bool(findings)
+                and findings[0].rule == "no-step"
+                and says in " ".join(findings[0].evidence)
+            )
+
+        _wait_until(is_said)
+
+
+@pytest.mark.newest
+@pytest.mark.usefixtures("plugin")
+def test_a_worker_that_has_finished_is_not_said_to_take_no_step(tmp_path: Path) -> None:
+    with stalled("finished", 0, 1, tmp_path) as endpoints:
+        evidence = job_evidence.look(endpoints, 0.5)
+    assert evidence.job is not None
+    assert [worker.stall for worker in evidence.job.workers] == [None]
+    assert not diagnose(evidence).findings
 
 
 FILTERS = """

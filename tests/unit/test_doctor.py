@@ -15,11 +15,12 @@ import pytest
 from harness.faults import JOBS, FaultJob
 from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
-from tensorwire.doctor.evidence import SMALLEST_COST, Evidence, JobEvidence
+from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, JobEvidence, Stall
 from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
 from tensorwire.doctor.rules import RULES
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import collect
+from tensorwire.metrics.observed_job import ObservedJob
 from tensorwire.metrics.task_metrics import (
     PoolMetrics,
     ProcessMetrics,
@@ -95,6 +96,28 @@ def test_a_finding_has_figures_and_a_change(job: FaultJob) -> None:
 def test_the_variable_that_is_too_big_is_named_with_its_size() -> None:
     (finding,) = diagnose(look("one big variable")).findings
     assert finding.title.startswith("embedding (12 MB) is too big for one ps: ps:0")
+
+
+def test_a_worker_that_computes_a_step_longer_than_the_look_has_no_finding() -> None:
+    waiting = look("a worker that waits")
+    job = job_of(waiting)
+
+    def with_cpu(cpu_s: float) -> Diagnosis:
+        tasks = [
+            dataclasses.replace(task, stall=Stall("step"), cpu_s=cpu_s * task.seconds)
+            if task.stall
+            else task
+            for task in job.tasks
+        ]
+        return diagnose(
+            dataclasses.replace(waiting, job=dataclasses.replace(job, tasks=tuple(tasks)))
+        )
+
+    said = with_cpu(0.9)
+    assert "no-step" not in [finding.rule for finding in said.findings]
+    assert any("of which no step ended in the" in each for each in said.looked_at)
+    (finding,) = (each for each in with_cpu(0.01).findings if each.rule == "no-step")
+    assert finding.confidence == "low" and "Look longer" in finding.change
 
 
 def test_findings_come_in_the_order_of_what_they_cost_and_risks_last() -> None:
@@ -273,6 +296,46 @@ def test_without_anything_to_look_at_it_says_how_to_give_it(
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "nothing to look at" in line and "--endpoints" in line
+
+
+class StartingJob(ObservedJob):
+    """A job whose worker takes its first step between the third and the fourth look at it."""
+
+    looks = 0
+
+    def metrics(self) -> tuple[list[TaskMetrics], dict[str, str]]:
+        self.looks += 1
+        if self.looks == 1:
+            return [], {}
+        worker, ps = "/job:worker/replica:0/task:0", "/job:ps/replica:0/task:0"
+        moved = TensorMetrics(worker, ps, "in", "table/read", max(0, self.looks - 3), 9, 0, 0)
+        names = [field.name for field in dataclasses.fields(TaskMetrics)][2:10]
+        task = TaskMetrics(
+            process=ProcessMetrics("here", 42, 2, 0.0, 0.0, 10**9),
+            clock_us=10**6 * self.looks,
+            **dict.fromkeys(names, 0),
+            tasks=(ServedTask(worker, 0),),
+            tensors=(moved,),
+        )
+        return [task], {}
+
+
+def test_waiting_ends_with_the_first_step_or_at_the_deadline() -> None:
+    job = StartingJob([])
+    job_evidence.wait_for_steps(job, 60)
+    assert job.looks == 4
+    job = StartingJob([])
+    job_evidence.wait_for_steps(job, 0.001)
+    assert job.looks == 2
+
+
+def test_without_a_task_waiting_ends_at_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path))
+    done = tensorwire("--wait", "0.1")
+    assert done.returncode == 1
+    assert "nothing to look at" in done.stderr
 
 
 TWO_JOBS = """if True:

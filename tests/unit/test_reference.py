@@ -15,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from harness.calibration import CALIBRATION
 from tensorwire.metrics import prometheus
 from tensorwire.metrics.rates import JobRates
 from tensorwire.metrics.task_metrics import PoolMetrics, ProcessMetrics, TaskMetrics
+from tensorwire.placement.plan import Variable, balanced, to_json
+from tensorwire.placement.traffic import Traffic
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -71,6 +74,62 @@ def test_the_schema_describes_what_top_and_the_endpoint_give(schema: dict[str, A
     validator = jsonschema.Draft202012Validator(schema)
     for given in (TASK, JobRates((), (), {})):
         assert validator.is_valid(json.loads(json.dumps(given.to_json())))
+
+
+def undescribed(document: Any, schema: dict[str, Any], part: dict[str, Any]) -> set[str]:
+    """Names in a document that this part of the schema does not describe."""
+    parts, waiting = [], [part]
+    while waiting:
+        one = waiting.pop()
+        if "$ref" in one:
+            waiting.append(schema["$defs"][one["$ref"].rpartition("/")[2]])
+        waiting += [*one.get("allOf", ()), *one.get("anyOf", ())]
+        parts.append(one)
+    if isinstance(document, list):
+        items = [one["items"] for one in parts if "items" in one]
+        return {name for e in document for each in items for name in undescribed(e, schema, each)}
+    if not isinstance(document, dict):
+        return set()
+    known = {name: e for one in parts for name, e in one.get("properties", {}).items()}
+    below = [undescribed(document[n], schema, known[n]) for n in document if n in known]
+    return (set(document) - set(known)).union(*below)
+
+
+PLANS = [
+    ("--case", "1", "--protocol", "grpc"),
+    ("--model", "one-big", "--protocol", "grpc", "--sweep", "workers=1..3"),
+    ("--model", "one-big", "--protocol", "grpc", "--target", "5", "--price-core", "1"),
+]
+
+
+@pytest.mark.parametrize("question", PLANS, ids=["case", "sweep", "target"])
+def test_the_schema_describes_all_of_a_prediction(
+    tensorwire: Any, schema: dict[str, Any], tmp_path: Path, question: tuple[str, ...]
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    (tmp_path / "costs.json").write_text(json.dumps(CALIBRATION))
+    written = tmp_path / "plan.json"
+    costs = ("--calibration", tmp_path / "costs.json")
+    done = tensorwire("plan", *costs, *question, "--json", written)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(written.read_text())
+    part = {"$ref": "#/$defs/PlanRecord"}
+    jsonschema.Draft202012Validator({**part, "$defs": schema["$defs"]}).validate(document)
+    assert undescribed(document, schema, part) == set()
+    assert any(document[name] for name in ("predictions", "curves", "offers"))
+
+
+@pytest.mark.parametrize("with_traffic", [False, True])
+def test_the_schema_describes_all_of_a_placement(
+    schema: dict[str, Any], with_traffic: bool
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    traffic = Traffic({"table": 10.0}) if with_traffic else None
+    plans = [balanced([Variable("table", (1000, 16), 4)], 2, traffic).to_document()]
+    document = json.loads(to_json({"ps": 2, "plans": plans}))
+    part = {"$ref": "#/$defs/PlacementPlans"}
+    jsonschema.Draft202012Validator({**part, "$defs": schema["$defs"]}).validate(document)
+    assert undescribed(document, schema, part) == set()
 
 
 TASK = TaskMetrics(

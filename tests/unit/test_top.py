@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from tensorwire.metrics import observed_job
@@ -173,7 +174,7 @@ def test_two_jobs_of_one_user_are_told_apart() -> None:
     assert {(each.task, each.cluster) for each in rates.imbalances} == {("ps:0", "a:1")}
     assert [task.task for task in rates.tasks if task.cluster == "b:1"] == ["ps:0", "ps:1", "ps:2"]
     console = Console(file=io.StringIO(), width=110, highlight=False, record=True)
-    console.print(screen(rates, 1.0))
+    console.print(screen(rates, 1.0, console.width))
     first, second = console.export_text().split("cluster of the ps at ")[1:]
     assert first.startswith("a:1") and "\u25b2 ps:0 moves 83% of the bytes" in first
     assert second.startswith("b:1") and "\u25b2" not in second
@@ -187,12 +188,37 @@ def test_tasks_of_one_job_that_call_its_ps_differently_stay_together() -> None:
 
 def test_the_screen_is_as_it_was() -> None:
     console = Console(file=io.StringIO(), width=110, highlight=False, record=True)
-    console.print(screen(RATES, 1.0))
+    console.print(screen(RATES, 1.0, console.width))
     shown = "".join(f"{line.rstrip()}\n" for line in console.export_text().splitlines())
     snapshot = SNAPSHOTS / "top.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         snapshot.write_text(shown)
     assert shown == snapshot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("width", "hidden"),
+    [
+        (40, {"pid", "wire", "reactor", "requests", "memory", "waiting"}),
+        (60, {"pid", "wire", "reactor"}),
+        (78, set()),
+    ],
+)
+def test_a_narrow_terminal_has_the_columns_that_fit_and_names_the_others(
+    width: int, hidden: set[str]
+) -> None:
+    console = Console(file=io.StringIO(), width=width, highlight=False, record=True)
+    console.print(screen(RATES, 1.0, console.width))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert all(cell_len(line) <= width for line in lines)
+    (header,) = [line.split() for line in lines if line.startswith("task ")]
+    everything = {"pid", "CPU", "memory", "in", "out", "requests", "waiting", "wire", "reactor"}
+    assert {"CPU", "in", "out"} <= set(header)
+    assert everything - set(header) == hidden
+    (first,) = [line for line in lines if line.startswith("ps:0")]
+    assert "\u25b2 155%" in first and "\u25b2 832 MB/s" in first
+    text = " ".join(lines)
+    assert all(name in text.partition("not shown for want of width: ")[2] for name in hidden)
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -66,12 +66,20 @@ TEST(time_is_counted_once_however_many_wait) {
   clock.Begin(1'000);
   clock.Begin(1'100);
   clock.End(1'200);
-  CHECK_EQ(clock.total_us(), 0u);  // one still waits
+  CHECK_EQ(clock.total_us(1'300), 300u);  // one still waits
   clock.End(1'500);
-  CHECK_EQ(clock.total_us(), 500u);
+  CHECK_EQ(clock.total_us(2'000), 500u);
   clock.Begin(9'000);
   clock.End(9'001);
-  CHECK_EQ(clock.total_us(), 501u);
+  CHECK_EQ(clock.total_us(9'500), 501u);
+}
+
+TEST(a_total_that_was_told_is_never_taken_back) {
+  UnionClock clock;
+  clock.Begin(1'000);
+  CHECK_EQ(clock.total_us(2'000), 1'000u);
+  clock.End(1'900);  // the reply had come before the total was read
+  CHECK_EQ(clock.total_us(3'000), 1'000u);
 }
 
 TEST(a_union_clock_that_many_threads_use_ends_with_nobody_waiting) {
@@ -87,10 +95,10 @@ TEST(a_union_clock_that_many_threads_use_ends_with_nobody_waiting) {
     });
   }
   for (auto& thread : threads) thread.join();
-  const uint64_t before = clock.total_us();
+  const uint64_t before = clock.total_us(1'000'000);
   clock.Begin(1'000'000);
   clock.End(1'000'010);
-  CHECK_EQ(clock.total_us(), before + 10);
+  CHECK_EQ(clock.total_us(2'000'000), before + 10);
 }
 
 // Pushes whose producer's clock is `ahead` of ours and runs `ppm` millionths too fast.

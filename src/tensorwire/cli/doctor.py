@@ -57,6 +57,14 @@ Examples:
     help="Seconds to observe the job.",
 )
 @click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=Number(min=0, max=3600),
+    default=0.0,
+    help="Wait at most this long until a worker takes steps, then observe.",
+)
+@click.option(
     "--link",
     metavar="RATE",
     callback=_rate,
@@ -110,6 +118,7 @@ def doctor(
     lab_text: str | None,
     endpoints: str | None,
     seconds: float,
+    wait_s: float,
     link: float | None,
     records: tuple[Path, ...],
     plan_path: Path | None,
@@ -139,7 +148,7 @@ def doctor(
     if (graph is None) != (ps is None):
         raise UsageError("--graph and --ps go together")
     others = plan_path or graph or data or layers or lab_text or ends.target
-    evidence = _of_job(endpoints, seconds, records, needs_job=not others)
+    evidence = _of_job(endpoints, wait_s, seconds, records, needs_job=not others)
     if link is not None:
         evidence = job_evidence.with_link(evidence, link / 8e6)
     if layers or lab_text or ends.target:
@@ -164,7 +173,12 @@ def doctor(
 
 
 def _of_job(
-    endpoints: str | None, seconds: float, records: tuple[Path, ...], *, needs_job: bool
+    endpoints: str | None,
+    wait_s: float,
+    seconds: float,
+    records: tuple[Path, ...],
+    *,
+    needs_job: bool,
 ) -> Evidence:
     """The evidence about a job, from its tasks, or from earlier looks, of which the last counts."""
     import tensorwire
@@ -181,7 +195,11 @@ def _of_job(
     named = None
     if endpoints is not None:
         named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    addresses = ObservedJob(named).addresses()
+    job = ObservedJob(named)
+    if wait_s:
+        with ProgressDisplay("waiting for a worker's steps", 1, is_long=False):
+            job_evidence.wait_for_steps(job, wait_s)
+    addresses = job.addresses()
     evidence = Evidence()
     if addresses:
         looking = f"looking at {len(addresses)} tasks for {seconds:g} s"

@@ -72,7 +72,7 @@ def _show_once(console: Console, job: ObservedJob, interval: float, as_json: boo
     if as_json:
         click.echo(json.dumps(rates.to_json(), indent=2))
     else:
-        console.print(screen(rates, interval))
+        console.print(screen(rates, interval, console.width))
 
 
 def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
@@ -84,6 +84,6 @@ def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
             time.sleep(interval)
             rates = job.look()
             if rates.tasks or rates.unreachable:
-                live.update(screen(rates, interval), refresh=True)
+                live.update(screen(rates, interval, console.width), refresh=True)
             else:
                 live.update(waiting_screen("no task is left; waiting for one"), refresh=True)

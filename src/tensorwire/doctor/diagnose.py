@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence
 from tensorwire.doctor.rules import RULES
+from tensorwire.doctor.rules.stalled import within_long_step
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -30,6 +31,12 @@ def _looked_at(evidence: Evidence) -> Iterator[str]:
         yield f"{len(job.ps)} ps and {len(job.workers)} workers on {job.protocol}: {job.source}"
         if all(worker.split is None for worker in job.workers):
             yield "without the parts of a step: no worker reported them"
+        for worker in job.workers:
+            if within_long_step(worker):
+                yield (
+                    f"{worker.task}, of which no step ended in the {worker.seconds:.3g} s of this "
+                    "look: it computes (--seconds looks longer)"
+                )
     if evidence.placement is not None:
         place = evidence.placement
         yield f"where {len(place.parts)} variables are on {place.ps} ps: {place.source}"

@@ -80,6 +80,32 @@ class Flow:
 
 
 @dataclass(frozen=True)
+class Awaited:
+    """A tensor that a task waits for."""
+
+    peer: str
+    name: str
+
+
+StallState = Literal["recv", "step", "initialization", "no session", "between steps"]
+
+
+@dataclass(frozen=True)
+class Stall:
+    """The state of a worker that took no step."""
+
+    state: StallState
+    """"recv": it waited for `awaited`, and nobody for it. "step": it is within a step, in which
+    others wait for it, too: for its computing or its input, unless what it waits for comes first.
+    "initialization": it waits until another worker has initialized the variables. "no session": it
+    has executed nothing yet. "between steps": its session is open and executes nothing."""
+    awaited: tuple[Awaited, ...] = ()
+    """What it waited for during the whole look."""
+    awaited_from_it: tuple[Awaited, ...] = ()
+    """What others, its `peer`s, wait for."""
+
+
+@dataclass(frozen=True)
 class TaskUsage:
     """Metrics of one task over `seconds`."""
 
@@ -102,6 +128,8 @@ class TaskUsage:
     """Steps that a worker took."""
     split: Split | None = None
     """Parts of a worker's step."""
+    stall: Stall | None = None
+    """Why a worker took no step; None if it took some, or has finished."""
 
     @property
     def job(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from tensorwire.doctor.evidence import (
+    Awaited,
     Evidence,
     Flow,
     HostUsage,
@@ -18,15 +19,20 @@ from tensorwire.doctor.evidence import (
     Placement,
     Sessions,
     Split,
+    Stall,
     TaskUsage,
 )
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import task_metrics as monitor
-from tensorwire.metrics.observed_job import fetch_all
+from tensorwire.metrics.observed_job import ObservedJob, fetch_all
 from tensorwire.metrics.rates import by_cluster
 from tensorwire.metrics.task_metrics import short_name
 
 _TRAINING = ("chief", "worker")
+_POLL_S = 0.5
+_WHOLE = 0.9  # of a look
+_CHECKS = ("report_uninitialized_variables", "report_uninitialized_resources")
+"""Names of what a worker receives to see whether the variables are initialized."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,21 @@ def look(
         placement=placement_of(after),
         sessions=sessions_of(after, source),
     )
+
+
+def wait_for_steps(job: ObservedJob, seconds: float) -> None:
+    """Waits until a worker of the job takes a step, for `seconds` at most."""
+    deadline = time.monotonic() + seconds
+    before: list[monitor.TaskMetrics] = []
+    while True:
+        now, _ = job.metrics()
+        if any(worker.steps for worker in job_of(before, now, "", Surroundings()).workers):
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return
+        before = now
+        time.sleep(min(_POLL_S, left_s))
 
 
 def with_link(evidence: Evidence, mb_per_s: float) -> Evidence:
@@ -126,8 +147,9 @@ def job_of(
     """The job between two looks at its tasks."""
     earlier = {each.name: each for each in before}
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
-    tasks = [_task(earlier[a.name], a, host_of) for a in after if a.name in earlier]
-    fused = sum(a.fused_messages - earlier[a.name].fused_messages for a in after)
+    known = [(earlier[a.name], a) for a in after if a.name in earlier]  # others have just begun
+    tasks = [_task(b, a, host_of, _stall(b, a, after)) for b, a in known]
+    fused = sum(a.fused_messages - b.fused_messages for b, a in known)
     cores: dict[str, float] = {}
     for each in after:
         host = host_of[each.name]
@@ -184,8 +206,53 @@ def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
     )
 
 
+def _stall(
+    before: monitor.TaskMetrics, after: monitor.TaskMetrics, job: Sequence[monitor.TaskMetrics]
+) -> Stall | None:
+    """The state of a worker that took no step; None if it took some, has finished, or is none.
+
+    The coordinator of TF2, and its workers while it gives them nothing, are not judged.
+    """
+    if after.name.partition(":")[0] not in _TRAINING:
+        return None
+    moved = [flow for flow in _received(before, after) if not flow.name.startswith(_CHECKS)]
+    counts = [(m.run_graphs, m.eager_calls, m.steps.sampled) for m in (before, after)]
+    if moved or counts[0] != counts[1]:
+        return None
+    waited_s = (after.recv_waiting_us - before.recv_waiting_us) / 1e6
+    awaited: tuple[Awaited, ...] = ()
+    if waited_s >= _WHOLE * (after.clock_us - before.clock_us) / 1e6:
+        awaited = tuple(Awaited(short_name(t.peer), t.name) for t in _waiting(after))
+    from_it = tuple(
+        Awaited(each.name, tensor.name)
+        for each in job
+        for tensor in _waiting(each)
+        if short_name(tensor.peer) == after.name
+    )
+    if awaited and not from_it:
+        return Stall("recv", awaited)
+    if any(each.eager_calls for each in job):
+        return None
+    if after.running_graphs or from_it:
+        return Stall("step", awaited, from_it)
+    ever = [t.name for t in after.tensors if t.direction == monitor.IN and t.tensors]
+    if not ever and not after.session_graphs:
+        return Stall("no session")
+    if ever and all(name.startswith(_CHECKS) for name in ever):
+        return Stall("initialization")
+    return Stall("between steps") if after.open_sessions else None
+
+
+def _waiting(metrics: monitor.TaskMetrics) -> list[monitor.TensorMetrics]:
+    """The tensors that Recvs of the task wait for now."""
+    return [t for t in metrics.tensors if t.direction == monitor.IN and t.waiting]
+
+
 def _task(
-    before: monitor.TaskMetrics, after: monitor.TaskMetrics, host_of: Mapping[str, str]
+    before: monitor.TaskMetrics,
+    after: monitor.TaskMetrics,
+    host_of: Mapping[str, str],
+    stall: Stall | None,
 ) -> TaskUsage:
     seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
     received = _received(before, after)
@@ -201,8 +268,9 @@ def _task(
         tx_bytes=_moved(after, "tx_bytes", host_of) - _moved(before, "tx_bytes", host_of),
         rx_bytes=_moved(after, "rx_bytes", host_of) - _moved(before, "rx_bytes", host_of),
         received=tuple(received),
-        steps=_steps(received) if is_worker else None,
+        steps=_steps(received) if is_worker and stall is None else None,
         split=_sampled_split(before.steps, after.steps),
+        stall=stall,
     )
 
 

@@ -73,6 +73,8 @@ class TensorMetrics:
     bytes: int
     not_ready_us: int
     wire_us: int
+    waiting: int = 0
+    """Recvs that wait for it now; of IN."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +176,16 @@ class TaskMetrics:
     fused_tensors: int
     """Tensors that travelled in `fused_messages`."""
     recv_waiting_us: int
-    """Time in which at least one Recv waited for another task."""
+    """Time in which at least one Recv waited for another task, those that still wait included."""
     pool: PoolMetrics = PoolMetrics()
     tasks: tuple[ServedTask, ...] = ()
     peers: tuple[PeerTraffic, ...] = ()
     reactors: tuple[ReactorMetrics, ...] = ()
     tensors: tuple[TensorMetrics, ...] = ()
+    open_sessions: int = 0
+    """This task's sessions at other tasks, one for each of these, that are open now."""
+    running_graphs: int = 0
+    """Parts of this task's steps that other tasks execute now."""
     session_graphs: int = 0
     """Graphs that sessions of this task execute."""
     unfiltered_graphs: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,18 +12,20 @@ from tensorwire.metrics.nic import NicRate
 from tensorwire.metrics.rates import Imbalance, JobRates, TaskRates
 
 MARK = "▲"
+_FIRST_TO_GO = ("pid", "wire", "reactor", "requests", "memory", "waiting")
+"""Columns, in the order in which they are left out on a narrow terminal."""
 _UNEVEN = "bold yellow"
 
 
-def screen(rates: JobRates, every_s: float) -> RenderableType:
+def screen(rates: JobRates, every_s: float, columns: int) -> RenderableType:
     """Tasks as a table; below it, in words, what is out of balance and who did not answer.
 
-    Of several clusters each has a table.
+    Of several clusters each has a table. `columns` is the width of the terminal in characters.
     """
     clusters = sorted({task.cluster for task in rates.tasks})
     return Group(
-        _title(rates, every_s),
-        *(part for cluster in clusters for part in _of_cluster(rates, cluster)),
+        _title(rates, every_s, columns),
+        *(part for cluster in clusters for part in _of_cluster(rates, cluster, columns)),
         *_missing(rates),
     )
 
@@ -33,53 +35,70 @@ def waiting_screen(message: str) -> RenderableType:
     return Text(message, style="dim")
 
 
-def _title(rates: JobRates, every_s: float) -> Text:
+def _title(rates: JobRates, every_s: float, columns: int) -> Text:
     hosts = len({task.host for task in rates.tasks})
     tasks = len(rates.tasks)
+    where = f"{tasks} task{'s' * (tasks != 1)} on {hosts} host{'s' * (hosts != 1)}"
+    what = f"{where}, every {every_s:g} s"
     title = Text("tensorwire top", style="bold")
-    title.append(
-        f"   {tasks} task{'s' * (tasks != 1)} on {hosts} host{'s' * (hosts != 1)},"
-        f" every {every_s:g} s   Ctrl-C ends",
-        style="dim",
+    one_line = f"   {what}   Ctrl-C ends"
+    return title.append(
+        one_line if len(title) + len(one_line) <= columns else f"\n{what}", style="dim"
     )
-    return title
 
 
-def _of_cluster(rates: JobRates, cluster: str) -> Iterator[RenderableType]:
+def _of_cluster(rates: JobRates, cluster: str, columns: int) -> Iterator[RenderableType]:
     if cluster:
         yield Text()
         yield Text(f"cluster of the ps at {cluster}", style="bold")
     uneven = [found for found in rates.imbalances if found.cluster == cluster]
-    yield _table([task for task in rates.tasks if task.cluster == cluster], uneven)
+    yield from _table([task for task in rates.tasks if task.cluster == cluster], uneven, columns)
     if uneven:
         yield Text()
     for found in uneven:
         yield Text(f"{MARK} {_sentence(found)}", style=_UNEVEN)
 
 
-def _table(tasks: Sequence[TaskRates], imbalances: Sequence[Imbalance]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("task", no_wrap=True)
-    table.add_column("pid", justify="right", no_wrap=True)
-    for name in ("CPU", "memory", "in", "out", "requests", "waiting", "wire", "reactor"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _table(
+    tasks: Sequence[TaskRates], imbalances: Sequence[Imbalance], columns: int
+) -> Iterator[RenderableType]:
+    """The table with as many columns as fit, and a line that names the others."""
     uneven = {(found.task, found.what) for found in imbalances}
-    for task in tasks:
-        by_bytes = (task.task, "bytes") in uneven
-        mostly_out = task.out_bytes_per_s >= task.in_bytes_per_s
-        table.add_row(
-            task.task,
-            str(task.pid),
-            _cell(f"{task.cores:.0%}", (task.task, "CPU") in uneven),
-            _size(task.rss_bytes),
-            _cell(f"{_size(task.in_bytes_per_s)}/s", by_bytes and not mostly_out),
-            _cell(f"{_size(task.out_bytes_per_s)}/s", by_bytes and mostly_out),
-            f"{task.requests_per_s:,.0f}/s",
-            f"{task.waiting:.0%}",
-            f"{task.wire:.0%}" if task.waiting > 0 else "-",
-            f"{task.reactor:.0%}",
-        )
-    return table
+    rows = [_row(task, uneven) for task in tasks]
+    widths = {
+        name: max(len(name), *(row[name].cell_len for row in rows)) for name in (rows or [{}])[0]
+    }
+    hidden = []
+    for name in _FIRST_TO_GO:
+        if sum(width + 1 for width in widths.values()) - 1 > columns:
+            hidden.append(name)
+            widths.pop(name, None)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in widths:
+        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in widths))
+    yield table
+    if hidden:
+        yield Text(f"not shown for want of width: {', '.join(hidden)}", style="dim")
+
+
+def _row(task: TaskRates, uneven: Set[tuple[str, str]]) -> dict[str, Text]:
+    """The cells by column, from left to right."""
+    by_bytes = (task.task, "bytes") in uneven
+    mostly_out = task.out_bytes_per_s >= task.in_bytes_per_s
+    return {
+        "task": Text(task.task),
+        "pid": Text(str(task.pid)),
+        "CPU": _cell(f"{task.cores:.0%}", (task.task, "CPU") in uneven),
+        "memory": Text(_size(task.rss_bytes)),
+        "in": _cell(f"{_size(task.in_bytes_per_s)}/s", by_bytes and not mostly_out),
+        "out": _cell(f"{_size(task.out_bytes_per_s)}/s", by_bytes and mostly_out),
+        "requests": Text(f"{task.requests_per_s:,.0f}/s"),
+        "waiting": Text(f"{task.waiting:.0%}"),
+        "wire": Text(f"{task.wire:.0%}" if task.waiting > 0 else "-"),
+        "reactor": Text(f"{task.reactor:.0%}"),
+    }
 
 
 def _cell(text: str, marked: bool) -> Text:

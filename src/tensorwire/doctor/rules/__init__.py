@@ -14,9 +14,11 @@ from tensorwire.doctor.rules.compute import (
 from tensorwire.doctor.rules.input import input_bound
 from tensorwire.doctor.rules.network import link_saturated, rpc_below_link, small_tensors
 from tensorwire.doctor.rules.placement import big_variable, hot_ps
+from tensorwire.doctor.rules.stalled import no_step
 from tensorwire.doctor.rules.workers import no_device_filters, straggler, workers_past_saturation
 
 RULES: tuple[Callable[[Evidence], Finding | None], ...] = (
+    no_step,
     hot_ps,
     big_variable,
     small_tensors,
