@@ -1,5 +1,8 @@
 #include "remote_worker.h"
 
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "cancellation.h"
@@ -9,6 +12,34 @@
 #include "tensorflow/core/protobuf/worker.pb.h"
 
 namespace tensorwire::plugin {
+namespace {
+
+// The sessions that masters of this process have open at other tasks. Thread-safe.
+class OpenSessions {
+ public:
+  static OpenSessions& Get() {
+    static auto* sessions = new OpenSessions;
+    return *sessions;
+  }
+  void Add(const std::string& task, const std::string& handle) {
+    std::lock_guard lock(mutex_);
+    open_.emplace(task, handle);
+    Counters().open_sessions.store(open_.size(), std::memory_order_relaxed);
+  }
+  // A master that could not create a session at all tasks deletes it at all of them.
+  void Remove(const std::string& task, const std::string& handle) {
+    std::lock_guard lock(mutex_);
+    open_.erase({task, handle});
+    Counters().open_sessions.store(open_.size(), std::memory_order_relaxed);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<std::string, std::string>> open_;
+};
+
+}  // namespace
+
 void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
                                  tensorflow::RunGraphRequestWrapper* request,
                                  tensorflow::MutableRunGraphResponseWrapper* response,
@@ -41,8 +72,9 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
 void RemoteWorker::CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessionRequest* request,
                                             tensorflow::CreateWorkerSessionResponse* response,
                                             tensorflow::StatusCallback done) {
-  auto created = [done = std::move(done)](const absl::Status& status) {
-    if (status.ok()) Counters().open_sessions.fetch_add(1, std::memory_order_relaxed);
+  auto created = [target = target_, handle = request->session_handle(),
+                  done = std::move(done)](const absl::Status& status) {
+    if (status.ok()) OpenSessions::Get().Add(target, handle);
     done(status);
   };
   grpc_->CreateWorkerSessionAsync(request, response, std::move(created));
@@ -52,8 +84,7 @@ void RemoteWorker::DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
                                             const tensorflow::DeleteWorkerSessionRequest* request,
                                             tensorflow::DeleteWorkerSessionResponse* response,
                                             tensorflow::StatusCallback done) {
-  // The master deletes what it has created, once.
-  Counters().open_sessions.fetch_sub(1, std::memory_order_relaxed);
+  OpenSessions::Get().Remove(target_, request->session_handle());
   grpc_->DeleteWorkerSessionAsync(options, request, response, std::move(done));
 }
 

@@ -202,6 +202,14 @@ def test_every_metric_of_the_grafana_dashboard_exists() -> None:
     assert used <= set(samples())
 
 
+def test_the_panels_of_the_grafana_dashboard_are_on_its_page() -> None:
+    dashboard = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    table = page.split("| panel | shows |\n| --- | --- |\n")[1].split("\n\n")[0]
+    rows = [row.split("|")[1].strip() for row in table.splitlines()]
+    assert ", ".join(rows) == ", ".join(panel["title"] for panel in dashboard["panels"])
+
+
 # --- the endpoint --------------------------------------------------------------------------------
 
 
