@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "push_inbox.h"
@@ -67,6 +68,11 @@ class DataPlane {
   void EndStep(int64_t step_id);
   // The session of this name was closed.
   void EndSession(const std::string& name);
+
+  // As wire::Engine::RunAfter.
+  void RunAfter(int delay_ms, std::function<void()> closure) {
+    engine_->RunAfter(delay_ms, std::move(closure));
+  }
 
   wire::EngineStats stats() const { return engine_->stats(); }
   const std::string& name() const { return name_; }

@@ -33,6 +33,9 @@ using tensorflow::Tensor;
 
 constexpr uint64_t kSmallBytes = 16u << 10;
 
+// Set while this thread cleans up a step, whose rendezvous is aborted later if at all.
+thread_local LateAborts* cleaning_up = nullptr;
+
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
   // `orders` is null where nothing is pushed.
@@ -47,6 +50,14 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
       return absl::OkStatus();
     }
     return BaseRemoteRendezvous::Send(parsed, args, value, is_dead);
+  }
+
+  void StartAbort(const absl::Status& status) override {
+    if (cleaning_up != nullptr) {
+      cleaning_up->Add(this, status);
+    } else {
+      BaseRemoteRendezvous::StartAbort(status);
+    }
   }
 
  protected:
@@ -395,7 +406,9 @@ void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor
 void RendezvousMgr::Cleanup(int64_t step_id) {
   // First, so that what comes for the step from now on is not kept.
   plane_->EndStep(step_id);
+  cleaning_up = late_aborts_.get();
   BaseRendezvousMgr::Cleanup(step_id);
+  cleaning_up = nullptr;
 }
 
 tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(

@@ -1,6 +1,11 @@
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <utility>
+
 #include "data_plane.h"
+#include "late_aborts.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 
@@ -10,7 +15,12 @@ namespace tensorwire::plugin {
 class RendezvousMgr : public tensorflow::BaseRendezvousMgr {
  public:
   RendezvousMgr(const tensorflow::WorkerEnv* env, DataPlane* plane)
-      : BaseRendezvousMgr(env), plane_(plane) {}
+      : BaseRendezvousMgr(env),
+        plane_(plane),
+        late_aborts_(
+            std::make_shared<LateAborts>([plane](int delay_ms, std::function<void()> closure) {
+              plane->RunAfter(delay_ms, std::move(closure));
+            })) {}
 
   void Cleanup(int64_t step_id) override;
 
@@ -20,6 +30,7 @@ class RendezvousMgr : public tensorflow::BaseRendezvousMgr {
 
  private:
   DataPlane* const plane_;
+  const std::shared_ptr<LateAborts> late_aborts_;
 };
 
 }  // namespace tensorwire::plugin

@@ -15,10 +15,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/eager/c_api.h"
 #include "tensorflow/cc/ops/resource_variable_ops.h"
 #include "tensorflow/cc/ops/standard_ops.h"
+#include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
+#include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
+#include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/public/session.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -45,6 +51,8 @@ constexpr int64_t kRows = 300;  // enough that a table crosses in 16 bits
 int ps_port = 0;
 int worker_port = 0;
 int client_port = 0;
+tensorflow::ServerInterface* ps_server = nullptr;
+tensorflow::ServerInterface* worker_server = nullptr;
 
 #define DEMAND(expression)                                                            \
   do {                                                                                \
@@ -75,8 +83,7 @@ void Serve() {
     std::unique_ptr<tensorflow::ServerInterface> server;
     DEMAND(tensorflow::NewServer(def, &server));
     DEMAND(server->Start());
-    static std::vector<tensorflow::ServerInterface*> kept;
-    kept.push_back(server.release());
+    (job == "ps" ? ps_server : worker_server) = server.release();
   }
 }
 
@@ -406,6 +413,51 @@ class Eager {
   TFE_Context* context_ = nullptr;
   std::vector<TFE_TensorHandle*> handles_;
 };
+
+// --- the end of a step ---
+
+// A rendezvous of the ps, as a step has it that no session began.
+tsl::core::RefCountPtr<tensorflow::RemoteRendezvous> RendezvousOfStep(int64_t step_id) {
+  tensorflow::WorkerEnv* const env = ps_server->worker_env();
+  auto rendezvous = env->rendezvous_mgr->Find(step_id);
+  DEMAND(rendezvous->Initialize(env->session_mgr->LegacySession().get()));
+  return rendezvous;
+}
+
+tensorflow::Rendezvous::ParsedKey KeyOnPs() {
+  tensorflow::Rendezvous::ParsedKey parsed;
+  DEMAND(tensorflow::Rendezvous::ParseKey(
+      tensorflow::Rendezvous::CreateKey(kPs, 1, kPs, "x", tensorflow::FrameAndIter(0, 0)),
+      &parsed));
+  return parsed;
+}
+
+TEST(a_step_that_is_cleaned_up_while_a_thread_still_has_it_does_not_stay_for_ever) {
+  constexpr int64_t kStep = 1'000'001;
+  auto rendezvous = RendezvousOfStep(kStep);
+  const tsl::core::WeakPtr<tensorflow::RemoteRendezvous> weak(rendezvous.get());
+  ps_server->worker_env()->rendezvous_mgr->Cleanup(kStep);
+  // Who comes later must not get this one.
+  CHECK(ps_server->worker_env()->rendezvous_mgr->Find(kStep).get() != rendezvous.get());
+  rendezvous.reset();
+  CHECK(weak.GetNewRef() == nullptr);
+}
+
+TEST(what_waits_in_a_step_that_was_cleaned_up_is_told_soon) {
+  constexpr int64_t kStep = 1'000'002;
+  const auto rendezvous = RendezvousOfStep(kStep);
+  absl::Notification ended;
+  absl::Status why;
+  rendezvous->RecvAsync(KeyOnPs(), {},
+                        [&](const absl::Status& status, const tensorflow::Rendezvous::Args&,
+                            const tensorflow::Rendezvous::Args&, const Tensor&, bool) {
+                          why = status;
+                          ended.Notify();
+                        });
+  ps_server->worker_env()->rendezvous_mgr->Cleanup(kStep);
+  CHECK(ended.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  CHECK(absl::IsAborted(why));
+}
 
 // The one of this process: TensorFlow does not give back the port of a context that has ended.
 std::unique_ptr<Eager>& Client() {

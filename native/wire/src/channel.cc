@@ -132,13 +132,7 @@ void ChannelImpl::ForgetDeadline(int64_t deadline_ms, uint64_t call_id) {
 }
 
 void ChannelImpl::RunAfter(int delay_ms, std::function<void()> closure) {
-  reactor_->Post([reactor = reactor_, delay_ms, closure = std::move(closure)]() mutable {
-    if (delay_ms <= 0) {
-      closure();
-    } else {
-      reactor->AtFromReactor(NowMs() + delay_ms, std::move(closure));
-    }
-  });
+  reactor_->PostAfter(delay_ms, std::move(closure));
 }
 
 void ChannelImpl::Notify(Message request, bool lazy) {

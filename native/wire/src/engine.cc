@@ -78,6 +78,10 @@ class EngineImpl final : public Engine {
     return channel;
   }
 
+  void RunAfter(int delay_ms, std::function<void()> closure) override {
+    context_->reactors.front()->PostAfter(delay_ms, std::move(closure));
+  }
+
   EngineStats stats() const override { return context_->Stats(); }
 
   void Stop() override {

@@ -155,6 +155,16 @@ void Reactor::UnwatchFromReactor(int fd, EventTarget* target) {
   targets_.erase(at);
 }
 
+void Reactor::PostAfter(int delay_ms, std::function<void()> task) {
+  Post([this, delay_ms, task = std::move(task)]() mutable {
+    if (delay_ms <= 0) {
+      task();
+    } else {
+      AtFromReactor(NowMs() + delay_ms, std::move(task));
+    }
+  });
+}
+
 Reactor::Timer Reactor::AtFromReactor(int64_t time_ms, std::function<void()> task) {
   AssertIsCurrent();
   return timers_.emplace(Timer{time_ms, ++last_timer_}, std::move(task)).first->first;

@@ -48,6 +48,7 @@ class Reactor {
   // --- any thread ---
   void Post(std::function<void()> task);
   void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
+  void PostAfter(int delay_ms, std::function<void()> task);
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
   bool IsCurrentThread() const { return current_ == this; }
   // The precondition of each method whose name ends in FromReactor.

@@ -241,6 +241,9 @@ class TENSORWIRE_API Engine {
   virtual std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
                                            int second_port = 0) = 0;
 
+  // Runs a short closure on one of the reactors, `delay_ms` from now; not after Stop.
+  virtual void RunAfter(int delay_ms, std::function<void()> closure) = 0;
+
   virtual EngineStats stats() const = 0;
 
   // Ends every call with kCancelled, closes every connection and joins the reactors.
