@@ -174,7 +174,7 @@ def test_data_is_read_and_nothing_found_says_that_it_was_looked_at(
     done = tensorwire("doctor", "--data", data, "--json", kept, timeout_s=180)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("Nothing found")
+    assert lines[0] == "Nothing found that costs 5 % of a step or more."
     assert any(line.startswith(f"looked at: the input path: 2 files at {data}") for line in lines)
     assert any(line.startswith("not looked at: a running job") for line in lines)
     probe = json.loads(kept.read_text())["evidence"]["input"]

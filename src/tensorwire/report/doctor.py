@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorwire.doctor.evidence import Diagnosis, Evidence, Finding
+from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, Finding
 from tensorwire.doctor.job_usage import percent, ps_bytes
 from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
 
 _MOST_WORKERS = 6  # with a picture of their own
 
-NOTHING = "Nothing found: no rule applies to what was looked at."
+NOTHING = f"Nothing found that costs {percent(SMALLEST_COST)} of a step or more."
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
