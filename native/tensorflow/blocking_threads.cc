@@ -33,11 +33,11 @@ size_t BlockingThreads::count() const {
 }
 
 void BlockingThreads::Run() {
-  pthread_setname_np(pthread_self(), "wire-blocking");  // or it has its creator's name
+  pthread_setname_np(pthread_self(), "wire-blocking");  // else it has its creator's name
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    // Not wait_for, which takes glibc 2.30. If the clock is set, an idle thread ends early or late.
+    // Not wait_for, which needs glibc 2.30. If the clock is set, an idle thread ends early or late.
     changed_.wait_until(lock, std::chrono::system_clock::now() + idle_limit_,
                         [this] { return !waiting_.empty() || ending_; });
     --idle_;
@@ -47,11 +47,11 @@ void BlockingThreads::Run() {
       waiting_.pop_front();
       lock.unlock();
       work();
-    }  // what it holds goes before the lock comes
+    }  // `work` is destroyed before the lock is taken
     lock.lock();
   }
   --threads_;
-  // Under the lock: after it, there may be no condition variable any more.
+  // Under the lock: once it is released, the destructor may destroy the condition variable.
   if (ending_) changed_.notify_all();
 }
 

@@ -9,12 +9,12 @@
 
 namespace tensorwire::plugin {
 
-// Threads for work that may wait for other such work: there is no bound to their number, so nothing
-// waits for a free one. A thread that has had nothing to do for a while ends. Thread-safe.
+// Threads for work that may wait for other such work. Their number is not limited, so that no work
+// waits for a free thread. A thread that is idle for a while ends. Thread-safe.
 class BlockingThreads {
  public:
   explicit BlockingThreads(std::chrono::milliseconds idle_limit = std::chrono::seconds(10));
-  // Waits until all that was scheduled has been done.
+  // Waits until all scheduled work is done.
   ~BlockingThreads();
   BlockingThreads(const BlockingThreads&) = delete;
   BlockingThreads& operator=(const BlockingThreads&) = delete;

@@ -23,9 +23,9 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorValue;
 
-// Where a kernel of a bundle has an input from.
+// Where a kernel of a bundle gets an input from.
 struct Source {
-  bool is_fixed = false;  // a constant or handle of the bundle, and not an input of it
+  bool is_fixed = false;  // a constant or handle in the bundle, not an input of the bundle
   int index = 0;
 };
 
@@ -38,12 +38,13 @@ struct Part {
 
 absl::Status MakePart(OpKernelConstruction* ctx, const std::string& bytes, Part* part) {
   tensorflow::NodeDef def;
-  if (!def.ParseFromString(bytes)) return absl::InvalidArgumentError("a bundle of something else");
+  if (!def.ParseFromString(bytes))
+    return absl::InvalidArgumentError("a bundle with a malformed node");
   for (const std::string& input : def.input()) {
     Source source;
     source.is_fixed = input.rfind(':', 0) != 0;
     if (!absl::SimpleAtoi(source.is_fixed ? input : input.substr(1), &source.index)) {
-      return absl::InvalidArgumentError("a bundle with an input that is none");
+      return absl::InvalidArgumentError("a bundle with an invalid input");
     }
     part->inputs.push_back(source);
   }
@@ -59,7 +60,8 @@ absl::Status MakePart(OpKernelConstruction* ctx, const std::string& bytes, Part*
       ctx->resource_manager(), properties, ctx->graph_def_version(), &kernel);
   if (!status.ok()) return status;
   part->kernel.reset(kernel);
-  if (kernel->AsAsync() != nullptr) return absl::InvalidArgumentError("a bundle with a wait in it");
+  if (kernel->AsAsync() != nullptr)
+    return absl::InvalidArgumentError("a bundle with an async kernel");
   return absl::OkStatus();
 }
 
@@ -77,7 +79,7 @@ class BundleOp : public OpKernel {
       OP_REQUIRES_OK(ctx, MakePart(ctx, bytes, &part));
       if (fixed_.size() < static_cast<size_t>(fixed)) {
         OP_REQUIRES(ctx, part.inputs.empty() && part.kernel->num_outputs() == 1,
-                    absl::InvalidArgumentError("a bundle with a constant that is none"));
+                    absl::InvalidArgumentError("a bundle with an invalid constant"));
         fixed_.push_back(std::move(part));
         continue;
       }
@@ -86,18 +88,18 @@ class BundleOp : public OpKernel {
       for (const Source& source : part.inputs) {
         const int count = source.is_fixed ? static_cast<int>(fixed) : num_inputs();
         OP_REQUIRES(ctx, source.index >= 0 && source.index < count,
-                    absl::InvalidArgumentError("a bundle with an input that is none"));
+                    absl::InvalidArgumentError("a bundle with an invalid input"));
       }
       members_.push_back(std::move(part));
     }
     OP_REQUIRES(ctx, outputs == num_outputs(),
-                absl::InvalidArgumentError("a bundle with other outputs"));
+                absl::InvalidArgumentError("a bundle with a wrong number of outputs"));
   }
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, ComputeFixed(ctx));
-    // One after the other: kernels share their work among the threads of a pool, and those of two
-    // members that ran in that pool would wait for each other.
+    // One after the other: a kernel shares its work among the threads of a pool. If two members ran
+    // in that pool, they would wait for each other.
     Scratch scratch;
     for (const Part& part : members_) {
       OP_REQUIRES_OK(ctx, RunKernel(ctx, part, &scratch));
@@ -108,9 +110,9 @@ class BundleOp : public OpKernel {
   }
 
  private:
-  // What one kernel after another is run with.
+  // Buffers that all kernels use in turn.
   struct Scratch {
-    std::vector<Tensor> fixed;  // copies, so that no kernel takes them for its own and writes there
+    std::vector<Tensor> fixed;  // copies, so that no kernel reuses their memory and writes there
     std::vector<TensorValue> inputs;
     std::vector<tensorflow::AllocatorAttributes> attributes;  // all alike: of host memory
     std::vector<std::unique_ptr<Tensor>> outputs;
@@ -138,8 +140,8 @@ class BundleOp : public OpKernel {
       if (source.is_fixed) {
         scratch->inputs.emplace_back(&scratch->fixed.emplace_back(values_[source.index]));
       } else {
-        // A kernel writes to an input only if nothing else refers to its memory, and then nothing
-        // else reads it: two members have two inputs.
+        // A kernel writes to an input only if nothing else refers to its memory. A tensor that two
+        // members use is two inputs of the bundle, so no kernel writes to it.
         scratch->inputs.emplace_back(const_cast<Tensor*>(&ctx->input(source.index)));
       }
     }
@@ -170,7 +172,7 @@ class BundleOp : public OpKernel {
     for (size_t i = 0; i < outputs; ++i) {
       scratch->outputs.emplace_back(own.release_output(static_cast<int>(i)).tensor);
       if (scratch->outputs.back() == nullptr) {
-        return absl::InternalError("a bundle without an output");
+        return absl::InternalError("a kernel of a bundle set no output");
       }
     }
     return absl::OkStatus();

@@ -27,11 +27,11 @@ using tensorflow::Node;
 using tensorflow::NodeBuilder;
 
 constexpr char kBundle[] = "bundles";
-// Fewer gain nothing.
+// Bundles of fewer members gain nothing.
 constexpr size_t kLeastMembers = 4;
 
-// Operations that take less time than the executor needs to run them one by one, with kernels that
-// do not wait.
+// Operations that take less time than the executor needs to start them one by one, and whose
+// kernels do not block.
 bool IsMember(const Node& node) {
   static const std::set<std::string>* const kinds = new std::set<std::string>{
       "Gather",
@@ -70,16 +70,16 @@ bool IsMember(const Node& node) {
 // A constant, or the handle of a variable.
 bool IsFixed(const Node& node) { return node.IsConstant() || node.type_string() == "VarHandleOp"; }
 
-// The operations that a node waits for without a value of theirs.
+// Adds the operations at a node's incoming control edges.
 void AddControlInputs(const Node& node, std::set<Node*>* before) {
   for (const Edge* edge : node.in_edges()) {
     if (edge->IsControlEdge() && edge->src()->IsOp()) before->insert(edge->src());
   }
 }
 
-// For each node the largest number of members on any way to it. Members of one level depend on
-// nothing of each other, and members of several bundles never wait for each other in a circle: each
-// way from one member to another leads to a higher level.
+// For each node, the largest number of members on any path to it. Every path from one member to
+// another leads to a higher level. So members of one level do not depend on each other, and bundles
+// never wait for each other in a cycle.
 class Levels {
  public:
   explicit Levels(const Graph& graph) : level_(graph.num_node_ids(), 0) {
@@ -150,7 +150,7 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
   std::vector<std::string> nodes;
   for (const Node* node : fixed) {
     tensorflow::NodeDef def = node->def();
-    def.clear_input();  // control inputs, which are the bundle's now
+    def.clear_input();  // drops control inputs; the bundle has them now
     nodes.push_back(def.SerializeAsString());
   }
   for (const tensorflow::NodeDef& def : member_defs) nodes.push_back(def.SerializeAsString());
@@ -179,7 +179,7 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
     const bool is_stateful = member->op_def().is_stateful();
     graph_->RemoveNode(member);
     if (!is_function_ || !is_stateful) continue;
-    // A function names the operations that it waits for.
+    // A function refers by name to the operations that it waits for.
     Node* done = nullptr;
     NodeBuilder stand_in(name, "NoOp");
     stand_in.ControlInput(bundle);

@@ -13,8 +13,9 @@
 
 namespace tensorwire::plugin {
 
-// The asker's side: lets a call be cancelled through TensorFlow's CallOptions from before it has an
-// id. With patience, the call ends with what the other task says to that, if it says it in time.
+// The client's side: lets TensorFlow's CallOptions cancel a call even before it has an id. With
+// patience, the call ends with the other task's answer to the cancellation, if that arrives in
+// time.
 class Cancellation {
  public:
   explicit Cancellation(std::shared_ptr<wire::Channel> channel, int64_t patience_ms = 0)
@@ -44,8 +45,8 @@ class Cancellation {
   std::atomic<bool> wanted_{false};
 };
 
-// The server's side: the requests that run and can be cancelled, by their askers or by the loss of
-// their connection. Thread-safe.
+// The server's side: the running requests, which their clients or the loss of the connection can
+// cancel. Thread-safe.
 class RunningRequests {
  public:
   void Add(const wire::Request& request, std::shared_ptr<tensorflow::CallOptions> options) {

@@ -8,10 +8,11 @@
 
 namespace tensorwire::plugin {
 
-// The devices of a task as TensorFlow would make them, but for one thing: what its CPU devices
-// allocate comes from the PoolAllocator, so that a peer on this host can read it and the next step
-// finds its pages. Not where there are other devices than plain CPUs: an accelerator's host memory
-// has to be pinned. Null where the pool is not shared: then TensorFlow makes its devices itself.
+// Makes the devices of a task as TensorFlow would, but with CPU devices that allocate from the
+// PoolAllocator. So a peer on this host can read their tensors, and the next step finds the pages
+// mapped. If the task has devices other than plain CPUs, none uses the pool: an accelerator's host
+// memory has to be pinned. Null if the pool is not shared; then TensorFlow makes the devices
+// itself.
 absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
                                   std::unique_ptr<tensorflow::DeviceMgr>* out);
 

@@ -40,7 +40,7 @@ void Log(wire::LogLevel level, const std::string& line) {
   }
 }
 
-// What kBindVariable says; "" where it says nothing.
+// The value of kBindVariable; "" if it is not set.
 std::string BindHost() {
   const char* const asked = std::getenv(kBindVariable);
   return asked != nullptr ? asked : "";
@@ -61,7 +61,7 @@ std::string FirstAddress(const tensorflow::ClusterDef& cluster) {
   return first.empty() ? "" : first.begin()->second;
 }
 
-// Not std::filesystem's, which takes GCC 9's library.
+// std::filesystem::absolute would need the library of GCC 9.
 std::string Absolute(const std::string& path) {
   if (path.rfind('/', 0) == 0) return path;
   const std::unique_ptr<char, decltype(&std::free)> folder(get_current_dir_name(), &std::free);
@@ -124,7 +124,8 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
   const char* named = std::getenv(kMapVariable);
   const bool required = named != nullptr && *named != '\0';
   const std::string path = required ? named : kMapFile;
-  if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();  // the rule serves
+  if (!required && access(kMapFile, F_OK) != 0)
+    return absl::OkStatus();   // all ports follow from the gRPC ports
   map_file_ = Absolute(path);  // the process may change its working directory
   if (absl::Status s = ReadEndpointMap(); !s.ok()) {
     return absl::Status(
@@ -274,7 +275,7 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
 DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_address) {
   std::string address;
   int second_port = 0;
-  // A malformed address was refused by gRPC before it got here; the channel would say so too.
+  // gRPC has refused malformed addresses before; the channel would report them, too.
   if (!DataAddress(grpc_address, &address, &second_port).ok()) address = grpc_address;
   std::lock_guard lock(mutex_);
   Link& link = links_[task_name + "@" + address];
@@ -282,7 +283,8 @@ DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::strin
     const bool is_mapped = data_address_.count(grpc_address) != 0;
     std::string origin =
         is_mapped ? "from " + map_file_ : "its gRPC port + " + std::to_string(wire::kDataPortShift);
-    if (second_port != 0) origin += "; its second port " + std::to_string(second_port) + " neither";
+    if (second_port != 0)
+      origin += "; tried its second port " + std::to_string(second_port) + ", too";
     unreachable_->Add(task_name, address, grpc_address, origin);
     link.channel = engine_->Connect(address, task_name, second_port);
     link.inbox = std::make_shared<PushInbox>(link.channel, ended_steps_);

@@ -26,9 +26,9 @@ std::string TaskName(const std::string& job, int index);
 std::map<std::string, std::string> TaskAddresses(const tensorflow::ClusterDef& cluster);
 
 // One task's end of the data plane: the engine, the port it listens on, and a link to every other
-// task of the cluster. Where the data ports are is told by a file `.endpoint_map` in the
-// working directory, or the file that TENSORWIRE_ENDPOINT_MAP names; those of tasks that it has no
-// line for follow from the gRPC ports (wire::DataPort).
+// task of the cluster. The data ports are read from the file `.endpoint_map` in the working
+// directory, or from the file that TENSORWIRE_ENDPOINT_MAP names. The data port of a task without a
+// line there follows from its gRPC port (wire::DataPort).
 class DataPlane {
  public:
   // Reads the environment and the endpoint map, checks that it fits the cluster, starts the
@@ -38,19 +38,20 @@ class DataPlane {
                              std::unique_ptr<DataPlane>* out);
   ~DataPlane();
 
-  // Opens the data port that belongs to the gRPC address of this task, on that address; on the one
-  // that TENSORWIRE_BIND names; or on all where it is none of this host. Where that port is in use
-  // and not from the map, the second one (wire::SecondDataPort). `grpc_port` replaces a 0 there.
+  // Opens the data port that belongs to this task's gRPC address. Listens on the address that
+  // TENSORWIRE_BIND names; without it, on the address of the data port, or on all interfaces if
+  // that is no address of this host. If the port is in use and not from the map, opens the second
+  // one (wire::SecondDataPort). `grpc_port` replaces a port 0 in the gRPC address.
   absl::Status Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler);
 
-  // Ends the engine: nothing is sent, and nobody is called back.
+  // Stops the engine: afterwards nothing is sent and no callback runs.
   void Stop() { engine_->Stop(); }
 
-  // Fails if two tasks would have one data address. Reads the endpoint map again where it has no
-  // line for a task: one that has joined may have got its line since.
+  // Fails if two tasks would have the same data address. Reads the endpoint map again if it has no
+  // line for a task: the line of a task that has joined may be new.
   absl::Status CheckCluster(const tensorflow::ClusterDef& cluster);
 
-  // The way to a task, and what it sends unasked.
+  // The channel to a task, and the inbox for its pushes.
   struct Link {
     std::shared_ptr<wire::Channel> channel;
     std::shared_ptr<PushInbox> inbox;
@@ -59,12 +60,12 @@ class DataPlane {
 
   StandingOrders* orders() { return &orders_; }
   // Steps of which a partition has failed. The master starts a step's partitions one after another
-  // and, when one fails, cancels those that have started; one that starts a moment later would run,
-  // and be waited for, as if nothing had happened. It looks here instead. A step is here until its
-  // master cleans it up: the next attempt may have the same id.
+  // and, when one fails, cancels those that have started. A partition that started a moment later
+  // would run, and the master would wait for it; so it is cancelled if its step is found here. A
+  // step stays here until its master cleans it up: the next attempt may have the same id.
   RecentSteps* failed_steps() { return &failed_steps_; }
   const RecentSteps& ended_steps() const { return *ended_steps_; }
-  // Drops what was pushed for a step and not taken, and what is known of the step.
+  // Drops the notes of a step, and pushes for it that no call has taken.
   void EndStep(int64_t step_id);
   // The session of this name was closed.
   void EndSession(const std::string& name);
@@ -76,8 +77,8 @@ class DataPlane {
 
   wire::EngineStats stats() const { return engine_->stats(); }
   const std::string& name() const { return name_; }
-  // Tells this cluster from others on the same hosts: the gRPC address of its first ps, or of its
-  // first task where it has no ps.
+  // Identifies this cluster among others on the same hosts: the gRPC address of its first ps, or of
+  // its first task if it has no ps.
   const std::string& cluster() const { return cluster_; }
 
  private:
@@ -95,11 +96,11 @@ class DataPlane {
   std::string name_;
   std::string cluster_;
   std::string own_address_;  // of gRPC, as the cluster spec has it
-  std::string map_file_;     // "" where there is none
+  std::string map_file_;     // "" if there is none
   StandingOrders orders_;
   RecentSteps failed_steps_;
   const std::shared_ptr<RecentSteps> ended_steps_ = std::make_shared<RecentSteps>();
-  // Shared with what the engine's executor has yet to run.
+  // Shared with work that the engine's executor has not run yet.
   const std::shared_ptr<UnreachableTasks> unreachable_ = std::make_shared<UnreachableTasks>();
   std::unique_ptr<wire::Engine> engine_;
 

@@ -22,14 +22,16 @@ using tensorflow::eager::EagerClient;
 using tensorflow::eager::EnqueueRequest;
 using tensorflow::eager::EnqueueResponse;
 
-// A worker that has gone does not keep who closes a context.
+// Closing a context waits no longer than this for a worker that has gone.
 constexpr int64_t kCloseDeadlineMs = 10'000;
 
-// When a part of a function fails, its peers may hear of it before whoever runs the function does:
-// it cancels the part for the peers' sake, while the error that is the cause is on its way.
+// When a part of a function fails, its peers may fail and be reported to the caller of the function
+// first. The caller then cancels the failed part, while the error that is the cause is still under
+// way. It waits this long for that error.
 constexpr int64_t kFunctionPatienceMs = 250;
 
-// The operations of a request, and the tensors that it brings, which have numbers of operations.
+// The ids of a request's operations and of the tensors that it brings, which are numbered like
+// operations.
 std::vector<uint64_t> OperationsOf(const EnqueueRequest& request) {
   std::vector<uint64_t> ids;
   for (const auto& item : request.queue()) {
@@ -42,7 +44,7 @@ std::vector<uint64_t> OperationsOf(const EnqueueRequest& request) {
   return ids;
 }
 
-// Whose results a request needs.
+// The ids of the operations whose results a request needs.
 std::vector<uint64_t> NeedsOf(const EnqueueRequest& request) {
   std::vector<uint64_t> ids;
   const auto add = [&ids](const auto& part) {
@@ -57,9 +59,10 @@ std::vector<uint64_t> NeedsOf(const EnqueueRequest& request) {
   return ids;
 }
 
-// Operations of one context on one task that were not done, and why. What needs a result of theirs
-// and is sent later, before TensorFlow has heard of the failure, would fail there for want of a
-// tensor, which hides the reason, and end the new stream with others in it that need nothing.
+// Operations of one context on one task that were not run, and why. A later request may need one of
+// their results and be sent before TensorFlow knows of the failure. At the task it would fail
+// because the tensor is missing. That would hide the cause, and would end the new stream together
+// with requests that need no such result.
 class UndoneOperations {
  public:
   void Add(const std::vector<uint64_t>& ids, const absl::Status& why) {
@@ -72,7 +75,7 @@ class UndoneOperations {
       oldest_first_.pop_front();
     }
   }
-  // Why the request cannot be done either, or OK.
+  // Why the request cannot be run either, or OK.
   absl::Status Need(const EnqueueRequest& request) const {
     std::lock_guard lock(mutex_);
     if (why_.empty()) return absl::OkStatus();
@@ -89,10 +92,10 @@ class UndoneOperations {
   std::deque<uint64_t> oldest_first_;
 };
 
-// Requests of one context to one task that are done one after the other. They say who sends them,
-// their number, and which number they wait for, because frames may overtake each other. The first
-// that fails ends the stream: the others that are under way fail with it, undone, and what is sent
-// later opens another.
+// Requests of one context to one task that are run one after the other. Frames may overtake each
+// other; so each request carries its sender, its number, and the first number without an answer
+// yet. The first request that fails ends the stream: the others that are under way fail with it and
+// are not run. Later requests open a new stream.
 class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
  public:
   EnqueueStream(std::shared_ptr<wire::Channel> channel, uint64_t sender, uint32_t attempt,
@@ -105,7 +108,7 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
   // False when the stream has ended; then nothing is sent and `done` is not called.
   bool Send(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
 
-  // Ends what is under way, because the context ends.
+  // Cancels the requests under way, because the context ends.
   void Close();
 
  private:
@@ -145,8 +148,9 @@ bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* respons
   message.Put<uint64_t>(first_under_way);
   message.SetOwnedPayload(request.SerializeAsString());
   wire::CallOptions options;
-  // In the order of the replies: what follows a failure fails with it, and hides nothing. Whoever
-  // waits is told; what comes after it runs in a thread of its own.
+  // On the reactor, in the order of the replies: requests after a failed one then fail with its
+  // error and do not hide it. `done` only tells a waiting thread; further work runs in other
+  // threads.
   options.done_on = wire::RunOn::kReactor;
   const uint64_t id = channel_->Start(
       std::move(message),
@@ -179,7 +183,8 @@ void EnqueueStream::Ended(uint64_t number, absl::Status status, const StatusCall
       }
     }
     if (!status.ok()) {
-      // Perhaps after one that was sent later: a lost connection ends them in any order.
+      // A request that was sent later may have failed first: a lost connection ends them in any
+      // order.
       status = failed_;
       undone_->Add(ended->second.operations, failed_);
     }
@@ -208,9 +213,10 @@ uint64_t NextSender() {
 
 }  // namespace
 
-// Another task's eager service. Running functions and operations there goes over the data plane:
-// StreamingEnqueue in order, Enqueue and RunComponentFunction each by itself. Closing a context
-// does too, because it ends the stream. gRPC has what happens once, and the signs of life.
+// Another task's eager service. Functions and operations are run over the data plane:
+// StreamingEnqueue in order, Enqueue and RunComponentFunction independently. Contexts are closed
+// over it, too, because that ends the stream. Calls that happen once, and keep-alives, stay on
+// gRPC.
 class RemoteEager : public EagerClient {
  public:
   RemoteEager(tensorflow::core::RefCountPtr<EagerClient> grpc, std::string target,
@@ -225,7 +231,7 @@ class RemoteEager : public EagerClient {
                     EnqueueResponse* response, StatusCallback done) override {
     if (Forget(*request, response, done)) return;
     wire::Message message(kEagerEnqueue);
-    message.Put<uint64_t>(0);  // no sender: in no order
+    message.Put<uint64_t>(0);  // no sender: not ordered
     Call(std::move(message), options, *request, response, std::move(done), wire::RunOn::kExecutor);
   }
 
@@ -237,7 +243,7 @@ class RemoteEager : public EagerClient {
                                  const tensorflow::eager::RunComponentFunctionRequest* request,
                                  tensorflow::eager::RunComponentFunctionResponse* response,
                                  StatusCallback done) override {
-    // Whoever waits is told; what comes after it runs in a thread of its own.
+    // `done` only tells a waiting thread; further work runs in other threads.
     Call(wire::Message(kEagerRunFunction), options, *request, response, std::move(done),
          wire::RunOn::kReactorWhenAlone, /*deadline_ms=*/0, kFunctionPatienceMs);
   }
@@ -285,16 +291,17 @@ class RemoteEager : public EagerClient {
     std::shared_ptr<UndoneOperations> undone = std::make_shared<UndoneOperations>();
   };
 
-  // True where the request only ends a step, that of a function which spans tasks. A function has
-  // not returned before this has an answer, but needs none: the notice travels with what is sent
-  // next. Nothing else tells this task that the step is over.
+  // If the request only ends the step of a function that spans tasks, ends the step and returns
+  // true. A function does not return before this request is answered, but it does not need the
+  // task's answer. So the request is answered here, and the notice travels with the next request.
+  // Nothing else tells this task that the step is over.
   bool Forget(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
   // `options` may be null.
   void Call(wire::Message message, tensorflow::CallOptions* options,
             const tensorflow::protobuf::MessageLite& request,
             tensorflow::protobuf::MessageLite* response, StatusCallback done, wire::RunOn done_on,
             int64_t deadline_ms = 0, int64_t patience_ms = 0);
-  // The client stays until its calls have ended; errors say where they come from.
+  // Keeps the client alive until the call has ended, and adds the task's name to errors.
   StatusCallback Wrapped(StatusCallback done);
 
   const tensorflow::core::RefCountPtr<EagerClient> grpc_;
@@ -344,7 +351,7 @@ void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
   auto ended = [options, cancellation,
                 done = Wrapped(std::move(done))](const absl::Status& status) {
     if (options != nullptr) options->ClearCancelCallback();
-    // That it was cancelled is no news to who cancelled it.
+    // The caller itself cancelled the call, so the error is a derived one.
     const bool is_derived = cancellation->wanted() && absl::IsCancelled(status);
     done(is_derived ? tensorflow::StatusGroup::MakeDerived(status) : status);
   };
@@ -357,7 +364,7 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
                                         StatusCallback done) {
   if (Forget(*request, response, done)) return;
   if (!enable_streaming || !allow_multiple_pending_requests()) {
-    // As gRPC's client: who switched streaming off wants it done when this returns.
+    // As in gRPC's client: without streaming, the request must have been run when this returns.
     absl::Notification ended;
     absl::Status outcome;
     wire::Message message(kEagerEnqueue);
@@ -380,11 +387,11 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
     Sender& sender = senders_[request->context_id()];
     if (const absl::Status why = sender.undone->Need(*request); !why.ok()) {
       sender.undone->Add(OperationsOf(*request), why);
-      // Not from here: the caller may hold what `done` needs.
+      // Not in this thread: the caller may hold locks that `done` takes.
       tensorflow::Env::Default()->SchedClosure([wrapped, why] { wrapped(why); });
       return;
     }
-    if (sender.stream == stream) {  // none yet, or the one that has just refused
+    if (sender.stream == stream) {  // no stream yet, or the one that has just refused the request
       sender.stream =
           std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts, sender.undone);
     }
@@ -419,7 +426,7 @@ EagerClients::~EagerClients() = default;
 
 absl::Status EagerClients::GetClient(const std::string& target,
                                      tensorflow::core::RefCountPtr<EagerClient>* client) {
-  // Some ask for a task and some for a device on it.
+  // `target` is a task or a device on one.
   std::string task;
   std::string device;
   if (!tensorflow::DeviceNameUtils::SplitDeviceName(target, &task, &device)) task = target;

@@ -15,12 +15,12 @@ namespace tensorwire::plugin {
 
 class RemoteEager;
 
-// The eager clients of one context: what a function costs each time it runs goes over the data
-// plane (see RemoteEager), the rest over the gRPC client of the same task.
+// The eager clients of one context. Calls that each run of a function needs go over the data plane
+// (see RemoteEager), the rest over the gRPC client of the same task.
 class EagerClients : public tensorflow::eager::EagerClientCache {
  public:
-  // `channels`: by task name, of all tasks but this one. `end_step` is told of each step that this
-  // context has ended.
+  // `channels`: by task name, of all tasks but this one. `end_step` is called for each step that
+  // this context has ended.
   EagerClients(std::unique_ptr<tensorflow::eager::EagerClientCache> grpc,
                std::map<std::string, std::shared_ptr<wire::Channel>> channels,
                std::function<void(int64_t)> end_step);

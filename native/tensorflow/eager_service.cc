@@ -16,10 +16,10 @@ namespace {
 using tensorflow::eager::EagerServiceImpl;
 using tensorflow::eager::GrpcEagerServiceImpl;
 
-// A context lives in the EagerServiceImpl that created it, and GrpcServer keeps its own private,
-// two classes deep, with no way to ask for it or to give it another. The arguments of an explicit
-// instantiation are not subject to access checks ([temp.spec]), so one can name the members;
-// everything else about this is as typed as any other access.
+// A context lives in the EagerServiceImpl that created it. GrpcServer keeps its EagerServiceImpl in
+// private members, two classes deep, and has no accessor for it. The arguments of an explicit
+// instantiation are not subject to access checks ([temp.spec]), so they can name these members.
+// Everything else here is type-checked as usual.
 template <typename Member, typename Member::Type kPointer>
 struct Reveal {
   friend typename Member::Type PointerTo(Member) { return kPointer; }
@@ -109,9 +109,9 @@ void EagerService::Enqueue(wire::Request request) {
       return request.Fail(ToWire(absl::CancelledError("grpc++: this stream has ended")));
     }
     if (number < current->next || current->waiting.count(number) != 0) {
-      return request.Fail(Malformed());  // it has been there before
+      return request.Fail(Malformed());  // it was received before
     }
-    // What came before has been answered, perhaps on a connection that is gone.
+    // All earlier requests have been answered, perhaps on a connection that is gone.
     current->next = std::max(current->next, first_under_way);
     current->waiting.emplace(number, std::move(request));
     if (current->draining || current->waiting.begin()->first != current->next) return;
@@ -151,8 +151,8 @@ absl::Status EagerService::RunEnqueue(const wire::Request& request,
   tensorflow::eager::EnqueueResponse response;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed Enqueue request");
   if (enqueue.ParseFromString(request.payload)) {
-    // TensorFlow is not told that there is a stream: it would run each operation in a thread of its
-    // own and have this one wait for it.
+    // TensorFlow is not told that there is a stream. Otherwise it would run each operation in a new
+    // thread and make this thread wait for it.
     status = impl_->Enqueue(options, &enqueue, &response);
   }
   ReplyWith(request, status, response);
@@ -175,8 +175,9 @@ void EagerService::RunFunction(wire::Request request) {
     StartFunction(call, request);
     return;
   }
-  // This may be a reactor, and the function is made ready to run first. That waits for nobody, and
-  // many functions may be new at once: each would get a thread of its own in `threads_`.
+  // This thread may be a reactor, and a new function first has to be made ready to run. That never
+  // blocks, so it runs in the pool; many functions may be new at once, and `threads_` would start a
+  // thread for each.
   pool_->Schedule([this, call, request, name] {
     StartFunction(call, request);
     constexpr size_t kRemembered = 1u << 16;
@@ -206,7 +207,7 @@ void EagerService::CloseContext(wire::Request request) {
     std::lock_guard lock(mutex_);
     streams_.erase({request.connection_id(), sender});
   }
-  // It waits for what still runs in the context.
+  // CloseContext waits for operations that still run in the context.
   threads_.Schedule([this, close = std::move(close), request = std::move(request)] {
     tensorflow::eager::CloseContextResponse response;
     const absl::Status status = impl_->CloseContext(&close, &response);

@@ -20,8 +20,8 @@ class EagerServiceImpl;
 
 namespace tensorwire::plugin {
 
-// The eager service that a gRPC server has made for itself: contexts that were created over gRPC
-// are in it. Null where this TensorFlow has another kind.
+// The eager service that a gRPC server has made for itself. It has the contexts that were created
+// over gRPC. Null if this TensorFlow has another kind of service.
 tensorflow::eager::EagerServiceImpl* EagerServiceOf(const tensorflow::GrpcServer& server);
 
 // Serves TF2's eager runtime of other tasks: runs operations, in the order in which a stream
@@ -31,7 +31,7 @@ class EagerService {
   EagerService(tensorflow::eager::EagerServiceImpl* impl, const tensorflow::WorkerEnv& env);
   ~EagerService();
 
-  // None waits; what takes time is done in other threads.
+  // None of these blocks; long work runs in other threads.
   void Enqueue(wire::Request request);
   void RunFunction(wire::Request request);
   void CloseContext(wire::Request request);
@@ -44,7 +44,7 @@ class EagerService {
   struct FunctionCall;
   using Sender = std::pair<uint64_t, uint64_t>;  // connection, sender
 
-  // Does what has come in this stream, until there is a gap or no more.
+  // Runs the requests of this stream in order, up to the first one that has not arrived.
   void Drain(const std::shared_ptr<Stream>& stream);
   void StartFunction(const std::shared_ptr<FunctionCall>& call, const wire::Request& request);
   absl::Status RunEnqueue(const wire::Request& request, tensorflow::CallOptions* options);
@@ -57,7 +57,7 @@ class EagerService {
   std::unordered_set<std::string> ready_functions_;  // that have run here, by context and name
   std::map<Sender, std::shared_ptr<Stream>> streams_;
 
-  BlockingThreads threads_;  // operations may wait for others that come later by another way
+  BlockingThreads threads_;  // an operation may wait for one that arrives later in another request
 };
 
 }  // namespace tensorwire::plugin

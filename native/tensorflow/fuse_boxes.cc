@@ -89,13 +89,13 @@ void FuseBoxes::Remove(OpKernelContext* ctx, uint64_t id) {
     }
   }
   if (token != tensorflow::CancellationManager::kInvalidToken) {
-    ctx->cancellation_manager()->TryDeregisterCallback(token);  // or it drops the box just now
+    ctx->cancellation_manager()->TryDeregisterCallback(token);  // if false, it is dropping the box
   }
   Drop(ctx->rendezvous(), id);
 }
 
 void FuseBoxes::Drop(Key rendezvous, uint64_t id) {
-  std::shared_ptr<FuseBox> dropped;  // what is in it is freed without the lock
+  std::shared_ptr<FuseBox> dropped;  // its contents are freed after the lock is released
   Shard& shard = ShardOf(rendezvous);
   std::lock_guard lock(shard.mutex);
   Entry* const known = FindLocked(&shard, rendezvous, id);
@@ -106,7 +106,7 @@ void FuseBoxes::Drop(Key rendezvous, uint64_t id) {
 }
 
 void FuseBoxes::EndStep(Key rendezvous) {
-  Step ended;  // freed without the lock
+  Step ended;  // freed after the lock is released
   Shard& shard = ShardOf(rendezvous);
   std::lock_guard lock(shard.mutex);
   const auto at = shard.steps.find(rendezvous);

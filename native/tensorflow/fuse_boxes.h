@@ -17,7 +17,8 @@
 
 namespace tensorwire::plugin {
 
-// The place where the nodes of one group put the tensors that travel as one, or find them.
+// The place where the sending nodes of a group put the parts of a fused tensor, or where the
+// receiving nodes find them.
 class FuseBox {
  public:
   explicit FuseBox(size_t parts) : parts_(parts), missing_(static_cast<int>(parts)) {}
@@ -26,7 +27,8 @@ class FuseBox {
 
   FusedPart& part(int64_t index) { return parts_[static_cast<size_t>(index)]; }
   const std::vector<FusedPart>& parts() const { return parts_; }
-  // Called by each node that is done. True for the last one, which sees what the others did.
+  // Each node calls this when it is done. True for the last one, which sees all writes of the
+  // others.
   bool IsLastOne() { return missing_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
  private:
@@ -34,22 +36,22 @@ class FuseBox {
   std::atomic<int> missing_;
 };
 
-// The boxes of all steps and calls of functions that run in this process, each of which has a
-// rendezvous of its own. A step that fails leaves boxes: they go when it is cancelled, as every
-// step that fails is, or at the latest with its rendezvous, so that no later one at the same
-// address finds them. (TensorFlow's own container of a step is not emptied after a function.)
+// The boxes of all steps and function calls that run in this process; each of these has its own
+// rendezvous. A failed step leaves boxes behind. They are dropped when the step is cancelled, as
+// every failed step is, or at the latest with its rendezvous, so that no later rendezvous at the
+// same address finds them. (TensorFlow's own container of a step is not emptied after a function.)
 // Thread-safe.
 class FuseBoxes {
  public:
   static FuseBoxes& Get();
 
-  // `id`: of the group, and which end of it. All fail where the step is cancelled.
-  // The box of this step, made for `parts` parts when it is asked for first.
+  // `id`: identifies the group and its end. All of these fail if the step is cancelled. Finds the
+  // box of this step, or makes it for `parts` parts.
   absl::Status FindOrMake(tensorflow::OpKernelContext* ctx, uint64_t id, size_t parts,
                           std::shared_ptr<FuseBox>* out);
   absl::Status Add(tensorflow::OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox> box);
   absl::Status Find(tensorflow::OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox>* out);
-  // All of its nodes are done with it.
+  // Called when all nodes of the group are done with the box.
   void Remove(tensorflow::OpKernelContext* ctx, uint64_t id);
 
  private:
@@ -60,7 +62,7 @@ class FuseBoxes {
     tensorflow::CancellationToken token = tensorflow::CancellationManager::kInvalidToken;
   };
   struct Step {
-    std::unique_ptr<tensorflow::core::WeakPtr<tensorflow::Rendezvous>> end;  // tells of its end
+    std::unique_ptr<tensorflow::core::WeakPtr<tensorflow::Rendezvous>> end;  // calls EndStep
     std::vector<Entry> boxes;
   };
   struct Shard {

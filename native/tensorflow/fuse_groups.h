@@ -8,14 +8,14 @@
 
 namespace tensorwire::plugin {
 
-// An output of a node that nodes on another device want.
+// An output of a node that nodes on another device consume.
 struct Crossing {
   tensorflow::Node* src = nullptr;
   int output = 0;
-  std::vector<const tensorflow::Edge*> edges;  // to them
+  std::vector<const tensorflow::Edge*> edges;  // to the consumers
 };
 
-// Tensors that can travel as one.
+// Tensors that can be fused.
 struct FuseGroup {
   std::string src_device;
   std::string dst_device;
@@ -23,14 +23,14 @@ struct FuseGroup {
   bool may_be_dead = false;  // one of them, because of a branch
 };
 
-// The groups of two and more tensors of a graph whose nodes have their devices.
+// Finds the groups of two and more tensors in a graph whose nodes have their devices.
 //
-// What travels as one must not wait for itself: no consumer of one tensor may lead to the producer
-// of another. So a group has the tensors whose producers are of equal depth (Depths): a consumer is
-// deeper than the producer, and nothing that follows is less deep.
+// A fused tensor must not wait for itself: no path may lead from a consumer of one tensor to the
+// producer of another. So a group has tensors whose producers are of equal depth (Depths). A
+// consumer is deeper than its producer, and no node after it is less deep.
 //
 // Only tensors in host memory that go from one task to another, outside of loops. `keep_floats`:
-// leave those of type float alone.
+// tensors of type float are not fused.
 absl::Status FindFuseGroups(const tensorflow::Graph& graph, bool keep_floats,
                             std::vector<FuseGroup>* groups);
 

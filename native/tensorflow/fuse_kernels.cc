@@ -17,9 +17,9 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
 
-// The two ends of tensors that travel as one. The sending nodes of a group put their tensors into a
-// box, and the last of them sends what is in it. On the other device one node receives, and puts
-// the parts into a box from which each of the receiving nodes takes its own (fuse_boxes.h).
+// The kernels at the two ends of a fused tensor. The sending nodes of a group put their tensors
+// into a box, and the last of them sends what is in it. On the other device one node receives, and
+// puts the parts into a box from which each of the receiving nodes takes its own (fuse_boxes.h).
 
 namespace tensorwire::plugin {
 namespace {
@@ -83,7 +83,7 @@ int64_t PartIndex(OpKernelConstruction* ctx, const Group& group) {
 }
 
 TensorCounters* CountersFor(const Group& group, const std::string& input) {
-  // `input` is as a NodeDef has it: the node, and which of its outputs.
+  // `input` has the form of a NodeDef's input: "node:output".
   const auto key = group.key().FullKey();
   return TensorFigures::Get().OfPart({key.data(), key.size()}, input.substr(0, input.find(':')));
 }
@@ -95,7 +95,7 @@ absl::Status Send(OpKernelContext* ctx, const Rendezvous::ParsedKey& key, const 
   return ctx->rendezvous()->Send(key, args, tensor, /*is_dead=*/false);
 }
 
-// Fills in a part, and sends it where it goes apart from the others.
+// Fills in a part. A part that travels on its own (kApart) is sent here.
 absl::Status PutPart(OpKernelContext* ctx, const Group& group, int64_t index, const Tensor& tensor,
                      TensorCounters* counters, FusedPart* part) {
   part->tensor = tensor;
@@ -116,7 +116,7 @@ absl::Status SendFused(OpKernelContext* ctx, const Group& group,
   return Send(ctx, group.key(), fused);
 }
 
-// Sends all its inputs as one.
+// Sends all its inputs as one fused tensor.
 class FuseSendAllOp : public tensorflow::OpKernel {
  public:
   explicit FuseSendAllOp(OpKernelConstruction* ctx) : OpKernel(ctx), group_(ctx) {
@@ -172,8 +172,8 @@ class FuseSendOp : public tensorflow::OpKernel {
   TensorCounters* const counters_;
 };
 
-// Receives a fused tensor, and those of its parts that come apart. Lives until it has called `done`
-// with all of them.
+// Receives a fused tensor, and those of its parts that travel on their own. Lives until it has
+// called `done` with all of them.
 class Arrival : public std::enable_shared_from_this<Arrival> {
  public:
   using Done = std::function<void(const absl::Status&, std::vector<FusedPart>)>;
@@ -185,7 +185,7 @@ class Arrival : public std::enable_shared_from_this<Arrival> {
     Receive(group_->key(),
             [self = shared_from_this()](const absl::Status& status, const Tensor& fused) {
               if (!status.ok()) return self->done_(status, {});
-              // This may be a reactor.
+              // This thread may be a reactor.
               if (self->ctx_->runner() != nullptr && IsLongToSplit(fused)) {
                 (*self->ctx_->runner())([self, fused] { self->SplitAll(fused); });
               } else {
@@ -201,7 +201,7 @@ class Arrival : public std::enable_shared_from_this<Arrival> {
     Rendezvous::Args args;
     args.device_context = ctx_->op_device_context();
     args.alloc_attrs = ctx_->output_alloc_attr(0);
-    // No cancellation manager: a step that fails aborts its rendezvous.
+    // No cancellation manager is needed: a step that fails aborts its rendezvous.
     ctx_->rendezvous()->RecvAsync(
         key, args,
         [received = std::move(received)](const absl::Status& status, const Rendezvous::Args&,
@@ -213,7 +213,7 @@ class Arrival : public std::enable_shared_from_this<Arrival> {
     if (absl::Status s = Split(fused, group_->parts(), ctx_->device(), &parts_); !s.ok()) {
       return done_(s, {});
     }
-    // Each of them was sent before the fused tensor, so that waiting for it here is no risk.
+    // The kApart parts were sent before the fused tensor, so it is safe to wait for them here.
     for (size_t i = 0; i < parts_.size(); ++i) {
       FusedPart& part = parts_[i];
       if (part.way != FusedPart::Way::kApart) continue;
@@ -247,7 +247,7 @@ class Arrival : public std::enable_shared_from_this<Arrival> {
   }
 
   OpKernelContext* const ctx_;
-  const Group* const group_;  // its kernel outlives the call
+  const Group* const group_;  // owned by the kernel, which outlives the call
   const Done done_;
   std::vector<FusedPart> parts_;
   std::atomic<int> awaited_{1};
@@ -263,7 +263,7 @@ absl::Status SetOutput(OpKernelContext* ctx, int output, Tensor tensor) {
   return absl::OkStatus();
 }
 
-// Receives all its outputs as one.
+// Receives all its outputs as one fused tensor.
 class FuseReceiveAllOp : public tensorflow::AsyncOpKernel {
  public:
   explicit FuseReceiveAllOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx), group_(ctx) {
@@ -337,8 +337,8 @@ class FusePartOp : public tensorflow::OpKernel {
   const int64_t index_;
 };
 
-// Stateful: two of them with equal attributes are not one. Communication: the executor makes an
-// InternalError of an UnavailableError of any other operation.
+// Stateful: two nodes with equal attributes must not be merged. Communication: for any other
+// operation, the executor turns an UnavailableError into an InternalError.
 REGISTER_OP(kFuseSendOp)
     .Input("tensors: types")
     .Attr("types: list(type)")

@@ -30,8 +30,8 @@ class GroupRewriter {
         group_(group),
         incarnation_(incarnation),
         name_(graph->NewName(ProcessWideName("tensor_fuse"))),
-        // As TensorFlow's partitioner does, with the producer's name: the functions of one step
-        // share a rendezvous.
+        // With the producer's name, as in TensorFlow's partitioner: the functions of one step share
+        // a rendezvous.
         tensor_name_(name_ + "_" + group.crossings.front().src->name()) {}
 
   absl::Status Rewrite();
@@ -47,15 +47,15 @@ class GroupRewriter {
         .Attr(kFusePartsAttr, static_cast<int64_t>(group_.crossings.size()));
     return builder;
   }
-  // Of TensorFlow's own operation, with a kernel of ours.
+  // A node of TensorFlow's own operation with our kernel.
   NodeBuilder Builder(const std::string& name, const char* op, const char* label) const {
     NodeBuilder builder = Builder(name, op);
     builder.Attr("_kernel", label).Attr("client_terminated", false);
     return builder;
   }
-  // All tensors are there: one node at each end.
+  // If no tensor can be dead: one node at each end.
   absl::Status ReplaceAll();
-  // The node on the receiving device behind which the parts can be had.
+  // Adds the receiving node, and `*arrived`, after which the parts can be taken.
   absl::Status AddReceive(Node** arrived);
   absl::Status Replace(int64_t index, const Crossing& crossing, Node* arrived);
 
@@ -105,8 +105,8 @@ absl::Status GroupRewriter::AddReceive(Node** arrived) {
   NodeBuilder receiver = Builder("receive", "_Recv", kFuseReceiveLabel);
   receiver.Attr("tensor_type", tensorflow::DT_UINT8);
   if (absl::Status s = AddNode(graph_, receiver, group_.dst_device, &receive); !s.ok()) return s;
-  // What follows a kernel that ends in another thread is put into the pool, node by node; what
-  // follows this one, which does nothing, runs where it runs. So all parts are handed out at once.
+  // The executor puts each node that follows an asynchronous kernel into the pool on its own. Nodes
+  // that follow this NoOp run in the NoOp's thread, so all parts are handed out at once.
   NodeBuilder barrier(NodeName("arrived"), "NoOp");
   barrier.ControlInput(receive);
   return AddNode(graph_, barrier, group_.dst_device, arrived);
@@ -130,8 +130,8 @@ absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Nod
   return absl::OkStatus();
 }
 
-// Runs on the master, for each graph that is executed, and for functions whose nodes are on several
-// devices: when every node has its device, and before the graph is cut into parts.
+// Runs on the master for each graph that is executed, and for functions whose nodes are on several
+// devices. Runs when every node has its device, and before the graph is partitioned.
 class TensorFusePass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const GraphOptimizationPassOptions& options) override {

@@ -6,11 +6,11 @@ namespace tensorwire::plugin {
 
 // The attributes and labels that the pass writes into a graph and the kernels read.
 //
-// Tensors that travel as one, all of which are certainly there, are sent by one node and received
-// by one, of operations of ours. Where a branch may be dead, each tensor has a node at either end,
-// of TensorFlow's own operations _Send and _Recv, whose attribute "_kernel" names kernels of ours:
-// the executor goes by the operation, and only these run when their input is dead, and may yield a
-// dead output.
+// If no tensor of a group can be dead, one node sends the group and one receives it; both are our
+// own operations. If a branch may be dead, each tensor has a node at either end. These are
+// TensorFlow's operations _Send and _Recv, whose attribute "_kernel" names our kernels: the
+// executor runs only these two operations with a dead input, and lets only them yield a dead
+// output.
 constexpr char kFuseSendOp[] = "TensorwireFuseSend_import_tensorwire_tf_in_every_task";
 constexpr char kFuseReceiveOp[] = "TensorwireFuseReceive_import_tensorwire_tf_in_every_task";
 constexpr char kFusePartLabel[] = "tensorwire_fuse_part";        // of a _Send or _Recv

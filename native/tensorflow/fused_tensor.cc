@@ -24,8 +24,8 @@ using tensorflow::TensorShape;
 
 constexpr uint32_t kFusedMagic = 0x46575431;
 constexpr size_t kAlignment = 64;
-// Below this a part is copied: that is as quick as sharing, and a tensor that somebody keeps does
-// not keep all that it came with.
+// A smaller part is copied. That is as fast as sharing, and a part that is kept for long does not
+// keep the whole fused tensor.
 constexpr uint64_t kSharedBytes = 1024;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -95,7 +95,7 @@ bool PartHeader::Read(HeaderReader* from) {
   return true;
 }
 
-// A part that lies in `fused` as it is to lie in memory.
+// Makes the tensor of a part whose bytes in `fused` are those of its memory (kMemory).
 absl::Status SplitMemory(const Tensor& fused, const PartHeader& header, Tensor* part) {
   const int element_bytes = tensorflow::DataTypeSize(header.dtype);
   const uint64_t elements = static_cast<uint64_t>(header.shape.num_elements());

@@ -9,34 +9,35 @@
 
 namespace tensorwire::plugin {
 
-// One of the tensors that travel as one.
+// One part of a fused tensor.
 struct FusedPart {
   enum class Way : uint8_t {
-    kMemory = 0,  // within the fused tensor, as it lies in memory
+    kMemory = 0,  // within the fused tensor, as it is in memory
     kProto = 1,   // within it, as a serialised TensorProto
     kDead = 2,    // there is no tensor
-    kApart = 3,   // on its own, under a key of its own
+    kApart = 3,   // in a message of its own, under its own key
   };
   Way way = Way::kDead;
-  tensorflow::Tensor tensor;  // not of kDead; of kApart only where it is sent
+  tensorflow::Tensor tensor;  // unset for kDead, and for kApart after Split
 };
 
-// Copying a tensor of this size takes as long as a message of its own, which needs no copy.
+// For a tensor of this size, the copy into a fused tensor takes as long as a message of its own.
 constexpr int64_t kApartBytes = 128 << 10;
 
-// The way that a live tensor takes.
+// How a live tensor travels.
 FusedPart::Way WayOf(const tensorflow::Tensor& tensor);
 
-// A DT_UINT8 vector that holds the parts: a header that describes them, and behind it their bytes,
-// each part's aligned as TensorFlow aligns a tensor. ResourceExhausted where there is no memory.
+// Makes a DT_UINT8 vector that holds the parts: a header that describes them, then their bytes,
+// each part aligned as TensorFlow aligns a tensor. Fails with ResourceExhausted if there is no
+// memory.
 absl::Status Fuse(const std::vector<FusedPart>& parts, tensorflow::Tensor* fused);
 
 // True if splitting takes longer than handing it to another thread. A hint: the tensor may be
 // malformed.
 bool IsLongToSplit(const tensorflow::Tensor& fused);
 
-// The parts of what Fuse made. They share its memory where that is worth while; those that are
-// kApart have no tensor yet. Internal for anything that Fuse does not make of `count` parts.
+// Splits a tensor that Fuse made. Large parts share its memory; kApart parts have no tensor yet.
+// Fails with Internal for anything that Fuse does not make of `count` parts.
 absl::Status Split(const tensorflow::Tensor& fused, size_t count, tensorflow::DeviceBase* device,
                    std::vector<FusedPart>* parts);
 

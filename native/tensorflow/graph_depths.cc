@@ -52,8 +52,8 @@ void Depths::NumberUnits() {
   }
 }
 
-// All that follows a Switch. A Merge behind it is alive again as a rule, but not if the branch is
-// itself in one that is not taken.
+// Marks every node after a Switch. A Merge after it is usually alive again, but not if the branch
+// itself lies in a branch that is not taken.
 void Depths::FindDead() {
   may_be_dead_.assign(graph_.num_node_ids(), false);
   std::vector<const Node*> dead;
@@ -107,7 +107,7 @@ absl::Status Depths::Compute(bool* usable) {
     }
   }
   if (done != units_) {
-    LOG(WARNING) << "a graph in which two loops have one name stays as it is";
+    LOG(WARNING) << "a graph in which two loops have the same name is not rewritten";
   }
   *usable = done == units_;
   return absl::OkStatus();

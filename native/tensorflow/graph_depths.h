@@ -10,17 +10,17 @@
 
 namespace tensorwire::plugin {
 
-// The *depth* of the nodes of a graph: the largest number of edges from task to task on any way to
-// a node. All nodes of a loop are of one depth, because what leaves a loop may have to wait for
-// everything that enters it. What an operation waits for outside of the graph, an element of a
-// queue or the like, another part of the same step may bring: such an operation is one deeper than
-// its inputs.
+// The *depth* of a node: the largest number of edges from task to task on any path to it. All nodes
+// of a loop have the same depth, because a value that leaves a loop may have to wait for everything
+// that enters it. An operation may wait for something outside of the graph, such as an element of a
+// queue, that another part of the same step brings. Such an operation is one deeper than its
+// inputs.
 class Depths {
  public:
   Depths(const tensorflow::Graph& graph, DeviceNames* devices) : graph_(graph), devices_(devices) {}
 
-  // `usable`: false for a graph with collective operations, each of which waits for others that no
-  // edge leads from, and for one with a cycle that is no loop.
+  // `usable`: false for a graph with collective operations, which wait for each other without
+  // edges, and for one with a cycle that is no loop.
   absl::Status Compute(bool* usable);
 
   bool OutsideLoops(const tensorflow::Edge& edge) const {
@@ -53,9 +53,9 @@ class Depths {
   const tensorflow::Graph& graph_;
   DeviceNames* const devices_;
   std::vector<tensorflow::ControlFlowInfo> info_;
-  std::vector<int> unit_;  // of a node's id: the node itself, or its loop
+  std::vector<int> unit_;  // by node id: the node itself, or its loop
   int units_ = 0;
-  std::vector<int> depth_;  // of a unit
+  std::vector<int> depth_;  // by unit
   std::vector<bool> may_be_dead_;
 };
 

@@ -84,7 +84,7 @@ bool IsLookup(const Node& node) {
 }
 
 tensorflow::PartialTensorShape VariableShape(const Node& variable) {
-  if (variable.IsArg()) {  // of a function: its caller has added the shape of a variable
+  if (variable.IsArg()) {  // of a function: the caller has added the variable's shape
     std::vector<tensorflow::PartialTensorShape> shapes;
     if (!GetNodeAttr(variable.attrs(), "_handle_shapes", &shapes).ok() || shapes.empty()) return {};
     return shapes.front();

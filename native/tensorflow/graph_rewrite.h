@@ -15,15 +15,15 @@
 namespace tensorwire::plugin {
 
 // What all rewrites of a graph have in common. They run when every node has its device and before
-// TensorFlow cuts the graph into parts: on the master for a session, in the calling task for a
-// function of TF2. docs/decisions/rewrites.md.
+// TensorFlow partitions the graph: on the master for a session, in the calling task for a TF2
+// function. docs/decisions/rewrites.md.
 
 // How a session and a process ask for a rewrite.
 struct RewriteSwitch {
-  // The name of a custom optimizer in a session's RewriterConfig. A TensorFlow that does not know
-  // it passes over it.
+  // The name of a custom optimizer in a session's RewriterConfig. TensorFlow ignores names that it
+  // does not know.
   const char* optimizer;
-  // An environment variable: in every session and function of this process.
+  // An environment variable that asks for it in every session and function of this process.
   const char* variable;
 };
 
@@ -40,16 +40,16 @@ const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
 // Whether TensorFlow casts floats to bfloat16 wherever they cross from task to task.
 bool CastsFloats(const tensorflow::GraphOptimizationPassOptions& options);
 
-// Before the name of each node that needs a kernel of ours: a task without that kernel says which
-// node it cannot run, so this is what a user reads.
+// Prefix of the name of each node that needs our kernel. A task without that kernel names the node
+// that it cannot run, so the user reads this prefix.
 constexpr char kNodePrefix[] = "import_tensorwire.tf_in_every_task/";
 
-// `name` with a number that no other node of this process has. Nodes of two graphs need different
-// names where TensorFlow keeps their kernels by session and name (stateful ones), and where the
-// graphs are functions of one step, which share a rendezvous.
+// `name` with a number that is unique in this process. Nodes of two graphs need different names:
+// TensorFlow keeps stateful kernels by session and name, and functions of one step share a
+// rendezvous.
 std::string ProcessWideName(std::string_view name);
 
-// Which devices are of one task, and which have host memory; names are parsed once.
+// Tells which devices belong to one task, and which are CPUs. Parses each name only once.
 class DeviceNames {
  public:
   bool IsCpu(const std::string& name) { return Parse(name).type == "CPU"; }
@@ -60,28 +60,29 @@ class DeviceNames {
   std::unordered_map<std::string, tensorflow::DeviceNameUtils::ParsedName> parsed_;
 };
 
-// The edge by which a variable or a value comes to where it is passed on to `edge`.
+// Follows `edge` back through nodes that only pass a variable or a value on. Returns the edge from
+// its origin.
 const tensorflow::Edge* Origin(const tensorflow::Edge* edge);
 
-// Whether `node` takes rows of a table, its first input.
+// Whether `node` takes rows of a table, which is its first input.
 bool IsLookup(const tensorflow::Node& node);
 
-// The shape that the graph gives a variable, or of unknown rank.
+// The shape of a variable in the graph; of unknown rank if the graph does not say.
 tensorflow::PartialTensorShape VariableShape(const tensorflow::Node& variable);
 
 // Adds a node on a device.
 absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,
                      const std::string& device, tensorflow::Node** node);
 
-// Lets what has `edge` as input have an output of `src` in its place.
+// Connects the input at the end of `edge` to an output of `src` instead.
 void ReplaceInput(tensorflow::Graph* graph, const tensorflow::Edge* edge, tensorflow::Node* src,
                   int output);
 
-// Removes a node that no operation uses.
+// Removes `node` if no operation uses it.
 void RemoveUnused(tensorflow::Graph* graph, tensorflow::Node* node);
 
-// Puts the nodes of branches and loops where TensorFlow's partitioner is about to put them: on the
-// device of what they pass on. Otherwise tensors would seem to cross to them that do not.
+// Places the nodes of branches and loops where TensorFlow's partitioner will place them: on the
+// device of the value that they pass on. Otherwise tensors would seem to cross tasks that do not.
 void PlaceControlFlow(tensorflow::Graph* graph);
 
 }  // namespace tensorwire::plugin

@@ -33,7 +33,7 @@ void LateAborts::Abort() {
     }
     if (!late_.empty()) PlanLocked(now_ms);
   }
-  // Without the lock: an abort calls who waits.
+  // Without the lock: an abort runs the callbacks of waiting calls.
   for (const Late& late : due) {
     if (const auto rendezvous = late.rendezvous.GetNewRef()) rendezvous->StartAbort(late.why);
   }

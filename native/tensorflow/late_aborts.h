@@ -12,14 +12,14 @@
 
 namespace tensorwire::plugin {
 
-// Aborts the rendezvous of steps that were cleaned up, some time later and only those that still
-// live.
+// Aborts the rendezvous of cleaned-up steps after a delay, and only those that still live then.
 //
-// TensorFlow keeps every rendezvous that was aborted for the life of the process, a kilobyte or
-// more each (LocalRendezvous::StartAbort). A cleanup aborts the rendezvous of its step unless the
-// last reference to it has gone. The thread that sent the step's reply has one until it returns,
-// and on a busy host the cleanup, which comes with the next step's request, is often faster. So a
-// rendezvous gets time to go by itself; what still waits in it is told then. Thread-safe.
+// TensorFlow keeps every aborted rendezvous for the life of the process, a kilobyte or more each
+// (LocalRendezvous::StartAbort). A cleanup aborts the rendezvous of its step unless the last
+// reference to it is gone. The thread that sent the step's reply holds a reference until it
+// returns. On a busy host the cleanup, which arrives with the next step's request, is often faster.
+// With the delay most rendezvous are gone before the abort; the others are aborted then.
+// Thread-safe.
 class LateAborts : public std::enable_shared_from_this<LateAborts> {
  public:
   using RunAfter = std::function<void(int delay_ms, std::function<void()> closure)>;
@@ -41,7 +41,7 @@ class LateAborts : public std::enable_shared_from_this<LateAborts> {
 
   const RunAfter run_after_;
   std::mutex mutex_;
-  std::deque<Late> late_;  // the earliest first; while there is one, an Abort is planned
+  std::deque<Late> late_;  // the earliest first; an Abort is scheduled unless empty
 };
 
 }  // namespace tensorwire::plugin

@@ -29,8 +29,8 @@ To BitCast(From from) {
   return to;
 }
 
-// `value` rounded up if what is cut off, as a fraction of a step of 16 bits, is more than
-// 1 - `chance` / 2^16.
+// Rounds `value` up if the cut-off rest, as a fraction of a step of 16 bits, is more than 1 -
+// `chance` / 2^16.
 void RoundByChance(float value, uint32_t chance, Eigen::bfloat16* to) {
   const auto bits = BitCast<uint32_t>(value);
   const uint32_t rounded = bits + chance;
@@ -46,7 +46,7 @@ void RoundByChance(float value, uint32_t chance, Eigen::bfloat16* to) {
 void RoundByChance(float value, uint32_t chance, Eigen::half* to) {
   constexpr float kLargest = 65504.0F;
   constexpr float kSmallestNormal = 0x1p-14F;
-  constexpr float kStepsBelow = 0x1p24F;  // of a half that is not normal, in 1
+  constexpr float kStepsBelow = 0x1p24F;  // steps of a subnormal half in 1
   const float magnitude = std::fabs(value);
   if (!(magnitude < kLargest)) {
     *to = static_cast<Eigen::half>(value);
@@ -60,10 +60,10 @@ void RoundByChance(float value, uint32_t chance, Eigen::half* to) {
   }
 }
 
-// A part of a tensor that one thread takes.
+// The number of elements that one thread takes at once.
 constexpr int64_t kPiece = 1024;
 
-// Calls `convert(begin, end)` for all pieces of a tensor, in threads where it is large.
+// Calls `convert(begin, end)` for all pieces of a tensor, in several threads if it is large.
 template <typename Convert>
 void InPieces(OpKernelContext* ctx, int64_t elements, Convert convert) {
   constexpr int64_t kCyclesAPiece = 2 * kPiece;

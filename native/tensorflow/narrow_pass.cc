@@ -29,7 +29,7 @@ using tensorflow::Node;
 using tensorflow::NodeBuilder;
 
 constexpr char kNarrowing[] = "wire_dtype";
-// The conversions of a whole variable with fewer floats cost more than its bytes.
+// For a whole variable with fewer floats, the conversions cost more than the saved bytes.
 constexpr int64_t kLeastFloats = 256;
 
 struct WireDtype {
@@ -69,7 +69,7 @@ absl::Status FindWireDtype(const tensorflow::GraphOptimizationPassOptions& optio
   return absl::OkStatus();
 }
 
-// The input of an optimizer's operation that is a gradient; -1 where it is none.
+// The index of the input of an optimizer's operation that is a gradient; -1 if there is none.
 int GradientInput(const Node& node) {
   static constexpr const char* kOptimizers[] = {"Apply", "ResourceApply", "SparseApply",
                                                 "ResourceSparseApply"};
@@ -92,8 +92,8 @@ int GradientInput(const Node& node) {
   return -1;
 }
 
-// Whether an operation adds to a variable: SGD and Adam train the rows of a table so, and users
-// count so.
+// Whether an operation adds to a variable. SGD and Adam train the rows of a table in this way, and
+// users count in this way.
 bool AddsToVariable(const Node& node) {
   static const std::set<std::string>* const kinds = new std::set<std::string>{
       "AssignAdd",          "AssignSub",          "AssignAddVariableOp", "AssignSubVariableOp",
@@ -102,7 +102,7 @@ bool AddsToVariable(const Node& node) {
   return kinds->count(node.type_string()) != 0;
 }
 
-// What brings the variable, or the accumulator, that an optimizer's operation updates.
+// The node of the variable, or accumulator, that an optimizer's operation updates.
 const Node* UpdatedBy(const Node& update) {
   const Edge* variable = nullptr;
   return update.input_edge(0, &variable).ok() ? Origin(variable)->src() : nullptr;
@@ -146,7 +146,7 @@ bool PassesGradientOn(const Node& node, int input) {
   return input == 0 && (node.IsControlFlow() || of_the_first->count(node.type_string()) != 0);
 }
 
-// A float tensor that nodes of another task want.
+// A float tensor that nodes of another task consume.
 struct Crossing {
   Node* src = nullptr;
   int output = 0;
@@ -166,23 +166,26 @@ class Narrower {
   absl::Status Run();
 
  private:
-  // Nodes by their names, so that a list of them is always the same.
+  // Sorts nodes by name, so that a list of them is always the same.
   struct ByName {
     bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
   };
   using NodesByName = std::set<const Node*, ByName>;
 
   std::vector<Crossing> FindCrossings();
-  // What a tensor or its rows are read from: a variable, perhaps.
+  // The node that a tensor or its rows are read from. It may be a variable.
   static const Node* ReadFrom(const Crossing& crossing);
-  // Whether the step updates `variable` by an optimizer's operation, or adds to it what it computes
-  // from what it pulled of it. A counter is not trained: what is added does not depend on it.
+  // Whether the step updates `variable` by an optimizer's operation, or adds a value to it that is
+  // computed from what was pulled of it. A counter is not trained: the added value does not depend
+  // on it.
   bool IsTrained(const Node* variable, const Crossing& pulled) const;
-  // Whether what an edge brings is a gradient, and nothing else; adds the operations that take it.
+  // Whether the value of an edge is used as a gradient, and as nothing else. Adds the operations
+  // that take it to `updates`.
   static bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates);
-  // Whether what an edge brings leaves the step as it is: is saved, assigned, fetched or the like.
+  // Whether the value of an edge leaves the step unchanged: it is saved, assigned, fetched or the
+  // like.
   static bool IsKept(const Edge& edge, std::vector<bool>* seen);
-  // Why a tensor crosses as it is, or null. `variables`: those that it is read from or updates.
+  // Why a tensor is not narrowed, or null. `variables`: those that it is read from or updates.
   const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables);
   bool IsExcluded(const NodesByName& variables) const;
   absl::Status Narrow(const Crossing& crossing, bool by_chance);
@@ -290,7 +293,7 @@ const char* Narrower::WhyNot(const Crossing& crossing, bool* is_push, NodesByNam
   NodesByName updates;
   *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
                          [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
-  bool has_rows = false;  // of a variable, in any number
+  bool has_rows = false;  // the rows of a variable, any number of them
   if (*is_push) {
     for (const Node* update : updates) {
       variables->insert(UpdatedBy(*update));
@@ -342,7 +345,7 @@ absl::Status Narrower::Narrow(const Crossing& crossing, bool by_chance) {
 
 absl::Status Narrower::Run() {
   std::map<std::string, int> outcomes;
-  // What a tensor is for is asked of the graph as it was, so all is asked before any is changed.
+  // WhyNot must see the graph as it was, so all tensors are examined before any is changed.
   std::vector<std::pair<Crossing, bool>> chosen;
   for (Crossing& crossing : FindCrossings()) {
     bool is_push = false;
@@ -366,8 +369,8 @@ absl::Status Narrower::Run() {
   return absl::OkStatus();
 }
 
-// After the rewrites that send less, so that a sum is rounded, and not what is summed; before
-// bundles and fusion, which take the conversions, too.
+// Runs after the rewrites that send less, so that a sum is rounded, and not its summands. Runs
+// before bundles and fusion, which include the conversions.
 class NarrowPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {

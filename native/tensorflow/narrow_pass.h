@@ -9,19 +9,19 @@
 
 namespace tensorwire::plugin {
 
-// Half the bytes: in a step that trains, the floats of variables that it pulls and the gradients
-// that it pushes cross from task to task in 16 bits. Results change, so it is not one of
-// kExactRewrites. docs/decisions/rewrites.md.
+// Halves the bytes of a training step: the floats of pulled variables and the pushed gradients are
+// sent between tasks in 16 bits. Results change, so it is not one of kExactRewrites.
+// docs/decisions/rewrites.md.
 
-// Its parameters are `dtype`, "bfloat16" or "float16", and `exclude`: patterns of names as a shell
-// has them, with commas between them.
+// Its parameters are `dtype`, "bfloat16" or "float16", and `exclude`: shell patterns of names,
+// separated by commas.
 constexpr RewriteSwitch kWireDtype{"tensorwire_wire_dtype", "TENSORWIRE_WIRE_DTYPE"};
 constexpr char kWireDtypeExcludeVariable[] = "TENSORWIRE_WIRE_DTYPE_EXCLUDE";
 
-// Operations of ours. The first one takes floats and yields its attribute T, bfloat16 or half:
-// rounded to the nearest, even if halfway; or by chance (attribute `by_chance`), up or down so that
-// the mean of many is the float. What is finite stays finite in bfloat16. The second one yields the
-// floats.
+// Our own operations. The first one converts floats to its attribute T, bfloat16 or half. It rounds
+// to the nearest value, to even if halfway. With attribute `by_chance` it rounds up or down by
+// chance, so that the mean of many is the float; then a finite value stays finite in bfloat16. The
+// second one converts back to floats.
 constexpr char kNarrowOp[] = "TensorwireNarrow_import_tensorwire_tf_in_every_task";
 constexpr char kWidenOp[] = "TensorwireWiden_import_tensorwire_tf_in_every_task";
 

@@ -20,7 +20,7 @@ PoolAllocator* PoolAllocator::Get() {
       char* end = nullptr;
       const unsigned long long megabytes = std::strtoull(text, &end, 10);
       if (*end != '\0') {
-        // As text: TensorFlow 2.18 to 2.20 do not export what puts a number into a log line.
+        // As text: TensorFlow 2.18 to 2.20 do not export the function that logs a number.
         LOG(WARNING) << "grpc++: TENSORWIRE_POOL_MB=" << text << " is not a number; using "
                      << std::to_string(options.kept_bytes_cap >> 20);
       } else {

@@ -7,15 +7,17 @@
 
 namespace tensorwire::plugin {
 
-// TensorFlow's view of the process's BufferPool: where large tensors are put, those that arrive and
-// those that the devices of a grpc++ server make. Small ones are left to TensorFlow's allocator.
+// TensorFlow's view of the process's BufferPool. Large tensors are allocated there, both those that
+// arrive and those that the devices of a grpc++ server make. Small ones are left to TensorFlow's
+// allocator.
 class PoolAllocator : public tensorflow::Allocator {
  public:
-  // Below this size malloc keeps memory well enough by itself.
+  // Below this size malloc reuses memory well enough by itself.
   static constexpr size_t kMinBytes = 128u << 10;
 
-  // One for the process, for its life: tensors outlive servers. The cap on unused memory is
-  // TENSORWIRE_POOL_MB, 1024 by default; 0 switches the pool off: then null.
+  // The process has one, which is never destroyed, because tensors outlive servers. The cap on
+  // unused memory is TENSORWIRE_POOL_MB, 1024 by default. 0 switches the pool off; then this is
+  // null.
   static PoolAllocator* Get();
 
   std::string Name() override { return "tensorwire_pool"; }
@@ -28,7 +30,7 @@ class PoolAllocator : public tensorflow::Allocator {
   wire::BufferPool pool_;
 };
 
-// The allocator for a tensor of this size that arrives for a CPU.
+// The allocator for an arriving tensor of this size in CPU memory.
 tensorflow::Allocator* HostMemoryFor(uint64_t bytes);
 
 }  // namespace tensorwire::plugin

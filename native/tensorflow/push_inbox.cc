@@ -79,8 +79,8 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, uint32_t order, std::stri
     if (!here->declined()) return Expected::kHere;
     asks = true;
   }
-  // Since it was looked up the session may have ended, and the order with it, or the connection may
-  // have been lost, and it has to be given anew.
+  // Since the order was looked up, the session may have ended and removed it, or the connection may
+  // have been lost and the order has to be given again.
   const auto known = orders_.find(order);
   asks = asks || known == orders_.end() || !known->second->second.accepted;
   waiting_[slot] = {waiter, asks ? State::kAsked : State::kExpected, now_ms};
@@ -107,7 +107,7 @@ void PushInbox::Promise(int64_t step_id, uint32_t order, std::string_view key) {
     } else if (const auto at = waiting_.find({step_id, order}); at != waiting_.end()) {
       waiting = &at->second;
     }
-    if (waiting == nullptr) return;  // it has come meanwhile
+    if (waiting == nullptr) return;  // the tensor has arrived meanwhile
     const auto parked = order == 0 ? FindParkedLocked(step_id, key) : parked_.end();
     if (parked == parked_.end()) {
       waiting->Move(State::kPromised, wire::NowMs());
@@ -135,7 +135,7 @@ void PushInbox::Forget(int64_t step_id, uint32_t order, std::string_view key) {
 
 void PushInbox::EndStep(int64_t step_id) {
   if (!any_parked_.load(std::memory_order_seq_cst)) return;
-  std::vector<Parked> dropped;  // freed without the lock
+  std::vector<Parked> dropped;  // freed after the lock is released
   std::lock_guard lock(mutex_);
   auto at = parked_.lower_bound({step_id, 0});
   while (at != parked_.end() && at->first.first == step_id) {
@@ -197,20 +197,20 @@ void PushInbox::Deliver(int64_t step_id, uint32_t order, Pushed pushed) {
   {
     std::lock_guard lock(mutex_);
     const auto known = orders_.find(order);
-    if (known != orders_.end()) known->second->second.accepted = true;  // or it would not have come
+    if (known != orders_.end()) known->second->second.accepted = true;  // a push proves it
     if (pushed.status.ok() && !declined) {
       pushed.way_us = times_.WayOf(pushed.tensor.made_us(), pushed.tensor.head_us());
     }
     if (Waiting* const waiting = FindWaitingLocked(step_id, order); waiting != nullptr) {
       if (declined) {
-        if (waiting->state == State::kAsked) return;  // the answer to that brings it
+        if (waiting->state == State::kAsked) return;  // the request's answer brings the tensor
         waiting->Move(State::kAsked, wire::NowMs());
       }
-      // Its entry goes when the call ends, and nobody else finds the call before.
+      // The entry stays until the call ends (Forget).
       waiter = waiting->waiter;
     } else if (known != orders_.end()) {
-      // Before the step is looked up: a step that ends meanwhile is found ended here, or its
-      // EndStep sees this and waits for the lock.
+      // Set before `ended_` is read. If the step ends meanwhile, this thread finds it ended, or
+      // EndStep sees any_parked_ and waits for the lock.
       any_parked_.store(true, std::memory_order_seq_cst);
       if (!ended_->Has(step_id)) {
         parked_[{step_id, order}] = {std::move(pushed), wire::NowMs()};
@@ -232,7 +232,7 @@ void PushInbox::OnLost(const wire::Status& why) {
   std::vector<std::shared_ptr<Waiter>> lost;
   {
     std::lock_guard lock(mutex_);
-    // Who has asked hears it from the request.
+    // A waiter that has sent a request is told by the request.
     auto tell = [&lost](auto* waiting) {
       for (auto at = waiting->begin(); at != waiting->end();) {
         const bool asked = at->second.state == State::kAsked;
@@ -242,8 +242,8 @@ void PushInbox::OnLost(const wire::Status& why) {
     };
     tell(&waiting_);
     tell(&unordered_);
-    // Orders are given anew, with their numbers: what was pushed for them stays, and a request that
-    // leaves over the next connection may carry one that was looked up before.
+    // Orders keep their numbers and are given again: tensors that were pushed for them stay, and a
+    // request on the next connection may carry an order that was looked up before.
     for (auto& [name, known] : known_) known.accepted = false;
   }
   for (const auto& waiter : lost) waiter->OnLost(FromWire(why));

@@ -6,25 +6,25 @@
 
 namespace tensorwire::plugin {
 
-// Measures the way of pushes from one task. The producer says by its own clock when it made
-// a tensor, and two hosts' clocks have nothing in common; but the difference between its time and
-// the time of arrival here is least for the push that nothing held up, and such a one was on its
-// way for half of the least round trip. Clocks drift, so only recent differences count. Not
-// thread-safe.
+// Estimates how long pushes from one task were under way. The producer says by its own clock when
+// it made a tensor, and the clocks of two hosts are not synchronised. But the difference between
+// that time and the arrival here is smallest for a push that nothing delayed, and such a push was
+// under way for half of the smallest round trip. Clocks drift, so only recent differences count.
+// Not thread-safe.
 class PushTimes {
  public:
   void NoteRoundTrip(int64_t us) {
     least_round_trip_us_ = std::min(least_round_trip_us_, std::max<int64_t>(0, us));
   }
 
-  // `made_us`: the low bits of the producer's clock; `head_us`: of this task's, at the arrival.
+  // `made_us`: low bits of the producer's clock; `head_us`: this task's clock at the arrival.
   int64_t WayOf(uint32_t made_us, int64_t head_us) {
     if (!begun_) {
       begun_ = true;
       first_ = static_cast<uint32_t>(head_us) - made_us;
       window_ends_us_ = head_us + kWindowUs;
     }
-    // Against the first one, so that it is small whatever the clocks say.
+    // Relative to the first difference, so that it is small whatever the clocks say.
     const auto difference = static_cast<int32_t>(static_cast<uint32_t>(head_us) - made_us - first_);
     if (head_us >= window_ends_us_) {
       before_ = least_;

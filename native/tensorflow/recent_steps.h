@@ -10,7 +10,7 @@
 
 namespace tensorwire::plugin {
 
-// The steps to which something happened last: that they failed, or that they ended. Thread-safe.
+// The most recent steps that failed, or that ended; a limited number of them. Thread-safe.
 class RecentSteps {
  public:
   void Add(int64_t step_id) {

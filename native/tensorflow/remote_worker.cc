@@ -26,7 +26,7 @@ class OpenSessions {
     open_.emplace(task, handle);
     Counters().open_sessions.store(open_.size(), std::memory_order_relaxed);
   }
-  // A master that could not create a session at all tasks deletes it at all of them.
+  // The session may not be open: a master that could not create it at every task deletes it at all.
   void Remove(const std::string& task, const std::string& handle) {
     std::lock_guard lock(mutex_);
     open_.erase({task, handle});
@@ -92,7 +92,7 @@ void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* requ
                                      tensorflow::CleanupGraphResponse* /*response*/,
                                      tensorflow::StatusCallback done) {
   failed_steps_->Remove(request->step_id());
-  // Nobody waits for a step to be forgotten: the notice travels with the next step's request.
+  // No caller waits for a cleanup, so the notice travels with the next step's request.
   wire::Message message(kCleanupGraph);
   message.Put<int64_t>(request->step_id());
   link_.channel->Notify(std::move(message), /*lazy=*/true);

@@ -10,8 +10,8 @@
 
 namespace tensorwire::plugin {
 
-// Another task, as the master and the rendezvous see it: what is asked at every step goes over the
-// data plane, the rest over gRPC.
+// Another task, as the master and the rendezvous see it. Requests of every step go over the data
+// plane, the rest over gRPC.
 class RemoteWorker : public tensorflow::WorkerInterface {
  public:
   RemoteWorker(tensorflow::WorkerCacheInterface* grpc_cache, std::string target,
@@ -61,7 +61,7 @@ class RemoteWorker : public tensorflow::WorkerInterface {
                        tensorflow::StatusCallback done) override {
     grpc_->CleanupAllAsync(request, response, std::move(done));
   }
-  // Only the stock rendezvous asks in this form; ours takes the channel.
+  // Only the stock rendezvous calls this; ours uses the channel.
   void RecvTensorAsync(tensorflow::CallOptions* options,
                        const tensorflow::RecvTensorRequest* request,
                        tensorflow::TensorResponse* response,

@@ -33,12 +33,13 @@ using tensorflow::Tensor;
 
 constexpr uint64_t kSmallBytes = 16u << 10;
 
-// Set while this thread cleans up a step, whose rendezvous is aborted later if at all.
+// Set while this thread cleans up a step. The step's rendezvous is aborted later, if it still lives
+// then.
 thread_local LateAborts* cleaning_up = nullptr;
 
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
-  // `orders` is null where nothing is pushed.
+  // `orders`: null if this rendezvous must not push.
   RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, StandingOrders* orders)
       : BaseRemoteRendezvous(env, step_id), orders_(orders) {}
 
@@ -68,7 +69,7 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   class RecvCall;
   class Reply;
 
-  // The scope of the step's session, known once a part of the step runs here.
+  // The scope of the step's session; 0 until a part of the step runs here.
   uint64_t Scope() {
     uint64_t scope = scope_.load(std::memory_order_relaxed);
     if (scope == 0 && is_initialized()) {
@@ -82,18 +83,20 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
   std::atomic<uint64_t> scope_{0};
 };
 
-// A tensor on its way from another task. TensorFlow sees it as a BaseRecvTensorCall, by which a
-// step is aborted; it comes as the reply to a request or, where there is a standing order, as a
-// push, and what comes first ends it. Kept alive by whoever may end it: Reply, PushInbox.
+// Receives one tensor from another task. TensorFlow sees it as a BaseRecvTensorCall, through which
+// it aborts the call. The tensor arrives as the reply to a request or, if there is a standing
+// order, as a push; the first to arrive ends the call. Reply and PushInbox keep the call alive,
+// because either may end it.
 //
 //   kWaiting --- reply, push, error, loss or abort ---> kEnding --- decoded, or copied to its
 //                                                                   device ---> gone
 //
-// While it is kWaiting it is registered with its rendezvous, where an abort finds it, and, if it
-// may be pushed, in the inbox. End takes it out of both, and whatever else comes is dropped; so
-// Run looks again when it has entered it, for an abort may have been faster. It has a reference to
-// its rendezvous until the executor has heard of its end. A request that is still under way when
-// something else ends the call is cancelled: by that, or by Ask if it was not sent yet.
+// A kWaiting call is registered with its rendezvous, where an abort finds it, and, if the tensor
+// may be pushed, with the inbox. End removes it from both; everything that arrives later is
+// dropped. An abort may end the call before Run has registered it with the inbox, so Run checks
+// again afterwards. The call holds a reference to its rendezvous until the executor has been told
+// of the end. If something other than the reply ends the call, the ending thread cancels the
+// request, or Ask does if the request was not sent yet.
 class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
                                    public PushInbox::Waiter,
                                    public std::enable_shared_from_this<RecvCall> {
@@ -111,11 +114,11 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
         done_(std::move(done)),
         scope_(rendezvous->Scope()) {}
 
-  // Unless the step has been aborted already, sees to it that the tensor comes.
+  // Waits for a push or sends a request. Ends the call if the step has been aborted already.
   void Run();
 
   // --- BaseRecvTensorCall ---
-  void Start(std::function<void()> /*done*/) override {}  // Run is what starts it
+  void Start(std::function<void()> /*done*/) override {}  // Run starts the call
   void StartAbort(const absl::Status& status) override;
   absl::Status status() const override {
     tensorflow::mutex_lock lock(mutex_);
@@ -127,28 +130,29 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   void OnLost(const absl::Status& why) override { End(FromSource(why), IncomingTensor()); }
   void Ask() override;
 
-  // The producer has pushed the tensor. The inbox learns it before it can learn that the connection
-  // is lost, or nobody would tell this call.
+  // The producer has pushed the tensor. The inbox must learn this before it learns that the
+  // connection is lost; otherwise nothing would end this call after the loss.
   void OnPromisedFromReactor() { link_.inbox->Promise(step_id_, order_.number, key_); }
   void OnReply(const absl::Status& status, IncomingTensor tensor);
-  // An error from the task that `key_` names.
+  // `status` as an error of the producer's task, which `key_` names.
   absl::Status FromSource(const absl::Status& status) const;
   bool waits() const { return state_.load() == State::kWaiting; }
-  // The allocator for a tensor that arrives: where it is to be in host memory first.
+  // The allocator of the host memory that the tensor is received into.
   tensorflow::Allocator* HostAllocator(uint64_t bytes) const;
 
  private:
-  // Ends the call, if nothing else has. `way_us`: how long the wire took, up to the head.
+  // Ends the call, unless it has ended already. `way_us`: time on the wire until the head arrived.
   void End(absl::Status status, IncomingTensor tensor, int64_t way_us = 0);
   void Decode(const IncomingTensor& incoming);
   void CopyToDevice(const Tensor& host);
   void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
 
-  // Until the call has ended; a late reply may find the step, and its session, gone.
+  // Valid until the call has ended: when a late reply arrives, the step and its session may be
+  // gone.
   RemoteRendezvous* const rendezvous_;
   const int64_t step_id_;
   const DataPlane::Link link_;
-  Device* const device_;  // as rendezvous_
+  Device* const device_;  // valid as long as rendezvous_
   const bool on_accelerator_;
   const std::string key_;
   const Rendezvous::Args args_;
@@ -156,12 +160,12 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   const uint64_t scope_;
   const int64_t began_us_ = wire::NowUs();
   int64_t asked_us_ = 0;
-  PushInbox::Order order_;  // before anybody else knows of the call
+  PushInbox::Order order_;  // set before other threads know the call
   enum class State : uint8_t { kWaiting, kEnding };
   std::atomic<State> state_{State::kWaiting};
 
   mutable tensorflow::mutex mutex_;
-  absl::Status status_;      // why the step was aborted; comes before what the wire says
+  absl::Status status_;      // why the step was aborted; takes precedence over the wire's error
   uint64_t request_id_ = 0;  // 0: none has been sent
 };
 
@@ -220,9 +224,10 @@ void RemoteRendezvous::RecvCall::Run() {
   RecvClock().Begin(began_us_);
   const bool may_be_pushed = step_id_ != kNoStep;
   if (may_be_pushed) {
-    // What goes to an accelerator wants pinned memory, which a push does not know, and is not
-    // ordered. But another graph of the session may have ordered what has the same key and goes to
-    // the accelerator's host memory; then this one is pushed, too.
+    // A tensor for an accelerator is received into pinned memory. A push does not know its
+    // destination, so no new order is given. But another graph of the session may have given an
+    // order for the same key with the accelerator's host memory as destination. Then this tensor is
+    // pushed, too.
     order_ = link_.inbox->OrderFor(scope_, key_, /*may_be_new=*/!on_accelerator_);
   } else {
     order_.counters = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
@@ -247,7 +252,7 @@ void RemoteRendezvous::RecvCall::Run() {
   } else if (expected == PushInbox::Expected::kAsk) {
     Ask();
   }
-  // What an abort has ended meanwhile does not stay in the inbox.
+  // If an abort has ended the call meanwhile, the call must not stay in the inbox.
   if (!waits()) link_.inbox->Forget(step_id_, order_.number, key_);
 }
 
@@ -258,7 +263,7 @@ void RemoteRendezvous::RecvCall::Ask() {
   request.Put<uint32_t>(order_.number);
   if (order_.number != 0) request.Put<uint64_t>(scope_);
   request.AppendMetadata(key_);
-  // What comes after a Recv is put into TensorFlow's pool by the executor itself.
+  // The executor itself puts the nodes after a Recv into TensorFlow's pool.
   wire::CallOptions options;
   options.done_on = wire::RunOn::kReactorWhenAlone;
   asked_us_ = wire::NowUs();
@@ -281,8 +286,8 @@ void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
     id = request_id_;
   }
   if (id != 0) link_.channel->Cancel(id);
-  // It may wait for a push as well. Not in this thread: whoever aborts holds locks that the end of
-  // a call wants.
+  // The call may wait for a push as well. It is ended in another thread, because the aborting
+  // thread holds locks that End takes.
   link_.channel->RunAfter(0, [weak = weak_from_this(), status] {
     if (const auto self = weak.lock()) self->End(status, IncomingTensor());
   });
@@ -300,7 +305,7 @@ void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
 }
 
 void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
-  // To the producer and back; not what it waited for the tensor there.
+  // Time on the wire in both directions, without the request's wait at the producer.
   const int64_t way_us = tensor.head_us() - asked_us_ - tensor.made_us();
   if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_.number, way_us);
   if (status.ok() && tensor.was_pushed()) return;
@@ -330,29 +335,29 @@ tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes)
 }
 
 void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
-  const auto self = shared_from_this();  // whoever ends it may hold the last reference
+  const auto self = shared_from_this();  // the caller may hold the last reference
   if (state_.exchange(State::kEnding) != State::kWaiting) return;
-  // A small payload comes with its head, and the clock has been read.
+  // A small payload arrives with its head, when the clock was read already.
   const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
   const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
   RecvClock().End(here_us);
   order_.counters->waiting.fetch_sub(1, std::memory_order_relaxed);
   if (status.ok()) {
     const int64_t waited_us = here_us - began_us_;
-    // What was made before it was wanted was waited for only while it was on its way.
+    // If the tensor was made before the call began, the call waited only for the rest of the way.
     const int64_t wire_us =
         std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
     order_.counters->Count(incoming.payload_bytes());
     order_.counters->CountWait(waited_us - wire_us, wire_us);
   }
   link_.inbox->Forget(step_id_, order_.number, key_);
-  // Nobody aborts it from here on.
+  // From here on, no abort reaches the call.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
   if (!status.ok()) {
     Finish(status, Tensor(), incoming.is_dead());
   } else if (incoming.as_proto() && incoming.payload_bytes() > kSmallBytes) {
-    // This may be a reactor, and decoding takes time in proportion to the tensor.
+    // This thread may be a reactor, and the time for decoding grows with the tensor's size.
     auto encoded = std::make_shared<IncomingTensor>(std::move(incoming));
     rendezvous_->env_->compute_pool->Schedule([self, encoded] { self->Decode(*encoded); });
   } else if (incoming.as_proto()) {
@@ -404,7 +409,7 @@ void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor
 }  // namespace
 
 void RendezvousMgr::Cleanup(int64_t step_id) {
-  // First, so that what comes for the step from now on is not kept.
+  // First, so that no inbox keeps a push for this step that arrives from now on.
   plane_->EndStep(step_id);
   cleaning_up = late_aborts_.get();
   BaseRendezvousMgr::Cleanup(step_id);
@@ -413,8 +418,8 @@ void RendezvousMgr::Cleanup(int64_t step_id) {
 
 tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
     int64_t step_id, const tensorflow::WorkerEnv* env) {
-  // Collectives that failed are tried again under the same id. What was pushed before and what is
-  // pushed now could not be told apart.
+  // Failed collectives are tried again under the same step id. Pushes of the two attempts could not
+  // be told apart, so the second attempt pushes nothing.
   const bool again = plane_->ended_steps().Has(step_id);
   return tsl::core::RefCountPtr<BaseRemoteRendezvous>(
       new RemoteRendezvous(env, step_id, again ? nullptr : plane_->orders()));

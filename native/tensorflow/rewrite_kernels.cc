@@ -21,7 +21,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Numbers the different ids that it is given, from 0. A hash table with open addressing; at most
+// Numbers the distinct ids that it is given, from 0. A hash table with open addressing; at most
 // half of it is in use.
 template <typename Id>
 class IdNumbers {
@@ -33,9 +33,10 @@ class IdNumbers {
     places_.assign(size_t{1} << bits, kNone);
   }
 
-  // The number of `id`, which is new if it is the number of ids so far. `ids` has these.
+  // The number of `id`; `next`, the number of ids so far, if the id is new. `ids` has the ids so
+  // far.
   int32_t Number(Id id, const Id* ids, int32_t next) {
-    // A multiplication spreads ids that follow each other over the upper bits (Knuth).
+    // The multiplication spreads consecutive ids over the upper bits (Knuth).
     size_t place = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull) >> shift_;
     while (places_[place] != kNone) {
       if (ids[places_[place]] == id) return places_[place];
@@ -105,13 +106,13 @@ class SumRowsOp : public tensorflow::OpKernel {
     const Tensor& values = ctx->input(0);
     const Tensor& numbers = ctx->input(1);
     const int64_t count = numbers.NumElements();
-    // In the words of UnsortedSegmentSum, which gets the numbers of a vector.
+    // Worded as UnsortedSegmentSum's error; its segment ids are a vector.
     OP_REQUIRES(ctx, values.dims() > 0 && values.dim_size(0) == count,
                 absl::InvalidArgumentError("data.shape = " + values.shape().DebugString() +
                                            " does not start with segment_ids.shape = " +
                                            TensorShape({count}).DebugString()));
     const int32_t* const number = numbers.flat<int32_t>().data();
-    // They are numbered from 0 without a gap.
+    // The numbers start at 0 and have no gap.
     const int64_t rows = count == 0 ? 0 : int64_t{*std::max_element(number, number + count)} + 1;
     TensorShape shape = values.shape();
     shape.set_dim(0, rows);
@@ -122,8 +123,8 @@ class SumRowsOp : public tensorflow::OpKernel {
     const Value* const from = values.flat<Value>().data();
     Value* const to = sums->flat<Value>().data();
     std::fill(to, to + rows * columns, Value(0));
-    // Each value is added to the sum before it, as UnsortedSegmentSum does it: threads share the
-    // columns, and not the rows.
+    // Values are added in the same order as in UnsortedSegmentSum, so that sums are equal bit by
+    // bit. So the threads divide the columns, not the rows.
     const auto add = [=](int64_t begin, int64_t end) {
       for (int64_t i = 0; i < count; ++i) {
         const Value* const row = from + i * columns;

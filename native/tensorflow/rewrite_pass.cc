@@ -25,7 +25,7 @@ RewriteCounts::Counts RewriteCounts::counts() const {
 
 namespace {
 
-// Before tensor fusion, which then sees what is left to cross.
+// Before tensor fusion, which then sees the tensors that still cross.
 class SendLessPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {

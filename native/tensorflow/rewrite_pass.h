@@ -14,12 +14,12 @@ namespace tensorwire::plugin {
 // writes a variable, or changes what it waits for, and all leave results as they are, bit by bit.
 // docs/decisions/rewrites.md.
 
-// Ids that repeat are sent once, and rows come back once.
+// Repeated ids are sent once, and their rows come back once.
 constexpr RewriteSwitch kUniquePull{"tensorwire_unique_pull", "TENSORWIRE_UNIQUE_PULL"};
 // Gradients of equal ids are summed before they are sent.
 constexpr RewriteSwitch kSummedPush{"tensorwire_summed_push", "TENSORWIRE_SUMMED_PUSH"};
 
-// How often a rewrite was applied in this process, and why it was not: places in graphs.
+// How often a rewrite was applied in this process, and why it was not. Counts places in graphs.
 class RewriteCounts {
  public:
   static constexpr const char* kApplied = "applied";

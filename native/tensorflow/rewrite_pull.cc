@@ -37,8 +37,8 @@ int64_t FirstDimension(const tensorflow::PartialTensorShape& shape) {
   return shape.dims() > 0 ? shape.dim_size(0) : -1;
 }
 
-// Rows of the table that an edge brings, or the variable that has it; -1 where the graph does not
-// say.
+// The number of rows of the table, or of its variable, at the origin of `edge`; -1 if the graph
+// does not say.
 int64_t TableRows(const Edge* edge) {
   const Node& source = *Origin(edge)->src();
   if (source.IsConstant()) {
@@ -76,11 +76,11 @@ class Puller {
   absl::Status Rewrite(Node* lookup);
 
  private:
-  // The edges by which the rows leave the task of the lookup. False where they are wanted anywhere
-  // else than on `device`.
+  // Finds the edges by which the rows leave the task of the lookup. False if rows are consumed
+  // anywhere but on `device`.
   static bool FindLeaving(const Node& from, const std::string& device,
                           std::vector<const Edge*>* leaving);
-  // Why a lookup stays as it is, or null. `leaving`: as FindLeaving has it.
+  // Why a lookup is not rewritten, or null. `leaving`: as in FindLeaving.
   const char* WhyNot(const Node& lookup, const Edge& ids, int64_t rows,
                      std::vector<const Edge*>* leaving);
   absl::Status UniqueIds(const Edge& ids, int64_t rows, PulledIds** unique);
@@ -92,7 +92,8 @@ class Puller {
   Graph* const graph_;
   PulledIdsOf* const pulled_;
   DeviceNames devices_;
-  std::map<std::pair<int, int>, Node*> expanded_;  // by what yields the rows, and which output
+  std::map<std::pair<int, int>, Node*>
+      expanded_;  // by the node that yields the rows, and its output
 };
 
 bool Puller::FindLeaving(const Node& from, const std::string& device,

@@ -25,7 +25,7 @@ constexpr int kValuesInput = 0;    // of UnsortedSegmentSum
 constexpr int kNumbersInput = 1;
 constexpr int kCountInput = 2;
 
-// A constant that waits for nothing: a copy of it may be anywhere.
+// Whether `node` is a constant that waits for nothing; a copy of it may be on any device.
 bool IsFreeConstant(const Node& node) {
   if (!node.IsConstant()) return false;
   for (const Edge* edge : node.in_edges()) {
@@ -36,33 +36,34 @@ bool IsFreeConstant(const Node& node) {
 
 bool IsSum(const Node& node) { return node.type_string() == "UnsortedSegmentSum"; }
 
-// One Unique, the sums that use it, and how their number of rows is computed from it.
+// One Unique, the sums that use it, and the nodes that compute their number of rows from it.
 class PushedSums {
  public:
   PushedSums(Node* unique, std::string to, DeviceNames* devices)
       : unique_(unique), to_(std::move(to)), devices_(devices) {}
 
-  // Why they stay where they are, or null.
+  // Why they are not moved, or null.
   const char* WhyNot();
   void Move(Graph* graph, std::map<std::pair<int, std::string>, Node*>* constants);
-  // The ids of a pull that are these ids, or null.
+  // The pulled ids that are the same as these ids, or null.
   const PulledIds* FindPulled(const Graph& graph, const PulledIdsOf& pulled) const;
-  // Lets the update take the ids that a lookup gets, which are the same ones in the same order.
+  // Makes the update use the ids of a lookup, which are the same ones in the same order.
   void ShareIds(Graph* graph, Node* pulled_ids) const;
-  // Whether SumByNumbers may be done: nothing else waits for the nodes that go then.
+  // Whether SumByNumbers is possible: nothing else waits for the nodes that it removes.
   bool CanSumByNumbers() const;
-  // In the place of Move, after ShareIds: sums that take the numbers of a pull, and need no Unique.
+  // Called instead of Move, after ShareIds: makes sums that use the numbers of a pull and need no
+  // Unique.
   absl::Status SumByNumbers(Graph* graph, Node* pulled_ids);
 
  private:
   bool FindSums();
-  // Adds what computes the number of rows; false where it depends on anything else.
+  // Adds the nodes that compute the number of rows; false if it depends on anything but the ids.
   bool FindCount(Node* node);
   // Whether each sum waits for a lookup of `pulled`. If an id is no row, its lookup fails and there
-  // is no update, so it does not matter that these ids are other ones then.
+  // is no update, so it does not matter that the ids differ then.
   bool WaitForLookup(const Graph& graph, const PulledIds& pulled) const;
   bool IsMoved(Node* node) const { return moved_.count(node) != 0; }
-  // Whether an edge at a moved node stays within a task, or is to cross.
+  // Whether an edge at a moved node stays within a task, or may cross.
   bool MayCross(const Edge& edge) const;
 
   Node* const unique_;
@@ -172,7 +173,7 @@ bool PushedSums::WaitForLookup(const Graph& graph, const PulledIds& pulled) cons
     while (!unseen.empty() && !found) {
       const Node* const node = unseen.back();
       unseen.pop_back();
-      // A Merge runs when one of its inputs has come.
+      // A Merge runs as soon as one of its inputs has arrived.
       if (node->IsMerge()) continue;
       for (const Edge* edge : node->in_edges()) {
         found = found || lookups.count(edge->src()) != 0;
@@ -259,7 +260,8 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
     if (node->type_string() == "Unique") uniques.push_back(node);
   }
   DeviceNames devices;
-  std::map<std::pair<int, std::string>, Node*> constants;  // copies, by their id and device
+  std::map<std::pair<int, std::string>, Node*>
+      constants;  // copies, by the constant's id and their device
   for (Node* unique : uniques) {
     const Edge* ids = nullptr;
     if (absl::Status s = unique->input_edge(0, &ids); !s.ok()) return s;

@@ -27,8 +27,8 @@
 namespace tensorwire::plugin {
 namespace {
 
-// gRPC's worker; it notes which steps failed here, for RemoteWorker, and does not take a step of
-// its own master for an earlier one.
+// gRPC's worker with two additions: it notes for RemoteWorker which steps failed here, and it
+// removes the request ids of this task's own master (kNoRequestId).
 class Worker : public tensorflow::GrpcWorker {
  public:
   Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, DataPlane* plane)
@@ -69,7 +69,7 @@ class Worker : public tensorflow::GrpcWorker {
   DataPlane* const plane_;
 };
 
-// gRPC does not say why it could not start: nearly always its port is in use.
+// gRPC does not say why it could not start. The cause is nearly always that its port is in use.
 absl::Status WithAdvice(const absl::Status& status, int grpc_port) {
   if (!absl::StrContains(status.message(), "Could not start gRPC server") || grpc_port == 0) {
     return status;
@@ -81,10 +81,10 @@ absl::Status WithAdvice(const absl::Status& status, int grpc_port) {
                    "` shows by which process: end it, or take another port"));
 }
 
-// Goes after ~GrpcServer, which takes down what runs on the devices and uses the data plane.
+// Destroyed after ~GrpcServer, which ends everything that uses the devices and the data plane.
 struct OutlivesServer {
   std::unique_ptr<DataPlane> plane_;
-  std::unique_ptr<tensorflow::DeviceMgr> devices_;  // null where TensorFlow has made them
+  std::unique_ptr<tensorflow::DeviceMgr> devices_;  // null if TensorFlow has made them
 };
 
 class Server : private OutlivesServer, public tensorflow::GrpcServer {
@@ -94,7 +94,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
   ~Server() override {
     if (plane_ == nullptr) return;
     ShowPlane(plane_.get(), false);
-    // The engine calls into what ~GrpcServer takes down; so it ends first.
+    // The engine calls objects that ~GrpcServer destroys, so the engine stops first.
     plane_->Stop();
   }
 
@@ -108,7 +108,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     };
     if (absl::Status s = DataPlane::Create(server_def(), execute, &plane_); !s.ok()) return s;
 
-    // The data port opens before the gRPC port: who has seen this task on gRPC finds both.
+    // The data port opens before the gRPC port: a peer that reaches this task over gRPC finds both.
     std::string host;
     int grpc_port = 0;
     if (absl::Status s = GetHostAndPort(server_def(), &host, &grpc_port); !s.ok()) return s;
@@ -146,7 +146,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
  protected:
   absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
                                   tensorflow::WorkerCacheInterface** out) override {
-    // Tasks may have joined: update_server_def.
+    // Tasks may have joined (update_server_def).
     if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
     tensorflow::WorkerCacheInterface* grpc = nullptr;
     if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;

@@ -42,7 +42,7 @@ uint64_t BytesOf(const Node& variable) {
          static_cast<uint64_t>(tensorflow::DataTypeSize(type));
 }
 
-// The one variable of the node's own task that it is made of, if it is one.
+// The variable of the node's own task that its value is computed from, if it is exactly one.
 const Node* MadeOf(const Node* node) {
   const Node* found = nullptr;
   std::vector<const Node*> waiting{node};
@@ -63,8 +63,9 @@ const Node* MadeOf(const Node* node) {
   return found;
 }
 
-// The one variable of another task, slots of an optimizer aside, that is updated or looked up with
-// what that task makes of the node. Such an operation has the variable for its first input.
+// The variable of another task that is updated or looked up with a value that is computed there
+// from the node, if it is exactly one, not counting an optimizer's slots. Such an operation has the
+// variable as its first input.
 const Node* IsFor(const Node& node) {
   std::vector<const Node*> waiting;
   std::set<const Node*> seen;
@@ -91,7 +92,7 @@ const Node* IsFor(const Node& node) {
   for (const Node* each : variables) {
     if (found == nullptr || each->name().size() < found->name().size()) found = each;
   }
-  for (const Node* each : variables) {  // "embedding/Adam" is one of "embedding"
+  for (const Node* each : variables) {  // "embedding/Adam" is a slot of "embedding"
     if (each != found && each->name().rfind(found->name() + "/", 0) != 0) return nullptr;
   }
   return found;
@@ -120,11 +121,11 @@ bool HasOtherWorkers(const tensorflow::DeviceSet& devices) {
   return false;
 }
 
-// Changes nothing: it is where a session shows a graph and its devices, before tensors are fused.
+// Changes nothing. It records a session's graph and its devices, before tensors are fused.
 class SessionGraphsPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    // A function of TF2 has its variables elsewhere, and the devices of all tasks on purpose.
+    // A TF2 function has its variables elsewhere, and has the devices of all tasks on purpose.
     if (options.graph != nullptr && options.device_set != nullptr && !options.is_function_graph) {
       SessionGraphs::Get().Add(**options.graph, HasOtherWorkers(*options.device_set));
     }

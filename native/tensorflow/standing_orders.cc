@@ -91,7 +91,7 @@ bool StandingOrders::Push(int64_t step_id, uint64_t scope, std::string_view key,
     return false;
   }
   EncodeTensor(tensor, is_dead ? kDead : 0, static_cast<uint32_t>(wire::NowUs()), &message);
-  // Before it goes: who has the tensor may look at this task's figures.
+  // Counted before it is sent: a consumer that has the tensor may read this task's metrics at once.
   counters->Count(message.payload_bytes());
   if (pusher.Push(number, std::move(message))) return true;
   // The connection has ended just now.

@@ -15,23 +15,23 @@
 
 namespace tensorwire::plugin {
 
-// The step of TensorFlow's rendezvous for everything outside of steps. It never ends.
+// The step id of TensorFlow's rendezvous for everything outside of steps. This step never ends.
 constexpr int64_t kNoStep = -1;
 
-// Tells sessions apart: all tasks of a session compute the same. A context of TF2 has one, too.
+// Identifies a session; all its tasks compute the same value. A TF2 context has a scope, too.
 uint64_t ScopeOf(const std::string& session_name);
 
-// The producer's side of standing orders (the consumer's is PushInbox): which rendezvous keys
-// another task wants in every step of a session. When a tensor with such a key is made it is sent
-// at once, instead of waiting in the rendezvous for a request that takes a round trip to come.
+// The producer's side of standing orders (the consumer's is PushInbox): the rendezvous keys that
+// another task wants in every step of a session. A tensor with such a key is sent as soon as it is
+// made, so that it need not wait for a request.
 //
-// A push never costs anybody a tensor. For each step that has not ended there is a note of what was
-// asked for, what was pushed, and over which connection. What was asked for is not pushed; of two
-// connections that ask for one tensor the later one gets it; and who asks for what has left over
-// another connection is told so at once. Thread-safe.
+// A push must never lose a tensor. So for each step that has not ended, notes record which keys
+// were requested, which were pushed, and over which connection. A requested tensor is not pushed.
+// If two connections request the same tensor, the later one gets it. A request for a tensor that
+// has left over another connection fails at once. Thread-safe.
 class StandingOrders {
  public:
-  // A request's wish: the tensor that it wants, and whether it orders those of later steps.
+  // What a request asks for: a tensor, and perhaps a standing order for those of later steps.
   struct Wish {
     int64_t step_id = 0;
     std::string_view key;
@@ -44,30 +44,31 @@ class StandingOrders {
     kGone,          // it has left over another connection
   };
 
-  // A request has come. `*accepted`: whether later tensors of this key are pushed to `pusher`, and
-  // counted in `counters`.
+  // Records a request that has arrived. `*accepted`: whether later tensors of this key are pushed
+  // to `pusher` and counted in `counters`.
   Asked Ask(const Wish& wish, wire::Pusher pusher, TensorCounters* counters, bool* accepted);
 
-  // A tensor that was asked for is here. Whether it goes to this connection; if not, another one
-  // has asked for it since.
+  // Called when a requested tensor has been made. True if it goes to this connection; false if
+  // another connection has requested it since.
   bool Claim(int64_t step_id, std::string_view key, uint64_t connection_id);
 
-  // Pushes the tensor, which is in host memory, if there is an order for its key and nobody has
-  // asked for it. False: it belongs into the rendezvous. A consumer that does not take what it is
-  // sent is told to ask.
+  // Pushes the tensor, which is in host memory, if there is an order for its key and no request for
+  // it. False: the tensor has to go into the rendezvous. If the consumer's connection has a
+  // backlog, the push carries no tensor and tells the consumer to send a request.
   bool Push(int64_t step_id, uint64_t scope, std::string_view key, const tensorflow::Tensor& tensor,
             bool is_dead);
 
-  // Nobody asks in this step any more.
+  // The step has ended; no request for it will follow.
   void EndStep(int64_t step_id);
   // The session was closed.
   void EndScope(uint64_t scope);
-  // The connection is gone, and its orders with it.
+  // The connection is gone; its orders are dropped.
   void Forget(uint64_t connection_id);
 
  private:
   static constexpr size_t kMostOrders = size_t{1} << 18;
-  // Limit over all steps. A step whose master died before it ended it is forgotten only for room.
+  // Limit over all steps. If a master dies before it ends a step, the step's notes are dropped only
+  // when the limit is reached.
   static constexpr size_t kMostNotes = size_t{1} << 21;
 
   struct Order {
@@ -78,14 +79,16 @@ class StandingOrders {
     TensorCounters* counters = nullptr;
   };
   struct Note {
-    uint64_t connection_id = 0;  // that asked last, or that it was sent over
+    uint64_t connection_id = 0;  // the one that requested last, or that the tensor was sent over
     bool sent = false;
   };
-  // Keys are noted by their hash: two keys of one step that share 64 bits would fail the step.
+  // Keys are noted by their 64-bit hash. If two keys of one step had the same hash, the step would
+  // fail.
   struct Step {
-    uint64_t begun = 0;  // the how manyth it is
+    uint64_t begun = 0;  // sequence number of the step
     std::unordered_map<uint64_t, Note> notes;
-    std::vector<std::pair<uint64_t, Note>> pushed;  // not among `notes` yet, which takes longer
+    std::vector<std::pair<uint64_t, Note>>
+        pushed;  // not in `notes` yet: adding to a vector is faster
   };
 
   Step& StepLocked(int64_t step_id);
@@ -99,7 +102,7 @@ class StandingOrders {
   std::unordered_map<uint64_t, Order> orders_;  // by the hash of session and key
   std::unordered_map<int64_t, Step> steps_;
   uint64_t steps_begun_ = 0;
-  size_t notes_ = 0;  // at least: a key that is asked for twice counts twice
+  size_t notes_ = 0;  // an upper bound: a key that is requested twice counts twice
 };
 
 }  // namespace tensorwire::plugin

@@ -36,7 +36,8 @@ class Planes {
   }
   bool AwaitOne(int timeout_ms) {
     std::unique_lock lock(mutex_);
-    // Not wait_for, which takes glibc 2.30; who asks goes on asking.
+    // Not wait_for, which needs glibc 2.30. If the clock is set, this returns early or late; the
+    // caller calls again.
     const auto until = std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms);
     return changed_.wait_until(lock, until, [this] { return !planes_.empty(); });
   }
@@ -100,7 +101,8 @@ struct TensorTotals {
   uint64_t wire_us = 0;
 
   void Add(const TensorFigures::Entry& entry) {
-    if (entry.direction == TensorFigures::Direction::kFused) return;  // it is in another's count
+    if (entry.direction == TensorFigures::Direction::kFused)
+      return;  // counted in the tensor that carries it
     const TensorCounters& counters = entry.counters;
     const bool out = entry.direction == TensorFigures::Direction::kOut;
     (out ? tx_tensors : rx_tensors) += counters.tensors.load(std::memory_order_relaxed);
@@ -142,7 +144,7 @@ void AddTo(wire::PeerStats* total, const wire::PeerStats& peer) {
   total->damaged_frames += peer.damaged_frames;
 }
 
-// An element for each tensor that a variable travels as; one without where it stays.
+// One element for each tensor that carries a variable; one with tensor "" if it stays on its task.
 Items Variables() {
   Items variables;
   SessionGraphs::Get().ForEach(
@@ -160,7 +162,7 @@ Items Variables() {
   return variables;
 }
 
-// What rewrites of graphs did and did not do, and how often.
+// How often rewrites of graphs were applied, and how often not and why.
 Items Rewrites() {
   Items rewrites;
   for (const auto& [what, count] : RewriteCounts::Get().counts()) {
@@ -173,7 +175,7 @@ Items Rewrites() {
   return rewrites;
 }
 
-// What crosses in 16 bits, and what is excluded from that.
+// The tensors that are sent in 16 bits, and those that are excluded from it.
 Items WireDtypes() {
   Items tensors;
   for (const NarrowedTensors::Entry& entry : NarrowedTensors::Get().entries()) {
@@ -286,7 +288,7 @@ const char* tensorwire_stats_json() {
   return json.c_str();
 }
 
-// Waits until this process is a task: 1 when it is, 0 when the time is up.
+// Waits until this process is a task. Returns 1 if it is, 0 after the timeout.
 int tensorwire_await_task(int timeout_ms) {
   return tensorwire::plugin::AllPlanes().AwaitOne(timeout_ms) ? 1 : 0;
 }

@@ -4,7 +4,8 @@
 
 namespace tensorwire::plugin {
 
-// Adds a task's figures to those of this process, or removes them. It lives until it is hidden.
+// Adds a task's figures to those of this process, or removes them. `plane` must live until it is
+// removed.
 void ShowPlane(const DataPlane* plane, bool shown);
 
 }  // namespace tensorwire::plugin

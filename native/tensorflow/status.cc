@@ -14,8 +14,8 @@
 namespace tensorwire::plugin {
 namespace {
 
-// Begins an encoded status: then length and text, then length and bytes of URL and value of each
-// payload. No message for people begins so.
+// The start of an encoded status. After it come length and text, and for each payload length and
+// bytes of URL and value. No message for people starts with these bytes.
 constexpr std::string_view kEncoded("\x01TFS", 4);
 
 void PutString(absl::string_view text, std::string* out) {
@@ -50,9 +50,10 @@ absl::Status FromWire(const wire::Status& status) {
     if (status.code() != wire::Code::kCancelled) {
       return absl::Status(code, "grpc++: " + status.message());
     }
-    // The engine cancels nothing by itself: whoever did has the reason. Where that is a cancelled
-    // operation, and all that arrives of it is derived too, StatusGroup shows the error whose text
-    // is last in the alphabet: so this begins with what comes before all letters.
+    // The engine cancels nothing by itself, so this error is derived from another one. If that one
+    // is a cancelled operation, and all errors that arrive of it are derived, too, StatusGroup
+    // shows the error whose text is last in the alphabet. So this text starts with a character that
+    // sorts before all letters.
     return tensorflow::StatusGroup::MakeDerived(
         absl::CancelledError("(grpc++: " + status.message() + ")"));
   }

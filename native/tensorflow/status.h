@@ -11,8 +11,8 @@ namespace tensorwire::plugin {
 wire::Status ToWire(const absl::Status& status);
 absl::Status FromWire(const wire::Status& status);
 
-// An error that a request to `task` ended with, as gRPC would tell it: TensorFlow's coordinator
-// looks for this text to know whether a ps or a worker has failed.
+// The error of a request to `task`, worded as gRPC does: TensorFlow's coordinator looks for this
+// text to know whether a ps or a worker has failed.
 absl::Status FromTask(const absl::Status& status, const std::string& task);
 
 }  // namespace tensorwire::plugin

@@ -20,7 +20,7 @@ bool TravelsAsMemory(const Tensor& tensor) {
 }
 
 void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t made_us, wire::Message* message) {
-  // A dead tensor may be uninitialised: it has a type and a shape, and nothing in it.
+  // A dead tensor may be uninitialised: it has a type and a shape, but no contents.
   const bool empty = !tensor.IsInitialized() || tensor.NumElements() == 0;
   const bool as_proto = !empty && !TravelsAsMemory(tensor);
   const TensorShape& shape = tensor.shape();
@@ -53,7 +53,8 @@ absl::Status TensorFromProto(std::string_view bytes, DataType dtype, const Tenso
       TensorShape(proto.tensor_shape()) != shape) {
     return absl::InternalError("grpc++: a tensor arrived of another type or shape than announced");
   }
-  // TensorFlow makes room for a shape before it looks at what is there, and repeats the last one.
+  // TensorFlow allocates the whole shape before it looks at the elements, and repeats the last
+  // element.
   if (shape.num_elements() > static_cast<int64_t>(proto.tensor_content().size())) {
     return absl::InternalError("grpc++: a tensor arrived that has fewer elements than announced");
   }
@@ -94,7 +95,7 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
   }
   if (payload_bytes == 0 && (is_dead() || shape.num_elements() > 0)) {
     tensor_ = Tensor(dtype == tensorflow::DT_INVALID ? tensorflow::DT_FLOAT : dtype);
-    return absl::OkStatus();  // dead: nobody looks into it
+    return absl::OkStatus();  // dead: its contents are never read
   }
   if (!tensorflow::DataTypeCanUseMemcpy(dtype) && shape.num_elements() > 0) {
     return absl::InternalError("grpc++: a tensor of a type that cannot travel as memory arrived");

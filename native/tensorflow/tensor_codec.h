@@ -15,7 +15,7 @@
 
 namespace tensorwire::plugin {
 
-// How a tensor travels: metadata
+// How a tensor travels. Metadata:
 //
 //   u8   flags        TensorFlags
 //   u8   rank
@@ -24,17 +24,18 @@ namespace tensorwire::plugin {
 //                     of a push: when it was made, by the producer's steady clock (its low bits)
 //   i64  dimensions   `rank` of them
 //
-// and as payload its memory as it is or, where that has no meaning outside the process (strings,
-// variants, resources), a serialised TensorProto.
+// The payload is the tensor's memory or, for types whose memory has no meaning outside the process
+// (strings, variants, resources), a serialised TensorProto.
 enum TensorFlags : uint8_t {
   kDead = 1,
   kAsProto = 2,
-  kOrderAccepted = 4,  // of a reply: later steps' tensors of this key come without being asked for
-  kDeclined = 8,       // of a push: there is no tensor; it has to be asked for this time
+  kOrderAccepted = 4,  // of a reply: tensors of this key are pushed in later steps
+  kDeclined = 8,       // of a push: there is no tensor; the consumer has to request it this time
   kPushed = 16,        // of a reply: there is no tensor; it was pushed before the request came
 };
 
-// True if the tensor's memory itself is sent. Otherwise sending it takes time for encoding.
+// True if the tensor's memory itself is sent. Otherwise the tensor has to be encoded, which takes
+// time.
 bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 
 // Adds `tensor`, which is in host memory, to the message; keeps it alive until it has been sent.
@@ -42,8 +43,9 @@ bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t made_us,
                   wire::Message* message);
 
-// The tensor of this type and shape that is in `bytes`, a TensorProto that AsProtoTensorContent
-// made. Internal for anything else; a few bytes that announce a large tensor are given no room.
+// Decodes `bytes`, a TensorProto that AsProtoTensorContent made, to a tensor of this type and
+// shape. Fails with Internal for anything else, and allocates nothing for a few bytes that announce
+// a large tensor.
 absl::Status TensorFromProto(std::string_view bytes, tensorflow::DataType dtype,
                              const tensorflow::TensorShape& shape, tensorflow::DeviceBase* device,
                              const tensorflow::AllocatorAttributes& attributes,
@@ -52,12 +54,13 @@ absl::Status TensorFromProto(std::string_view bytes, tensorflow::DataType dtype,
 // A tensor that arrives.
 class IncomingTensor {
  public:
-  // Reads the metadata, checks it against the payload's size, and makes room for the payload, for
-  // tensors in host memory from `allocator`. On a reactor.
+  // Reads the metadata, checks it against the payload's size, and allocates memory for the payload:
+  // from `allocator`, unless the payload is a TensorProto. Runs on a reactor.
   absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
                        tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
 
-  // After the payload has arrived: whether it is still to be decoded, or tensor() is in place.
+  // After the payload has arrived: true if it still has to be decoded, false if tensor() is
+  // complete.
   bool as_proto() const { return (flags_ & kAsProto) != 0; }
   absl::Status Decode(tensorflow::DeviceBase* device,
                       const tensorflow::AllocatorAttributes& attributes,

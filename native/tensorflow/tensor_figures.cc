@@ -11,8 +11,8 @@ std::string_view TaskOf(std::string_view device) {
   return device.substr(0, device.find("/device:"));
 }
 
-// The name of the node before an edge, which the partitioner calls "edge_12_" and that name. ""
-// for what is no edge of a graph.
+// The name of the node at the start of an edge. The partitioner names the edge "edge_12_" and that
+// name. "" if `edge` is no edge of a graph.
 std::string_view NodeOf(std::string_view edge) {
   constexpr std::string_view kEdge = "edge_";
   if (edge.substr(0, kEdge.size()) != kEdge) return {};
@@ -53,7 +53,7 @@ TensorCounters* TensorFigures::Find(const Ends& ends, std::string_view name, Dir
   Entry* entry = FindLocked(ends, name, direction);
   if (entry == nullptr) entry = FindLocked(ends, "", direction);
   if (entry != nullptr) return &entry->counters;
-  static auto* const rest = new TensorCounters;  // more peers than a cluster has
+  static auto* const rest = new TensorCounters;  // only with more peers than any cluster has
   return rest;
 }
 
@@ -95,7 +95,7 @@ void UnionClock::End(int64_t now_us) {
 }
 
 uint64_t UnionClock::total_us(int64_t now_us) {
-  // In this order a period that ends meanwhile is missed, and not counted twice.
+  // Read in this order, so that a period that ends meanwhile is missed rather than counted twice.
   uint64_t total = total_us_.load(std::memory_order_acquire);
   const uint64_t state = state_.load(std::memory_order_relaxed);
   if ((state & ((1u << kCountBits) - 1)) != 0) {

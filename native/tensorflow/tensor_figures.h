@@ -11,12 +11,12 @@
 
 namespace tensorwire::plugin {
 
-// One tensor's figures in one direction between two tasks. Only who receives it has waits.
+// One tensor's figures in one direction between two tasks. Only the receiver has waits.
 struct TensorCounters {
   std::atomic<uint64_t> tensors{0};
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> not_ready_us{0};  // Recvs waited for the producer
-  std::atomic<uint64_t> wire_us{0};       // Recvs waited for what was made
+  std::atomic<uint64_t> wire_us{0};       // Recvs waited for a tensor that was made
   std::atomic<uint64_t> waiting{0};       // Recvs that wait for it now
 
   void Count(uint64_t tensor_bytes) {
@@ -24,15 +24,15 @@ struct TensorCounters {
     bytes.fetch_add(tensor_bytes, std::memory_order_relaxed);
   }
   void CountWait(int64_t not_ready, int64_t wire) {
-    if (not_ready + wire == 0) return;  // as for most of what is pushed
+    if (not_ready + wire == 0) return;  // as for most pushes
     not_ready_us.fetch_add(static_cast<uint64_t>(not_ready), std::memory_order_relaxed);
     wire_us.fetch_add(static_cast<uint64_t>(wire), std::memory_order_relaxed);
   }
 };
 
-// The figures of all tensors that this process has moved. A tensor of a graph has an entry of its
-// own, named for the node that makes it; all others (eager execution makes up a key for each copy)
-// share one for each peer. Entries stay for the life of the process, so that pointers to them may
+// The figures of all tensors that this process has moved. A tensor of a graph has its own entry,
+// named after the node that makes it. All others (eager execution makes up a key for each copy)
+// share one entry per peer. Entries stay for the life of the process, so that pointers to them may
 // be kept, and are bounded in number. Thread-safe; the lock is for finding an entry only.
 class TensorFigures {
  public:
@@ -42,7 +42,7 @@ class TensorFigures {
     std::string task;  // of this process
     std::string peer;
     Direction direction = Direction::kOut;
-    std::string name;  // "": what has no entry of its own
+    std::string name;  // "": tensors without their own entry
     TensorCounters counters;
   };
 
@@ -50,7 +50,8 @@ class TensorFigures {
 
   // The counters for the tensor that travels under this rendezvous key.
   TensorCounters* Of(std::string_view key, Direction direction);
-  // The figures of what `node` makes, when it travels as a part of the tensor with this key.
+  // The counters for the output of `node`, when it travels as a part of the fused tensor with this
+  // key.
   TensorCounters* OfPart(std::string_view key, std::string_view node);
   void ForEach(const std::function<void(const Entry&)>& visit) const;
 
@@ -71,8 +72,8 @@ class TensorFigures {
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
-// Measures for how long at least one of several things was under way: lock-free, and as exact as
-// the times it is told. Thread-safe.
+// Measures for how long at least one of several operations was under way. Lock-free and
+// thread-safe; as exact as the times that it is given.
 class UnionClock {
  public:
   void Begin(int64_t now_us);
@@ -88,7 +89,7 @@ class UnionClock {
   std::atomic<uint64_t> told_us_{0};   // the largest total that was returned
 };
 
-// Time in which a Recv of this process waited for another task.
+// The time in which at least one Recv of this process waited for another task.
 UnionClock& RecvClock();
 
 }  // namespace tensorwire::plugin

@@ -19,8 +19,8 @@
 namespace tensorwire::plugin {
 namespace {
 
-// Finds the device that `parsed` says the tensor is made on, and makes sure that it is still the
-// one the asker knows: a task that was restarted has none of the old one's tensors.
+// Finds the device that makes the tensor, and checks that it still has the incarnation that the
+// client knows: a restarted task has none of its predecessor's tensors.
 absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous::ParsedKey& parsed,
                         tensorflow::Device** device) {
   const std::string local_name = tensorflow::DeviceNameUtils::LocalName(parsed.src_device);
@@ -77,7 +77,8 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
     return;
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
-  // What is made on an accelerator is copied to the host when it is asked for, not before.
+  // A tensor on an accelerator is copied to the host only when a request asks for it, so the order
+  // is not accepted.
   TensorCounters* const counters =
       TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
   if (device->tensorflow_accelerator_device_info() != nullptr) wish.order = 0;
@@ -90,7 +91,7 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
       return;
     case StandingOrders::Asked::kGone:
       request.Fail(ToWire(absl::UnavailableError(
-          "grpc++: the tensor has left over another connection of the task that asks for it; the "
+          "grpc++: the tensor was sent over another connection of the task that requests it; the "
           "step has to be run again")));
       return;
   }
@@ -98,7 +99,8 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
   std::string key(wish.key);
   auto* const self = new TensorRequest(env, plane, std::move(request), step_id, std::move(key),
                                        device, ordered, counters);
-  // Called once, and a pointer is all that the rendezvous may copy.
+  // A raw pointer, because the rendezvous may copy the callback. The callback is called exactly
+  // once.
   env->rendezvous_mgr->RecvLocalAsync(
       step_id, parsed,
       [self](const absl::Status& status, const Rendezvous::Args& send_args,
@@ -112,7 +114,7 @@ void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Stat
   wire::Request asker;
   const bool is_wanted = self->FindAsker(&asker);
   if (!status.ok()) {
-    // What made the step fail here is reported by this task's own part of it.
+    // Derived: this task's own part of the step reports the cause.
     if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
     return;
   }
@@ -154,8 +156,8 @@ void TensorRequest::CopyToHost(std::unique_ptr<TensorRequest> self, const Tensor
     return;
   }
   auto source = std::make_shared<Tensor>(value);  // stays until it has been copied
-  TensorRequest* const copied = self.release();   // the callback's, which is called once
-  // It knows variants, too, whose elements are on the device.
+  TensorRequest* const copied = self.release();   // owned by the callback, which is called once
+  // CopyDeviceToHost also copies variants whose elements are on the device.
   tensorflow::CopyDeviceToHost(source.get(), host_memory, host_memory, copied->key_, device,
                                copy.get(), context,
                                [copied, copy, source](const absl::Status& status) {
@@ -182,7 +184,7 @@ void TensorRequest::PutBack(const Rendezvous::Args& send_args, const Tensor& val
   if (plane_->ended_steps().Has(step_id_)) return;
   Rendezvous::ParsedKey parsed;
   if (!Rendezvous::ParseKey(key_, &parsed).ok()) return;
-  // Fails when the step has been aborted; then nobody waits.
+  // Send fails if the step has been aborted; then no Recv waits.
   env_->rendezvous_mgr->Find(step_id_)->Send(parsed, send_args, value, is_dead).IgnoreError();
   if (plane_->ended_steps().Has(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
 }
@@ -192,7 +194,8 @@ void TensorRequest::Answer(const wire::Request& asker, const Tensor& tensor, uin
     ReplyTensor(asker, tensor, flags, waited_us_, counters_);
     return;
   }
-  // In the pool, for it takes time in proportion to the tensor: this may be a reactor.
+  // In the pool: the time for encoding grows with the tensor's size, and this thread may be a
+  // reactor.
   env_->compute_pool->Schedule(
       [asker, tensor, flags, waited_us = waited_us_, counters = counters_] {
         ReplyTensor(asker, tensor, flags, waited_us, counters);

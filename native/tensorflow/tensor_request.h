@@ -16,18 +16,18 @@
 namespace tensorwire::plugin {
 
 // Another task's request for a tensor that is made here (RecvTensor), from its arrival to its
-// answer. It is in one place at a time, which owns it:
+// answer. At any time exactly one of these places owns it:
 //
 //   TensorFlow's rendezvous --- made, and wanted ---> a device's copy to the host ---> answered
 //            |   |                                     (of an accelerator's tensor)      ^
 //            |   `----------------- made in host memory, or the step failed -------------'
 //            `--- made, and nobody wants it ---> the tensor goes back; the request ends unanswered
 //
-// The answer may never be: so it keeps neither the connection nor its descriptor when who asked has
-// gone.
+// The tensor may never be made. So a request whose client has gone keeps neither the connection nor
+// its descriptor.
 class TensorRequest {
  public:
-  // Answers at once what needs no tensor, and otherwise when there is one. On the reactor.
+  // Runs on the reactor. Answers at once if no tensor is needed, otherwise when it is made.
   static void Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request);
 
  private:
@@ -38,15 +38,16 @@ class TensorRequest {
                 int64_t step_id, std::string key, tensorflow::Device* device, bool ordered,
                 TensorCounters* counters);
 
-  // Called by TensorFlow's rendezvous with the tensor. `self` has left it.
+  // Called by TensorFlow's rendezvous with the tensor; `self` is no longer in the rendezvous.
   static void OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
                      const Rendezvous::Args& send_args, const Tensor& value, bool is_dead);
   static void CopyToHost(std::unique_ptr<TensorRequest> self, const Tensor& value,
                          tensorflow::DeviceContext* context);
 
-  // False when nobody waits for an answer any more.
+  // False if the connection of the request is gone.
   bool FindAsker(wire::Request* asker) const;
-  // Whoever asked has gone. Another connection may have asked for the tensor, or may ask yet.
+  // Puts the tensor back into the rendezvous: another connection may have asked for it, or may ask
+  // later.
   void PutBack(const Rendezvous::Args& send_args, const Tensor& value, bool is_dead) const;
   void Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const;
 
@@ -54,11 +55,11 @@ class TensorRequest {
   DataPlane* const plane_;
   const int64_t step_id_;
   const std::string key_;
-  tensorflow::Device* const device_;  // that makes it
-  const bool ordered_;                // the asker's order was accepted
+  tensorflow::Device* const device_;  // makes the tensor
+  const bool ordered_;                // the request's standing order was accepted
   TensorCounters* const counters_;
   const int64_t asked_us_;
-  uint32_t waited_us_ = 0;  // for the tensor to be made
+  uint32_t waited_us_ = 0;  // until the tensor was made
 
   // The connection of the request.
   const std::weak_ptr<wire::Connection> connection_;

@@ -13,12 +13,12 @@ namespace tensorwire::plugin {
 // protocol="grpc", or .endpoint_map has a wrong address. TensorFlow's own messages name neither.
 class UnreachableTasks {
  public:
-  // Where the data address of a task is from, as a part of a sentence.
+  // `origin`: where the data address of a task comes from, as a part of a sentence.
   void Add(const std::string& task, const std::string& data_address,
            const std::string& grpc_address, const std::string& origin);
 
   // Logs a line if the task's gRPC port answers; if not, the task has not started or has ended, and
-  // gRPC says so. Takes a second at most.
+  // gRPC reports that. Takes a second at most.
   void Warn(const wire::Unreachable& unreachable) const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace tensorwire::plugin {
 
-// gRPC's worker cache, but for remote tasks it hands out RemoteWorkers. They belong to it.
+// gRPC's worker cache, except that it makes and owns RemoteWorkers for remote tasks.
 class WorkerCache : public tensorflow::WorkerCacheWrapper {
  public:
   // `addresses`: task name to gRPC address, of all tasks but this one.

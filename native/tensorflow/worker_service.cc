@@ -38,17 +38,17 @@ wire::RunOn WorkerService::HandleOn(const wire::Request& request) const {
   switch (request.method) {
     case kRecvTensor:
     case kCleanupGraph:
-      // Looking a tensor up takes a microsecond or two, and forgetting a step little more; whoever
-      // makes a tensor later answers in a thread of its own.
+      // Looking up a tensor takes one or two microseconds, and cleaning up a step little more. If
+      // the tensor is not made yet, the thread that makes it answers.
       return wire::RunOn::kReactor;
     case kRunGraph:
     case kEagerRunFunction:
-      // Starting a graph is tens of microseconds; its kernels run in TensorFlow's pool. Decoding
-      // what is fed can take longer.
+      // Starting a graph takes tens of microseconds; its kernels run in TensorFlow's pool. Decoding
+      // fed tensors can take longer.
       return request.payload.size() < kLargeFeedBytes ? wire::RunOn::kReactorWhenAlone
                                                       : wire::RunOn::kExecutor;
     case kEagerEnqueue:
-      return wire::RunOn::kReactor;  // it only puts it into its stream
+      return wire::RunOn::kReactor;  // only puts the request into its stream
     default:
       return wire::RunOn::kExecutor;
   }

@@ -12,16 +12,16 @@
 
 namespace tensorwire::plugin {
 
-// By a request's id TensorFlow tells one that gRPC delivers twice, and aborts the step. Each step's
-// ids come from a generator of a new thread, whose seed has 32 bits; of the 100,000 that a task
-// remembers one in 43,000 steps meets its own. Here nothing is delivered twice, and no id is
-// needed.
+// TensorFlow uses request ids to detect a request that gRPC delivers twice, and then aborts the
+// step. The ids of each step come from a new thread's generator with a 32-bit seed. A task
+// remembers 100,000 ids, so one step in 43,000 draws one of them and is aborted without cause. The
+// data plane delivers nothing twice and needs no ids.
 constexpr int64_t kNoRequestId = 0;
 
 // Serves other tasks: looks tensors up in the rendezvous, and runs this task's part of a graph.
 class WorkerService : public wire::Handler {
  public:
-  // The task can be found before it can work; until then it answers kUnavailable.
+  // Peers can connect before Begin; until then they get kUnavailable.
   void Begin(tensorflow::WorkerEnv* env, tensorflow::Worker* worker, DataPlane* plane,
              EagerService* eager);
 
