@@ -272,7 +272,7 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
   return absl::OkStatus();
 }
 
-DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_address) {
+Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_address) {
   std::string address;
   int second_port = 0;
   // gRPC has refused malformed addresses before; the channel would report them, too.
@@ -287,7 +287,7 @@ DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::strin
       origin += "; tried its second port " + std::to_string(second_port) + ", too";
     unreachable_->Add(task_name, address, grpc_address, origin);
     link.channel = engine_->Connect(address, task_name, second_port);
-    link.inbox = std::make_shared<PushInbox>(link.channel, ended_steps_);
+    link.inbox = std::make_shared<PushInbox>(link.channel, steps_);
     link.channel->SetPushReceiver(link.inbox);
   }
   return link;
@@ -295,8 +295,11 @@ DataPlane::Link DataPlane::LinkTo(const std::string& task_name, const std::strin
 
 void DataPlane::EndStep(int64_t step_id) {
   if (step_id == kNoStep) return;
-  ended_steps_->Add(step_id);
+  steps_->ended.Add(step_id);
   orders_.EndStep(step_id);
+  // A task may have a thousand peers, and when a step is cleaned up nearly always nothing is
+  // parked.
+  if (steps_->inboxes_with_parked.load(std::memory_order_seq_cst) == 0) return;
   std::lock_guard lock(mutex_);
   for (const auto& [name, link] : links_) link.inbox->EndStep(step_id);
 }
@@ -304,6 +307,7 @@ void DataPlane::EndStep(int64_t step_id) {
 void DataPlane::EndSession(const std::string& name) {
   const uint64_t scope = ScopeOf(name);
   orders_.EndScope(scope);
+  routes_.EndScope(scope);
   std::lock_guard lock(mutex_);
   for (const auto& [task, link] : links_) link.inbox->EndScope(scope);
 }

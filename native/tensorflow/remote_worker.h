@@ -15,7 +15,7 @@ namespace tensorwire::plugin {
 class RemoteWorker : public tensorflow::WorkerInterface {
  public:
   RemoteWorker(tensorflow::WorkerCacheInterface* grpc_cache, std::string target,
-               tensorflow::WorkerInterface* grpc, DataPlane::Link link, RecentSteps* failed_steps)
+               tensorflow::WorkerInterface* grpc, Link link, RecentSteps* failed_steps)
       : grpc_cache_(grpc_cache),
         target_(std::move(target)),
         grpc_(grpc),
@@ -23,7 +23,7 @@ class RemoteWorker : public tensorflow::WorkerInterface {
         failed_steps_(failed_steps) {}
   ~RemoteWorker() override { grpc_cache_->ReleaseWorker(target_, grpc_); }
 
-  const DataPlane::Link& link() const { return link_; }
+  const Link& link() const { return link_; }
 
   // --- on the data plane ---
   void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
@@ -105,7 +105,7 @@ class RemoteWorker : public tensorflow::WorkerInterface {
   tensorflow::WorkerCacheInterface* const grpc_cache_;
   const std::string target_;
   tensorflow::WorkerInterface* const grpc_;  // released to grpc_cache_
-  const DataPlane::Link link_;
+  const Link link_;
   RecentSteps* const failed_steps_;
 };
 

@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "counters.h"
+#include "host_copy.h"
 #include "methods.h"
 #include "pool_allocator.h"
 #include "push_inbox.h"
 #include "remote_worker.h"
+#include "route.h"
 #include "status.h"
 #include "tensor_codec.h"
 #include "tensor_figures.h"
@@ -37,18 +40,28 @@ constexpr uint64_t kSmallBytes = 16u << 10;
 // then.
 thread_local LateAborts* cleaning_up = nullptr;
 
+// True if the tensor goes on from the host's memory to the accelerator's.
+bool IsForAccelerator(const Route& route, const Rendezvous::Args& args) {
+  return route.device->tensorflow_accelerator_device_info() != nullptr &&
+         !args.alloc_attrs.on_host();
+}
+
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
-  // `orders`: null if this rendezvous must not push.
-  RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, StandingOrders* orders)
-      : BaseRemoteRendezvous(env, step_id), orders_(orders) {}
+  // `pushes`: false if this rendezvous must not push.
+  RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, DataPlane* plane, bool pushes)
+      : BaseRemoteRendezvous(env, step_id), plane_(plane), pushes_(pushes) {}
 
   absl::Status Send(const ParsedKey& parsed, const Rendezvous::Args& args, const Tensor& value,
                     bool is_dead) override {
-    const auto key = parsed.FullKey();
-    if (orders_ != nullptr &&
-        orders_->Push(step_id_, Scope(), {key.data(), key.size()}, value, is_dead)) {
-      return absl::OkStatus();
+    if (pushes_) {
+      const auto key = parsed.FullKey();
+      const auto reserved = plane_->orders()->Reserve(step_id_, Scope(), {key.data(), key.size()});
+      if (reserved && IsOnAccelerator(reserved.device(), args.alloc_attrs, value, is_dead)) {
+        CopyAndPush(reserved, parsed, args, value);
+        return absl::OkStatus();
+      }
+      if (reserved && plane_->orders()->Push(reserved, value, is_dead)) return absl::OkStatus();
     }
     return BaseRemoteRendezvous::Send(parsed, args, value, is_dead);
   }
@@ -68,6 +81,22 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
  private:
   class RecvCall;
   class Reply;
+  using RoutePtr = std::shared_ptr<const Route>;
+
+  // Pushes a tensor that is on an accelerator, or sends it if the copy to the host fails: a request
+  // for it then brings the error to the consumer.
+  void CopyAndPush(const StandingOrders::Reserved& reserved, const ParsedKey& parsed,
+                   const Rendezvous::Args& args, const Tensor& value);
+
+  // The route of a tensor that another task makes.
+  absl::Status FindRoute(const ParsedKey& parsed, const Rendezvous::Args& args, RoutePtr* out);
+  absl::Status MakeRoute(const ParsedKey& parsed, const Rendezvous::Args& args, Route* out);
+  // True if the step's session has this worker cache.
+  bool HasCache(const std::weak_ptr<tensorflow::WorkerCacheInterface>& cache) {
+    // Once in a step: a session that is given another cache uses it from the next step on.
+    std::call_once(found_cache_, [this] { cache_ = session()->GetSharedWorkerCache(); });
+    return !cache_.owner_before(cache) && !cache.owner_before(cache_);
+  }
 
   // The scope of the step's session; 0 until a part of the step runs here.
   uint64_t Scope() {
@@ -79,8 +108,11 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
     return scope;
   }
 
-  StandingOrders* const orders_;
+  DataPlane* const plane_;
+  const bool pushes_;
   std::atomic<uint64_t> scope_{0};
+  std::once_flag found_cache_;
+  std::weak_ptr<tensorflow::WorkerCacheInterface> cache_;  // of the step's session
 };
 
 // Receives one tensor from another task. TensorFlow sees it as a BaseRecvTensorCall, through which
@@ -101,18 +133,14 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
                                    public PushInbox::Waiter,
                                    public std::enable_shared_from_this<RecvCall> {
  public:
-  RecvCall(RemoteRendezvous* rendezvous, DataPlane::Link link, Device* device, std::string key,
-           const Rendezvous::Args& args, DoneCallback done)
+  RecvCall(RemoteRendezvous* rendezvous, RoutePtr route, const Rendezvous::Args& args,
+           DoneCallback done)
       : rendezvous_(rendezvous),
         step_id_(rendezvous->step_id_),
-        link_(std::move(link)),
-        device_(device),
-        on_accelerator_(device->tensorflow_accelerator_device_info() != nullptr &&
-                        !args.alloc_attrs.on_host()),
-        key_(std::move(key)),
+        route_(std::move(route)),
+        on_accelerator_(IsForAccelerator(*route_, args)),
         args_(args),
-        done_(std::move(done)),
-        scope_(rendezvous->Scope()) {}
+        done_(std::move(done)) {}
 
   // Waits for a push or sends a request. Ends the call if the step has been aborted already.
   void Run();
@@ -132,9 +160,9 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
 
   // The producer has pushed the tensor. The inbox must learn this before it learns that the
   // connection is lost; otherwise nothing would end this call after the loss.
-  void OnPromisedFromReactor() { link_.inbox->Promise(step_id_, order_.number, key_); }
+  void OnPromisedFromReactor() { inbox().Promise(step_id_, route_->order, key()); }
   void OnReply(const absl::Status& status, IncomingTensor tensor);
-  // `status` as an error of the producer's task, which `key_` names.
+  // `status` as an error of the producer's task, which the key names.
   absl::Status FromSource(const absl::Status& status) const;
   bool waits() const { return state_.load() == State::kWaiting; }
   // The allocator of the host memory that the tensor is received into.
@@ -143,6 +171,9 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
  private:
   // Ends the call, unless it has ended already. `way_us`: time on the wire until the head arrived.
   void End(absl::Status status, IncomingTensor tensor, int64_t way_us = 0);
+  const std::string& key() const { return route_->key; }
+  wire::Channel& channel() const { return *route_->link.channel; }
+  PushInbox& inbox() const { return *route_->link.inbox; }
   void Decode(const IncomingTensor& incoming);
   void CopyToDevice(const Tensor& host);
   void Finish(const absl::Status& status, const Tensor& tensor, bool is_dead);
@@ -151,16 +182,12 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   // gone.
   RemoteRendezvous* const rendezvous_;
   const int64_t step_id_;
-  const DataPlane::Link link_;
-  Device* const device_;  // valid as long as rendezvous_
+  const RoutePtr route_;  // its device is valid as long as rendezvous_
   const bool on_accelerator_;
-  const std::string key_;
   const Rendezvous::Args args_;
   const DoneCallback done_;
-  const uint64_t scope_;
   const int64_t began_us_ = wire::NowUs();
   int64_t asked_us_ = 0;
-  PushInbox::Order order_;  // set before other threads know the call
   enum class State : uint8_t { kWaiting, kEnding };
   std::atomic<State> state_{State::kWaiting};
 
@@ -189,16 +216,52 @@ class RemoteRendezvous::Reply : public wire::Call {
   IncomingTensor tensor_;
 };
 
+void RemoteRendezvous::CopyAndPush(const StandingOrders::Reserved& reserved,
+                                   const ParsedKey& parsed, const Rendezvous::Args& args,
+                                   const Tensor& value) {
+  Ref();
+  CopyToHost(reserved.device(), args.device_context, parsed.FullKey(), value,
+             [this, reserved, parsed, args, value](const absl::Status& status, const Tensor& copy) {
+               const tsl::core::RefCountPtr<RemoteRendezvous> self(this);
+               if (status.ok() && plane_->orders()->Push(reserved, copy, /*is_dead=*/false)) return;
+               if (!status.ok()) plane_->orders()->Release(reserved);
+               // Fails if the step has been aborted; then nobody waits for the tensor.
+               BaseRemoteRendezvous::Send(parsed, args, value, /*is_dead=*/false).IgnoreError();
+             });
+}
+
 void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
                                            const Rendezvous::Args& args, DoneCallback done) {
-  auto fail = [&](const absl::Status& status) {
-    done(status, Rendezvous::Args(), args, Tensor(), false);
-  };
+  RoutePtr route;
+  if (absl::Status s = FindRoute(parsed, args, &route); !s.ok()) {
+    done(s, Rendezvous::Args(), args, Tensor(), false);
+    return;
+  }
+  std::make_shared<RecvCall>(this, std::move(route), args, std::move(done))->Run();
+}
+
+absl::Status RemoteRendezvous::FindRoute(const ParsedKey& parsed, const Rendezvous::Args& args,
+                                         RoutePtr* out) {
+  const auto full_key = parsed.FullKey();
+  const std::string_view key(full_key.data(), full_key.size());
+  *out = plane_->routes()->Find(Scope(), key);
+  if (*out != nullptr && HasCache((*out)->cache)) return absl::OkStatus();
+  auto route = std::make_shared<Route>();
+  route->scope = Scope();
+  route->key = key;
+  if (absl::Status s = MakeRoute(parsed, args, route.get()); !s.ok()) return s;
+  if (route->order != nullptr) plane_->routes()->Keep(route);
+  *out = std::move(route);
+  return absl::OkStatus();
+}
+
+absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, const Rendezvous::Args& args,
+                                         Route* out) {
   std::string task;
   std::string device_on_task;
   if (!tensorflow::DeviceNameUtils::SplitDeviceName(parsed.src_device, &task, &device_on_task)) {
-    return fail(absl::InternalError(std::string(parsed.src_device) +
-                                    " is not the name of a device on another task"));
+    return absl::InternalError(std::string(parsed.src_device) +
+                               " is not the name of a device on another task");
   }
   tensorflow::WorkerSession* const session = this->session();
   const auto cache = session->GetSharedWorkerCache();
@@ -206,33 +269,25 @@ void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
   auto* const remote = dynamic_cast<RemoteWorker*>(worker);
   if (remote == nullptr) {
     if (worker != nullptr) cache->ReleaseWorker(task, worker);
-    return fail(absl::InternalError("No worker known as " + task));
+    return absl::InternalError("No worker known as " + task);
   }
-  DataPlane::Link link = remote->link();
+  out->cache = cache;
+  out->link = remote->link();
   cache->ReleaseWorker(task, worker);
-
-  Device* device = nullptr;
-  if (absl::Status s = session->device_mgr()->LookupDevice(parsed.dst_device, &device); !s.ok()) {
-    return fail(s);
+  if (absl::Status s = session->device_mgr()->LookupDevice(parsed.dst_device, &out->device);
+      !s.ok()) {
+    return s;
   }
-  std::make_shared<RecvCall>(this, std::move(link), device, std::string(parsed.FullKey()), args,
-                             std::move(done))
-      ->Run();
+  out->counters = TensorFigures::Get().Of(out->key, TensorFigures::Direction::kIn);
+  if (step_id_ == kNoStep) return absl::OkStatus();  // nothing is pushed outside of steps
+  out->order = out->link.inbox->OrderFor(
+      out->scope, out->key, IsForAccelerator(*out, args) ? PinnedMemory(out->device) : nullptr);
+  return absl::OkStatus();
 }
 
 void RemoteRendezvous::RecvCall::Run() {
   RecvClock().Begin(began_us_);
-  const bool may_be_pushed = step_id_ != kNoStep;
-  if (may_be_pushed) {
-    // A tensor for an accelerator is received into pinned memory. A push does not know its
-    // destination, so no new order is given. But another graph of the session may have given an
-    // order for the same key with the accelerator's host memory as destination. Then this tensor is
-    // pushed, too.
-    order_ = link_.inbox->OrderFor(scope_, key_, /*may_be_new=*/!on_accelerator_);
-  } else {
-    order_.counters = TensorFigures::Get().Of(key_, TensorFigures::Direction::kIn);
-  }
-  order_.counters->waiting.fetch_add(1, std::memory_order_relaxed);
+  route_->counters->waiting.fetch_add(1, std::memory_order_relaxed);
   rendezvous_->Ref();
   rendezvous_->RegisterCall(this, args_);
   if (absl::Status s = status(); !s.ok()) {
@@ -240,42 +295,42 @@ void RemoteRendezvous::RecvCall::Run() {
     return;
   }
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
-  if (!may_be_pushed) {
+  if (step_id_ == kNoStep) {
     Ask();
     return;
   }
   Pushed here;
-  const auto expected =
-      link_.inbox->Expect(step_id_, order_.number, key_, shared_from_this(), &here);
+  const auto expected = inbox().Expect(step_id_, route_->order, key(), shared_from_this(), &here);
   if (expected == PushInbox::Expected::kHere) {
     End(FromSource(here.status), std::move(here.tensor), here.way_us);
   } else if (expected == PushInbox::Expected::kAsk) {
     Ask();
   }
   // If an abort has ended the call meanwhile, the call must not stay in the inbox.
-  if (!waits()) link_.inbox->Forget(step_id_, order_.number, key_);
+  if (!waits()) inbox().Forget(step_id_, route_->order, key());
 }
 
 void RemoteRendezvous::RecvCall::Ask() {
   if (!waits()) return;
   wire::Message request(kRecvTensor);
   request.Put<int64_t>(step_id_);
-  request.Put<uint32_t>(order_.number);
-  if (order_.number != 0) request.Put<uint64_t>(scope_);
-  request.AppendMetadata(key_);
+  const uint32_t order = route_->order != nullptr ? route_->order->number() : 0;
+  request.Put<uint32_t>(order);
+  if (order != 0) request.Put<uint64_t>(route_->scope);
+  request.AppendMetadata(key());
   // The executor itself puts the nodes after a Recv into TensorFlow's pool.
   wire::CallOptions options;
   options.done_on = wire::RunOn::kReactorWhenAlone;
   asked_us_ = wire::NowUs();
-  const uint64_t id = link_.channel->Start(std::move(request),
-                                           std::make_unique<Reply>(shared_from_this()), options);
+  const uint64_t id =
+      channel().Start(std::move(request), std::make_unique<Reply>(shared_from_this()), options);
   bool unwanted = false;
   {
     tensorflow::mutex_lock lock(mutex_);
     request_id_ = id;
     unwanted = !status_.ok();
   }
-  if (unwanted || !waits()) link_.channel->Cancel(id);
+  if (unwanted || !waits()) channel().Cancel(id);
 }
 
 void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
@@ -285,10 +340,10 @@ void RemoteRendezvous::RecvCall::StartAbort(const absl::Status& status) {
     if (status_.ok()) status_ = status;
     id = request_id_;
   }
-  if (id != 0) link_.channel->Cancel(id);
+  if (id != 0) channel().Cancel(id);
   // The call may wait for a push as well. It is ended in another thread, because the aborting
   // thread holds locks that End takes.
-  link_.channel->RunAfter(0, [weak = weak_from_this(), status] {
+  channel().RunAfter(0, [weak = weak_from_this(), status] {
     if (const auto self = weak.lock()) self->End(status, IncomingTensor());
   });
 }
@@ -299,7 +354,7 @@ void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
     tensorflow::mutex_lock lock(mutex_);
     id = request_id_;
   }
-  const auto channel = link_.channel;
+  const auto channel = route_->link.channel;
   End(FromSource(pushed.status), std::move(pushed.tensor), pushed.way_us);
   if (id != 0) channel->Cancel(id);
 }
@@ -307,7 +362,7 @@ void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
 void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
   // Time on the wire in both directions, without the request's wait at the producer.
   const int64_t way_us = tensor.head_us() - asked_us_ - tensor.made_us();
-  if (status.ok() && tensor.order_accepted()) link_.inbox->Accept(order_.number, way_us);
+  if (status.ok() && tensor.order_accepted()) inbox().Accept(route_->order, way_us);
   if (status.ok() && tensor.was_pushed()) return;
   End(FromSource(status), std::move(tensor), way_us);
 }
@@ -316,22 +371,18 @@ absl::Status RemoteRendezvous::RecvCall::FromSource(const absl::Status& status) 
   if (status.ok()) return status;
   std::string task;
   std::string device_on_task;
-  tensorflow::DeviceNameUtils::SplitDeviceName(key_.substr(0, key_.find(';')), &task,
+  tensorflow::DeviceNameUtils::SplitDeviceName(key().substr(0, key().find(';')), &task,
                                                &device_on_task);
   if (!absl::IsDataLoss(status)) return FromTask(status, task);
   Rendezvous::ParsedKey parsed;
-  Rendezvous::ParseKey(key_, &parsed).IgnoreError();
+  Rendezvous::ParseKey(key(), &parsed).IgnoreError();
   return FromTask(absl::DataLossError(std::string(status.message()) + "; it was to be " +
                                       std::string(parsed.edge_name)),
                   task);
 }
 
 tensorflow::Allocator* RemoteRendezvous::RecvCall::HostAllocator(uint64_t bytes) const {
-  if (!on_accelerator_) return HostMemoryFor(bytes);
-  tensorflow::AllocatorAttributes attributes = args_.alloc_attrs;
-  attributes.set_on_host(true);
-  attributes.set_gpu_compatible(true);
-  return device_->GetAllocator(attributes);
+  return on_accelerator_ ? PinnedMemory(route_->device) : HostMemoryFor(bytes);
 }
 
 void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incoming, int64_t way_us) {
@@ -341,16 +392,16 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
   const bool came_at_once = status.ok() && incoming.payload_bytes() <= kSmallBytes;
   const int64_t here_us = std::max(began_us_, came_at_once ? incoming.head_us() : wire::NowUs());
   RecvClock().End(here_us);
-  order_.counters->waiting.fetch_sub(1, std::memory_order_relaxed);
+  route_->counters->waiting.fetch_sub(1, std::memory_order_relaxed);
   if (status.ok()) {
     const int64_t waited_us = here_us - began_us_;
     // If the tensor was made before the call began, the call waited only for the rest of the way.
     const int64_t wire_us =
         std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
-    order_.counters->Count(incoming.payload_bytes());
-    order_.counters->CountWait(waited_us - wire_us, wire_us);
+    route_->counters->Count(incoming.payload_bytes());
+    route_->counters->CountWait(waited_us - wire_us, wire_us);
   }
-  link_.inbox->Forget(step_id_, order_.number, key_);
+  inbox().Forget(step_id_, route_->order, key());
   // From here on, no abort reaches the call.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
@@ -371,21 +422,21 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
 
 void RemoteRendezvous::RecvCall::Decode(const IncomingTensor& incoming) {
   Tensor tensor;
-  const absl::Status status = incoming.Decode(device_, args_.alloc_attrs, &tensor);
+  const absl::Status status = incoming.Decode(route_->device, args_.alloc_attrs, &tensor);
   Finish(status, tensor, incoming.is_dead());
 }
 
 void RemoteRendezvous::RecvCall::CopyToDevice(const Tensor& host) {
   if (args_.device_context == nullptr) {
     Finish(absl::InternalError("grpc++: no device context for a tensor that goes to " +
-                               device_->name()),
+                               route_->device->name()),
            Tensor(), /*is_dead=*/false);
     return;
   }
-  auto copy = std::make_shared<Tensor>(device_->GetAllocator(args_.alloc_attrs), host.dtype(),
-                                       host.shape());
+  auto copy = std::make_shared<Tensor>(route_->device->GetAllocator(args_.alloc_attrs),
+                                       host.dtype(), host.shape());
   if (!copy->IsInitialized()) {
-    Finish(absl::ResourceExhaustedError("grpc++: no memory on " + device_->name() +
+    Finish(absl::ResourceExhaustedError("grpc++: no memory on " + route_->device->name() +
                                         " for an arriving tensor of shape " +
                                         host.shape().DebugString()),
            Tensor(), /*is_dead=*/false);
@@ -393,7 +444,7 @@ void RemoteRendezvous::RecvCall::CopyToDevice(const Tensor& host) {
   }
   auto source = std::make_shared<Tensor>(host);  // stays until it has been copied
   args_.device_context->CopyCPUTensorToDevice(
-      source.get(), device_, copy.get(),
+      source.get(), route_->device, copy.get(),
       [self = shared_from_this(), source, copy](const absl::Status& status) {
         self->Finish(status, *copy, /*is_dead=*/false);
       });
@@ -422,7 +473,7 @@ tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
   // be told apart, so the second attempt pushes nothing.
   const bool again = plane_->ended_steps().Has(step_id);
   return tsl::core::RefCountPtr<BaseRemoteRendezvous>(
-      new RemoteRendezvous(env, step_id, again ? nullptr : plane_->orders()));
+      new RemoteRendezvous(env, step_id, plane_, /*pushes=*/!again));
 }
 
 }  // namespace tensorwire::plugin

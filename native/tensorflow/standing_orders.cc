@@ -1,7 +1,6 @@
 #include "standing_orders.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "tensor_codec.h"
@@ -9,49 +8,37 @@
 #include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
-namespace {
-
-uint64_t HashOfKey(std::string_view key) { return std::hash<std::string_view>()(key); }
-
-uint64_t HashOfOrder(uint64_t scope, uint64_t key_hash) {
-  return key_hash ^ (scope * 0x9e3779b97f4a7c15u);
-}
-
-}  // namespace
 
 uint64_t ScopeOf(const std::string& session_name) {
   return tensorflow::Fingerprint64(session_name);
 }
 
 StandingOrders::Asked StandingOrders::Ask(const Wish& wish, wire::Pusher pusher,
-                                          TensorCounters* counters, bool* accepted) {
+                                          tensorflow::Device* device, TensorCounters* counters,
+                                          bool* accepted) {
   *accepted = false;
   if (wish.step_id == kNoStep) return Asked::kInRendezvous;
-  const uint64_t key_hash = HashOfKey(wish.key);
   const uint64_t connection_id = pusher.connection_id();
-  std::lock_guard lock(mutex_);
+  // Before the note: a tensor that is pushed in between is noted as sent.
   if (wish.order != 0) {
-    const uint64_t hash = HashOfOrder(wish.scope, key_hash);
-    const auto at = orders_.find(hash);
-    if (at == orders_.end() ? orders_.size() < kMostOrders : at->second.key == wish.key) {
-      orders_[hash] = {std::string(wish.key), wish.scope, wish.order, std::move(pusher), counters};
-      any_.store(true, std::memory_order_release);
-      *accepted = true;
-    }
+    *accepted = orders_.Put(std::make_shared<const Order>(
+        Order{std::string(wish.key), wish.scope, wish.order, std::move(pusher), device, counters}));
   }
-  Note& note = NotesLocked(&StepLocked(wish.step_id))[key_hash];
+  Part& part = PartOf(wish.step_id);
+  std::lock_guard lock(part.mutex);
+  Note& note = NotesOf(&part.StepLocked(wish.step_id))[HashOfKey(wish.key)];
   if (note.sent) return note.connection_id == connection_id ? Asked::kOnItsWay : Asked::kGone;
   note.connection_id = connection_id;
-  ++notes_;
-  MakeRoomLocked();
+  part.CountNoteLocked();
   return Asked::kInRendezvous;
 }
 
 bool StandingOrders::Claim(int64_t step_id, std::string_view key, uint64_t connection_id) {
   if (step_id == kNoStep) return true;
-  std::lock_guard lock(mutex_);
-  const auto at = steps_.find(step_id);
-  if (at == steps_.end()) return true;
+  Part& part = PartOf(step_id);
+  std::lock_guard lock(part.mutex);
+  const auto at = part.steps.find(step_id);
+  if (at == part.steps.end()) return true;
   const auto note = at->second.notes.find(HashOfKey(key));
   if (note == at->second.notes.end()) return true;
   if (note->second.connection_id != connection_id) return false;
@@ -59,103 +46,104 @@ bool StandingOrders::Claim(int64_t step_id, std::string_view key, uint64_t conne
   return true;
 }
 
-bool StandingOrders::Push(int64_t step_id, uint64_t scope, std::string_view key,
-                          const tensorflow::Tensor& tensor, bool is_dead) {
-  if (!any_.load(std::memory_order_acquire) || step_id == kNoStep) return false;
+StandingOrders::Reserved StandingOrders::Reserve(int64_t step_id, uint64_t scope,
+                                                 std::string_view key) {
+  Reserved reserved;
+  if (orders_.empty() || step_id == kNoStep) return reserved;
   const uint64_t key_hash = HashOfKey(key);
-  uint32_t number = 0;
-  wire::Pusher pusher;
-  TensorCounters* counters = nullptr;
-  bool is_taken = false;
+  std::shared_ptr<const Order> order = orders_.Find(scope, key, key_hash);
+  if (order == nullptr) return reserved;
+  const bool is_taken = order->pusher.IsTaken();
   {
-    std::lock_guard lock(mutex_);
-    const auto at = orders_.find(HashOfOrder(scope, key_hash));
-    if (at == orders_.end() || at->second.key != key) return false;
-    number = at->second.number;
-    pusher = at->second.pusher;
-    counters = at->second.counters;
-    Step& step = StepLocked(step_id);
-    if (!step.notes.empty() && step.notes.count(key_hash) != 0) return false;
-    is_taken = pusher.IsTaken();
+    Part& part = PartOf(step_id);
+    std::lock_guard lock(part.mutex);
+    Step& step = part.StepLocked(step_id);
+    if (!step.notes.empty() && step.notes.count(key_hash) != 0) return reserved;
     if (is_taken) {
-      step.pushed.push_back({key_hash, {pusher.connection_id(), /*sent=*/true}});
-      ++notes_;
-      MakeRoomLocked();
+      step.pushed.push_back({key_hash, {order->pusher.connection_id(), /*sent=*/true}});
+      part.CountNoteLocked();
     }
   }
-  wire::Message message;
-  message.Put<int64_t>(step_id);
   if (!is_taken) {
+    wire::Message message;
+    message.Put<int64_t>(step_id);
     EncodeTensor(tensorflow::Tensor(), kDead | kDeclined, /*made_us=*/0, &message);
-    pusher.Push(number, std::move(message));
-    return false;
+    order->pusher.Push(order->number, std::move(message));
+    return reserved;
   }
+  reserved.step_id_ = step_id;
+  reserved.key_hash_ = key_hash;
+  reserved.order_ = std::move(order);
+  return reserved;
+}
+
+bool StandingOrders::Push(const Reserved& reserved, const tensorflow::Tensor& tensor,
+                          bool is_dead) {
+  const Order& order = *reserved.order_;
+  wire::Message message;
+  message.Put<int64_t>(reserved.step_id_);
   EncodeTensor(tensor, is_dead ? kDead : 0, static_cast<uint32_t>(wire::NowUs()), &message);
-  // Counted before it is sent: a consumer that has the tensor may read this task's metrics at once.
-  counters->Count(message.payload_bytes());
-  if (pusher.Push(number, std::move(message))) return true;
-  // The connection has ended just now.
-  std::lock_guard lock(mutex_);
-  if (const auto at = steps_.find(step_id); at != steps_.end()) {
-    NotesLocked(&at->second).erase(key_hash);
-  }
+  // Before it goes: who has the tensor may look at this task's figures.
+  order.counters->Count(message.payload_bytes());
+  if (order.pusher.Push(order.number, std::move(message))) return true;
+  Release(reserved);  // the connection has ended just now
   return false;
 }
 
-StandingOrders::Step& StandingOrders::StepLocked(int64_t step_id) {
-  const auto [at, fresh] = steps_.try_emplace(step_id);
+void StandingOrders::Release(const Reserved& reserved) {
+  Part& part = PartOf(reserved.step_id_);
+  std::lock_guard lock(part.mutex);
+  if (const auto at = part.steps.find(reserved.step_id_); at != part.steps.end()) {
+    NotesOf(&at->second).erase(reserved.key_hash_);
+  }
+}
+
+StandingOrders::Step& StandingOrders::Part::StepLocked(int64_t step_id) {
+  const auto [at, fresh] = steps.try_emplace(step_id);
   if (fresh) {
-    at->second.begun = ++steps_begun_;
-    ++notes_;
+    at->second.begun = ++steps_begun;
+    ++notes;
   }
   return at->second;
 }
 
-std::unordered_map<uint64_t, StandingOrders::Note>& StandingOrders::NotesLocked(Step* step) {
+std::unordered_map<uint64_t, StandingOrders::Note>& StandingOrders::NotesOf(Step* step) {
   step->notes.insert(step->pushed.begin(), step->pushed.end());
   step->pushed.clear();
   return step->notes;
 }
 
-void StandingOrders::MakeRoomLocked() {
+void StandingOrders::Part::CountNoteLocked() {
+  constexpr size_t kMost = kMostNotes >> kPartBits;
   auto size_of = [](const Step& step) { return 1 + step.notes.size() + step.pushed.size(); };
-  if (notes_ <= kMostNotes) return;
-  notes_ = 0;
-  for (const auto& [id, step] : steps_) notes_ += size_of(step);
-  if (notes_ <= kMostNotes) return;
-  const uint64_t middle = steps_begun_ - steps_.size() / 2;
-  for (auto at = steps_.begin(); at != steps_.end();) {
+  if (++notes <= kMost) return;
+  notes = 0;
+  for (const auto& [id, step] : steps) notes += size_of(step);
+  if (notes <= kMost) return;
+  const uint64_t middle = steps_begun - steps.size() / 2;
+  for (auto at = steps.begin(); at != steps.end();) {
     const size_t size = size_of(at->second);
-    const bool drops = at->second.begun <= middle || size > kMostNotes / 2;
-    if (drops) notes_ -= size;
-    at = drops ? steps_.erase(at) : std::next(at);
+    const bool drops = at->second.begun <= middle || size > kMost / 2;
+    if (drops) notes -= size;
+    at = drops ? steps.erase(at) : std::next(at);
   }
 }
 
 void StandingOrders::EndStep(int64_t step_id) {
-  std::lock_guard lock(mutex_);
-  const auto at = steps_.find(step_id);
-  if (at == steps_.end()) return;
-  notes_ -= std::min(notes_, 1 + at->second.notes.size() + at->second.pushed.size());
-  steps_.erase(at);
-}
-
-template <typename Unwanted>
-void StandingOrders::DropOrdersLocked(Unwanted unwanted) {
-  for (auto at = orders_.begin(); at != orders_.end();) {
-    at = unwanted(at->second) ? orders_.erase(at) : std::next(at);
-  }
-  any_.store(!orders_.empty(), std::memory_order_release);
+  Part& part = PartOf(step_id);
+  std::lock_guard lock(part.mutex);
+  const auto at = part.steps.find(step_id);
+  if (at == part.steps.end()) return;
+  part.notes -= std::min(part.notes, 1 + at->second.notes.size() + at->second.pushed.size());
+  part.steps.erase(at);
 }
 
 void StandingOrders::EndScope(uint64_t scope) {
-  std::lock_guard lock(mutex_);
-  DropOrdersLocked([scope](const Order& order) { return order.scope == scope; });
+  orders_.DropIf([scope](const Order& order) { return order.scope == scope; });
 }
 
 void StandingOrders::Forget(uint64_t connection_id) {
-  std::lock_guard lock(mutex_);
-  DropOrdersLocked([connection_id](const Order& order) {
+  orders_.DropIf([connection_id](const Order& order) {
     return order.pusher.connection_id() == connection_id;
   });
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -9,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "key_table.h"
 #include "tensor_figures.h"
+#include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorwire/wire/engine.h"
 
@@ -45,18 +48,45 @@ class StandingOrders {
   };
 
   // Records a request that has arrived. `*accepted`: whether later tensors of this key are pushed
-  // to `pusher` and counted in `counters`.
-  Asked Ask(const Wish& wish, wire::Pusher pusher, TensorCounters* counters, bool* accepted);
+  // to `pusher` and counted in `counters`. `device`: the one that makes the tensor.
+  Asked Ask(const Wish& wish, wire::Pusher pusher, tensorflow::Device* device,
+            TensorCounters* counters, bool* accepted);
 
   // Called when a requested tensor has been made. True if it goes to this connection; false if
   // another connection has requested it since.
   bool Claim(int64_t step_id, std::string_view key, uint64_t connection_id);
 
-  // Pushes the tensor, which is in host memory, if there is an order for its key and no request for
-  // it. False: the tensor has to go into the rendezvous. If the consumer's connection has a
-  // backlog, the push carries no tensor and tells the consumer to send a request.
-  bool Push(int64_t step_id, uint64_t scope, std::string_view key, const tensorflow::Tensor& tensor,
-            bool is_dead);
+  // What a consumer has ordered.
+  struct Order {
+    std::string key;
+    uint64_t scope = 0;
+    uint32_t number = 0;
+    wire::Pusher pusher;
+    tensorflow::Device* device = nullptr;
+    TensorCounters* counters = nullptr;
+  };
+
+  // A tensor that is to be pushed: it is noted as sent.
+  class Reserved {
+   public:
+    explicit operator bool() const { return order_ != nullptr; }
+    tensorflow::Device* device() const { return order_->device; }  // that makes it
+
+   private:
+    friend class StandingOrders;
+    int64_t step_id_ = 0;
+    uint64_t key_hash_ = 0;
+    std::shared_ptr<const Order> order_;
+  };
+  // False if there is no order for the tensor, or a request for it: then it has to go into the
+  // rendezvous. So it has to if the consumer's connection has a backlog; then a push without a
+  // tensor tells the consumer to send a request.
+  Reserved Reserve(int64_t step_id, uint64_t scope, std::string_view key);
+  // Pushes the tensor, which is in host memory. False: the connection has ended, the note is gone,
+  // and the tensor has to go into the rendezvous.
+  bool Push(const Reserved& reserved, const tensorflow::Tensor& tensor, bool is_dead);
+  // The tensor is not pushed; it has to go into the rendezvous.
+  void Release(const Reserved& reserved);
 
   // The step has ended; no request for it will follow.
   void EndStep(int64_t step_id);
@@ -71,13 +101,6 @@ class StandingOrders {
   // when the limit is reached.
   static constexpr size_t kMostNotes = size_t{1} << 21;
 
-  struct Order {
-    std::string key;
-    uint64_t scope = 0;
-    uint32_t number = 0;
-    wire::Pusher pusher;
-    TensorCounters* counters = nullptr;
-  };
   struct Note {
     uint64_t connection_id = 0;  // the one that requested last, or that the tensor was sent over
     bool sent = false;
@@ -91,18 +114,26 @@ class StandingOrders {
         pushed;  // not in `notes` yet: adding to a vector is faster
   };
 
-  Step& StepLocked(int64_t step_id);
-  std::unordered_map<uint64_t, Note>& NotesLocked(Step* step);
-  void MakeRoomLocked();
-  template <typename Unwanted>
-  void DropOrdersLocked(Unwanted unwanted);
+  // The notes of some steps. Each part has a lock of its own, so that steps seldom wait for each
+  // other.
+  struct alignas(64) Part {
+    std::mutex mutex;
+    std::unordered_map<int64_t, Step> steps;
+    uint64_t steps_begun = 0;
+    size_t notes = 0;  // an upper bound: a key that is requested twice counts twice
 
-  std::atomic<bool> any_{false};
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, Order> orders_;  // by the hash of session and key
-  std::unordered_map<int64_t, Step> steps_;
-  uint64_t steps_begun_ = 0;
-  size_t notes_ = 0;  // an upper bound: a key that is requested twice counts twice
+    Step& StepLocked(int64_t step_id);
+    void CountNoteLocked();
+  };
+  static constexpr int kPartBits = 3;
+
+  Part& PartOf(int64_t step_id) {
+    return parts_[(static_cast<uint64_t>(step_id) * 0x9e3779b97f4a7c15u) >> (64 - kPartBits)];
+  }
+  static std::unordered_map<uint64_t, Note>& NotesOf(Step* step);
+
+  KeyTable<Order> orders_{kMostOrders};
+  std::array<Part, 1 << kPartBits> parts_;
 };
 
 }  // namespace tensorwire::plugin

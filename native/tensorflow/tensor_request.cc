@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "counters.h"
+#include "host_copy.h"
 #include "status.h"
 #include "tensor_codec.h"
-#include "tensorflow/core/common_runtime/copy_tensor.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -77,13 +77,10 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
     return;
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
-  // A tensor on an accelerator is copied to the host only when a request asks for it, so the order
-  // is not accepted.
   TensorCounters* const counters =
       TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
-  if (device->tensorflow_accelerator_device_info() != nullptr) wish.order = 0;
   bool ordered = false;
-  switch (plane->orders()->Ask(wish, request.pusher(), counters, &ordered)) {
+  switch (plane->orders()->Ask(wish, request.pusher(), device, counters, &ordered)) {
     case StandingOrders::Asked::kInRendezvous:
       break;
     case StandingOrders::Asked::kOnItsWay:
@@ -128,48 +125,27 @@ void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Stat
   }
   self->waited_us_ = static_cast<uint32_t>(
       std::min<int64_t>(wire::NowUs() - self->asked_us_, std::numeric_limits<uint32_t>::max()));
-  const bool on_device = self->device_->tensorflow_accelerator_device_info() != nullptr &&
-                         !send_args.alloc_attrs.on_host();
-  if (on_device && !is_dead && value.IsInitialized() && value.NumElements() > 0) {
-    CopyToHost(std::move(self), value, send_args.device_context);
+  if (IsOnAccelerator(self->device_, send_args.alloc_attrs, value, is_dead)) {
+    CopyAndAnswer(std::move(self), value, send_args.device_context);
     return;
   }
-  const auto flags =
-      static_cast<uint8_t>((is_dead ? kDead : 0) | (self->ordered_ ? kOrderAccepted : 0));
-  self->Answer(asker, value, flags);
+  self->Answer(asker, value, is_dead ? kDead : 0);
 }
 
-void TensorRequest::CopyToHost(std::unique_ptr<TensorRequest> self, const Tensor& value,
-                               tensorflow::DeviceContext* context) {
-  tensorflow::Device* const device = self->device_;
-  tensorflow::AllocatorAttributes attributes;
-  attributes.set_on_host(true);
-  attributes.set_gpu_compatible(true);
-  tensorflow::Allocator* const host_memory = device->GetAllocator(attributes);
-  auto copy = std::make_shared<Tensor>(host_memory, value.dtype(), value.shape());
-  if (!copy->IsInitialized()) {
-    wire::Request asker;
-    if (!self->FindAsker(&asker)) return;
-    asker.Fail(ToWire(
-        absl::ResourceExhaustedError("grpc++: no memory on the host for a tensor of shape " +
-                                     value.shape().DebugString() + " on " + device->name())));
-    return;
-  }
-  auto source = std::make_shared<Tensor>(value);  // stays until it has been copied
-  TensorRequest* const copied = self.release();   // owned by the callback, which is called once
-  // CopyDeviceToHost also copies variants whose elements are on the device.
-  tensorflow::CopyDeviceToHost(source.get(), host_memory, host_memory, copied->key_, device,
-                               copy.get(), context,
-                               [copied, copy, source](const absl::Status& status) {
-                                 const std::unique_ptr<TensorRequest> self(copied);
-                                 wire::Request asker;
-                                 if (!self->FindAsker(&asker)) return;
-                                 if (status.ok()) {
-                                   self->Answer(asker, *copy, /*flags=*/0);
-                                 } else {
-                                   asker.Fail(ToWire(status));
-                                 }
-                               });
+void TensorRequest::CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Tensor& value,
+                                  tensorflow::DeviceContext* context) {
+  TensorRequest* const request = self.release();  // owned by the callback, which is called once
+  CopyToHost(request->device_, context, request->key_, value,
+             [request](const absl::Status& status, const Tensor& copy) {
+               const std::unique_ptr<TensorRequest> self(request);
+               wire::Request asker;
+               if (!self->FindAsker(&asker)) return;
+               if (status.ok()) {
+                 self->Answer(asker, copy, /*flags=*/0);
+               } else {
+                 asker.Fail(ToWire(status));
+               }
+             });
 }
 
 bool TensorRequest::FindAsker(wire::Request* asker) const {
@@ -190,6 +166,7 @@ void TensorRequest::PutBack(const Rendezvous::Args& send_args, const Tensor& val
 }
 
 void TensorRequest::Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
+  if (ordered_) flags |= kOrderAccepted;
   if (TravelsAsMemory(tensor)) {
     ReplyTensor(asker, tensor, flags, waited_us_, counters_);
     return;

@@ -41,8 +41,8 @@ class TensorRequest {
   // Called by TensorFlow's rendezvous with the tensor; `self` is no longer in the rendezvous.
   static void OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
                      const Rendezvous::Args& send_args, const Tensor& value, bool is_dead);
-  static void CopyToHost(std::unique_ptr<TensorRequest> self, const Tensor& value,
-                         tensorflow::DeviceContext* context);
+  static void CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Tensor& value,
+                            tensorflow::DeviceContext* context);
 
   // False if the connection of the request is gone.
   bool FindAsker(wire::Request* asker) const;

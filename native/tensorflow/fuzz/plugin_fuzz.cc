@@ -141,21 +141,24 @@ class PushWaiter : public PushInbox::Waiter {
 
 void Push(std::string_view metadata, std::string_view payload, bool lost, uint8_t order) {
   constexpr int64_t kStep = 7;
-  const auto ended = std::make_shared<RecentSteps>();
-  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), ended);
+  const auto steps = std::make_shared<PushInbox::Steps>();
+  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), steps);
   const auto waiter = std::make_shared<PushWaiter>(payload.size());
   const std::string key = "/job:a/replica:0/task:0/device:CPU:0;1;/job:b;edge_1_x;0:0";
   Pushed here;
   inbox->OrderFor(/*scope=*/1, key);
-  const uint32_t number = inbox->OrderFor(/*scope=*/1, key).number;  // the second time it has one
-  inbox->Expect(kStep - 1, /*order=*/0, key, waiter, &here);
-  inbox->Expect(kStep, number, key, waiter, &here);
-  if (order % 2 == 0) inbox->Accept(number, 100);
-  Deliver(inbox->BeginFromReactor(order % 4).get(), metadata, payload, lost);
-  if (inbox->Expect(kStep + 1, number, key, waiter, &here) == PushInbox::Expected::kHere) {
+  const auto given = inbox->OrderFor(/*scope=*/1, key);  // the second time there is one
+  inbox->Expect(kStep - 1, /*order=*/nullptr, key, waiter, &here);
+  inbox->Expect(kStep, given, key, waiter, &here);
+  if (order % 2 == 0) inbox->Accept(given, 100);
+  if (order % 8 >= 4) inbox->EndScope(/*scope=*/1);
+  if (const auto call = inbox->BeginFromReactor(order % 4); call != nullptr) {
+    Deliver(call.get(), metadata, payload, lost);
+  }
+  if (inbox->Expect(kStep + 1, given, key, waiter, &here) == PushInbox::Expected::kHere) {
     waiter->OnPush(std::move(here));
   }
-  ended->Add(kStep);
+  steps->ended.Add(kStep);
   inbox->EndStep(kStep);
   inbox->OnLost(wire::Status(wire::Code::kUnavailable, "the end"));
 }

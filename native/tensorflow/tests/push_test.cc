@@ -53,7 +53,8 @@ class Answers : public wire::Handler {
     wish.scope = kScope;
     wish.key = reader.rest();
     bool accepted = false;
-    const Asked asked = orders.Ask(wish, request.pusher(), &counters_, &accepted);
+    const Asked asked =
+        orders.Ask(wish, request.pusher(), /*device=*/nullptr, &counters_, &accepted);
     wire::Message reply;
     reply.Put<uint64_t>(request.connection_id());
     reply.Put<uint8_t>(static_cast<uint8_t>(asked));
@@ -82,7 +83,8 @@ struct Producer {
   bool Push(int64_t step_id, uint64_t scope = kScope, int64_t elements = 4) {
     Tensor tensor(tensorflow::DT_FLOAT, {elements});
     tensor.flat<float>().setConstant(static_cast<float>(step_id));
-    return orders().Push(step_id, scope, kKey, tensor, /*is_dead=*/false);
+    const auto reserved = orders().Reserve(step_id, scope, kKey);
+    return reserved && orders().Push(reserved, tensor, /*is_dead=*/false);
   }
 
   std::string address;
@@ -156,17 +158,17 @@ class TestWaiter : public PushInbox::Waiter {
 class Consumer {
  public:
   explicit Consumer(const std::string& address)
-      : channel(engine->Connect(address, "")), inbox(std::make_shared<PushInbox>(channel, ended)) {
+      : channel(engine->Connect(address, "")), inbox(std::make_shared<PushInbox>(channel, steps)) {
     channel->SetPushReceiver(inbox);
     inbox->OrderFor(kScope, kKey);  // the second time it gets one
-    order = inbox->OrderFor(kScope, kKey).number;
+    order = inbox->OrderFor(kScope, kKey);
   }
   ~Consumer() { engine->Stop(); }
 
-  Answer Ask(int64_t step_id, uint32_t with_order) {
+  Answer Ask(int64_t step_id, const std::shared_ptr<PushInbox::Order>& with_order) {
     wire::Message request(1);
     request.Put<int64_t>(step_id);
-    request.Put<uint32_t>(with_order);
+    request.Put<uint32_t>(with_order != nullptr ? with_order->number() : 0);
     request.AppendMetadata(kKey);
     auto answered = std::make_shared<Event<Answer>>();
     channel->Start(std::move(request), std::make_unique<AnswerCall>(answered), {});
@@ -182,11 +184,11 @@ class Consumer {
   }
 
   std::unique_ptr<wire::Engine> engine = StartEngine();
-  std::shared_ptr<RecentSteps> ended = std::make_shared<RecentSteps>();
+  std::shared_ptr<PushInbox::Steps> steps = std::make_shared<PushInbox::Steps>();
   std::shared_ptr<wire::Channel> channel;
   std::shared_ptr<PushInbox> inbox;
   std::shared_ptr<TestWaiter> waiter = std::make_shared<TestWaiter>();
-  uint32_t order = 0;
+  std::shared_ptr<PushInbox::Order> order;
 };
 
 float ValueOf(const Pushed& pushed) {
@@ -234,7 +236,7 @@ TEST(who_asks_for_what_was_pushed_over_another_connection_is_told_at_once) {
   first.Ask(1, first.order);
   CHECK(producer.Push(2));
   CHECK(second.Ask(2, second.order).what() == Asked::kGone);
-  CHECK(first.Ask(2, 0).what() == Asked::kOnItsWay);
+  CHECK(first.Ask(2, nullptr).what() == Asked::kOnItsWay);
   // Its order has replaced the first one's.
   CHECK(producer.Push(3));
   CHECK_EQ(ValueOf(second.Take(3)), 3.0f);
@@ -244,11 +246,11 @@ TEST(of_two_connections_that_ask_the_last_one_gets_the_tensor) {
   Producer producer;
   Consumer first(producer.address);
   Consumer second(producer.address);
-  const uint64_t one = first.Ask(1, 0).connection_id;
-  const uint64_t two = second.Ask(1, 0).connection_id;
+  const uint64_t one = first.Ask(1, nullptr).connection_id;
+  const uint64_t two = second.Ask(1, nullptr).connection_id;
   CHECK(!producer.orders().Claim(1, kKey, one));
   CHECK(producer.orders().Claim(1, kKey, two));
-  CHECK(first.Ask(1, 0).what() == Asked::kGone);
+  CHECK(first.Ask(1, nullptr).what() == Asked::kGone);
 }
 
 TEST(what_a_lost_connection_had_brought_stays) {
@@ -274,7 +276,7 @@ TEST(an_order_whose_connection_is_lost_before_it_is_sent_is_still_known) {
   consumer.inbox->OnLost(wire::Status(wire::Code::kUnavailable, "lost"));
   CHECK_EQ(consumer.Ask(1, consumer.order).accepted, 1);
   CHECK(producer.Push(2));
-  CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey).number, consumer.order);
+  CHECK(consumer.inbox->OrderFor(kScope, kKey) == consumer.order);
   CHECK_EQ(ValueOf(consumer.Take(2)), 2.0f);
 }
 
@@ -283,7 +285,7 @@ TEST(what_is_pushed_for_a_step_that_has_ended_is_dropped) {
   Consumer consumer(producer.address);
   consumer.Ask(1, consumer.order);
   for (const int64_t step : {int64_t{20}, int64_t{-20}}) {  // functions have negative ones
-    consumer.ended->Add(step);
+    consumer.steps->ended.Add(step);
     CHECK(producer.Push(step, kScope, 1 << 20));
     WaitForPushes(&producer, &consumer, step + 1);
     CheckNothingIsKept(&consumer, step);
@@ -297,17 +299,17 @@ TEST(what_is_not_taken_goes_when_its_step_ends) {
   for (const int64_t step : {int64_t{20}, int64_t{-20}}) {
     CHECK(producer.Push(step));
     WaitForPushes(&producer, &consumer, step + 1);
-    consumer.ended->Add(step);
+    consumer.steps->ended.Add(step);
     consumer.inbox->EndStep(step);
     CheckNothingIsKept(&consumer, step);
   }
 }
 
 TEST(what_arrives_while_its_step_ends_is_not_kept) {
-  const auto ended = std::make_shared<RecentSteps>();
-  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), ended);
+  const auto steps = std::make_shared<PushInbox::Steps>();
+  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), steps);
   inbox->OrderFor(kScope, kKey);
-  const uint32_t order = inbox->OrderFor(kScope, kKey).number;
+  const auto order = inbox->OrderFor(kScope, kKey);
   const auto waiter = std::make_shared<TestWaiter>();
   constexpr int64_t kSteps = 20'000;
   std::atomic<int64_t> prepared{0};
@@ -318,7 +320,7 @@ TEST(what_arrives_while_its_step_ends_is_not_kept) {
   };
   std::thread reactor([&] {
     for (int64_t step = 1; step <= kSteps; ++step) {
-      const auto call = inbox->BeginFromReactor(order);
+      const auto call = inbox->BeginFromReactor(order->number());
       std::vector<wire::MutableBuffer> into;
       // A push without a tensor; what is kept of it is the error.
       const wire::Status status = call->PrepareFromReactor(
@@ -334,7 +336,7 @@ TEST(what_arrives_while_its_step_ends_is_not_kept) {
     wait_for(prepared, step);
     begun.store(step);
     for (std::atomic<int64_t> spins{0}; spins < step % 256;) ++spins;
-    ended->Add(step);
+    steps->ended.Add(step);
     inbox->EndStep(step);
     wait_for(arrived, step);
     Pushed here;
@@ -360,20 +362,56 @@ TEST(orders_and_notes_end_with_session_and_step) {
   consumer.Ask(1, consumer.order);
   CHECK(producer.Push(2));
   producer.orders().EndStep(2);
-  CHECK(consumer.Ask(2, 0).what() == Asked::kInRendezvous);
+  CHECK(consumer.Ask(2, nullptr).what() == Asked::kInRendezvous);
   producer.orders().EndScope(kScope);
   CHECK(!producer.Push(3));
   consumer.inbox->EndScope(kScope);
-  CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey).number == consumer.order, false);
+  CHECK(consumer.inbox->OrderFor(kScope, kKey) != consumer.order);
 }
 
-TEST(who_gives_no_order_has_the_one_that_was_given_for_the_key) {
+// A step that is under way when its session is closed still gets its tensors.
+TEST(an_order_of_a_closed_session_serves_who_waits) {
   Producer producer;
   Consumer consumer(producer.address);
-  for (int i = 0; i < 2; ++i) {
-    CHECK_EQ(consumer.inbox->OrderFor(kScope, "another key", /*may_be_new=*/false).number, 0u);
-    CHECK_EQ(consumer.inbox->OrderFor(kScope, kKey, /*may_be_new=*/false).number, consumer.order);
-  }
+  consumer.Ask(1, consumer.order);
+  CHECK(producer.Push(2));
+  WaitForPushes(&producer, &consumer, 3);
+  Pushed here;
+  CHECK(consumer.Expect(4, &here) == Expected::kWait);
+  consumer.inbox->EndScope(kScope);
+  CHECK(producer.Push(4));
+  CHECK_EQ(ValueOf(consumer.waiter->came.Wait()), 4.0f);
+  consumer.inbox->Forget(4, consumer.order, kKey);
+  CHECK(consumer.Expect(2, &here) == Expected::kHere);
+  CHECK_EQ(ValueOf(here), 2.0f);
+  // Now it serves nobody.
+  CHECK(consumer.inbox->BeginFromReactor(consumer.order->number()) == nullptr);
+  CHECK_EQ(consumer.steps->inboxes_with_parked.load(), 0);
+}
+
+TEST(a_task_counts_the_inboxes_in_which_pushes_wait) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  CHECK(producer.Push(2));
+  CHECK(producer.Push(3));
+  WaitForPushes(&producer, &consumer, 4);
+  CHECK_EQ(consumer.steps->inboxes_with_parked.load(), 1);
+  consumer.inbox->EndStep(2);
+  CHECK_EQ(consumer.steps->inboxes_with_parked.load(), 1);
+  consumer.Take(3);
+  CHECK_EQ(consumer.steps->inboxes_with_parked.load(), 0);
+}
+
+// The copy to the host of a tensor that was to be pushed has failed.
+TEST(what_was_reserved_and_is_released_can_be_requested) {
+  Producer producer;
+  Consumer consumer(producer.address);
+  consumer.Ask(1, consumer.order);
+  const auto reserved = producer.orders().Reserve(2, kScope, kKey);
+  CHECK(static_cast<bool>(reserved));
+  producer.orders().Release(reserved);
+  CHECK(consumer.Ask(2, nullptr).what() == Asked::kInRendezvous);
 }
 
 TEST(who_asks_without_the_order_gets_what_was_pushed_before_it_waited) {
@@ -385,9 +423,9 @@ TEST(who_asks_without_the_order_gets_what_was_pushed_before_it_waited) {
   // Another step gave the order after this one had looked for it.
   Pushed here;
   auto waiter = std::make_shared<TestWaiter>();
-  CHECK(consumer.inbox->Expect(2, /*order=*/0, kKey, waiter, &here) == Expected::kAsk);
-  CHECK(consumer.Ask(2, 0).what() == Asked::kOnItsWay);
-  consumer.inbox->Promise(2, /*order=*/0, kKey);
+  CHECK(consumer.inbox->Expect(2, /*order=*/nullptr, kKey, waiter, &here) == Expected::kAsk);
+  CHECK(consumer.Ask(2, nullptr).what() == Asked::kOnItsWay);
+  consumer.inbox->Promise(2, /*order=*/nullptr, kKey);
   CHECK_EQ(ValueOf(waiter->came.Wait()), 2);
 }
 
