@@ -261,7 +261,7 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
   }
   DeviceNames devices;
   std::map<std::pair<int, std::string>, Node*>
-      constants;  // copies, by the constant's id and their device
+      constants;  // copies, by the constant's id and device
   for (Node* unique : uniques) {
     const Edge* ids = nullptr;
     if (absl::Status s = unique->input_edge(0, &ids); !s.ok()) return s;
