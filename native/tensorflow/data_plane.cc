@@ -124,8 +124,8 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
   const char* named = std::getenv(kMapVariable);
   const bool required = named != nullptr && *named != '\0';
   const std::string path = required ? named : kMapFile;
-  if (!required && access(kMapFile, F_OK) != 0)
-    return absl::OkStatus();   // no map: the rule applies
+  // Without a map, all data ports follow from the gRPC ports.
+  if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();
   map_file_ = Absolute(path);  // the process may change its working directory
   if (absl::Status s = ReadEndpointMap(); !s.ok()) {
     return absl::Status(

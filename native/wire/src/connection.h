@@ -67,7 +67,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   const FrameLimits& limits() const { return context_->options.limits; }
   Reactor* reactor() const { return reactor_; }
 
-  // --- on the reactor --- Starts reading. `connecting`: the socket is not connected yet.
+  // --- on the reactor ---
+  // Starts reading. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
   // Closes the connection at this time with `why`, unless the greeting is over by then.

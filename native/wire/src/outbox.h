@@ -49,8 +49,9 @@ class Outbox {
   // exist. Frames that are pushed wait until FinishAsWriter has been called for that one, too.
   void Reserve() { frames_.fetch_add(1, std::memory_order_acq_rel); }
 
-  // --- the writer --- The calling thread takes over the role, or releases it so that another
-  // thread can take it over. For assertions only: one thread has the role at a time.
+  // --- the writer ---
+  // The calling thread takes over the role, or releases it so that another thread can take it over.
+  // For assertions only: one thread has the role at a time.
   void ResumeAsWriter() {
     assert(frames_.load(std::memory_order_relaxed) > 0);
     assert(!writing_);

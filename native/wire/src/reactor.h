@@ -127,8 +127,8 @@ class Reactor {
   std::atomic<uint64_t> busy_us_{0};  // written by the reactor's thread only
   std::mutex drop_mutex_;
 
-  // Touched by the reactor's thread only. The clock is read twice per iteration, for the timers;
-  // busy_us_ uses the same readings.
+  // Touched by the reactor's thread only.
+  // The clock is read twice per iteration, for the timers; busy_us_ uses the same readings.
   int64_t woke_us_ = 0;
   bool worked_ = false;
   std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
