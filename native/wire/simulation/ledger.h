@@ -71,7 +71,7 @@ struct Task {
   bool starts = false;  // it is about to start
   int64_t frozen_ns = 0;
   int64_t frozen_since_ns = 0;         // 0: not frozen
-  std::multiset<int64_t> handed_over;  // by time; of closures that wait or run
+  std::multiset<int64_t> handed_over;  // times, of closures that wait or run
   int payloads = 0;                    // payloads that are held
   struct Held {
     uint64_t bytes = 0;

@@ -46,8 +46,8 @@ Reactor::~Reactor() {
 
 void Reactor::DropPosted() {
   // A task that was posted after the end never runs, and may hold references that lead back here.
-  // Only one thread at a time may pop, so the lock: callers are the thread that stops the reactor,
-  // and threads that post too late.
+  // The lock lets only one thread at a time pop: the one that stops the reactor, or one that posts
+  // too late.
   std::lock_guard lock(drop_mutex_);
   for (MpscQueue* queue : {&inbox_, &lazy_inbox_}) {
     while (MpscNode* node = queue->Pop()) delete static_cast<Task*>(node);

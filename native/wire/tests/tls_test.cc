@@ -225,7 +225,8 @@ TEST(what_was_altered_ends_the_connection_instead_of_reaching_anybody) {
   ps.engine->Stop();
 }
 
-// --- somebody in the middle ----------------------------------------------------------------------
+// --- an attacker in the middle
+// ---------------------------------------------------------------------
 
 // A function of OpenSSL that the engine does not use.
 template <typename Function>
