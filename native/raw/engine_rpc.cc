@@ -1,4 +1,4 @@
-// Raw RPC over tensorwire's engine: what `bench rpc` calls grpc++.
+// Raw RPC over tensorwire's engine; `bench rpc` calls it grpc++.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -17,11 +17,11 @@ namespace {
 
 constexpr char kServerName[] = "raw server";
 constexpr uint16_t kSend = 1;
-constexpr int kPauseMs = 50;  // between two looks at whether the server listens
-// Smaller ones come with others in one piece, and are cheapest where they are.
+constexpr int kPauseMs = 50;  // between two attempts to reach the server
+// Smaller payloads arrive together in one read, and are cheapest where they are.
 constexpr uint64_t kPlacedBytes = 64u << 10;
 
-// The thread for what may not run on a reactor: resolving names, and little else here.
+// The thread for work that must not run on a reactor; here that is mainly resolving names.
 class Executor {
  public:
   void Run(std::function<void()> closure) {
@@ -41,7 +41,7 @@ class Executor {
         lock.unlock();
         closure();
       }
-    }).detach();  // it waits until the process ends
+    }).detach();  // it runs until the process ends
   }
 
  private:
@@ -58,7 +58,7 @@ std::string MakeEngine(const std::string& name, int threads,
   options.name = name;
   options.reactors = threads;
   options.transport = wire::Transport::kTcp;
-  options.streams = 1;  // a channel is one connection, as it is for the others
+  options.streams = 1;  // a channel is one connection, as in the other implementations
   options.executor = [executor](std::function<void()> closure) {
     executor->Run(std::move(closure));
   };
@@ -138,7 +138,7 @@ class EngineClient : public Client {
   int channels() const override { return static_cast<int>(channels_.size()); }
 
  private:
-  // The server may begin to listen later than this.
+  // Tries again while the server does not listen yet.
   static wire::Status Reach(wire::Channel* channel, int64_t give_up_ms) {
     for (;;) {
       auto call = std::make_unique<Reached>();
@@ -168,7 +168,7 @@ class EngineClient : public Client {
     std::string response_;
   };
 
-  // The first request of a channel: its answer shows that the channel stands.
+  // The first request of a channel: its answer shows that the channel is connected.
   class Reached : public Receiver {
    public:
     std::future<wire::Status> reached() { return reached_.get_future(); }

@@ -1,6 +1,6 @@
-// Raw RPC over gRPC in C++, as its users would write it: ByteBuffers, which copy nothing,
-// completion queues with a thread each, and the asynchronous client. Compiled where it is used,
-// against the gRPC that is installed there.
+// Raw RPC over gRPC in C++, as gRPC's users would write it: ByteBuffers, which do not copy,
+// completion queues with one thread each, and the asynchronous client. Compiled on the machine that
+// uses it, against the gRPC that is installed there.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -13,14 +13,14 @@ namespace tensorwire::raw {
 namespace {
 
 constexpr char kMethod[] = "/tensorwire.Raw/Send";
-constexpr int kCallsOfAQueue = 256;  // that wait for a request
+constexpr int kCallsOfAQueue = 256;  // calls that wait for a request
 
 grpc::ByteBuffer BufferOf(const std::string& bytes) {
   const grpc::Slice slice(bytes.data(), bytes.size(), grpc::Slice::STATIC_SLICE);
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Something that a completion queue hands back.
+// A tag of a completion queue.
 class Event {
  public:
   virtual ~Event() = default;
@@ -57,11 +57,11 @@ class ServedCall : public Event {
     Wait();
   }
   void OnEvent(bool ok) override {
-    if (waiting_ && !ok) {  // the server ends
+    if (waiting_ && !ok) {  // the server shuts down
       delete this;
     } else if (waiting_) {
       waiting_ = false;
-      call_->request.Clear();  // thrown away
+      call_->request.Clear();  // discarded
       call_->writer.Finish(BufferOf(*response_), grpc::Status::OK, this);
     } else {
       Wait();

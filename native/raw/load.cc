@@ -18,7 +18,7 @@ void Load::Finish() {
 
 std::string Load::Wait(double timeout_s, double* seconds, float* latency_us) {
   std::unique_lock lock(mutex_);
-  // Not wait_for, which takes glibc 2.30.
+  // Not wait_for, which needs glibc 2.30.
   const auto until = std::chrono::system_clock::now() +
                      std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6));
   const bool finished = condition_.wait_until(lock, until, [this] { return finished_; });
@@ -68,7 +68,7 @@ const char* tensorwire_rpc_connect(const char* address, int channels, int thread
 const char* tensorwire_rpc_ask(int64_t requests, int concurrency, int64_t request_bytes,
                                int64_t response_bytes, double timeout_s, double* seconds,
                                float* latency_us) {
-  // Kept, so that every page of it is there the next time.
+  // Kept, so that all of its pages are mapped the next time.
   static std::shared_ptr<const std::string> payload;
   if (payload == nullptr || payload->size() != static_cast<size_t>(request_bytes)) {
     payload = std::make_shared<const std::string>(static_cast<size_t>(request_bytes), 'r');

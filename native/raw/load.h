@@ -14,13 +14,13 @@
 
 namespace tensorwire::raw {
 
-// A closed loop. Kept alive by its requests, so that one which is late finds it.
+// A closed loop. Its requests keep it alive, so that a late one can still use it.
 class Load {
  public:
   Load(int64_t requests, uint64_t response_bytes)
       : response_bytes_(response_bytes), began_(static_cast<size_t>(requests)), took_us_(began_) {}
 
-  // The next request, whose time runs from now on; -1 when all have begun. Any thread.
+  // Begins the next request and its time measurement; -1 if all have begun. Any thread.
   int64_t Begin() {
     const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
     if (index >= began_.size()) return -1;
@@ -35,7 +35,7 @@ class Load {
     if (ended_.fetch_add(1, std::memory_order_acq_rel) + 1 == began_.size()) Finish();
   }
 
-  // Waits for the last. Returns words for a failure, or "".
+  // Waits for the last request. Returns an error message, or "".
   std::string Wait(double timeout_s, double* seconds, float* latency_us);
 
  private:
@@ -59,12 +59,12 @@ class Load {
   std::string error_;
 };
 
-// An implementation's two ends. Made once in a process and never deleted: its threads run until the
-// process ends.
+// The two ends of an implementation. Made once per process and never deleted: the threads run until
+// the process ends.
 class Server {
  public:
   virtual ~Server() = default;
-  // Words, or "".
+  // Returns an error message, or "".
   virtual std::string Listen(const std::string& host, int port, int threads, int64_t response_bytes,
                              int* bound_port) = 0;
 };
@@ -74,7 +74,7 @@ class Client {
   virtual ~Client() = default;
   virtual std::string Connect(const std::string& address, int channels, int threads,
                               double timeout_s) = 0;
-  // Begins a request of `load` on a channel, and the next one on it whenever one has ended. All
+  // Begins a request of `load` on a channel, and the next one on it each time one has ended. All
   // requests carry the same `payload`.
   virtual void Ask(const std::shared_ptr<Load>& load, int channel,
                    const std::shared_ptr<const std::string>& payload) = 0;

@@ -11,7 +11,7 @@
 
 namespace {
 
-// Both return 0, or what went wrong as errno does.
+// Both return 0 or an errno value.
 int SendAll(int socket, const void* data, size_t bytes) {
   const char* at = static_cast<const char*>(data);
   while (bytes > 0) {

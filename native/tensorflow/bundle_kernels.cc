@@ -38,13 +38,12 @@ struct Part {
 
 absl::Status MakePart(OpKernelConstruction* ctx, const std::string& bytes, Part* part) {
   tensorflow::NodeDef def;
-  if (!def.ParseFromString(bytes))
-    return absl::InvalidArgumentError("a bundle with a malformed node");
+  if (!def.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed node in a bundle");
   for (const std::string& input : def.input()) {
     Source source;
     source.is_fixed = input.rfind(':', 0) != 0;
     if (!absl::SimpleAtoi(source.is_fixed ? input : input.substr(1), &source.index)) {
-      return absl::InvalidArgumentError("a bundle with an invalid input");
+      return absl::InvalidArgumentError("invalid input in a bundle");
     }
     part->inputs.push_back(source);
   }
@@ -60,8 +59,7 @@ absl::Status MakePart(OpKernelConstruction* ctx, const std::string& bytes, Part*
       ctx->resource_manager(), properties, ctx->graph_def_version(), &kernel);
   if (!status.ok()) return status;
   part->kernel.reset(kernel);
-  if (kernel->AsAsync() != nullptr)
-    return absl::InvalidArgumentError("a bundle with an async kernel");
+  if (kernel->AsAsync() != nullptr) return absl::InvalidArgumentError("async kernel in a bundle");
   return absl::OkStatus();
 }
 
@@ -79,7 +77,7 @@ class BundleOp : public OpKernel {
       OP_REQUIRES_OK(ctx, MakePart(ctx, bytes, &part));
       if (fixed_.size() < static_cast<size_t>(fixed)) {
         OP_REQUIRES(ctx, part.inputs.empty() && part.kernel->num_outputs() == 1,
-                    absl::InvalidArgumentError("a bundle with an invalid constant"));
+                    absl::InvalidArgumentError("invalid constant in a bundle"));
         fixed_.push_back(std::move(part));
         continue;
       }
@@ -88,12 +86,12 @@ class BundleOp : public OpKernel {
       for (const Source& source : part.inputs) {
         const int count = source.is_fixed ? static_cast<int>(fixed) : num_inputs();
         OP_REQUIRES(ctx, source.index >= 0 && source.index < count,
-                    absl::InvalidArgumentError("a bundle with an invalid input"));
+                    absl::InvalidArgumentError("invalid input in a bundle"));
       }
       members_.push_back(std::move(part));
     }
     OP_REQUIRES(ctx, outputs == num_outputs(),
-                absl::InvalidArgumentError("a bundle with a wrong number of outputs"));
+                absl::InvalidArgumentError("wrong number of outputs in a bundle"));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -172,7 +170,7 @@ class BundleOp : public OpKernel {
     for (size_t i = 0; i < outputs; ++i) {
       scratch->outputs.emplace_back(own.release_output(static_cast<int>(i)).tensor);
       if (scratch->outputs.back() == nullptr) {
-        return absl::InternalError("a kernel of a bundle set no output");
+        return absl::InternalError("missing output in a bundle");
       }
     }
     return absl::OkStatus();

@@ -124,8 +124,8 @@ absl::Status DataPlane::FindEndpointMap(const tensorflow::ServerDef& server_def)
   const char* named = std::getenv(kMapVariable);
   const bool required = named != nullptr && *named != '\0';
   const std::string path = required ? named : kMapFile;
-  if (!required && access(kMapFile, F_OK) != 0)
-    return absl::OkStatus();   // all ports follow from the gRPC ports
+  // Without a map, all data ports follow from the gRPC ports.
+  if (!required && access(kMapFile, F_OK) != 0) return absl::OkStatus();
   map_file_ = Absolute(path);  // the process may change its working directory
   if (absl::Status s = ReadEndpointMap(); !s.ok()) {
     return absl::Status(
@@ -283,8 +283,7 @@ Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_add
     const bool is_mapped = data_address_.count(grpc_address) != 0;
     std::string origin =
         is_mapped ? "from " + map_file_ : "its gRPC port + " + std::to_string(wire::kDataPortShift);
-    if (second_port != 0)
-      origin += "; tried its second port " + std::to_string(second_port) + ", too";
+    if (second_port != 0) origin += "; also its second port " + std::to_string(second_port);
     unreachable_->Add(task_name, address, grpc_address, origin);
     link.channel = engine_->Connect(address, task_name, second_port);
     link.inbox = std::make_shared<PushInbox>(link.channel, steps_);

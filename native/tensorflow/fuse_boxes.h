@@ -45,8 +45,9 @@ class FuseBoxes {
  public:
   static FuseBoxes& Get();
 
-  // `id`: identifies the group and its end. All of these fail if the step is cancelled. Finds the
-  // box of this step, or makes it for `parts` parts.
+  // `id`: identifies the group and its end. FindOrMake, Add and Find fail if the step is cancelled.
+
+  // Finds the box of this step, or makes it for `parts` parts.
   absl::Status FindOrMake(tensorflow::OpKernelContext* ctx, uint64_t id, size_t parts,
                           std::shared_ptr<FuseBox>* out);
   absl::Status Add(tensorflow::OpKernelContext* ctx, uint64_t id, std::shared_ptr<FuseBox> box);

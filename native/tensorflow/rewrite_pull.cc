@@ -92,8 +92,7 @@ class Puller {
   Graph* const graph_;
   PulledIdsOf* const pulled_;
   DeviceNames devices_;
-  std::map<std::pair<int, int>, Node*>
-      expanded_;  // by the node that yields the rows, and its output
+  std::map<std::pair<int, int>, Node*> expanded_;  // by node and output of the rows
 };
 
 bool Puller::FindLeaving(const Node& from, const std::string& device,

@@ -260,8 +260,7 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
     if (node->type_string() == "Unique") uniques.push_back(node);
   }
   DeviceNames devices;
-  std::map<std::pair<int, std::string>, Node*>
-      constants;  // copies, by the constant's id and their device
+  std::map<std::pair<int, std::string>, Node*> constants;  // copies, by original and device
   for (Node* unique : uniques) {
     const Edge* ids = nullptr;
     if (absl::Status s = unique->input_edge(0, &ids); !s.ok()) return s;

@@ -110,8 +110,7 @@ class StandingOrders {
   struct Step {
     uint64_t begun = 0;  // sequence number of the step
     std::unordered_map<uint64_t, Note> notes;
-    std::vector<std::pair<uint64_t, Note>>
-        pushed;  // not in `notes` yet: adding to a vector is faster
+    std::vector<std::pair<uint64_t, Note>> pushed;  // not in `notes` yet: adding here is faster
   };
 
   // The notes of some steps. Each part has a lock of its own, so that steps seldom wait for each

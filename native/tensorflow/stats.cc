@@ -101,8 +101,7 @@ struct TensorTotals {
   uint64_t wire_us = 0;
 
   void Add(const TensorFigures::Entry& entry) {
-    if (entry.direction == TensorFigures::Direction::kFused)
-      return;  // counted in the tensor that carries it
+    if (entry.direction == TensorFigures::Direction::kFused) return;  // the carrier is counted
     const TensorCounters& counters = entry.counters;
     const bool out = entry.direction == TensorFigures::Direction::kOut;
     (out ? tx_tensors : rx_tensors) += counters.tensors.load(std::memory_order_relaxed);

@@ -21,7 +21,7 @@ namespace tensorwire::plugin {
 //   TensorFlow's rendezvous --- made, and wanted ---> a device's copy to the host ---> answered
 //            |   |                                     (of an accelerator's tensor)      ^
 //            |   `----------------- made in host memory, or the step failed -------------'
-//            `--- made, and nobody wants it ---> the tensor goes back; the request ends unanswered
+//            `--- made, and not for this client ---> the tensor goes back; the request ends
 //
 // The tensor may never be made. So a request whose client has gone keeps neither the connection nor
 // its descriptor.

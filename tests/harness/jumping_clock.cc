@@ -1,7 +1,7 @@
-// In the place of the C library's, for a process that is started with LD_PRELOAD: a clock on the
-// wall that is set while the process runs. How many seconds it is off stands in the file that
-// TENSORWIRE_CLOCK_FILE names, as a number of 8 bytes. Who waits for a time on that clock looks at
-// it again often, as the kernel would have it look when the clock is set.
+// Replaces the C library's clock in a process that is started with LD_PRELOAD: a wall clock that is
+// set while the process runs. The file that TENSORWIRE_CLOCK_FILE names has the clock's offset in
+// seconds, as a number of 8 bytes. A thread that waits for a time on this clock checks it often,
+// because the kernel would wake the thread when the clock is set.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kNs = 1'000'000'000;
 constexpr int64_t kLookNs = kNs / 20;
-// Times of the steady clock count from the start of the machine, and are far below.
+// Times of the steady clock count from the start of the machine and are far smaller.
 constexpr time_t kWallClockS = 1'000'000'000;
 
 volatile int64_t* Jump() {
@@ -52,7 +52,7 @@ int64_t TrueNowNs() {
 
 bool IsOver(const timespec& until) { return Ns(until) <= TrueNowNs() + *Jump() * kNs; }
 
-// The true time until which to wait before `until` is looked at again.
+// The true time until which to wait before `until` is checked again.
 timespec NextLook(const timespec& until) {
   const int64_t now = TrueNowNs();
   const int64_t left = Ns(until) - now - *Jump() * kNs;
@@ -93,7 +93,7 @@ int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
   if (until->tv_sec < kWallClockS) return wait(condition, mutex, until);
   const timespec look = NextLook(*until);
   const int result = wait(condition, mutex, &look);
-  return result == ETIMEDOUT && !IsOver(*until) ? 0 : result;  // it may wake for no reason
+  return result == ETIMEDOUT && !IsOver(*until) ? 0 : result;  // spurious wake-ups are allowed
 }
 
 long syscall(long number, ...) noexcept {

@@ -21,15 +21,15 @@ using Clock = std::chrono::steady_clock;
 Clients* const the_clients = new Clients;  // used by threads that run until the process ends
 uint64_t the_incarnation = 0;
 
-// A closed loop: whoever has got a tensor asks for the next that nobody has asked for. Lives until
-// its last request has ended, so that one which is late finds it.
+// A closed loop: a client that has received a tensor requests the next one that no client has
+// requested. Lives until its last request has ended, so that a late one can still use it.
 class Round : public std::enable_shared_from_this<Round> {
  public:
   Round(int64_t step_id, int64_t count)
       : step_id_(step_id),
         latency_us_(static_cast<size_t>(count)),
         asked_by_(static_cast<size_t>(count)) {
-    // Made ahead of time: a worker's graph has its keys made, too.
+    // Made in advance, as a worker's graph makes its keys in advance, too.
     for (int64_t i = 0; i < count; ++i) keys_.push_back(KeyOf(i, the_incarnation));
   }
 
@@ -67,7 +67,7 @@ class Round : public std::enable_shared_from_this<Round> {
             const absl::Status& status, const tensorflow::Tensor& tensor) {
           self->latency_us_[index] =
               std::chrono::duration<float, std::micro>(Clock::now() - begin).count();
-          self->AskNext(client);  // first, for it is the next one's time that runs
+          self->AskNext(client);  // first, because the next request's time runs already
           self->End(status, tensor);
         });
   }
@@ -89,7 +89,7 @@ class Round : public std::enable_shared_from_this<Round> {
   const int64_t step_id_;
   std::vector<std::string> keys_;
   std::vector<float> latency_us_;
-  std::vector<size_t> asked_by_;  // of each request, the index of its client
+  std::vector<size_t> asked_by_;  // by request: the index of its client
   std::atomic<size_t> next_{0};
   std::atomic<size_t> ended_{0};
   std::atomic<int64_t> bytes_{0};

@@ -11,7 +11,7 @@
 
 namespace tensorwire::bench {
 
-// A way to the ps with a connection of its own. Thread-safe.
+// A client of the ps with its own connection. Thread-safe.
 class Client {
  public:
   using Done = std::function<void(const absl::Status&, const tensorflow::Tensor&)>;
@@ -22,8 +22,8 @@ class Client {
 
 using Clients = std::vector<std::unique_ptr<Client>>;
 
-// Each makes `count` clients of the ps's gRPC port or its data port. What they share lives as
-// long as the process.
+// Make `count` clients of the ps's gRPC port, or of its data port. State that the clients share
+// lives as long as the process.
 absl::Status GrpcClients(const std::string& address, int count, Clients* out);
 absl::Status WireClients(const std::string& address, int count, Clients* out);
 

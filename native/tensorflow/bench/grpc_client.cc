@@ -19,14 +19,14 @@
 namespace tensorwire::bench {
 namespace {
 
-// The state that RpcRemoteRendezvous keeps for a tensor on its way.
+// The state that RpcRemoteRendezvous keeps for a tensor in flight.
 struct GrpcCall {
   tensorflow::CallOptions options;
   tensorflow::RecvTensorRequest request;
   tensorflow::TensorResponse response;
 };
 
-// TensorFlow's own client: its remote worker, on a channel that shares its connection with none.
+// TensorFlow's own client: its remote worker, on a channel that does not share its connection.
 class GrpcClient : public Client {
  public:
   GrpcClient(tensorflow::WorkerInterface* worker, tensorflow::Device* cpu)

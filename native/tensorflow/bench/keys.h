@@ -8,7 +8,7 @@
 
 namespace tensorwire::bench {
 
-inline constexpr uint8_t kFill = 0x5a;  // what the tensors are full of
+inline constexpr uint8_t kFill = 0x5a;  // the value of every byte of the tensors
 
 // The rendezvous key of a step's tensor number `index`, from the ps's CPU to a worker's.
 inline std::string KeyOf(int64_t index, uint64_t incarnation) {
@@ -18,7 +18,7 @@ inline std::string KeyOf(int64_t index, uint64_t incarnation) {
                                            tensorflow::FrameAndIter(0, 0));
 }
 
-// Null, or the error in words that live until the thread's next call.
+// Null, or an error message that stays valid until the thread's next call.
 inline const char* Words(const absl::Status& status) {
   thread_local std::string words;
   if (status.ok()) return nullptr;

@@ -43,10 +43,10 @@ class Ps {
     step_id_ = step_id;
     const auto rendezvous = manager->Find(step_id);
     if (absl::Status s = rendezvous->Initialize(session_.get()); !s.ok()) return s;
-    // All of them are pieces of one, as a variable's value may be asked for by many workers.
+    // All tensors are slices of one, as many workers may request the value of one variable.
     const int64_t largest = count > 0 ? *std::max_element(sizes, sizes + count) : 0;
     if (memory_.NumElements() < largest) {
-      // The memory of a kernel's result: grpc++ has an allocator of its own.
+      // Allocated as a kernel's result would be: grpc++ has its own allocator.
       memory_ = Tensor(cpu_->GetAllocator({}), tensorflow::DT_UINT8, {largest});
       std::memset(memory_.flat<uint8_t>().data(), kFill, static_cast<size_t>(largest));
     }

@@ -16,7 +16,7 @@
 namespace tensorwire::bench {
 namespace {
 
-// The plug-in's way to ask for a tensor, without a rendezvous around it.
+// Requests a tensor as the plug-in does, but without a rendezvous.
 class WireCall : public wire::Call {
  public:
   explicit WireCall(Client::Done done) : done_(std::move(done)) {}
@@ -42,10 +42,10 @@ class WireClient : public Client {
   void Ask(int64_t step_id, const std::string& key, Done done) override {
     wire::Message request(plugin::kRecvTensor);
     request.Put<int64_t>(step_id);
-    request.Put<uint32_t>(0);  // no standing order: every tensor is asked for
+    request.Put<uint32_t>(0);  // no standing order: every tensor is requested
     request.AppendMetadata(key);
     wire::CallOptions options;
-    // A worker of its own would have this one reply alone.
+    // In a separate worker, this reply would arrive alone.
     options.done_on = wire::RunOn::kReactor;
     channel_->Start(std::move(request), std::make_unique<WireCall>(std::move(done)), options);
   }

@@ -1,9 +1,9 @@
-// Input from a peer, for the plug-in's files compiled as one with this (tests/plugin_unit.py).
-// The environment's FUZZ_TARGET says which of three things an input is:
+// Input from a peer. The plug-in's files and this one are compiled as one unit
+// (tests/plugin_unit.py). The environment variable FUZZ_TARGET selects what an input is:
 //
-//   tensor    what comes in reply to a request, or unasked: a tensor, a protobuf, an error
-//   fused     the bytes of a tensor that several travel in
-//   requests  a request of each method to a server that runs, with its metadata and payload
+//   tensor    a reply or a push: a tensor, a protobuf, an error
+//   fused     the bytes of a fused tensor
+//   requests  a request of any method to a running server, with its metadata and payload
 
 #include <cstdint>
 #include <cstdio>
@@ -23,8 +23,8 @@
 namespace tensorwire::plugin {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(20);  // for what takes microseconds
-constexpr uint64_t kMostAnnounced = 4 << 20;          // of what is announced and does not come
+constexpr auto kPatience = std::chrono::seconds(20);  // for work of microseconds
+constexpr uint64_t kMostAnnounced = 4 << 20;          // payloads that do not arrive
 
 [[noreturn]] void Broken(const char* what) {
   std::fprintf(stderr, "BROKEN: %s\n", what);
@@ -39,7 +39,7 @@ tensorflow::Device* Cpu() {
   return cpu;
 }
 
-// Every byte of it can be read.
+// Reads every byte, so that a sanitizer notices invalid memory.
 void ReadThrough(const Tensor& tensor) {
   static volatile uint64_t sum = 0;
   if (!tensor.IsInitialized()) return;
@@ -55,7 +55,7 @@ void ReadThrough(const Tensor& tensor) {
   }
 }
 
-// The bytes of an input, taken from its beginning.
+// Takes the bytes of an input from its beginning.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
@@ -77,8 +77,8 @@ class Bytes {
   std::string_view rest_;
 };
 
-// Gives `call` the reply, as the engine does: the head, and unless the connection is lost in its
-// middle the payload.
+// Gives `call` the reply as the engine does: the head and then the payload, unless the connection
+// is lost in between.
 void Deliver(wire::Call* call, std::string_view metadata, std::string_view payload, bool lost) {
   const uint64_t announced =
       lost ? payload.size() * uint64_t{4099} % kMostAnnounced : payload.size();
@@ -147,7 +147,7 @@ void Push(std::string_view metadata, std::string_view payload, bool lost, uint8_
   const std::string key = "/job:a/replica:0/task:0/device:CPU:0;1;/job:b;edge_1_x;0:0";
   Pushed here;
   inbox->OrderFor(/*scope=*/1, key);
-  const auto given = inbox->OrderFor(/*scope=*/1, key);  // the second time there is one
+  const auto given = inbox->OrderFor(/*scope=*/1, key);  // the second request has one
   inbox->Expect(kStep - 1, /*order=*/nullptr, key, waiter, &here);
   inbox->Expect(kStep, given, key, waiter, &here);
   if (order % 2 == 0) inbox->Accept(given, 100);
@@ -270,11 +270,11 @@ class Task {
     if (id != nullptr) *id = started;
     return end;
   }
-  // The incarnation of its device, which inputs cannot know: they have 16 zeros in its place.
+  // The incarnation of the task's device. Inputs cannot know it and have 16 zeros in its place.
   const std::string& incarnation() const { return incarnation_; }
 
  private:
-  OpenServer* server_ = nullptr;  // both stay for the process's life
+  OpenServer* server_ = nullptr;  // both live as long as the process
   wire::Engine* engine_ = nullptr;
   std::shared_ptr<wire::Channel> channel_;
   std::string incarnation_;
@@ -298,14 +298,15 @@ void FuzzRequests(Bytes bytes) {
   uint64_t id = 0;
   const std::future<void> end = task->Start(std::move(message), &id);
   if (asks_for_tensor) {
-    // Nobody makes it. It has been looked for when the next request, which asks for nothing, ends.
+    // The tensor is never made. When the next request, which is malformed, has ended, the task has
+    // looked for the tensor.
     task->Start(wire::Message(kRecvTensor)).wait_for(kPatience);
     channel->Cancel(id);
     wire::Message cleanup(kCleanupGraph);
     cleanup.AppendMetadata(std::string_view(metadata).substr(0, sizeof(int64_t)));
     channel->Notify(std::move(cleanup), false);
   }
-  // Some wait for what comes before them in a stream.
+  // Some requests wait for earlier ones of their stream.
   if (end.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
     channel->Cancel(id);
     if (end.wait_for(kPatience) != std::future_status::ready) Broken("a call does not end");

@@ -16,7 +16,7 @@ void WaitUntil(const std::function<bool()>& condition) {
   while (!condition()) std::this_thread::sleep_for(milliseconds(1));
 }
 
-// std::latch is not there before GCC 11's library, and the sysroot of the wheel has GCC 10's.
+// std::latch needs the library of GCC 11; the sysroot of the wheel has that of GCC 10.
 void ArriveAndWait(std::atomic<int>* missing) {
   --*missing;
   WaitUntil([missing] { return *missing == 0; });
@@ -48,7 +48,7 @@ TEST(an_idle_thread_is_used_again) {
     std::atomic<bool> done{false};
     threads.Schedule([&] { done = true; });
     WaitUntil([&] { return done.load(); });
-    // Most of the time it is idle by now; at times its successor finds it on its way.
+    // Usually the thread is idle by now; sometimes it is not yet, and another one is started.
   }
   CHECK(threads.count() < 20);
 }

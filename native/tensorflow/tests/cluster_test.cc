@@ -1,6 +1,7 @@
 // A ps and a worker in one process, with sessions that train, fail, are late and are closed, and
-// with contexts of TF2's eager runtime: under sanitizers, the plug-in's own code from RunGraph, or
-// from an operation, to the reply. Compiled as one with the plug-in's files (tests/plugin_unit.py).
+// with contexts of TF2's eager runtime. Under sanitizers this checks the plug-in's own code, from
+// RunGraph or an operation to the reply. Compiled as one unit with the plug-in's files
+// (tests/plugin_unit.py).
 // usage: cluster_test PS_PORT WORKER_PORT CLIENT_PORT [TEST]
 
 #include <atomic>
@@ -43,7 +44,7 @@ using tensorflow::TensorShape;
 
 constexpr const char* kPs = "/job:ps/replica:0/task:0/device:CPU:0";
 constexpr const char* kWorker = "/job:worker/replica:0/task:0/device:CPU:0";
-// Sizes of a session's variables; the last does not come with its head.
+// Sizes of a session's variables; the last one is too large to arrive together with its head.
 constexpr int64_t kSizes[] = {1, 3, 100'000};
 constexpr int kTables = 6;
 constexpr int64_t kRows = 300;  // enough that a table crosses in 16 bits
@@ -76,7 +77,7 @@ tensorflow::ServerDef ClusterAs(const std::string& job,
   return def;
 }
 
-// Both tasks, which stay for the process's life: TensorFlow cannot stop a server.
+// Starts both tasks. They live as long as the process, because TensorFlow cannot stop a server.
 void Serve() {
   for (const std::string job : {"ps", "worker"}) {
     const tensorflow::ServerDef def = ClusterAs(job, {{"ps", ps_port}, {"worker", worker_port}});
@@ -87,7 +88,7 @@ void Serve() {
   }
 }
 
-// `rewrites`: names of custom optimizers. kWireDtype's is to bfloat16.
+// `rewrites`: names of custom optimizers. kWireDtype gets bfloat16.
 std::unique_ptr<Session> Open(const Scope& root, const std::vector<const char*>& rewrites = {}) {
   DEMAND(root.status());
   tensorflow::GraphDef graph;
@@ -157,8 +158,8 @@ void Train(const std::string& name, int steps, const std::vector<const char*>& r
   DEMAND(session->Close());
 }
 
-// Tables on the ps, rows of which the worker looks up, by ids that it is fed with, and whose
-// gradients an optimizer applies.
+// Tables on the ps. The worker looks up their rows by fed ids, and an optimizer applies the
+// gradients.
 Scope TablesGraph(const std::string& name) {
   const Scope root = Scope::NewRootScope();
   const Scope ps = root.WithDevice(kPs);
@@ -219,7 +220,7 @@ std::vector<std::vector<float>> TrainTables(const std::string& name,
   return found;
 }
 
-// A queue on the ps, of which the worker waits for an element.
+// A queue on the ps; the worker waits for an element of it.
 Scope QueueGraph(const std::string& name) {
   const Scope root = Scope::NewRootScope();
   const Scope ps = root.WithDevice(kPs);
@@ -286,7 +287,7 @@ TEST(a_step_that_is_late_ends_and_the_next_ones_work) {
   for (int i = 0; i < 4; ++i) {
     const absl::Status late = Run(session.get(), {"take:0"}, 300);
     CHECK(absl::IsDeadlineExceeded(late));
-    // The client's clock may run out before the master's, which is what the ps hears of.
+    // The client's timeout may fire before the master's, and the ps is told only by the master.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     DEMAND(session->Run({}, {}, {"give"}, nullptr));
     std::vector<Tensor> out;
@@ -329,7 +330,7 @@ TEST(a_step_of_which_one_part_fails_ends_on_both_tasks_and_the_next_ones_work) {
   DEMAND(session->Close());
 }
 
-// A context of TF2's eager runtime on a task of its own, which works on the two others.
+// A context of TF2's eager runtime in a third task, which runs operations on the other two.
 class Eager {
  public:
   Eager() {
@@ -372,7 +373,7 @@ class Eager {
     return TF_GetCode(status_) == TF_OK ? Kept(made) : nullptr;
   }
 
-  // Null stands for what could not be made; then the number means nothing.
+  // `handle` is null if it could not be made; then the result has no meaning.
   float Value(TFE_TensorHandle* handle) {
     TF_Tensor* const tensor =
         handle == nullptr ? nullptr : TFE_TensorHandleResolve(handle, status_);
@@ -382,7 +383,7 @@ class Eager {
     return value;
   }
 
-  // Checks that it failed, and for which reason.
+  // Checks that it failed, and the reason.
   void Fails(TFE_TensorHandle* handle, const std::string& why) {
     Value(handle);
     const std::string said = TF_Message(status_);
@@ -416,7 +417,7 @@ class Eager {
 
 // --- the end of a step ---
 
-// A rendezvous of the ps, as a step has it that no session began.
+// A rendezvous of the ps, for a step that no session began.
 tsl::core::RefCountPtr<tensorflow::RemoteRendezvous> RendezvousOfStep(int64_t step_id) {
   tensorflow::WorkerEnv* const env = ps_server->worker_env();
   auto rendezvous = env->rendezvous_mgr->Find(step_id);
@@ -437,7 +438,7 @@ TEST(a_step_that_is_cleaned_up_while_a_thread_still_has_it_does_not_stay_for_eve
   auto rendezvous = RendezvousOfStep(kStep);
   const tsl::core::WeakPtr<tensorflow::RemoteRendezvous> weak(rendezvous.get());
   ps_server->worker_env()->rendezvous_mgr->Cleanup(kStep);
-  // Who comes later must not get this one.
+  // A later Find must not return this one.
   CHECK(ps_server->worker_env()->rendezvous_mgr->Find(kStep).get() != rendezvous.get());
   rendezvous.reset();
   CHECK(weak.GetNewRef() == nullptr);
@@ -459,7 +460,7 @@ TEST(what_waits_in_a_step_that_was_cleaned_up_is_told_soon) {
   CHECK(absl::IsAborted(why));
 }
 
-// The one of this process: TensorFlow does not give back the port of a context that has ended.
+// The process has only one: TensorFlow does not release the port of a context that has ended.
 std::unique_ptr<Eager>& Client() {
   static auto* const client = new std::unique_ptr<Eager>(new Eager);
   return *client;
@@ -479,7 +480,7 @@ TEST(operations_on_other_tasks_come_to_the_right_values_and_fail_where_they_shou
     eager.Fails(eager.Run("CheckNumerics", kPs, {infinite}), "it says so");
     CHECK_EQ(eager.Value(eager.Run("AddV2", kPs, {one, sum})), 33.0f);
   }
-  CHECK(Counters().eager_calls >= calls + 60);  // and not by gRPC
+  CHECK(Counters().eager_calls >= calls + 60);  // not over gRPC
 }
 
 TEST(a_function_on_both_tasks_comes_to_the_right_value) {
@@ -526,7 +527,7 @@ int main(int argc, char** argv) {
   tensorwire::plugin::client_port = std::atoi(argv[3]);
   tensorwire::plugin::Serve();
   const int code = check::RunTests(argc - 3, argv + 3);
-  // Servers' threads go on: no destructor is to meet them.
+  // No destructors: the servers' threads are still running.
   std::fflush(nullptr);
   std::_Exit(code);
 }

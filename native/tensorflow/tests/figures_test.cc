@@ -66,7 +66,7 @@ TEST(time_is_counted_once_however_many_wait) {
   clock.Begin(1'000);
   clock.Begin(1'100);
   clock.End(1'200);
-  CHECK_EQ(clock.total_us(1'300), 300u);  // one still waits
+  CHECK_EQ(clock.total_us(1'300), 300u);  // one Recv still waits
   clock.End(1'500);
   CHECK_EQ(clock.total_us(2'000), 500u);
   clock.Begin(9'000);
@@ -78,7 +78,7 @@ TEST(a_total_that_was_told_is_never_taken_back) {
   UnionClock clock;
   clock.Begin(1'000);
   CHECK_EQ(clock.total_us(2'000), 1'000u);
-  clock.End(1'900);  // the reply had come before the total was read
+  clock.End(1'900);  // the reply came before the total was read
   CHECK_EQ(clock.total_us(3'000), 1'000u);
 }
 
@@ -101,7 +101,7 @@ TEST(a_union_clock_that_many_threads_use_ends_with_nobody_waiting) {
   CHECK_EQ(clock.total_us(2'000'000), before + 10);
 }
 
-// Pushes whose producer's clock is `ahead` of ours and runs `ppm` millionths too fast.
+// A producer whose clock is `ahead` of ours and runs `ppm` millionths too fast.
 struct Producer {
   int64_t ahead;
   int64_t ppm = 0;
@@ -132,7 +132,7 @@ TEST(clocks_that_drift_apart_do_not_look_like_a_slow_wire) {
   times.NoteRoundTrip(200);
   for (int64_t now = 1'000'000; now < 3'600'000'000; now += 500'000) {
     const int64_t way = times.WayOf(producer.At(now - 100), now);
-    CHECK(way >= 100 && way <= 100 + 50 * 21);  // what it drifts in two windows
+    CHECK(way >= 100 && way <= 100 + 50 * 21);  // the drift of two windows
   }
 }
 

@@ -1,6 +1,6 @@
-// ThreadSanitizer sees neither the locks nor the pools of a TensorFlow that was not compiled for
-// it, and would take what they order for races. The calls to them come through here first, which
-// tells it. (absl's, as TensorFlow has them since 2.16.)
+// ThreadSanitizer does not see the locks and pools of a TensorFlow that was not compiled for it,
+// and would report accesses that they order as races. The calls to them come through this file
+// first, which tells ThreadSanitizer. (These are absl's locks, which TensorFlow uses since 2.16.)
 
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
@@ -21,7 +21,7 @@ namespace {
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
 
-// TensorFlow's function of that name, as it is mangled.
+// TensorFlow's function of that mangled name.
 template <typename Function>
 Function* TensorFlows(const std::string& name) {
   void* const found = dlsym(RTLD_NEXT, name.c_str());
@@ -32,7 +32,7 @@ Function* TensorFlows(const std::string& name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// The same of absl, whose namespace has its release in it.
+// The same for absl, whose namespace contains its release.
 template <typename Function>
 Function* Absls(const std::string& name) {
   const std::string release = TEXT(ABSL_OPTION_INLINE_NAMESPACE_NAME);
@@ -42,12 +42,12 @@ Function* Absls(const std::string& name) {
 }  // namespace
 }  // namespace tensorwire::plugin
 
-// Options that the run time asks the program for.
+// The sanitizer's run time calls these two functions for its options.
 extern "C" const char* __tsan_default_options() {
   return "ignore_noninstrumented_modules=1:halt_on_error=1:history_size=4";
 }
-// A step's CallOptions lie on the stack of the master, which goes on when an atomic of TensorFlow's
-// has counted the last of them.
+// A step's CallOptions are on the master's stack. The master continues when one of TensorFlow's
+// atomics has counted the last of them, which ThreadSanitizer does not see.
 extern "C" const char* __tsan_default_suppressions() {
   return "race:tsl::CallOptions::ClearCancelCallback\n";
 }
@@ -126,7 +126,8 @@ void ThreadPool::Schedule(std::function<void()> closure) {
           "_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE");
   auto* const handed = new std::function<void()>(std::move(closure));
   __tsan_release(handed);
-  real(this, [handed] {  // one pointer: more would be memory of its own, which nothing orders
+  real(this, [handed] {  // one pointer only: a larger closure would be allocated, and no lock
+                         // orders that memory
     __tsan_acquire(handed);
     const std::unique_ptr<std::function<void()>> owned(handed);
     (*owned)();

@@ -1,5 +1,5 @@
 // Standing orders over real connections: a producer with its orders, and consumers with inboxes.
-// Compiled with the plug-in's files (tests/plugin_unit.py).
+// Compiled as one unit with the plug-in's files (tests/plugin_unit.py).
 
 #include <atomic>
 #include <chrono>
@@ -41,7 +41,7 @@ std::unique_ptr<wire::Engine> StartEngine() {
   return engine;
 }
 
-// Answers each request with what the orders say of it.
+// Answers each request with the result of StandingOrders::Ask.
 class Answers : public wire::Handler {
  public:
   wire::RunOn HandleOn(const wire::Request&) const override { return wire::RunOn::kReactor; }
@@ -70,7 +70,7 @@ class Answers : public wire::Handler {
   TensorCounters counters_;
 };
 
-// The engine's executor may tell `answers` of a lost connection when the producer has gone.
+// The engine's executor may tell `answers` of a lost connection after the producer is destroyed.
 struct Producer {
   Producer() {
     int port = 0;
@@ -99,7 +99,7 @@ struct Answer {
   Asked what() const { return static_cast<Asked>(asked); }
 };
 
-// Something that one thread waits for and another brings about.
+// A value that one thread sets and another waits for.
 template <typename T>
 class Event {
  public:
@@ -154,13 +154,13 @@ class TestWaiter : public PushInbox::Waiter {
   Event<bool> asks;
 };
 
-// A connection of its own, with an inbox.
+// A consumer with its own connection and inbox.
 class Consumer {
  public:
   explicit Consumer(const std::string& address)
       : channel(engine->Connect(address, "")), inbox(std::make_shared<PushInbox>(channel, steps)) {
     channel->SetPushReceiver(inbox);
-    inbox->OrderFor(kScope, kKey);  // the second time it gets one
+    inbox->OrderFor(kScope, kKey);  // only the second request gives an order
     order = inbox->OrderFor(kScope, kKey);
   }
   ~Consumer() { engine->Stop(); }
@@ -177,7 +177,7 @@ class Consumer {
   Expected Expect(int64_t step_id, Pushed* here) {
     return inbox->Expect(step_id, order, kKey, waiter, here);
   }
-  // The push that came for the step, which may still be on its way.
+  // Takes the push for the step; waits for it if it is still under way.
   Pushed Take(int64_t step_id) {
     Pushed here;
     return Expect(step_id, &here) == Expected::kHere ? here : waiter->came.Wait();
@@ -196,7 +196,7 @@ float ValueOf(const Pushed& pushed) {
   return pushed.tensor.tensor().flat<float>()(3);
 }
 
-// Until a push has arrived whose step nobody waits for: one that is sent behind it has.
+// Waits until all pushes have arrived: sends one more, for `free_step`, and waits for that.
 void WaitForPushes(Producer* producer, Consumer* consumer, int64_t free_step) {
   CHECK(producer->Push(free_step));
   consumer->Take(free_step);
@@ -206,17 +206,17 @@ void WaitForPushes(Producer* producer, Consumer* consumer, int64_t free_step) {
 void CheckNothingIsKept(Consumer* consumer, int64_t step) {
   Pushed here;
   CHECK(consumer->Expect(step, &here) == Expected::kWait);
-  consumer->waiter = std::make_shared<TestWaiter>();  // the former one waits for this step
+  consumer->waiter = std::make_shared<TestWaiter>();  // the old one waits for this step
 }
 
 TEST(a_tensor_is_pushed_in_the_steps_after_the_order) {
   Producer producer;
   Consumer consumer(producer.address);
-  CHECK(!producer.Push(1));  // nobody has ordered it
+  CHECK(!producer.Push(1));  // there is no order
   const Answer answer = consumer.Ask(2, consumer.order);
   CHECK(answer.what() == Asked::kInRendezvous);
   CHECK(answer.accepted != 0);
-  CHECK(!producer.Push(2));  // it was asked for
+  CHECK(!producer.Push(2));  // it was requested
   CHECK(producer.Push(3));
   CHECK_EQ(ValueOf(consumer.Take(3)), 3.0f);
 }
@@ -237,7 +237,7 @@ TEST(who_asks_for_what_was_pushed_over_another_connection_is_told_at_once) {
   CHECK(producer.Push(2));
   CHECK(second.Ask(2, second.order).what() == Asked::kGone);
   CHECK(first.Ask(2, nullptr).what() == Asked::kOnItsWay);
-  // Its order has replaced the first one's.
+  // The second consumer's order has replaced the first one's.
   CHECK(producer.Push(3));
   CHECK_EQ(ValueOf(second.Take(3)), 3.0f);
 }
@@ -265,11 +265,11 @@ TEST(what_a_lost_connection_had_brought_stays) {
   producer.reset();
   CHECK(!waiting->lost.Wait().ok());
   CHECK_EQ(ValueOf(consumer.Take(2)), 2.0f);
-  // The order is given anew on the next connection.
+  // The order is given again on the next connection.
   CHECK(consumer.inbox->Expect(5, consumer.order, kKey, waiting, &here) == Expected::kAsk);
 }
 
-// A request that carries it leaves over the next connection, and the producer follows the order.
+// A request with the order may leave over the next connection, and the producer then follows it.
 TEST(an_order_whose_connection_is_lost_before_it_is_sent_is_still_known) {
   Producer producer;
   Consumer consumer(producer.address);
@@ -284,7 +284,7 @@ TEST(what_is_pushed_for_a_step_that_has_ended_is_dropped) {
   Producer producer;
   Consumer consumer(producer.address);
   consumer.Ask(1, consumer.order);
-  for (const int64_t step : {int64_t{20}, int64_t{-20}}) {  // functions have negative ones
+  for (const int64_t step : {int64_t{20}, int64_t{-20}}) {  // functions have negative step ids
     consumer.steps->ended.Add(step);
     CHECK(producer.Push(step, kScope, 1 << 20));
     WaitForPushes(&producer, &consumer, step + 1);
@@ -322,7 +322,7 @@ TEST(what_arrives_while_its_step_ends_is_not_kept) {
     for (int64_t step = 1; step <= kSteps; ++step) {
       const auto call = inbox->BeginFromReactor(order->number());
       std::vector<wire::MutableBuffer> into;
-      // A push without a tensor; what is kept of it is the error.
+      // A push without a tensor; the inbox would keep its error.
       const wire::Status status = call->PrepareFromReactor(
           {reinterpret_cast<const char*>(&step), sizeof(step)}, /*payload_bytes=*/0, &into);
       CHECK(!status.ok());
@@ -420,7 +420,7 @@ TEST(who_asks_without_the_order_gets_what_was_pushed_before_it_waited) {
   CHECK_EQ(consumer.Ask(1, consumer.order).accepted, 1);
   CHECK(producer.Push(2));
   WaitForPushes(&producer, &consumer, 3);
-  // Another step gave the order after this one had looked for it.
+  // Another step gave the order after this step had looked it up.
   Pushed here;
   auto waiter = std::make_shared<TestWaiter>();
   CHECK(consumer.inbox->Expect(2, /*order=*/nullptr, kKey, waiter, &here) == Expected::kAsk);
@@ -437,8 +437,8 @@ TEST(nothing_is_pushed_outside_of_steps) {
   CHECK(!producer.Push(kNoStep));
 }
 
-// The first that a failed step hears may be that its tensor does not come; what it cancels for that
-// then says nothing of the cause.
+// A failed step may first be told that its tensor does not come. The calls that it then cancels do
+// not say the cause.
 TEST(a_cancelled_call_does_not_hide_the_operation_that_failed) {
   const absl::Status cancelled =
       FromWire(wire::Status(wire::Code::kCancelled, "the call was cancelled"));

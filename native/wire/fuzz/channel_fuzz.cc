@@ -1,5 +1,5 @@
-// Input from a server to a client's connection, while three calls wait and pushes are taken. The
-// first byte says in which pieces it comes. Whatever it is, each call ends once.
+// Input from a server to a client's connection, while three calls wait and pushes are accepted. The
+// first byte is the size of the pieces. Each call must end exactly once, whatever the input is.
 
 #include <cstdint>
 #include <memory>

@@ -15,12 +15,12 @@
 #include "socket.h"
 #include "world.h"
 
-// The two ends of a connection that listen to a fuzz target's input: all of it is said to one of
-// them, `piece` bytes at a time (0: all at once).
+// The two ends of a connection that a fuzz target sends its input to. The whole input goes to one
+// of them, `piece` bytes at a time (0: all at once).
 
 namespace tensorwire::wire {
 
-// Ends once, or it is a finding.
+// A call that must end exactly once; otherwise it is a finding.
 class CallThatEnds : public Call {
  public:
   CallThatEnds() { ++alive_; }
@@ -59,7 +59,7 @@ inline void SayToChannel(World* world,
                          const std::function<std::unique_ptr<CallThatEnds>()>& make_call,
                          std::shared_ptr<PushReceiver> receiver, std::string_view bytes,
                          size_t piece) {
-  // One a run: what an earlier run's channel still connects to is gone.
+  // A new listener per run, so that a channel of an earlier run cannot still connect to it.
   Fd listening;
   int port = 0;
   if (!ListenOn("127.0.0.1", 0, &listening, &port).ok()) Broken("cannot listen");
@@ -80,12 +80,12 @@ inline void SayToChannel(World* world,
   Fd server;
   world->RunUntil([&] {
     if (!server.valid()) server = accept();
-    // On a busy machine the channel may have given up.
+    // On a busy machine, the channel may have given up.
     return server.valid() || CallThatEnds::alive() == 0;
   });
   if (server.valid()) Converse(world, server.get(), bytes, piece);
   server = Fd();
-  // A payload that is fetched has a second connection, which hears nothing.
+  // A payload that is fetched uses a second connection, which receives nothing.
   world->RunUntil([&] {
     accept();
     return CallThatEnds::alive() == 0;

@@ -1,4 +1,4 @@
-// Headers, and what is said about bytes that are none.
+// Headers, and the description of bytes that are no header.
 
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     IsMetadataIntact(bytes.data(), size - kCheckedHeaderBytes);
   }
   if (size < kHeaderBytes || !ParseHeader(bytes.data(), FrameLimits(), &header).ok()) return 0;
-  // What is accepted is within the limits, and says the same when it is written again.
+  // An accepted header is within the limits, and is the same when it is encoded and parsed again.
   char again[kHeaderBytes];
   FrameHeader twice;
   EncodeHeader(header, again);

@@ -1,4 +1,4 @@
-// The greetings of the two ends of a connection, and the ticket to shared memory.
+// The greetings of both ends of a connection, and the ticket to shared memory.
 
 #include <cstdint>
 #include <memory>

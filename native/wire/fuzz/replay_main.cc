@@ -1,5 +1,5 @@
-// Feeds inputs to a fuzz target, for compilers without libFuzzer: FILE or FOLDER... A file is an
-// input; one that ends in .learned has an input a line, in hexadecimal digits.
+// Feeds inputs to a fuzz target, for compilers without libFuzzer: FILE or FOLDER... A file is one
+// input; a file that ends in .learned has one input per line, in hexadecimal digits.
 
 #include <cstdint>
 #include <cstdio>

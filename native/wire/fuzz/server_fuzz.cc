@@ -1,4 +1,4 @@
-// Input from a client to a server's connection. The first byte says in which pieces it comes.
+// Input from a client to a server's connection. The first byte is the size of the pieces.
 
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@ using namespace tensorwire::wire;
 
 namespace {
 
-// Answers, fails, is late, or says more than it was told, as the request's method wants it.
+// Answers, pushes, fails, or answers late, depending on the request's method.
 class FuzzHandler : public Handler {
  public:
   explicit FuzzHandler(BufferPool* pool)
@@ -35,7 +35,7 @@ class FuzzHandler : public Handler {
         reply.SetOwnedPayload(request.payload);
         return request.Reply(std::move(reply));
       case 1:
-        reply.AddPayload(block_.get(), kBlockBytes);  // to be lent, where the client maps
+        reply.AddPayload(block_.get(), kBlockBytes);  // lent if the client has mapped the memory
         reply.KeepAlive(block_);
         request.pusher().Push(request.id, std::move(reply));
         return request.Reply(Message());
@@ -54,7 +54,7 @@ class FuzzHandler : public Handler {
   static constexpr int kLate = 3;
   static constexpr size_t kBlockBytes = 300'000;
   const std::shared_ptr<void> block_;
-  std::vector<Request> late_;  // the executor's, which is one thread
+  std::vector<Request> late_;  // used on the executor only, which is one thread
 };
 
 }  // namespace

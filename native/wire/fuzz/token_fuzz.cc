@@ -1,7 +1,7 @@
-// Input from a stranger to an end of a connection with a job token, as a client and as a server:
-// whatever it is, nothing of it gets further. Only who has the token can say the right proof, for
-// the challenge is another each time. The first byte's highest bit says to which end it is said
-// (1: to a client), the others in which pieces.
+// Input from a stranger to one end of a connection with a job token, a client or a server. No input
+// may get past the greeting: the right proof needs the token, because the challenge differs each
+// time. The highest bit of the first byte selects the end (1: a client); the other bits are the
+// size of the pieces.
 
 #include <cstdint>
 #include <memory>

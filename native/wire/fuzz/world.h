@@ -23,12 +23,12 @@
 #include "tensorwire/wire/clock.h"
 #include "tensorwire/wire/engine.h"
 
-// Shared by the fuzz targets: an engine's inside in one thread, so that a run is the same each
-// time; and a peer that says some bytes and hears the rest.
+// Shared by the fuzz targets: the inner parts of an engine in one thread, so that each run is the
+// same; and a peer that sends some bytes and reads the answers.
 
 namespace tensorwire::wire {
 
-constexpr int kPatienceMs = 20'000;  // for what takes microseconds; beyond it, something hangs
+constexpr int kPatienceMs = 20'000;  // for work of microseconds; if exceeded, something hangs
 
 [[noreturn]] inline void Broken(const char* what) {
   std::fprintf(stderr, "BROKEN: %s\n", what);
@@ -48,7 +48,7 @@ class World {
   Reactor* reactor() { return context->reactors.front().get(); }
   BufferPool* pool() { return &pool_; }
 
-  // Is reactor and executor, until `done`.
+  // Runs reactor and executor until `done`.
   void RunUntil(const std::function<bool()>& done) {
     const int64_t limit_ms = NowMs() + kPatienceMs;
     do {
@@ -87,8 +87,8 @@ class World {
   const std::shared_ptr<Context> context;
 };
 
-// Sends `bytes` in pieces of `piece` (0: all at once), and reads until the other end closes; what
-// the engine hands over is run meanwhile.
+// Sends `bytes` in pieces of `piece` (0: all at once), and reads until the other end closes.
+// Meanwhile runs the engine's closures.
 inline void Converse(World* world, int fd, std::string_view bytes, size_t piece) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   size_t sent = 0;
@@ -101,7 +101,7 @@ inline void Converse(World* world, int fd, std::string_view bytes, size_t piece)
       if (n <= 0) break;
       sent += static_cast<size_t>(n);
     }
-    // A peer that has closed takes no more.
+    // Bytes are left if the other end has closed or its socket is full.
     if (sent == bytes.size() && !ended) ::shutdown(fd, SHUT_WR);
     pollfd wait{fd, POLLIN, 0};
     while (::poll(&wait, 1, 0) > 0) {

@@ -2,9 +2,9 @@
 
 #include "simulator.h"
 
-// Functions that the engine's object files call for atomic operations (g++ -fno-inline-atomics):
-// another thread may have its turn there. With one real thread, what the operation does needs no
-// more than to be done.
+// Functions that the engine's object files call for atomic operations (g++ -fno-inline-atomics).
+// The simulator may switch to another thread there. There is only one real thread, so plain memory
+// accesses are enough for the operation itself.
 
 using tensorwire::simulation::Point;
 

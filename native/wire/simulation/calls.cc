@@ -39,7 +39,7 @@ void SleepNs(int64_t ns) {
 
 RunOn ChooseRunOn() { return static_cast<RunOn>(world->random.Below(3)); }
 
-// The bytes of a reply or push as they come in.
+// The bytes of an incoming reply or push.
 class Incoming {
  public:
   void Prepare(uint64_t bytes, std::vector<MutableBuffer>* into) {
@@ -109,7 +109,7 @@ class SimulatedCall final : public Call {
   bool replied_ = false;
 };
 
-// A push names its bytes by their place in the pattern.
+// The number of a push is the offset of its bytes in the pattern.
 class SimulatedPush final : public Call {
  public:
   SimulatedPush(Task* task, uint64_t what) : task_(task), what_(what) { ++task_->pushes_under_way; }
@@ -206,7 +206,7 @@ class Service final : public wire::Handler {
     TakeIf([&](const Request& request) { return request.connection_id() == connection_id; });
   }
 
-  // Answers some of what has been kept.
+  // Answers some of the kept requests.
   void AnswerLate() {
     std::vector<Request> answered;
     {
@@ -240,12 +240,12 @@ class Service final : public wire::Handler {
     reader.Get(&ask.reply_bytes);
     if (ask.record >= ledger->records.size()) {
       KernelMode kernel;
-      Violated("a request arrived that nobody sent");
+      Violated("a request arrived that no task sent");
     }
     return ask;
   }
   void TakeIf(const std::function<bool(const Request&)>& wanted) {
-    std::vector<Request> taken;  // go without the lock
+    std::vector<Request> taken;  // destroyed after the lock is released
     std::lock_guard lock(mutex_);
     for (auto at = kept_.begin(); at != kept_.end();) {
       if (wanted(*at)) {
@@ -263,7 +263,7 @@ class Service final : public wire::Handler {
     task_->held[request.connection_id()].bytes -= request.metadata.size() + ask.request_bytes;
   }
 
-  // `bytes` of the pattern at `offset`, in memory of which it is known when it is let go of.
+  // A message with `bytes` of the pattern at `offset`, in memory whose release is counted.
   Message Payload(uint64_t offset, uint64_t bytes) {
     Message message;
     if (bytes == 0) return message;
@@ -274,7 +274,8 @@ class Service final : public wire::Handler {
       message.KeepAlive({Pattern(), [task](const char*) { --task->payloads; }});
       return message;
     }
-    // What is lent is overwritten as soon as it has been returned: who reads on finds other bytes.
+    // Lent memory is overwritten as soon as it is returned, so that a reader that still reads finds
+    // other bytes.
     BufferPool* const pool = pool_;
     auto* const block = static_cast<char*>(pool->Acquire(bytes));
     if (block == nullptr) {  // the range for shared blocks is used up
@@ -391,12 +392,12 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
     record.frozen_before_ns = task->FrozenNs();
     record.must_succeed = probe;
     record.has_deadline = options.deadline_ms > 0;
-    // What is fetched in ranges ends on the executor all the same.
+    // A payload that is fetched in ranges ends on the executor in any case.
     record.on_reactor = options.done_on == RunOn::kReactor && !cancels && record.has_deadline &&
                         ask.reply_bytes < (8 << 20);
     record.ended = ask.method == kOneWay;
     if (record.has_deadline) {
-      // The engine has milliseconds, and takes the whole ones of now.
+      // The engine counts in milliseconds and rounds the current time down.
       record.end_by_ns = (world->now_ns / kMs + options.deadline_ms) * kMs;
     }
     ledger->records.push_back(record);
@@ -431,7 +432,7 @@ void MakeCall(Task* task, Channel* channel, bool probe) {
   }
 }
 
-// Others start, too; where nothing fails, none may be called before it listens.
+// The other tasks start, too. If there are no faults, no task may be called before it listens.
 void AwaitOthers(Task* task) {
   task->listens = true;
   const auto listens = [](const auto& other) { return other->listens; };

@@ -10,10 +10,10 @@ namespace tensorwire::simulation {
 // The main thread of a task, from its start to its end.
 void RunTask(Task* task);
 
-// The message with which a kFail ends.
+// The message of the error with which a kFail call ends.
 std::string ErrorText(const Ask& ask);
 
-// Random bytes, of which payloads are parts; made when it is first asked for.
+// Random bytes; payloads are parts of them. Made at the first call.
 const char* Pattern();
 
 }  // namespace tensorwire::simulation

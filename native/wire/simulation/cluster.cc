@@ -24,7 +24,7 @@ void Cluster::MakeLinks(Random& random) {
       link.latency_ns = from == to ? 5 * kUs : random.AnySize(10 * kUs, 2 * kMs);
       link.bytes_per_s = plan.large_bytes > (8 << 20) ? random.AnySize(5'000'000, 200'000'000)
                                                       : random.Between(100'000'000, 2'000'000'000);
-      // A buffer's bytes in each round trip.
+      // One buffer per round trip.
       const int64_t least = static_cast<int64_t>(world_->buffer_bytes) * kSecond /
                             (40 * (link.latency_ns + 100 * kUs));
       bytes_per_s_ = std::min({bytes_per_s_, least, link.bytes_per_s / 4});
@@ -62,7 +62,8 @@ void Cluster::MakeTasks(Random& random) {
     ledger_->tasks.push_back(std::move(task));
   }
   if (plan.freezes && !plan.long_freezes && !plan.clogs) {
-    // The first is frozen for longer than it waits for a sign of life, and the others wait longer.
+    // The first task is frozen for longer than its own silent_ms; the other tasks have a longer
+    // one.
     ledger_->tasks[0]->silent_ms = 200;
   }
 }
@@ -120,7 +121,7 @@ void Cluster::Stop(Task* task) {
 
 void Cluster::Kill(Task* task, bool silently) {
   if (task->process == nullptr) return;
-  // What its process had asked goes with it.
+  // The calls of the killed process need not end.
   for (Record& record : ledger_->records) {
     if (record.task == task && record.incarnation == task->incarnation) record.ended = true;
   }

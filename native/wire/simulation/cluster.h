@@ -8,15 +8,15 @@
 
 namespace tensorwire::simulation {
 
-// The machines and tasks of a world: makes them as the plan says, and starts and ends them.
+// The machines and tasks of a world. Makes them according to the plan, and starts and ends them.
 class Cluster {
  public:
   Cluster(Random& random, World* world, Ledger* ledger);
 
-  // The least that the slowest link carries, in reads and writes of which many are small.
+  // A lower bound for what the slowest link carries when many reads and writes are small.
   int64_t bytes_per_s() const { return bytes_per_s_; }
   Task* AnyTask();
-  void StartAll();  // the machines that are off and the tasks that do not run
+  void StartAll();  // starts machines that are off and tasks that do not run
   void StartLater(Task* task);
   void Stop(Task* task);
   void Kill(Task* task, bool silently);

@@ -10,7 +10,7 @@ namespace tensorwire::simulation {
 void Faults::Begin() {
   const Plan& plan = ledger_->plan;
   if (plan.loses() || plan.clogs || plan.freezes) NextLater();
-  // A task that has just started may fail for want of a descriptor.
+  // Later, because a task that is just starting may fail if it gets no descriptor.
   world_->After(25 * kMs, [this] { BeginFailingCalls(); });
 }
 

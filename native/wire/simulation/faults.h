@@ -6,7 +6,7 @@
 
 namespace tensorwire::simulation {
 
-// Injects faults into a cluster, of the kinds that the plan allows, at random times until it ends.
+// Injects faults of the kinds that the plan allows into a cluster, at random times until End.
 class Faults {
  public:
   Faults(World* world, const Ledger* ledger, Cluster* cluster)
@@ -26,7 +26,7 @@ class Faults {
   World* const world_;
   const Ledger* const ledger_;
   Cluster* const cluster_;
-  int64_t unclogged_ns_ = 0;  // from then on there may be another
+  int64_t unclogged_ns_ = 0;  // from then on there may be another clog
   int64_t thawed_ns_ = 0;
 };
 

@@ -13,16 +13,18 @@ namespace {
 using wire::Code;
 using wire::Status;
 
-// How late an engine may be with what it promised: its threads lose their cores.
+// How late an engine may be, because its threads may lose their cores.
 constexpr int64_t kSlackNs = 60 * kMs;
 constexpr int64_t kPromptNs = 250 * kMs;
 
-// Since the call began: what its process was not there.
+// The allowed delay of a call: includes the time in which its process was frozen since the call
+// began.
 int64_t SlackNs(const Record& record) {
   return kSlackNs + record.task->FrozenNs() - record.frozen_before_ns;
 }
 
-// True if its end waits for no executor. An engine that stops ends what is left on its executor.
+// True if the call's end does not wait for an executor. An engine that stops ends the remaining
+// calls on its executor.
 bool EndsOnReactor(const Record& record) { return record.on_reactor && !record.task->stop; }
 
 bool AllowedFailure(const Record& record, const Status& status) {
@@ -90,7 +92,7 @@ void CheckDestroyed(const Record& record) {
 void CheckOpenCalls(int64_t bytes_per_s) {
   const Plan& plan = ledger->plan;
   const int64_t now = world->now_ns;
-  // What all transfers together may take on the slowest link.
+  // The time that all transfers together may take on the slowest link.
   const int64_t prompt_ns = kPromptNs + static_cast<int64_t>(ledger->bytes) * kSecond / bytes_per_s;
   for (const Record& record : ledger->records) {
     if (record.ended) continue;
@@ -107,7 +109,7 @@ void CheckOpenCalls(int64_t bytes_per_s) {
     const bool at_once =
         record.ask.method == kBytes || record.ask.method == kFail || record.ask.method == kPushes;
     if (plan.prompt() && at_once && now - record.begun_ns > prompt_ns) {
-      Violated(Describe(record) + " takes long, and nothing holds it up");
+      Violated(Describe(record) + " takes too long, and no fault explains it");
     }
   }
 }
@@ -127,7 +129,8 @@ void CheckRequest(Task* task, const Ask& ask, const wire::Request& request, uint
   Task::Held& held = task->held[connection_id];
   held.bytes += bytes;
   held.largest = std::max(held.largest, bytes);
-  // The one that used it up is admitted; they are not handled in the order in which they came.
+  // The request that exceeds the limit is still admitted. `largest` is used because requests are
+  // not handled in the order of their arrival.
   if (held.bytes > ledger->plan.unanswered_bytes + held.largest) {
     Violated("unanswered requests of one connection hold " + std::to_string(held.bytes) +
              " bytes; the limit is " + std::to_string(ledger->plan.unanswered_bytes));
@@ -136,7 +139,7 @@ void CheckRequest(Task* task, const Ask& ask, const wire::Request& request, uint
 
 void CheckCancel(const Task& task, uint64_t connection_id, uint64_t request_id) {
   const Plan& plan = ledger->plan;
-  // What is refused, damaged or a part of a large payload nobody is given to handle.
+  // A request that is refused, damaged, or for a range of a large payload does not reach Handle.
   if (plan.bounds_unanswered() || plan.flips || plan.large_bytes > (8 << 20)) return;
   if (task.handled.count({connection_id, request_id}) > 0) return;
   Violated("a cancellation came to " + task.name + " before its request");
@@ -158,7 +161,7 @@ void CheckPush(const Task& task, const Status& status, bool intact) {
 }
 
 void CheckRest(const Task& task) {
-  if (task.payloads > 0) Violated(task.name + ": payloads are held that nobody waits for");
+  if (task.payloads > 0) Violated(task.name + ": payloads are still held at rest");
   if (task.pushes_under_way > 0) Violated(task.name + ": a push has not ended");
   size_t connections = 1;
   for (const auto& other : ledger->tasks) {
@@ -201,10 +204,10 @@ void CheckExit(const Task& task) {
     Violated(task.name + " leaves " + std::to_string(OpenDescriptors(process)) +
              " descriptors open");
   }
-  if (task.payloads > 0) Violated(task.name + " leaves payloads that nobody let go of");
+  if (task.payloads > 0) Violated(task.name + " leaves payloads that were not released");
   if (!process->mappings.empty()) Violated(task.name + " leaves memory mapped");
   if (const std::string leaks = world->Leaks(process); !leaks.empty()) {
-    Violated(task.name + " leaks blocks of so many bytes:" + leaks);
+    Violated(task.name + " leaks blocks of these sizes:" + leaks);
   }
 }
 

@@ -7,23 +7,23 @@
 #include "ledger.h"
 #include "tensorwire/wire/engine.h"
 
-// The invariants. Each of these ends the program where it does not hold (Violated);
-// all in KernelMode.
+// The invariants. Each function ends the program if its invariant does not hold (Violated). All run
+// in KernelMode.
 namespace tensorwire::simulation {
 
 std::string Describe(const Record& record);
 
 // --- of a call ---
-// The head of a reply has come; `first`: no other one has.
+// The head of a reply has arrived; `first`: it is the call's first one.
 void CheckReply(const Record& record, uint32_t number, uint64_t bytes, bool first);
-// `replied`: the head of its reply has come; `intact`: with the bytes that were sent.
+// `replied`: the head of its reply has arrived; `intact`: the payload has the bytes that were sent.
 void CheckEnd(const Record& record, const wire::Status& status, bool replied, bool intact);
 void CheckDestroyed(const Record& record);
-// All calls that have not ended. `bytes_per_s`: what the slowest link carries at least.
+// Checks all calls that have not ended. `bytes_per_s`: a lower bound for the slowest link.
 void CheckOpenCalls(int64_t bytes_per_s);
 
 // --- of what a task serves ---
-// It is given a request with a payload of so many bytes, which are unanswered from now on.
+// The task handles a request. From now on its bytes count as unanswered.
 void CheckRequest(Task* task, const Ask& ask, const wire::Request& request, uint64_t payload_bytes,
                   bool intact);
 // OnCancel.
@@ -35,7 +35,7 @@ void CheckPush(const Task& task, const wire::Status& status, bool intact);
 // --- of a task ---
 // A connection has been lost, at either end.
 void CheckLost(const Task& task, const std::string& why);
-// At rest: nothing is under way.
+// At rest: no call is under way.
 void CheckRest(const Task& task);
 // Checks that a task has ended by itself.
 void CheckExit(const Task& task);

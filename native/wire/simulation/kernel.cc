@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kNetwork = 10u << 24;  // 10.0.0.1 is the first machine
 constexpr size_t kSegmentBytes = 64u << 10;
-constexpr int64_t kRetryNs = 200 * kMs;  // of what nobody answers
+constexpr int64_t kRetryNs = 200 * kMs;  // for segments without an answer
 constexpr int64_t kSynRetryNs = 1 * kSecond;
 constexpr int kMostSyns = 7;
 
@@ -46,7 +46,7 @@ void Put(const std::shared_ptr<Pipe>& pipe, Pipe::Segment segment) {
   Schedule(pipe, pipe->flight.front().arrives_ns);
 }
 
-// Nothing else goes this way any more.
+// A reset discards everything that is under way in this direction.
 void PutReset(const std::shared_ptr<Pipe>& pipe) {
   pipe->flight.clear();
   pipe->flight_bytes = 0;
@@ -66,7 +66,8 @@ void Arrive(const std::shared_ptr<Pipe>& pipe, Pipe::Segment segment) {
     return;
   }
   if (pipe->reader == nullptr || pipe->reader->ended()) {
-    // Nobody is there any more; what it has said itself has left before.
+    // The reader is gone: its kernel answers with a reset. Bytes that the reader sent before are
+    // under way already.
     const auto reverse = pipe->reverse.lock();
     if (reverse != nullptr && !segment.bytes.empty()) PutReset(reverse);
     return;
@@ -103,7 +104,7 @@ void Deliver(const std::shared_ptr<Pipe>& pipe) {
         pipe->flight.clear();
         return;
       }
-      if (!machine.up && pipe->writer == nullptr) return;  // its kernel gives up some time
+      if (!machine.up && pipe->writer == nullptr) return;  // its kernel gives up at some time
       Schedule(pipe, clogged ? std::min(link.clogged_until_ns, world->now_ns + kRetryNs)
                              : world->now_ns + kRetryNs);
       return;
@@ -112,7 +113,7 @@ void Deliver(const std::shared_ptr<Pipe>& pipe) {
     pipe->flight.pop_front();
     pipe->flight_bytes -= segment.bytes.size();
     if (machine.boots != pipe->boots) {
-      // It knows nothing of this connection.
+      // The machine was restarted and does not know this connection.
       if (pipe->writer != nullptr) pipe->writer->Fail(ECONNRESET);
       pipe->flight.clear();
       return;
@@ -186,7 +187,7 @@ File* FileAt(Process* process, int descriptor) {
 
 int Open(Process* process, std::shared_ptr<File> file) {
   ++file->descriptors;
-  size_t index = 0;  // the lowest that is free, as the system does
+  size_t index = 0;  // the lowest free one, as in Linux
   while (index < process->files.size() && process->files[index] != nullptr) ++index;
   if (index == process->files.size()) process->files.emplace_back();
   process->files[index] = std::move(file);
@@ -465,7 +466,7 @@ ssize_t Socket::Receive(const iovec* parts, size_t count, bool peek) {
     }
   }
   in_->arrived_bytes -= taken;
-  // There is room for its peer now.
+  // Now the peer has room to write.
   if (in_->writer != nullptr) in_->writer->Notify();
   return static_cast<ssize_t>(taken);
 }

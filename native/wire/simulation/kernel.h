@@ -11,19 +11,20 @@
 
 #include "simulator.h"
 
-// Descriptors and what stands behind them: TCP over the world's links, epoll, eventfd, timerfd and
-// files in memory. All in KernelMode.
+// Descriptors and the objects behind them: TCP over the world's links, epoll, eventfd, timerfd and
+// files in memory. All functions run in KernelMode.
 namespace tensorwire::simulation {
 
-constexpr int kFirstDescriptor = 1 << 20;  // a real one is smaller
+constexpr int kFirstDescriptor = 1 << 20;  // real descriptors are smaller
 
 class Epoll;
 
 class File : public std::enable_shared_from_this<File> {
  public:
   virtual ~File() = default;
-  virtual uint32_t Ready() const { return 0; }  // the epoll events that hold
-  // Called when its last descriptor is closed. `silently`: with all power gone.
+  virtual uint32_t Ready() const { return 0; }  // the epoll events that are true now
+  // Called when its last descriptor is closed. `silently`: because of a power failure, so the peer
+  // is not told.
   virtual void OnClosed(bool /*silently*/) {}
   void Notify();
 
@@ -72,7 +73,7 @@ class MemoryFile : public File {
 
 class Socket;
 
-// One direction of a connection. What is in it arrives, although its writer has closed.
+// One direction of a connection. Its bytes arrive even if the writer has closed.
 struct Pipe {
   struct Segment {
     int64_t sent_ns = 0;
@@ -83,13 +84,13 @@ struct Pipe {
   };
   int from = 0;
   int to = 0;
-  int boots = 0;             // of the machine it goes to, when it was made
-  Socket* writer = nullptr;  // null when it has closed
+  int boots = 0;             // of the target machine, when the pipe was made
+  Socket* writer = nullptr;  // null if it has closed
   Socket* reader = nullptr;
   std::weak_ptr<Pipe> reverse;
   std::deque<Segment> flight;
   std::deque<std::string> arrived;
-  size_t first_offset = 0;  // of arrived.front(): what has been read
+  size_t first_offset = 0;  // how much of arrived.front() has been read
   size_t flight_bytes = 0;
   size_t arrived_bytes = 0;
   bool fin_arrived = false;
@@ -115,7 +116,7 @@ class Socket : public File {
   void Fail(int error);
   void ResetPeer();
   bool ended() const { return ended_; }
-  // Connected no more, or at its peer's end: nothing is left to do but to close it.
+  // True if the connection has ended or the peer has closed: only closing it is left.
   bool over() const { return ended_ || (in_ != nullptr && in_->fin_arrived); }
 
   State state = State::kNew;
@@ -137,7 +138,7 @@ class Socket : public File {
   std::deque<std::shared_ptr<Socket>> accepted_;
 };
 
-// Null where there is none.
+// Null if there is no such descriptor.
 File* FileAt(Process* process, int descriptor);
 template <typename T>
 T* FileAs(int descriptor) {
@@ -151,7 +152,7 @@ size_t OpenDescriptors(const Process* process);
 int MachineOf(const sockaddr_in& address);
 sockaddr_in AddressOf(int machine, int port);
 
-// Breaks connections between two machines. `half`: of some only one end hears of it.
+// Breaks connections between two machines. `half`: for some of them only one end is told.
 void ResetConnections(int from, int to, bool half);
 
 }  // namespace tensorwire::simulation

@@ -13,13 +13,13 @@
 #include "simulator.h"
 #include "workload.h"
 
-// simulate SEED...            these, one after the other
-// simulate --trace SEED       all that happens in one
-// simulate --twice SEED...    each twice, and the traces must be the same
-// simulate --seeds FROM..TO   all from FROM to TO - 1
-// simulate --seconds N [--from SEED]   from there on (or from a random one) for so long
-// simulate --kept FILE        the seeds that once failed, one a line, behind which a comment may be
-// simulate --break SEED       a promise of the workload is broken: it must fail
+// simulate SEED...            run these, one after the other
+// simulate --trace SEED       print everything that happens in one
+// simulate --twice SEED...    run each twice; the traces must be equal
+// simulate --seeds FROM..TO   run all from FROM to TO - 1
+// simulate --seconds N [--from SEED]   run from SEED (or a random one) on, for N seconds
+// simulate --kept FILE        run seeds that failed once: one per line, a comment may follow
+// simulate --break SEED       break an invariant on purpose: the run must fail
 
 namespace {
 
@@ -71,7 +71,7 @@ uint64_t Number(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Nothing may depend on where the system puts things.
+  // Switch off address randomisation, so that nothing depends on addresses.
   const int persona = personality(0xffffffff);
   if (persona != -1 && (persona & ADDR_NO_RANDOMIZE) == 0 &&
       personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE) != -1 &&

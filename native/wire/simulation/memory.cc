@@ -7,16 +7,16 @@
 
 #include "simulator.h"
 
-// The memory of simulated processes, counted for each. Its addresses are the same in each run of a
-// seed, because some containers have their order from addresses; and what was freed is overwritten,
-// so that who reads it finds nonsense.
+// The memory of simulated processes, counted per process. Addresses are the same in each run of a
+// seed, because the order of some containers depends on addresses. Freed memory is overwritten, so
+// that code which reads it finds garbage.
 
 namespace tensorwire::simulation {
 
 struct Block {
   Process* process;  // null: the simulator's
   Block* next;
-  Block** here;  // what leads to this one
+  Block** here;  // the pointer to this block
   uint32_t class_index;
   uint32_t magic;
   size_t bytes;

@@ -29,7 +29,7 @@ Plan ChoosePlan(Random& random, World* w) {
   if (random.OneIn(plan.shared_memory ? 3 : 30)) plan.large_bytes = 400 << 10;
   plan.larges = static_cast<int>(random.AnySize(1, 12));
   if (random.OneIn(60)) {
-    // Large enough to be fetched in ranges, or copied by several threads.
+    // So large that payloads are fetched in ranges, or copied by several threads.
     plan.large_bytes = 10 << 20;
     plan.larges = static_cast<int>(random.Between(1, 3));
     plan.calls = static_cast<int>(random.Between(1, 4));
@@ -53,9 +53,10 @@ Plan ChoosePlan(Random& random, World* w) {
     plan.flips = plan.checksum && random.OneIn(2);
   }
   if (plan.freezes && !plan.long_freezes) plan.silent_ms = std::max(plan.silent_ms, 1200);
-  // Long enough for a call to a task that is not there to be seen to wait.
+  // Long enough to notice a call that waits for a task that is gone.
   if (plan.kills || plan.restarts) plan.fault_ns = std::max(plan.fault_ns, 700 * kMs);
-  // Who waits for less than what happens to it must lose what it waits for.
+  // With timeouts shorter than a clog or freeze, connections would be lost, which this plan does
+  // not allow.
   if ((plan.clogs || plan.freezes) && !plan.loses()) {
     plan.connect_ms = std::max(plan.connect_ms, 6000);
     plan.handshake_ms = std::max(plan.handshake_ms, 3000);

@@ -18,19 +18,19 @@ struct Plan {
   int64_t fault_ns = 200 * kMs;
   int64_t longest_pause_ns = 5 * kMs;  // between two calls of a caller
   int64_t most_bytes = 64 << 10;
-  int64_t large_bytes = 0;  // of some replies,
-  int larges = 0;           // of so many in all
+  int64_t large_bytes = 0;  // size of some replies
+  int larges = 0;           // the number of such replies
   int64_t longest_deadline_ns = 100 * kMs;
   uint64_t deadline_one_in = 3;
   uint64_t cancel_one_in = 6;
-  bool cancels_patiently = false;  // some of those that are cancelled
-  bool long_deadlines = false;     // of calls that end long before
+  bool cancels_patiently = false;  // for some of the cancelled calls
+  bool long_deadlines = false;     // for calls that end long before
   bool shared_memory = false;
   bool checksum = false;
-  bool refusing_address = false;  // tasks have another address, at which nobody listens
-  bool silent_address = false;    // or one that no machine has
+  bool refusing_address = false;  // tasks have another address, where no process listens
+  bool silent_address = false;    // tasks have another address, which no machine has
   bool stop_early = false;
-  bool leaves_channels = false;  // some are not called after the faults
+  bool leaves_channels = false;  // some channels are not used after the faults
   uint64_t unanswered_bytes = kUnbounded;
   int silent_ms = 1000;
   int connect_ms = 2000;
@@ -52,12 +52,12 @@ struct Plan {
   bool descriptor_failures = false;
 
   bool bounds_unanswered() const { return unanswered_bytes < kUnbounded; }
-  // True if a connection may be lost, or if anything takes longer than the work itself.
+  // True if a connection may be lost, or may not be made.
   bool loses() const {
     return kills || restarts || power || resets || long_clogs || long_freezes || flips ||
            epoll_failures || descriptor_failures;
   }
-  // True if that, or that a connection cannot be made, may be found out late.
+  // True if a loss, or that a connection cannot be made, may be detected late.
   bool loses_silently() const {
     return loses() && (power || half_open || clogs || long_freezes || flips || epoll_failures ||
                        descriptor_failures);
@@ -68,7 +68,7 @@ struct Plan {
   }
 };
 
-// Draws a plan, and sets what the seed chose for the machines of `world`.
+// Draws a plan, and sets the seed's choices for the machines of `world`.
 Plan ChoosePlan(Random& random, World* world);
 
 }  // namespace tensorwire::simulation

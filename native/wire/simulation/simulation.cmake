@@ -1,8 +1,8 @@
-# The engine under simulation: its object files in a program of its own, whose linker leads what they
-# ask of the system to the simulator. docs/simulation.md says what that is for.
+# The engine under simulation: a program with the engine's object files, in which the linker redirects
+# their system calls to the simulator. docs/simulation.md describes the purpose.
 #
-# Not with a sanitizer: ThreadSanitizer looks at real threads, and there is one here; and
-# AddressSanitizer puts room between the static variables, whose place tells tasks apart.
+# Not built with a sanitizer: ThreadSanitizer checks real threads, and there is only one here.
+# AddressSanitizer adds padding between the static variables, which are copied for each process.
 if(TENSORWIRE_SANITIZE)
   return()
 endif()
@@ -15,8 +15,8 @@ if(NOT DEFINED simulated_engine)  # .ci/simulate-defects names a copy with a def
   set(simulated_engine ${wire_sources})
 endif()
 
-# Its atomic operations are calls of functions, in which the simulator may let another thread have its
-# turn (atomics.cc).
+# The engine's atomic operations become function calls, in which the simulator may switch to another
+# thread (atomics.cc).
 add_library(simulated_objects OBJECT ${simulated_engine})
 target_link_libraries(simulated_objects PUBLIC tensorwire_flags)
 list(GET simulated_engine 0 first_source)
@@ -26,7 +26,7 @@ target_include_directories(simulated_objects PUBLIC
 set_target_properties(simulated_objects PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 target_compile_options(simulated_objects PRIVATE -fno-pie)
 target_compile_options(simulated_objects PRIVATE -fno-inline-atomics)
-# With assertions, in every build.
+# Assertions are on in every build.
 target_compile_options(simulated_objects PRIVATE -UNDEBUG)
 
 add_library(simulation_begin OBJECT ${simulation}/statics_begin.cc)
@@ -35,14 +35,14 @@ foreach(mark simulation_begin simulation_end)
   target_link_libraries(${mark} PRIVATE tensorwire_flags)
 endforeach()
 
-# What the engine asks of the system; system_calls.cc has a __wrap_ for each.
+# The system calls of the engine; system_calls.cc has a __wrap_ for each.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${simulation}/system_calls.txt)
 file(STRINGS ${simulation}/system_calls.txt wrapped REGEX "^[^#]")
 list(TRANSFORM wrapped PREPEND "-Wl,--wrap=")
 
 file(GLOB simulator_sources CONFIGURE_DEPENDS ${simulation}/*.cc)
 list(FILTER simulator_sources EXCLUDE REGEX "statics_(begin|end).cc$")
-# The order of the objects is that of the sections: the engine's static variables between two marks.
+# The order of the objects determines the sections: the engine's static variables are between two marks.
 add_executable(simulate
   $<TARGET_OBJECTS:simulation_begin> $<TARGET_OBJECTS:simulated_objects>
   $<TARGET_OBJECTS:simulation_end> ${simulator_sources})
@@ -50,11 +50,11 @@ target_include_directories(simulate PRIVATE
   ${simulation} ${simulation}/../tests ${simulated_folder} ${simulated_folder}/../include)
 target_link_libraries(simulate PRIVATE tensorwire_flags Threads::Threads ${CMAKE_DL_LIBS})
 target_compile_options(simulate PRIVATE -fno-pie -UNDEBUG)
-# The C++ library, too: its threads and condition variables are led to the simulator as well.
+# The C++ library is linked statically, so that its threads and condition variables are redirected, too.
 target_link_options(simulate PRIVATE -no-pie -static-libstdc++ -static-libgcc ${wrapped})
 
-# Fixed seeds; those that once failed; that a seed does the same again; and that a promise that is
-# broken is noticed.
+# Tests: fixed seeds; seeds that failed once; a broken invariant is noticed; a seed's trace is the same
+# each time.
 add_test(NAME simulate COMMAND simulate --seeds 0..1000)
 add_test(NAME simulate_kept COMMAND simulate --kept ${simulation}/kept_seeds.txt)
 add_test(NAME simulate_broken COMMAND simulate --break 1)

@@ -23,7 +23,7 @@ namespace tensorwire::simulation {
 
 World* world = nullptr;
 Fiber* current = nullptr;
-int KernelMode::depth = 1;  // outside a fiber
+int KernelMode::depth = 1;  // 1 outside of fibers
 int64_t points_left = INT64_MAX;
 bool show_trace = false;
 uint64_t trace_hash = 0;
@@ -32,13 +32,13 @@ uint64_t seed = 0;
 namespace {
 
 constexpr size_t kStackBytes = 256u << 10;
-constexpr int kSpinCpuS = 20;  // without a system call, or nearly
+constexpr int kSpinCpuS = 20;  // CPU time of one seed, after which a thread is assumed to spin
 constexpr uint64_t kMostSwitches = 30'000'000;
 
 void* scheduler_stack = nullptr;
 std::vector<char*> free_stacks;
 
-// This program's thread-local variables, the engine's among them.
+// This program's thread-local variables, including the engine's.
 char* thread_locals = nullptr;
 size_t thread_local_bytes = 0;
 std::vector<char> fresh_thread_locals;
@@ -52,7 +52,7 @@ int FindThreadLocals(dl_phdr_info* info, size_t, void*) {
     thread_locals = static_cast<char*>(info->dlpi_tls_data);
     thread_local_bytes = info->dlpi_phdr[i].p_memsz;
   }
-  return 1;  // the program itself comes first; its libraries keep what they have
+  return 1;  // stop: the program itself comes first; thread-locals of libraries are not switched
 }
 
 size_t DataBytes() { return static_cast<size_t>(statics_end - statics_begin); }
@@ -119,9 +119,9 @@ void FiberMain() {
   std::abort();
 }
 
-// Ends the program by a signal, without allocating.
+// Ends the program from a signal handler, without allocating.
 [[noreturn]] void Fatal(const char* what) {
-  ++KernelMode::depth;  // the real write
+  ++KernelMode::depth;  // so that write is the real one
   char line[128];
   const int bytes = std::snprintf(line, sizeof(line), "SEED=%llu: %s\n",
                                   static_cast<unsigned long long>(seed), what);
@@ -130,7 +130,7 @@ void FiberMain() {
 }
 void Spins(int) { Fatal("a thread spins without a system call"); }
 [[maybe_unused]] void Crashes(int signal) {
-  Fatal(signal == SIGABRT ? "the process is aborted" : "memory that is not there is used");
+  Fatal(signal == SIGABRT ? "the process is aborted" : "an invalid address is used");
 }
 
 void NextPoint() {
@@ -150,16 +150,17 @@ int64_t Random::AnySize(int64_t least, int64_t most) {
 }
 
 void SetUp() {
-  // Memory that one seed has freed the next one uses: the system need not make it anew.
+  // The next seed reuses memory that a seed has freed, so that the system need not provide it
+  // again.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   dl_iterate_phdr(FindThreadLocals, nullptr);
-  // The engine's variables are between the marks, or the order of the program's sections is not
-  // what simulation.cmake makes it.
+  // The engine's variables must be between the marks. Otherwise the program's sections are not in
+  // the order that simulation.cmake sets.
   constexpr size_t kMost = 1u << 20;
   if (thread_locals == nullptr || DataBytes() <= kMarkBytes || DataBytes() > kMost ||
       ZeroedBytes() <= kMarkBytes || ZeroedBytes() > kMost) {
-    std::fprintf(stderr, "the engine's static variables are not where they ought to be\n");
+    std::fprintf(stderr, "the engine's static variables are not between the marks\n");
     std::exit(1);
   }
   fresh_thread_locals.assign(thread_locals, thread_locals + thread_local_bytes);
@@ -255,7 +256,7 @@ void World::Run(const std::function<bool()>& done) {
     ready_[index] = ready_.back();
     ready_.pop_back();
     RunFiber(fiber);
-    if (++switches_ > kMostSwitches) Violated("it does not come to rest");
+    if (++switches_ > kMostSwitches) Violated("the world does not come to rest");
   }
   points_left = INT64_MAX;
 }
@@ -362,7 +363,7 @@ Process* World::ByPid(int pid) {
 }
 
 std::string World::Leaks(Process* process) {
-  // Memory that can be reached from the static variables, as from a leak checker's roots.
+  // Finds memory that can be reached from the static variables, the roots of this leak check.
   std::vector<std::pair<char*, size_t>> blocks;
   ForEachBlock(process, [&](char* at, size_t bytes) { blocks.emplace_back(at, bytes); });
   std::sort(blocks.begin(), blocks.end());
@@ -400,7 +401,7 @@ bool World::Block(const void* on, int64_t until_ns) {
   fiber->timed_out = false;
   const uint64_t number = ++fiber->waits;
   if (until_ns != kNever) {
-    // No larger than what a std::function holds without memory of its own.
+    // The closure is small enough for a std::function without an allocation.
     At(until_ns, [fiber, number] {
       if (fiber->state != Fiber::State::kBlocked || fiber->waits != number) return;
       fiber->timed_out = true;
@@ -438,14 +439,14 @@ void World::Yield() {
 
 void World::Stall() {
   Trace("stall");
-  // Most are short, or nothing would be done by its deadline.
+  // Most stalls are short, because otherwise nothing would meet its deadline.
   Block(nullptr, now_ns + (random.OneIn(16) ? random.Between(longest_stall_ns / 2, longest_stall_ns)
                                             : random.AnySize(1 * kUs, longest_stall_ns)));
 }
 
 void TakePoint() {
   if (world == nullptr || !InProcess()) {
-    points_left = 1;  // as soon as may be
+    points_left = 1;  // as soon as possible
     return;
   }
   if (current->undisturbed > 0) {

@@ -9,11 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
-// A deterministic world for the engine: virtual time, processes, and fibers in the place of
-// threads, all in one real thread. One seed decides everything, so that a run can be had again.
+// A deterministic world for the engine: virtual time, processes, and fibers instead of threads, all
+// in one real thread. The seed decides everything, so that a run can be repeated.
 //
-// The engine's own object files run in it. The linker leads their system calls, locks and threads
-// here (system_calls.cc); the engine knows nothing of it.
+// The engine's own object files run in it. The linker redirects their system calls, locks and
+// threads to the simulator (system_calls.cc); the engine does not know.
 namespace tensorwire::simulation {
 
 class Random {
@@ -33,7 +33,7 @@ class Random {
   int64_t Between(int64_t least, int64_t most) {
     return least + static_cast<int64_t>(Below(static_cast<uint64_t>(most - least) + 1));
   }
-  // Small numbers as often as large ones.
+  // Small numbers are as frequent as large ones.
   int64_t AnySize(int64_t least, int64_t most);
 
  private:
@@ -55,7 +55,7 @@ struct Fiber {
   std::function<void()> body;
   enum class State { kReady, kBlocked, kEnded } state = State::kReady;
   const void* waits_for = nullptr;  // while it is blocked
-  uint64_t waits = 0;               // how often it has blocked: tells an old timeout from a new one
+  uint64_t waits = 0;  // how often it has blocked: distinguishes an old timeout from a new one
   bool timed_out = false;
   // Saved while others run.
   void* stack_pointer = nullptr;
@@ -64,19 +64,18 @@ struct Fiber {
   int error = 0;               // errno
   int inside = 0;              // KernelMode
   int undisturbed = 0;         // while a static variable is initialised
-  int64_t handed_over_ns = 0;  // when what it runs was given to its executor; 0: nothing was
-  int yields = 0;              // one after the other, with nothing in between
+  int64_t handed_over_ns = 0;  // when its current closure was given to the executor; 0: none
+  int yields = 0;              // consecutive ones
 };
 
-// One simulated process. Its memory is counted; what it leaves behind when it is
-// killed goes with it.
+// One simulated process. Its memory is counted, and freed if the process is killed.
 struct Process {
   std::string name;
   int pid = 0;
   int machine = 0;
   bool frozen = false;
   bool ended = false;
-  int fibers = 0;             // that have not ended
+  int fibers = 0;             // the number that have not ended
   std::vector<char> statics;  // the engine's static variables, while others run
   std::vector<std::shared_ptr<File>> files;
   Block* blocks = nullptr;  // of its memory
@@ -87,7 +86,7 @@ struct Process {
   std::function<void()> at_end;  // the last fiber has ended
 };
 
-// The way from one machine to another.
+// The network link from one machine to another.
 struct Link {
   int64_t latency_ns = 50 * kUs;
   int64_t bytes_per_s = 1'000'000'000;
@@ -111,25 +110,25 @@ class World {
   int64_t now_ns = kBeginNs;
 
   // --- what the seed chose for the machines (workload.cc sets it) ---
-  uint64_t switch_one_in = 0;  // how rarely a fiber loses its core where it could; 0: never
-  uint64_t stall_one_in = 0;   // of these, how rarely for long
+  uint64_t switch_one_in = 0;  // how rarely a fiber loses its core at a Point; 0: never
+  uint64_t stall_one_in = 0;   // how rarely such a loss is long
   int64_t longest_stall_ns = 5 * kMs;
-  int64_t call_ns = 300;          // what a system call takes
-  uint64_t partial_one_in = 0;    // reads and writes that take part of what they could
+  int64_t call_ns = 300;          // the duration of a system call
+  uint64_t partial_one_in = 0;    // short reads and writes
   uint64_t interrupt_one_in = 0;  // EINTR
   uint64_t epoll_failure_one_in = 0;
   uint64_t descriptor_failure_one_in = 0;
-  uint64_t flip_one_in = 0;          // of segments, one bit
-  size_t buffer_bytes = 256u << 10;  // of a connection, each way
+  uint64_t flip_one_in = 0;          // segments in which one bit is flipped
+  size_t buffer_bytes = 256u << 10;  // of a connection, in each direction
   uint64_t damaged_segments = 0;
-  uint64_t failed_calls = 0;  // by the two above
+  uint64_t failed_calls = 0;  // by epoll and descriptor failures
 
   // --- time ---
   void At(int64_t time_ns, std::function<void()> event);
   void After(int64_t delay_ns, std::function<void()> event) {
     At(now_ns + delay_ns, std::move(event));
   }
-  // Until `done`, which is asked between events.
+  // Runs until `done` is true; checked between events.
   void Run(const std::function<bool()>& done);
   uint64_t switches() const { return switches_; }
 
@@ -138,20 +137,20 @@ class World {
   Fiber* AddFiber(Process* process, std::function<void()> body);
   void Freeze(Process* process);
   void Thaw(Process* process);
-  // Ends a process: its fibers never run again. `silently`: its peers hear nothing of it.
+  // Ends a process: its fibers never run again. `silently`: its peers are not told.
   void Kill(Process* process, bool silently);
   Process* ByPid(int pid);
-  // Blocks of the process that nothing leads to any more, and which it should have freed.
+  // The process's blocks that no pointer leads to and that it should have freed.
   std::string Leaks(Process* process);
 
   // --- on a fiber, in KernelMode ---
-  // False: the time came first.
+  // False if the time came first.
   bool Block(const void* on, int64_t until_ns = kNever);
   void Wake(Fiber* fiber);
   void WakeAll(const void* on);
   void WakeOne(const void* on);
-  void Yield();  // the others have their turn
-  void Stall();  // loses its core for a while
+  void Yield();  // lets other fibers run
+  void Stall();  // the fiber loses its core for a while
 
   // --- network ---
   Link& LinkBetween(int from, int to);
@@ -185,12 +184,12 @@ class World {
   std::unordered_map<uint64_t, Link> links_;
 };
 
-// The one that is being simulated, and who runs in it; null outside.
+// The world that is being simulated, and the fiber that runs in it; null outside.
 extern World* world;
 extern Fiber* current;
 
-// While one lives, what is done is the simulator's doing and not the process's: memory is not
-// counted, system calls are the real ones, and no other fiber has its turn.
+// While one lives, the code runs as the simulator and not as the process: memory is not counted,
+// system calls are real, and no other fiber runs.
 class KernelMode {
  public:
   KernelMode() { ++depth; }
@@ -201,30 +200,30 @@ class KernelMode {
 };
 inline bool InProcess() { return current != nullptr && KernelMode::depth == 0; }
 
-// Lets another fiber have its turn: at system calls, locks and atomic operations.
+// A point where another fiber may run: at system calls, locks and atomic operations.
 extern int64_t points_left;
 void TakePoint();
 inline void Point() {
   if (--points_left <= 0) TakePoint();
 }
 
-// Prepares what all worlds share. First of all.
+// Prepares what all worlds share. Must be called first.
 void SetUp();
 
 // --- the trace ---
-// All that happens goes into a hash, and to stdout where that is wanted.
+// Everything that happens goes into a hash, and to stdout if show_trace is set.
 extern bool show_trace;
 extern uint64_t trace_hash;
 void Trace(const char* what, int64_t a = 0, int64_t b = 0, int64_t c = 0);
 void TraceText(const std::string& text);
 
-// An invariant does not hold: says so with the seed, and ends this process.
+// An invariant does not hold: prints this with the seed, and ends this process.
 [[noreturn]] void Violated(const std::string& what);
 extern uint64_t seed;
 
 // --- memory (memory.cc) ---
 void FreeAll(Process* process);
-void ForgetMemory();  // all processes have ended: addresses begin anew
+void ForgetMemory();  // all processes have ended: addresses start from the beginning
 // Calls with each block's address and size.
 void ForEachBlock(const Process* process, const std::function<void(char*, size_t)>& visit);
 

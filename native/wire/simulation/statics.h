@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-// The place of the engine's static variables in this program: between two marks in .data and two in
-// .bss. Each simulated process has its own copy of what lies between them.
+// The engine's static variables are between two marks in .data and two in .bss of this program.
+// Each simulated process has its own copy of them.
 namespace tensorwire::simulation {
 constexpr size_t kMarkBytes = 64;
 extern char statics_begin[kMarkBytes];

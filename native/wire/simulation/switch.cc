@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-// The registers that a function must leave as they were, and the stack pointer. (swapcontext does
-// the same with two system calls for a signal mask that nobody uses here.)
+// Saves and loads the callee-saved registers and the stack pointer. (swapcontext does the same, but
+// with two system calls for a signal mask that is not used here.)
 namespace tensorwire::simulation {
 
 #if defined(__x86_64__)
@@ -35,7 +35,7 @@ tensorwire_switch_stack:
 void* PrepareStack(char* stack, size_t bytes, void (*entry)()) {
   constexpr size_t kRegisters = 6;
   auto* top = reinterpret_cast<uint64_t*>(stack + bytes);
-  *--top = 0;  // nobody called it; and the stack is aligned as after a call
+  *--top = 0;  // no return address; also aligns the stack as after a call
   *--top = reinterpret_cast<uint64_t>(entry);
   top -= kRegisters;
   std::memset(top, 0, kRegisters * sizeof(uint64_t));

@@ -2,13 +2,13 @@
 
 #include <cstddef>
 
-// Changes from one stack to another.
+// Switches from one stack to another.
 namespace tensorwire::simulation {
 
-// The stack pointer with which SwitchStack begins `entry` on a fresh stack.
+// The stack pointer with which tensorwire_switch_stack starts `entry` on a new stack.
 void* PrepareStack(char* stack, size_t bytes, void (*entry)());
 
-// Saves where this thread is in *`save`, and goes on where `load` was saved.
+// Saves this thread's stack pointer in *`save`, and continues where `load` was saved.
 extern "C" void tensorwire_switch_stack(void** save, void* load);
 
 }  // namespace tensorwire::simulation

@@ -29,18 +29,18 @@
 #include "kernel.h"
 #include "simulator.h"
 
-// Functions that the linker calls instead of the C library's (system_calls.txt): the simulated form
-// in a simulated process, the real one everywhere else.
+// Functions that the linker substitutes for the C library's (system_calls.txt). In a simulated
+// process they run the simulated form, everywhere else the real one.
 
 using namespace tensorwire::simulation;  // NOLINT
 
 namespace {
 
-constexpr size_t kMemoryBytes = 48u << 20;  // of a machine; the pool's range has four times that
-// A writer looks 64 times for a frame before it lets others have their turn.
+constexpr size_t kMemoryBytes = 48u << 20;  // of a machine; the pool's range is four times as large
+// A writer looks 64 times for a frame before it lets other threads run.
 constexpr int kMostYields = 640;
 
-// The beginning of every system call: it takes time, and others may have their turn.
+// The beginning of every system call: it takes time, and other fibers may run.
 void Enter() {
   current->yields = 0;
   world->now_ns += world->call_ns;
@@ -82,7 +82,7 @@ int PutAddress(const sockaddr_in& address, sockaddr* out, socklen_t* length) {
   return 0;
 }
 
-// "/proc/PID/fd/NUMBER" of a process on this machine; null: there is none.
+// The file at "/proc/PID/fd/NUMBER" of a process on this machine, or null.
 MemoryFile* FindMemory(const char* path) {
   int pid = 0;
   int number = 0;
@@ -98,7 +98,7 @@ MemoryFile* FindMemory(const char* path) {
   extern "C" result __real_##name(__VA_ARGS__); \
   extern "C" result __wrap_##name(__VA_ARGS__); \
   extern "C" result __wrap_##name(__VA_ARGS__)
-// The rest of a function is the simulated form.
+// The rest of a function after OUTSIDE is the simulated form.
 #define OUTSIDE(...)                    \
   if (!InProcess()) return __VA_ARGS__; \
   Enter();                              \
@@ -316,7 +316,7 @@ REAL(int, timerfd_settime, int fd, int flags, const itimerspec* when, itimerspec
 
 // --- names -------------------------------------------------------------------------------------
 
-// Addresses as text, and names of several: "10.0.0.1,10.0.0.2".
+// Resolves addresses as text, and lists of addresses: "10.0.0.1,10.0.0.2".
 REAL(int, getaddrinfo, const char* host, const char* port, const addrinfo* hints, addrinfo** out) {
   OUTSIDE(__real_getaddrinfo(host, port, hints, out));
   std::string left(host);
@@ -427,7 +427,7 @@ REAL(void*, mmap, void* at, size_t bytes, int protection, int flags, int fd, off
 REAL(int, munmap, void* at, size_t bytes) {
   OUTSIDE(__real_munmap(at, bytes));
   auto& mappings = current->process->mappings;
-  // A pool gives back both ends of what it has mapped.
+  // A pool unmaps both ends of its mappings.
   const auto whole = mappings.find(at);
   if (whole != mappings.end() && whole->second == bytes) {
     mappings.erase(whole);
@@ -449,7 +449,7 @@ REAL(int, munmap, void* at, size_t bytes) {
 
 REAL(int, madvise, void* at, size_t bytes, int advice) {
   OUTSIDE(__real_madvise(at, bytes, advice));
-  if (advice != MADV_REMOVE) return 0;  // a wish
+  if (advice != MADV_REMOVE) return 0;  // a hint only
   return __real_madvise(at, bytes, advice);
 }
 
@@ -495,8 +495,8 @@ REAL(int, sched_getaffinity, pid_t pid, size_t bytes, cpu_set_t* cores) {
   return 0;
 }
 
-// What has no function in the C library: the time slices of a thread, of which this kernel knows
-// nothing, as an old one.
+// System calls without a function in the C library: here only sched_getattr, for time slices. This
+// kernel does not have it, like an old Linux.
 REAL(long, syscall, long number, long first, long second, long third, long fourth, long fifth,
      long sixth) {
   if (!InProcess()) return __real_syscall(number, first, second, third, fourth, fifth, sixth);
@@ -512,14 +512,14 @@ REAL(int, pthread_atfork, void (*before)(), void (*in_parent)(), void (*in_child
 REAL(int, sched_yield, void) {
   if (!InProcess()) return __real_sched_yield();
   KernelMode kernel;
-  if (++current->yields > kMostYields) Violated("a thread spins until another has done its part");
+  if (++current->yields > kMostYields) Violated("a thread spins while it waits for another one");
   world->now_ns += world->call_ns;
   world->Yield();
   return 0;
 }
 
 namespace {
-// A lock of a simulated process: nobody else looks into its memory.
+// A lock of a simulated process; only the functions below access its memory.
 struct Mutex {
   Fiber* owner;
   uint32_t waiting;
@@ -529,7 +529,7 @@ static_assert(sizeof(Mutex) <= sizeof(pthread_mutex_t));
 Mutex* Of(pthread_mutex_t* mutex) { return reinterpret_cast<Mutex*>(mutex); }
 
 void Lock(Mutex* mutex) {
-  if (mutex->owner == current) Violated("a thread waits for a lock that it has");
+  if (mutex->owner == current) Violated("a thread waits for a lock that it holds");
   while (mutex->owner != nullptr) {
     ++mutex->waiting;
     world->Block(mutex);
@@ -539,7 +539,7 @@ void Lock(Mutex* mutex) {
 }
 
 void Unlock(Mutex* mutex) {
-  if (mutex->owner != current) Violated("a thread opens a lock that it has not");
+  if (mutex->owner != current) Violated("a thread unlocks a lock that it does not hold");
   mutex->owner = nullptr;
   if (mutex->waiting > 0) world->WakeAll(mutex);
 }
@@ -615,7 +615,8 @@ REAL(int, pthread_cond_broadcast, pthread_cond_t* condition) {
   return 0;
 }
 
-// A static variable is initialised without interruption: who waits for it would wait in the kernel.
+// The initialisation of a static variable is not interrupted, because a fiber that waits for it
+// would block in the real kernel.
 REAL(int, __cxa_guard_acquire, int64_t* guard) {
   const int mine = __real___cxa_guard_acquire(guard);
   if (mine != 0 && InProcess()) ++current->undisturbed;
@@ -630,7 +631,7 @@ REAL(void, __cxa_guard_abort, int64_t* guard) {
   if (InProcess()) --current->undisturbed;
 }
 
-// What a simulated process has to do at its end goes with it.
+// Exit handlers of a simulated process are ignored.
 REAL(int, __cxa_atexit, void (*function)(void*), void* argument, void* library) {
   return InProcess() ? 0 : __real___cxa_atexit(function, argument, library);
 }

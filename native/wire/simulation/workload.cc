@@ -19,8 +19,9 @@ Ledger* ledger = nullptr;
 
 namespace {
 
-// The course of one seed: tasks call each other while things break; the faults end, and so must
-// all calls; then a call on each channel must succeed, and at rest little may be held.
+// The course of one seed. Tasks call each other while faults happen. The faults end, and all calls
+// must end, too. Then a call on each channel must succeed, and at rest the tasks may hold few
+// resources.
 class Scene {
  public:
   Scene(World* world, Ledger* ledger, Random& random)
@@ -38,7 +39,7 @@ class Scene {
   }
 
  private:
-  // Looks at what is under way, all the time.
+  // Checks the open calls, again and again.
   void Audit() {
     CheckOpenCalls(cluster_.bytes_per_s());
     world_->After(20 * kMs, [this] { Audit(); });
@@ -56,7 +57,7 @@ class Scene {
     Settle();
   }
 
-  // In that time what is lost is found to be so, connections are made, and everything ends.
+  // Enough time to detect lost peers, to make connections, and to end all calls.
   int64_t PatienceNs() const {
     const Plan& plan = ledger_->plan;
     return 10 * kSecond + 2 * plan.fault_ns +
@@ -87,8 +88,8 @@ class Scene {
     world_->After(20 * kMs, [this] { Settle(); });
   }
 
-  // All is well now, and so must be a call on each channel, or on some: what the faults have left
-  // behind on the others stays to be seen.
+  // There are no faults now, so a call on each channel must succeed. Some plans leave out some
+  // channels, so that CheckRest sees what the faults have left there.
   void Probe() {
     for (const auto& task : ledger_->tasks) {
       task->probe = true;
@@ -103,7 +104,7 @@ class Scene {
                       std::all_of(ledger_->records.begin(), ledger_->records.end(),
                                   [](const Record& record) { return record.ended; });
     if (done) {
-      // What nobody waits for any more may still be on its way.
+      // Payloads of cancelled calls may still be under way.
       const int64_t sent_ns =
           static_cast<int64_t>(ledger_->bytes / 16) * kSecond / cluster_.bytes_per_s();
       world_->After(std::max(1500 * kMs, sent_ns), [this] {
@@ -149,7 +150,7 @@ Outcome RunSeed(uint64_t number) {
   trace_hash = number;
   Pattern();
   World w(number);
-  Random random(number ^ 0x5eed);  // of what is chosen before anything happens
+  Random random(number ^ 0x5eed);  // for the choices before the run
   Ledger l;
   l.plan = ChoosePlan(random, &w);
   ledger = &l;

@@ -24,7 +24,7 @@ namespace tensorwire::wire {
 namespace {
 
 constexpr int kQuestions = 5;
-constexpr int kConnectMs = 3000;  // more than the second port costs
+constexpr int kConnectMs = 3000;  // longer than the attempt on the second port
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr size_t kMostPieces = 256;
 
@@ -34,7 +34,7 @@ int64_t UnixUs() {
       .count();
 }
 
-// A thread that runs what it is given, in that order, until it is destroyed.
+// A thread that runs closures in the order in which they are added, until it is destroyed.
 class Executor {
  public:
   Executor() : thread_([this] { Run(); }) {}
@@ -110,7 +110,7 @@ std::future<Answer> Ask(Channel* channel, int64_t give_up_ms,
   return answer;
 }
 
-// Sends more and more until it takes long enough for a rate.
+// Doubles the number of pieces until sending them takes long enough to compute a rate.
 Status MeasureRate(Channel* channel, int rate_ms, int64_t give_up_ms, Reached* out) {
   const auto piece = std::make_shared<const std::string>(kPieceBytes, '\0');
   for (size_t pieces = 1; pieces <= kMostPieces; pieces *= 2) {
@@ -146,7 +146,7 @@ Status Reach(const std::string& address, int second_port, const std::string& pee
   options.transport = Transport::kTcp;
   options.streams = 1;
   options.connect_timeout_ms = timeout_ms;
-  options.log = [](LogLevel, const std::string&) {};  // what matters is in the status
+  options.log = [](LogLevel, const std::string&) {};  // errors are in the status
   options.executor = [&executor](std::function<void()> closure) {
     executor.Add(std::move(closure));
   };
@@ -155,7 +155,7 @@ Status Reach(const std::string& address, int second_port, const std::string& pee
   if (Status s = Engine::Create(std::move(options), &engine); !s.ok()) return s;
   const auto channel = engine->Connect(address, peer, second_port);
 
-  // An attempt to connect ends by itself, and says why.
+  // An attempt to connect ends by itself with a reason, so the deadline is later than that.
   const int64_t give_up_ms = NowMs() + timeout_ms + kConnectMs;
   Status status;
   for (int i = 0; i <= kQuestions && status.ok(); ++i) {
@@ -167,13 +167,13 @@ Status Reach(const std::string& address, int second_port, const std::string& pee
     MetadataReader reader(answer.metadata);
     int64_t there_us = 0;
     if (!status.ok() || !reader.Get(&there_us)) break;
-    if (i == 0) continue;  // it connected
+    if (i == 0) continue;  // this one includes connecting
     out->version = reader.rest();
     if (out->round_trip_us != 0 && took_us >= out->round_trip_us) continue;
     out->round_trip_us = std::max<int64_t>(1, took_us);
     out->clock_ahead_us = there_us - (asked_us + took_us / 2);
   }
-  // A task of another version that greets us is there all the same.
+  // A task of another version, which does not know kAbout, was reached all the same.
   if (status.code() == Code::kUnimplemented) status = Status();
   if (status.ok() && rate_ms > 0 && out->round_trip_us > 0) {
     status = MeasureRate(channel.get(), rate_ms, NowMs() + timeout_ms + rate_ms, out);

@@ -10,11 +10,11 @@
 
 namespace tensorwire::wire {
 
-// Ends every message about a token that does not fit.
+// The end of every message about tokens that differ.
 inline constexpr const char* kSameToken =
     ": TENSORWIRE_TOKEN_FILE (or TENSORWIRE_TOKEN) must give every task of the job the same token";
 
-// Proves and checks the job token. The opening of a connection where both ends have one:
+// Proves and checks the job token. The opening of a connection whose two ends both have one:
 //
 //   client                                     server
 //   kHello      task, peer, challenge   ->
@@ -22,20 +22,21 @@ inline constexpr const char* kSameToken =
 //   kProof      proof                   ->
 //                                       <-     kHelloAck   task, memory, proof
 //
-// A proof is an HMAC-SHA256 over the protocol's version, who proves, and all that was said before
-// it: both tasks' names, both challenges and, in the server's, what it answers. The challenges are
-// 32 random bytes each, made for this connection. The client proves first, so that a stranger gets
-// nothing that is made with the token.
+// A proof is an HMAC-SHA256 over the protocol's version, the role of the sender, and all frames
+// before it: both tasks' names, both challenges and, in the server's proof, the rest of its answer.
+// The challenges are 32 random bytes each, made for this connection. The client proves first, so
+// that a stranger gets nothing that is computed from the token.
 //
-// With TLS a proof is also over TlsStream::binding, so that it holds in one TLS session: who stands
-// between two sessions cannot use it in the other.
+// With TLS a proof is also over TlsStream::binding, so that it is valid in one TLS session only: an
+// attacker between two sessions cannot use it in the other.
 //
-// It says who opened a connection, and nothing of what is sent on it afterwards: that is TLS's.
+// A proof authenticates the opening of a connection, not the data that is sent later; TLS protects
+// that.
 class Authenticator {
  public:
   static Status Create(const std::string& token, std::unique_ptr<const Authenticator>* out);
 
-  // Hexadecimal digits; "" when the system has no random bytes.
+  // Hexadecimal digits; "" if the system has no random bytes.
   static std::string Challenge();
 
   enum class Role { kClient, kServer };

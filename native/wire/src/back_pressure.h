@@ -4,25 +4,25 @@
 
 namespace tensorwire::wire {
 
-// Decides if a connection goes on reading, or leaves what comes in its socket because its peer
-// leaves much untaken that was sent to it. For servers: if both ends did it, they could wait for
-// each other.
+// Decides whether a connection reads further. It pauses reading while its peer does not take what
+// is sent to it, so that further requests stay in the socket. Only for servers: if both ends did
+// this, they could wait for each other.
 class BackPressure {
  public:
   explicit BackPressure(const Outbox* outbox) : outbox_(outbox) {}
 
-  // Makes reading pause when it should, from now on.
+  // Enables pausing from now on.
   void Apply() { reading_ = Reading::kOn; }
-  // True if what is read would only pile up.
+  // True if the outbox has a backlog, so that further replies would only pile up.
   bool ShouldPause() const { return reading_ != Reading::kAlways && outbox_->HasBacklog(); }
   bool paused() const { return reading_ == Reading::kPaused; }
-  // False: reading was paused already.
+  // Returns false if reading was paused already.
   bool Pause() {
     if (paused()) return false;
     reading_ = Reading::kPaused;
     return true;
   }
-  // False: reading was not paused, or has to stay so.
+  // Returns false if reading was not paused, or has to stay paused.
   bool Resume() {
     if (!paused() || ShouldPause()) return false;
     reading_ = Reading::kOn;

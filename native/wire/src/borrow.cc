@@ -7,14 +7,14 @@
 namespace tensorwire::wire {
 namespace {
 
-// Waking a thread costs as much as copying this.
+// Waking a thread costs as much as copying this many bytes.
 constexpr uint64_t kAtOnceBytes = 512u << 10;
-// Bytes for which another thread is worth waking.
+// One more thread is worth waking for this many bytes.
 constexpr uint64_t kBytesPerThread = 4u << 20;
-// A part of a copy: 50 us, after which another copy has its turn.
+// The size of a part. Copying it takes 50 us; then another copy has its turn.
 constexpr uint64_t kPartBytes = 512u << 10;
 
-// The loan, cut where either side begins another buffer, and at part_bytes.
+// The loan in parts: cut at every buffer boundary of either side, and at part_bytes.
 std::vector<CopyPart> Cut(const Loan& loan, const std::vector<MutableBuffer>& into,
                           uint64_t part_bytes) {
   std::vector<CopyPart> parts;

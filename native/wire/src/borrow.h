@@ -14,31 +14,31 @@ namespace tensorwire::wire {
 // True if the loan is so small that other threads would not help to copy it.
 bool IsCopiedAtOnce(const Loan& loan);
 
-// Copies what a loan describes into `into`, buffers of as many bytes; false when the loan had ended
-// before all of it was copied.
+// Copies the loan's bytes into the buffers `into`, which have the same total size. False if the
+// loan ended before all of it was copied.
 bool CopyLoan(const ForeignMemory& memory, const Loan& loan,
               const std::vector<MutableBuffer>& into);
 
-// A copy of so many bytes within one buffer.
+// A part of a copy, within one buffer on either side.
 struct CopyPart {
   char* to;
   const char* from;
   size_t size;
 };
 
-// The same in parts, which any number of threads may copy at the same time (CopyThreads).
+// The copy of a loan in parts, which several threads may copy at the same time (CopyThreads).
 class LoanCopy {
  public:
   // `done` is called once, with the outcome, by the thread that ended the last part.
   LoanCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
            const std::vector<MutableBuffer>& into, std::function<void(bool)> done);
 
-  // The number of threads that make it faster.
+  // The number of threads that are worth using.
   size_t threads() const;
-  // Copies the next part that nobody has begun; false when none was left.
+  // Copies the next part that no thread has begun; false if none was left.
   bool CopyPartOnce();
-  // Leaves out the parts that nobody has begun. The copy has failed then, and is done when those
-  // under way have ended. Any thread.
+  // Skips the parts that no thread has begun. The copy then counts as failed, and is done when the
+  // parts under way have ended. Any thread.
   void Cancel();
 
  private:

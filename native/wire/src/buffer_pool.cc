@@ -14,7 +14,7 @@
 namespace tensorwire::wire {
 namespace {
 
-constexpr size_t kAddressable = size_t{1} << 47;  // rounding more than that up would overflow
+constexpr size_t kAddressable = size_t{1} << 47;  // rounding up a larger size would overflow
 
 }  // namespace
 
@@ -31,9 +31,9 @@ BufferPool::~BufferPool() {
   }
 }
 
-// Sizes that differ by little share a class, so that a tensor whose first dimension varies from
-// step to step finds the last step's block: eight classes to a doubling waste 12 % at most, but for
-// the first few huge pages, where a whole one may be begun for a byte.
+// Similar sizes share a class, so that a tensor whose first dimension varies from step to step
+// finds the last step's block. Eight classes per doubling waste at most 12 %, except for blocks of
+// few huge pages, where one byte may need a further page.
 size_t BufferPool::BlockBytes(size_t bytes) const {
   size_t unit = page_bytes_;
   while (bytes > 16 * unit) unit *= 2;
@@ -57,7 +57,7 @@ void* BufferPool::Map(size_t block_bytes) {
   const size_t behind = first + mapped - (aligned + block_bytes);
   if (behind > 0) munmap(reinterpret_cast<void*>(aligned + block_bytes), behind);
   void* const block = reinterpret_cast<void*>(aligned);
-  madvise(block, block_bytes, MADV_HUGEPAGE);  // a wish; small pages do too
+  madvise(block, block_bytes, MADV_HUGEPAGE);  // a request only; small pages work, too
   return block;
 }
 
@@ -84,7 +84,7 @@ void* BufferPool::Acquire(size_t bytes) {
     std::lock_guard lock(mutex_);
     const auto at = kept_.find(block_bytes);
     if (at != kept_.end() && !at->second.empty()) {
-      void* const block = at->second.back().block;  // the one whose pages are warmest
+      void* const block = at->second.back().block;  // the last used: its pages are the warmest
       at->second.pop_back();
       stats_.kept_bytes -= block_bytes;
       stats_.used_bytes += block_bytes;
@@ -151,7 +151,7 @@ std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) 
     }
   }
   while (stats_.kept_bytes > options_.kept_bytes_cap) {
-    // The block that has waited longest, of whatever size.
+    // The block that has been unused for longest, of any size.
     std::pair<const size_t, std::vector<Kept>>* oldest = nullptr;
     for (auto& entry : kept_) {
       if (entry.second.empty()) continue;
@@ -159,7 +159,7 @@ std::vector<std::pair<void*, size_t>> BufferPool::CollectExcess(int64_t now_ms) 
         oldest = &entry;
       }
     }
-    assert(oldest != nullptr);  // or nothing would be kept
+    assert(oldest != nullptr);  // kept_bytes > 0, so a block is kept
     drop_oldest(oldest->first, &oldest->second);
   }
   return excess;

@@ -20,7 +20,7 @@ const char* WordsOf(const Work& work) noexcept {
     if (status.ok()) return nullptr;
     words = status.message();
     return words.c_str();
-  } catch (const std::exception&) {  // of the C++ library: there is no memory
+  } catch (const std::exception&) {  // thrown by the C++ library when it has no memory
     return "out of memory";
   }
 }

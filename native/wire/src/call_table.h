@@ -10,18 +10,16 @@ namespace tensorwire::wire {
 
 inline Status Cancelled() { return Status(Code::kCancelled, "the call was cancelled"); }
 
-// The calls of a channel that wait for their reply. Whoever takes a call out ends it, so that each
-// ends once: its reply, its error, its deadline, its cancellation, or the loss of the connection.
-// An id is never used again while a stale frame could carry it. Not synchronised.
+// The calls of a channel that wait for their reply. The code that takes a call out ends it, so that
+// each call ends once: by its reply, its error, its deadline, its cancellation, or the loss of the
+// connection. An id is not reused while a stale frame could carry it. Not synchronised.
 class CallTable {
  public:
   struct Entry {
     std::unique_ptr<Call> call;
     RunOn done_on = RunOn::kExecutor;
     int64_t deadline_ms = 0;    // 0: none
-    bool is_cancelled = false;  // the deadline is that of the peer's answer to the cancellation
-
-    // The status with which this side ends the call: one that was cancelled ends as cancelled.
+    bool is_cancelled = false;  // then deadline_ms limits the wait for the peer's answer
     Status EndedBy(const Status& why) const { return is_cancelled ? Cancelled() : why; }
   };
 
@@ -40,7 +38,7 @@ class CallTable {
     return static_cast<uint64_t>(slot.generation) << 32 | index;
   }
 
-  // Null when there is no such call any more. Until the next insertion.
+  // Null if the call is not in the table any more. Valid until the next insertion.
   Entry* Find(uint64_t id) {
     const auto index = static_cast<uint32_t>(id);
     if (index >= slots_.size()) return nullptr;
@@ -48,7 +46,7 @@ class CallTable {
     return slot.generation == id >> 32 && slot.entry.call != nullptr ? &slot.entry : nullptr;
   }
 
-  // The entry's call is null when there is no such call any more.
+  // The entry's call is null if the call is not in the table any more.
   Entry Take(uint64_t id) {
     Entry* const found = Find(id);
     if (found == nullptr) return {};

@@ -11,17 +11,17 @@
 namespace tensorwire::wire {
 namespace {
 
-// After an attempt that failed the next one waits so long. Calls to a dead peer in a tight loop
-// then cost 50 attempts a second, and one to a peer that has come back is hardly delayed.
+// Pause after a failed attempt. So a tight loop of calls to a dead peer makes at most 50 attempts
+// per second, and a call to a peer that has come back is hardly delayed.
 constexpr int64_t kPauseMs = 20;
-constexpr int64_t kLeastPatienceMs = 20;  // with an address, however many there are
-// A task that listens on its second port answers there in a round trip or two.
+constexpr int64_t kLeastPatienceMs = 20;  // for each address, however many there are
+// Time for the second port. A task that listens there answers in one or two round trips.
 constexpr int64_t kSecondPortMs = 2000;
-// EngineOptions::on_unreachable is told again after so long, and what failed longer ago is another
-// failure.
+// EngineOptions::on_unreachable is called again after kTellAgainMs. If the last failure was longer
+// ago than kForgetFailureMs, a new one counts as the first.
 constexpr int64_t kTellAgainMs = 60'000;
 constexpr int64_t kForgetFailureMs = 300'000;
-constexpr uint16_t kLastCode = 16;  // of the canonical codes
+constexpr uint16_t kLastCode = 16;  // the last canonical code
 
 }  // namespace
 
@@ -47,7 +47,7 @@ uint64_t ChannelImpl::Start(Message request, std::unique_ptr<Call> call,
   std::unique_ptr<OutFrame> frame;
   uint64_t id = 0;
   bool connect = false;
-  bool look = false;  // earlier than planned at the deadlines
+  bool look = false;  // at the deadlines, earlier than planned
   const int64_t deadline_ms = options.deadline_ms > 0 ? NowMs() + options.deadline_ms : 0;
   Status refused = CheckSize(request);
   {
@@ -188,14 +188,14 @@ CallTable::Entry ChannelImpl::Withdraw(uint64_t call_id) {
   {
     std::lock_guard lock(mutex_);
     entry = calls_.Take(call_id);
-    if (entry.call == nullptr) return entry;  // it has ended, or its reply is arriving
+    if (entry.call == nullptr) return entry;  // the call has ended, or its reply is arriving
     deadlines_.Remove(entry.deadline_ms, call_id);
     if (const auto at = waiting_.find(call_id); at != waiting_.end()) {
       unsent = std::move(at->second);
       waiting_.erase(at);
     }
-    // A cancellation must not overtake its request, whose thread may lose its core on the way; and
-    // a peer that was asked patiently has been told.
+    // If Start has not queued the request yet, Start sends the cancellation, which must not
+    // overtake the request. After CancelPatiently the peer knows already.
     if (std::erase(leaving_, call_id) == 0 && !entry.is_cancelled) connection = ready_;
   }
   if (connection != nullptr) {
@@ -226,7 +226,7 @@ Status ChannelImpl::CheckSize(const Message& request) const {
       request.payload_bytes() <= most_payload) {
     return Status();
   }
-  // The peer would close the connection, and with it everybody else's calls.
+  // The peer would close the connection, which would end all other calls, too.
   return Describe(Code::kInvalidArgument,
                   "a request of " + std::to_string(request.metadata_bytes()) + " + " +
                       std::to_string(request.payload_bytes()) + " bytes is beyond the limits of " +
@@ -234,7 +234,7 @@ Status ChannelImpl::CheckSize(const Message& request) const {
 }
 
 void ChannelImpl::Finish(CallTable::Entry entry, const Status& status) {
-  // Not in this thread: whoever cancels may hold locks that Done wants.
+  // Not in this thread: the thread that cancels may hold locks that Done takes.
   std::shared_ptr<Call> call(std::move(entry.call));
   context_->options.executor([call, status] { call->Done(status); });
 }
@@ -250,7 +250,7 @@ void ChannelImpl::Stop() {
 
 void ChannelImpl::End() {
   std::vector<CallTable::Entry> calls;
-  decltype(waiting_) unsent;  // what they keep alive goes without the lock
+  decltype(waiting_) unsent;  // destroyed after the lock is released
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
@@ -266,7 +266,7 @@ void ChannelImpl::End() {
   if (push_receiver_ != nullptr) {
     push_receiver_->OnLost(EngineStopped());
   }
-  opening_.reset();  // the reactors have ended, or hold no reference to this
+  opening_.reset();  // safe: the reactors have ended, or hold no reference to this
 }
 
 void ChannelImpl::MoveLocked(State next) {
@@ -303,7 +303,7 @@ void ChannelImpl::ConnectSoon() {
 void ChannelImpl::ResolveFromReactor() {
   reactor_->AssertIsCurrent();
   give_up_ms_ = NowMs() + context_->options.connect_timeout_ms;
-  addresses_left_.clear();  // of an attempt that ended before it had tried all
+  addresses_left_.clear();  // left from an attempt that ended before it had tried all
   second_addresses_.clear();
   first_failure_ = Status();
   std::string host;
@@ -312,7 +312,8 @@ void ChannelImpl::ResolveFromReactor() {
     FailAllFromReactor(Describe(Code::kInvalidArgument, "the address is not host:port"));
     return;
   }
-  // The name service may take seconds; the reactor has others to serve.
+  // On the executor: the name service may take seconds, and the reactor must serve other
+  // connections.
   context_->options.executor([self = shared_from_this(), host, port] {
     std::vector<SocketAddress> addresses;
     const Status status = Resolve(host, port, /*passive=*/false, &addresses);
@@ -346,7 +347,8 @@ void ChannelImpl::AttemptFromReactor(std::vector<SocketAddress> addresses) {
     if (!status.ok()) continue;
     opening_.emplace(Opening{connection, ClientGreeting(context_.get(), connection.get())});
     opening_->greeting.BeginFromReactor(peer_name_);
-    // One that never answers leaves time for the other addresses of this host.
+    // Each address gets its share of the time, so that one that never answers leaves time for the
+    // others.
     const int64_t share_ms =
         (give_up_ms_ - NowMs()) / static_cast<int64_t>(1 + addresses_left_.size());
     const int64_t patience_ms = std::max<int64_t>(share_ms, kLeastPatienceMs);
@@ -373,7 +375,7 @@ void ChannelImpl::TryNextOrFailFromReactor(const Status& why) {
     return;
   }
   NoteFailureFromReactor(failure);
-  // In the words of gRPC, which recovery code and tests look for.
+  // gRPC's wording, which recovery code and tests look for.
   FailAllFromReactor(Describe(
       Code::kUnavailable, "failed to connect to all addresses; last error: " + failure.message()));
 }
@@ -447,8 +449,8 @@ Status ChannelImpl::BeReadyFromReactor(const Opening& opening, std::string_view 
   std::lock_guard lock(mutex_);
   MoveLocked(State::kReady);
   ready_ = connection;
-  // Under the lock, so that a cancellation comes after its request. They do not leave from
-  // here: a reactor gathers what it sends.
+  // Under the lock, so that a cancellation is queued after its request. Send only queues them: a
+  // reactor gathers what it sends (SendBatch).
   for (auto& [id, request] : waiting_) connection->Send(std::move(request));
   waiting_.clear();
   return Status();
@@ -460,7 +462,7 @@ Status ChannelImpl::OnReplyFromReactor(std::string_view metadata, InFrame* frame
     std::lock_guard lock(mutex_);
     frame->entry = calls_.Take(frame->header.request_id);
   }
-  if (frame->entry.call == nullptr) return Status();  // cancelled or late: its payload is dropped
+  if (frame->entry.call == nullptr) return Status();  // it has ended: its payload is dropped
   if (frame->header.kind == FrameKind::kReply) {
     PrepareFromReactor(metadata, frame);
     return Status();
@@ -495,7 +497,7 @@ Status ChannelImpl::MapFromReactor(const Hello& hello, Connection* connection) {
     connection->Signal(FrameKind::kMapped);
   } else if (status.code() == Code::kPermissionDenied && !hello.memory.empty() &&
              transport == Transport::kAuto) {
-    // On one host, where its user may have expected it.
+    // The peer is on this host, so its user may have expected shared memory.
     context_->Log(LogLevel::kInfo, "payloads of " + peer_name_ + " come by TCP, " +
                                        "although it is on this host: " + status.message());
   } else if (transport == Transport::kMemory) {
@@ -511,13 +513,13 @@ Status ChannelImpl::TakeLoanFromReactor(std::string_view* metadata, InFrame* fra
   if ((frame->header.flags & kHeld) != 0) {
     if (more_streams_.empty() || frame->header.payload_bytes != 0 ||
         !Loan::ReadHeld(metadata, &frame->loan)) {
-      return Status(Code::kInvalidArgument, "a payload to be fetched that nobody asked to hold");
+      return Status(Code::kInvalidArgument, "a held payload that this client did not ask for");
     }
   } else if (frame->header.payload_bytes != 0 || memory_ == nullptr ||
              !Loan::Read(*memory_, frame->header.method, metadata, &frame->loan)) {
-    return Status(Code::kInvalidArgument, "a loan of memory that is not there");
+    return Status(Code::kInvalidArgument, "a loan of memory that this client cannot read");
   }
-  // Room is made for it as for what a header announces.
+  // Memory of this size will be allocated, so the limit for a header's payload applies.
   const uint64_t most = context_->options.limits.payload_bytes;
   if (frame->loan.bytes <= most) return Status();
   return Status(Code::kInvalidArgument, "a loan of " + std::to_string(frame->loan.bytes) +
@@ -566,7 +568,7 @@ void ChannelImpl::FetchFromReactor(InFrame frame, Collections::At collection) {
   auto fetch = std::make_shared<Fetch>(
       frame.loan.bytes, more_streams_.size() + 1, std::move(frame.into),
       [self = shared_from_this(), collection](const Status& status) {
-        // By the reactor of whichever stream was last.
+        // Called on the reactor of the stream that ended last.
         Collection ended = self->TakeCollection(collection);
         self->Finish(std::move(ended.entry), ended.why.ok() ? status : ended.why);
       });
@@ -620,7 +622,7 @@ Status ChannelImpl::OnFrameFromReactor(InFrame* frame) {
   }
   if (frame->entry.call != nullptr) {
     ForgetDeadline(frame->entry.deadline_ms, frame->header.request_id);
-    // An error's; what arrived damaged has a message already.
+    // The message of an error reply. A damaged frame has its message already.
     if (!frame->bytes.empty() && frame->status.message().empty()) {
       frame->status = Status(frame->status.code(), std::move(frame->bytes));
     }
@@ -630,7 +632,7 @@ Status ChannelImpl::OnFrameFromReactor(InFrame* frame) {
 }
 
 void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
-  // Who refuses us at the greeting is the peer; another of its addresses would refuse us as well.
+  // If the peer refuses us in the greeting, it would refuse us at its other addresses as well.
   const bool was_opening = opening_.has_value();
   const bool refused = was_opening && why.code() == Code::kFailedPrecondition;
   const bool stopped = why.code() == Code::kCancelled;
@@ -639,7 +641,7 @@ void ChannelImpl::OnClosedFromReactor(const Status& why, InFrame* unfinished) {
     reactor_->CompleteFromReactor(std::move(unfinished->entry), lost);
   }
   opening_.reset();
-  // Unless it has a second port, and somebody else has its first.
+  // But if the peer has a second port, another process may have its first one; then go on.
   if (refused) addresses_left_.clear();
   const bool has_more = !refused || !second_addresses_.empty();
   if (was_opening && has_more && !stopped) {

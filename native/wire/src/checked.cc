@@ -9,7 +9,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// Less than a core's cache, and enough for one system call.
+// Fits into a core's cache, and is enough for one system call.
 constexpr uint64_t kMostWindowBytes = 256u << 10;
 constexpr size_t kFlagsOffset = 6;  // in a header
 

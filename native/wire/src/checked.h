@@ -13,24 +13,23 @@ namespace tensorwire::wire {
 
 // Frames with kChecked; see frame.h for where their checksums stand.
 
-// Makes the encoded header and the metadata behind it those of such a frame.
+// Adds kChecked and the checksums to an encoded header and the metadata after it.
 void SealHead(std::string* head);
 
-// Checks the kCheckedHeaderBytes at `bytes`, whatever they are.
+// Checks the kCheckedHeaderBytes at `bytes`, which may be anything.
 bool IsHeaderIntact(const char* bytes);
-// Checks the metadata behind such a header, when its size is true.
+// Checks the metadata after such a header. The header must have been checked.
 bool IsMetadataIntact(const char* bytes, size_t metadata_bytes);
 
-// A payload on its way out, and its checksum behind it. It is copied, a window at a time, and what
-// is sent is the copy: the memory may be that of a variable that a step writes to meanwhile, so
-// only a copy has a checksum. The window stays in the cache from the copy until the kernel reads
-// it.
+// An outgoing payload followed by its checksum. The payload is copied window by window, and the
+// copy is sent: the memory may belong to a variable that a step changes meanwhile, so only a copy
+// has a stable checksum. A window stays in the cache from the copy until the kernel reads it.
 class CheckedPayload {
  public:
   CheckedPayload(std::vector<ConstBuffer> payload, uint64_t payload_bytes);
 
   bool has_more() const { return !ended_; }
-  // Valid until it is called again.
+  // The next window; valid until the next call.
   std::string_view Next();
 
  private:

@@ -25,7 +25,7 @@ void Collections::Cancel(std::optional<uint64_t> call_id, const Status& why) {
       cancels.push_back(std::exchange(collection.cancel, nullptr));
     }
   }
-  for (const auto& cancel : cancels) cancel(why);  // which may take it out
+  for (const auto& cancel : cancels) cancel(why);  // this may take the collection out
 }
 
 Collection Collections::Take(At at) {

@@ -12,26 +12,26 @@
 
 namespace tensorwire::wire {
 
-// A call or push whose payload has not come with its frame: it is fetched or copied.
+// A call or push whose payload was not in its frame: it is fetched or copied.
 struct Collection {
-  CallTable::Entry entry;           // without a call: nobody wants it, and it is only returned
-  std::optional<uint64_t> call_id;  // none: a push
+  CallTable::Entry entry;           // without a call: the payload is not wanted, and only returned
+  std::optional<uint64_t> call_id;  // empty: a push
   std::shared_ptr<Connection> lender;
   uint64_t loan = 0;
-  Status why;  // it was cancelled
-  // Makes it end soon. Empty while there is nothing to be ended, and once it has been called.
+  Status why;  // not OK: it was cancelled
+  // Makes it end soon. Empty while there is nothing to end, and after it has been called.
   std::function<void(const Status&)> cancel;
 };
 
-// The collections of a channel. Each is in here from the arrival of its frame until its payload has
-// come, or comes no more; whoever takes it out ends it. Thread-safe.
+// The collections of a channel. Each is in here from the arrival of its frame until its payload is
+// complete or has failed; the code that takes it out ends it. Thread-safe.
 class Collections {
  public:
   using At = std::list<Collection>::iterator;
 
   At Add(Collection collection);
   void SetCancel(At at, std::function<void(const Status&)> cancel);
-  // All of them, or that of one call.
+  // Cancels all of them, or that of one call.
   void Cancel(std::optional<uint64_t> call_id, const Status& why);
   Collection Take(At at);
 

@@ -18,16 +18,16 @@
 namespace tensorwire::wire {
 namespace {
 
-// After an inline write, frames that follow within this time are taken for a burst and left to the
+// Frames that follow an inline write within this time count as a burst: they are left to the
 // reactor, which writes them together.
 constexpr int64_t kBurstUs = 40;
 // Limit on what one connection reads or writes before others have their turn.
 constexpr uint64_t kTurnBytes = 8u << 20;
-// So often a writer looks for a frame that has been counted and is not there yet.
+// How often a writer looks for a frame that has been counted but not pushed yet.
 constexpr int kMostLooks = 64;
 constexpr int kGoodbyeMs = 1000;
 constexpr int kPauseMs = 5;
-// Before the greeting is over: enough for its frames.
+// Limits until the greeting is over; enough for its frames.
 constexpr FrameLimits kStrangersLimits{4096, 0};
 
 thread_local SendBatch* current_batch = nullptr;
@@ -127,14 +127,14 @@ void Connection::WriteAsWriter() {
   outbox_.ResumeAsWriter();
   uint64_t turn_bytes = 0;
   for (int looks = 0;;) {
-    if (closed()) return;  // with the role: what is left goes with the outbox
+    if (closed()) return;  // keeps the role: the outbox frees the frames that are left
     size_t finished = 0;
     switch (WriteOnceAsWriter(&finished, &turn_bytes)) {
       case Written::kSome:
         break;
       case Written::kNothing:
-        // Whoever counted a frame in has not finished pushing it. That takes some instructions,
-        // unless its thread lost its core: then other connections have their turn.
+        // Another thread has counted a frame but not finished pushing it. That takes a few
+        // instructions, unless the thread was preempted; then other connections get their turn.
         if (++looks == kMostLooks) {
           PassToReactorAsWriter();
           return;
@@ -142,7 +142,8 @@ void Connection::WriteAsWriter() {
         std::this_thread::yield();
         continue;
       case Written::kFull:
-        // Not down to zero: what did not fit is still counted, so the role is still ours to pass.
+        // The count does not reach zero, because the rest is still counted. So this thread is still
+        // the writer, and may pass the role.
         outbox_.FinishAsWriter(finished);
         if (on_reactor) {
           outbox_.PauseAsWriter();
@@ -155,9 +156,10 @@ void Connection::WriteAsWriter() {
       case Written::kBroken: {
         const int error = errno;
         reactor_->Post([self = shared_from_this(), error] {
-          // A peer that closed may have said why before it did.
+          // The peer may have sent a goodbye before it closed: read it first.
           if (error == EPIPE || error == ECONNRESET) self->ReadFromReactor();
-          // A greeting that follows at once is who hears that nobody listens.
+          // The greeting is sent before the connect has finished; so this send may be the call that
+          // reports that no process listens.
           const char* const what = error == ECONNREFUSED ? "" : "sending failed: ";
           self->CloseFromReactor(Status(Code::kUnavailable, what + ErrorText(error)));
         });
@@ -294,13 +296,13 @@ void Connection::SayGoodbyeFromReactor(const std::string& why) {
 void Connection::CloseFromReactor(const Status& reason) {
   reactor_->AssertIsCurrent();
   if (closed()) return;
-  // However a connection ends to which we said goodbye, that was the reason.
+  // If we have said goodbye, that is the reason, however the connection ends.
   const Status why = !goodbye_.empty() && reason.code() != Code::kCancelled
                          ? Status(Code::kFailedPrecondition, goodbye_)
                          : reason;
   MoveFromReactor(State::kClosed);
-  // A writer in another thread gets EPIPE from now on; the descriptor itself lives as long as this
-  // object, so that nobody writes into a stranger's.
+  // A writer in another thread gets EPIPE from now on. The descriptor stays open as long as this
+  // object lives, so that no thread writes to a reused descriptor.
   ::shutdown(fd_.get(), SHUT_RDWR);
   reactor_->UnwatchFromReactor(fd_.get(), this);
   for (const auto& timer : {tick_timer_, pause_timer_, close_timer_}) {
@@ -317,7 +319,8 @@ void Connection::OnStopFromReactor() { CloseFromReactor(EngineStopped()); }
 void Connection::TickFromReactor() {
   if (closed()) return;
   const int64_t now = NowMs();
-  // Where nobody has answered yet nobody is silent: for that the greeting has its time.
+  // While connecting, the peer does not count as silent: the time limit of the greeting applies
+  // (CloseAtFromReactor).
   if (state() == State::kConnecting) liveness_.Heard(now);
   switch (liveness_.Look(now)) {
     case Liveness::Verdict::kAlive:
@@ -343,7 +346,8 @@ void Connection::UpdateEventsFromReactor() {
   const uint32_t events = (back_pressure_.paused() ? 0u : EPOLLIN) | (wants_write_ ? EPOLLOUT : 0u);
   const Status status = reactor_->ModifyFromReactor(fd_.get(), events, this);
   if (status.ok()) return;
-  // It might never hear of its socket again. Not at once: who called this goes on.
+  // The connection might never get an event again, so it is closed. Not in this call, because the
+  // caller still uses the connection.
   reactor_->Post([self = shared_from_this(), status] { self->CloseFromReactor(status); });
 }
 
@@ -360,8 +364,8 @@ void Connection::OnEventsFromReactor(uint32_t epoll_events) {
       break;
   }
   if ((epoll_events & EPOLLOUT) != 0 && wants_write_) {
-    // The socket was full and the peer has taken some: a sign of life, and the only one while it
-    // receives one long frame and has nothing to say itself.
+    // The socket was full and the peer has taken some bytes. That is a sign of life, and the only
+    // one while the peer receives one long frame and sends nothing.
     liveness_.Heard(NowMs());
     wants_write_ = false;
     WriteAsWriter();
@@ -419,8 +423,8 @@ bool Connection::PauseReadingFromReactor() {
 }
 
 void Connection::WatchPauseFromReactor() {
-  // What is queued may leave without this connection ever being told that its socket has room.
-  reactor_->CancelFromReactor(pause_timer_);  // of an earlier pause, or of this one
+  // A timer, because the queue may drain without an EPOLLOUT event for this connection.
+  reactor_->CancelFromReactor(pause_timer_);  // set by an earlier pause, or by this one
   pause_timer_ = reactor_->AtFromReactor(NowMs() + kPauseMs, [weak = weak_from_this()] {
     auto self = weak.lock();
     if (self == nullptr || !self->back_pressure_.paused()) return;
@@ -435,7 +439,7 @@ void Connection::WatchPauseFromReactor() {
 void Connection::ResumeReadingFromReactor() {
   if (closed() || !back_pressure_.Resume()) return;
   UpdateEventsFromReactor();
-  // First what has been read already.
+  // First parse what has been read already.
   arrived_us = NowUs();
   FrameReader::Room room;
   reader_.MakeRoom(reactor_->scratch(), Reactor::kScratchBytes, &room);
@@ -498,7 +502,7 @@ void Connection::ReadFromReactor() {
     }
   }
   if (closed()) return;
-  if (tls_ != nullptr && tls_->HasMore()) {  // of which epoll knows nothing
+  if (tls_ != nullptr && tls_->HasMore()) {  // in TLS's buffer, which epoll does not see
     reactor_->Post([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->ReadFromReactor();
     });
@@ -507,7 +511,7 @@ void Connection::ReadFromReactor() {
 
 ssize_t Connection::ReceiveFromReactor(const iovec* parts, int count) {
   if (tls_ != nullptr) return tls_->Receive(parts, count);
-  // The way into the kernel is shorter for one buffer, which is all that a small frame needs.
+  // recv is cheaper than readv, and one buffer is enough for a small frame.
   return count == 1 ? ::recv(fd_.get(), parts->iov_base, parts->iov_len, 0)
                     : ::readv(fd_.get(), parts, count);
 }
@@ -556,7 +560,7 @@ Status Connection::OnHeadFromReactor() {
   InFrame& frame = reader_.frame();
   switch (frame.header.kind) {
     case FrameKind::kPing:
-      // A peer that takes what is queued hears from us anyway.
+      // With a backlog no pong is needed: the queued frames themselves are a sign of life.
       if (!HasBacklog()) Signal(FrameKind::kPong);
       break;
     case FrameKind::kPong:

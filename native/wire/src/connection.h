@@ -21,62 +21,61 @@
 
 namespace tensorwire::wire {
 
-// The user of a connection: a channel, or a server's session. All on the reactor.
+// The user of a connection: a channel, or a server's session. All methods run on the reactor.
 class FrameReceiver {
  public:
   virtual ~FrameReceiver() = default;
-  // The head of a frame: says where its payload goes. `metadata` is valid during the call only.
-  // An error closes the connection.
+  // The head of a frame has arrived; decides where its payload goes. `metadata` is valid during the
+  // call only. An error closes the connection.
   virtual Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) = 0;
-  // All of it is here; what is to outlive the call is moved out of `frame`.
+  // The whole frame has arrived. The callee moves out of `frame` what must outlive the call.
   virtual Status OnFrameFromReactor(InFrame* frame) = 0;
-  // Once; nothing comes after it.
+  // Called once, as the last call.
   virtual void OnClosedFromReactor(const Status& why, InFrame* unfinished) = 0;
 };
 
 // One TCP connection that carries frames, and the reactor it belongs to for its whole life.
 //
-// Reading happens on the reactor. Writing happens in the thread of whoever is the writer (Outbox).
-// A writer that finds the socket full, or that has written enough for a thread with other duties,
-// passes the role to the reactor. So a lone small frame leaves in the thread that sent it, without
-// a change of threads, while frames that come in a burst pile up behind a writer and leave
-// together.
+// Reading happens on the reactor. Writing happens in the thread that is the writer (Outbox). A
+// writer that finds the socket full, or that has written enough for a thread with other duties,
+// passes the role to the reactor. So a single small frame leaves in the thread that sent it,
+// without a thread switch, while the frames of a burst queue up behind a writer and leave together.
 class Connection : public EventTarget, public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::string address);
 
   // --- any thread ---
   void Send(std::unique_ptr<OutFrame> frame);
-  // Sends a frame that says all by its kind and number.
+  // Sends a frame that has only a kind and a number.
   void Signal(FrameKind kind, uint64_t number = 0);
   // A frame of the greeting.
   void Greet(FrameKind kind, std::string_view metadata);
-  // A reply or push; its payload is lent or held rather than sent along where that is better.
+  // A reply or push; its payload is lent or held instead of sent where that is better.
   std::unique_ptr<OutFrame> FrameWithPayload(FrameKind kind, uint64_t request_id, Message message);
-  // True if so much waits to be sent that more should not be made.
+  // True if so much waits to be sent that the caller should not produce more.
   bool HasBacklog() const;
-  // Leaves with the next frame that is sent, or a little later on its own.
+  // The frame leaves with the next frame that is sent, or a little later on its own.
   void SendLazily(std::unique_ptr<OutFrame> frame);
 
   uint64_t id() const { return id_; }
   bool closed() const { return state_.load(std::memory_order_acquire) == State::kClosed; }
   // "host:port" of the other end.
   const std::string& address() const { return address_; }
-  // The other end as a person knows it: its task's name once it has said it, and its address.
+  // The other end for messages: its address, and its task's name after the greeting.
   const std::string& peer() const { return peer_; }
   PeerCounters& counters() const { return *counters_; }
   const FrameLimits& limits() const { return context_->options.limits; }
   Reactor* reactor() const { return reactor_; }
 
   // --- on the reactor ---
-  // Begins to read. `connecting`: the socket is not connected yet.
+  // Starts reading. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
-  // The greeting must be over by then, or the connection is closed.
+  // Closes the connection at this time with `why`, unless the greeting is over by then.
   void CloseAtFromReactor(int64_t time_ms, const Status& why);
   // The greeting is over: from now on frames may be large.
   void TrustFromReactor();
-  // Binds a proof to the TLS session; "" without TLS.
+  // What binds a proof to the TLS session; "" without TLS.
   std::string_view TlsBindingFromReactor() const {
     reactor_->AssertIsCurrent();
     return tls_ != nullptr ? std::string_view(tls_->binding()) : std::string_view();
@@ -87,12 +86,12 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
     outbox_.Check();
   }
   bool sends_checked() const { return outbox_.checked(); }
-  // The peer reads our memory.
+  // The peer has opened our memory: payloads may be lent.
   void LendFromReactor() {
     reactor_->AssertIsCurrent();
     loans_.AllowLending();
   }
-  // The peer fetches large payloads itself.
+  // The peer can fetch large payloads: they may be held.
   void HoldFromReactor() {
     reactor_->AssertIsCurrent();
     loans_.AllowHolding();
@@ -101,14 +100,16 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
     reactor_->AssertIsCurrent();
     loans_.Return(number);
   }
-  // Stops reading while the peer leaves much untaken.
+  // From now on, pauses reading while the outbox has a backlog.
   void PauseReadingWhenBlockedFromReactor() {
     reactor_->AssertIsCurrent();
     back_pressure_.Apply();
   }
-  // The call whose reply's payload is arriving, if it is this request's: the rest is dropped.
+  // Takes the call whose reply's payload is arriving, if it belongs to this request. The rest of
+  // the payload is dropped.
   CallTable::Entry TakeArrivingCallFromReactor(uint64_t request_id);
-  // Tells the peer why, and closes once it has been told or a moment has passed.
+  // Sends the peer a goodbye with the reason. Closes the connection when the peer closes it, or
+  // after kGoodbyeMs.
   void SayGoodbyeFromReactor(const std::string& why);
   void CloseFromReactor(const Status& reason);
   void OnEventsFromReactor(uint32_t epoll_events) override;
@@ -117,20 +118,20 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
  private:
   friend class SendBatch;
 
-  // A connection's life, in this order; it may be closed at any time. MoveFromReactor knows which
-  // steps there are.
+  // A connection passes through these states in this order; it may be closed at any time.
+  // MoveFromReactor checks which transitions are allowed.
   enum class State : uint8_t {
     kNew,         // not watched yet
     kConnecting,  // a client's: the socket is not connected yet
     kShaking,     // with TLS: its handshake
-    kGreeting,    // the peer has not said who it is: its frames are small
+    kGreeting,    // the peer has not said who it is: only small frames are accepted
     kOpen,
-    kLeaving,  // said goodbye; what still comes in is ignored
+    kLeaving,  // goodbye was sent; incoming frames are ignored
     kClosed,
   };
   State state() const { return state_.load(std::memory_order_relaxed); }  // on the reactor
   void MoveFromReactor(State next);
-  // True if what comes in is listened to.
+  // True if incoming frames are handled.
   bool HearsFromReactor() const { return state() < State::kLeaving; }
 
   // Writing; by the writer only.
@@ -168,16 +169,16 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   const std::string address_;
   std::string peer_;
   std::shared_ptr<PeerCounters> counters_;
-  // Null where payloads go as they are. Up here, where nothing is written that another thread
-  // reads.
+  // Null without TLS. Declared up here, so that it shares no cache line with members that are
+  // written often.
   std::unique_ptr<TlsStream> tls_;
   std::atomic<State> state_{State::kNew};  // written on the reactor
 
   Outbox outbox_;
   std::atomic<int64_t> inline_write_us_{0};
   Loans loans_;
-  // The writer's: frames that TLS has taken and the socket not yet. So does the handshake count:
-  // nobody writes before it is over.
+  // The writer's: the number of frames that TLS has taken and the socket has not yet. The handshake
+  // counts as one, so that no frame is written before it is over.
   size_t unflushed_frames_ = 0;
 
   // The reactor's.
@@ -186,11 +187,11 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   FrameReader reader_;
   BackPressure back_pressure_;
   Liveness liveness_;
-  bool wants_write_ = false;  // EPOLLOUT: the role of the writer, or the handshake, waits for it
-  std::string goodbye_;       // what the peer was told
+  bool wants_write_ = false;  // EPOLLOUT: the writer, or the handshake, waits for it
+  std::string goodbye_;       // the reason that was sent to the peer
   Reactor::Timer tick_timer_;
   Reactor::Timer pause_timer_;
-  Reactor::Timer close_timer_;  // of the greeting, or after a goodbye
+  Reactor::Timer close_timer_;  // for the greeting, or after a goodbye
 };
 
 }  // namespace tensorwire::wire

@@ -3,7 +3,8 @@
 namespace tensorwire::wire {
 
 std::shared_ptr<PeerCounters> Context::CountersFor(const std::string& peer) {
-  // Names come from the network: a peer with a new one at each connection must not fill the memory.
+  // Names come from the network: a peer that uses a new name for each connection must not fill the
+  // memory.
   constexpr size_t kMostPeers = 4096;
   std::lock_guard lock(mutex_);
   const bool known = counters_.size() < kMostPeers || counters_.count(peer) > 0;

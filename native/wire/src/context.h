@@ -18,7 +18,7 @@
 
 namespace tensorwire::wire {
 
-// The live form of PeerStats; counted with relaxed atomics by whoever moves the bytes.
+// The live form of PeerStats. The threads that move the bytes count with relaxed atomics.
 struct PeerCounters {
   std::atomic<uint64_t> tx_bytes{0};
   std::atomic<uint64_t> rx_bytes{0};
@@ -50,8 +50,9 @@ class Context {
   HeldPayloads held;
   CopyThreads copy_threads;
 
-  // Channels take turns at the reactors by their number, and what peers connect to by another one:
-  // a channel's further streams must not count, or all channels would begin at the same reactor.
+  // Channels are assigned to reactors round-robin by one counter, accepted connections by another.
+  // A channel's further streams are not counted, because otherwise all channels could begin at the
+  // same reactor.
   size_t NextChannel() { return next_channel_.fetch_add(1, std::memory_order_relaxed); }
   size_t NextAccepted() { return next_accepted_.fetch_add(1, std::memory_order_relaxed); }
   Reactor* ReactorFor(size_t number) const { return reactors[number % reactors.size()].get(); }
@@ -62,8 +63,8 @@ class Context {
   void Log(LogLevel level, const std::string& line) const {
     if (options.log) options.log(level, line);
   }
-  // A warning about what `peer` did: one line a peer and minute, for a peer can do it again and
-  // again. `peer` is "host:port"; the host counts.
+  // Logs a warning about `peer`, at most one line per host and minute, because a peer may repeat
+  // the cause endlessly. `peer` is "host:port".
   void WarnAboutPeer(const std::string& peer, const std::string& line);
 
  private:

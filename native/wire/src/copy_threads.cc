@@ -15,8 +15,8 @@
 namespace tensorwire::wire {
 namespace {
 
-// More copy no faster: one core moves 10 to 20 GB/s, four fill the memory's bandwidth. And each
-// takes a core from the rest of a step.
+// More threads would not be faster: one core copies 10 to 20 GB/s, and four use up the memory's
+// bandwidth. Each thread also takes a core from the rest of the step.
 constexpr int kMostThreads = 4;
 constexpr uint64_t kSliceNs = 100'000'000;
 
@@ -32,9 +32,9 @@ struct SchedulerAttributes {
   uint64_t period = 0;
 };
 
-// Asks for long slices: a thread that wakes and has the usual short one then runs at once, instead
-// of when a slice of this thread is over. The share of the CPU time stays the same. Before Linux
-// 6.12 nothing changes.
+// Asks the scheduler for long time slices. A thread that wakes and has the usual short slice then
+// runs at once, instead of after this thread's slice. The share of CPU time stays the same. Has no
+// effect before Linux 6.12.
 void LetOthersGoFirst() {
   SchedulerAttributes attributes;
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
@@ -74,7 +74,7 @@ bool CopyThreads::HasThreadsLocked() {
     try {
       threads_.emplace_back([this] { Loop(); });
     } catch (const std::system_error&) {
-      break;  // with fewer it takes longer
+      break;  // fewer threads work, too, but slower
     }
   }
   return !threads_.empty();
@@ -102,7 +102,7 @@ void CopyThreads::Loop() {
     if (stopped_) return;
     std::shared_ptr<LoanCopy> copy = std::move(copies_.front());
     copies_.pop_front();
-    // Others may copy further parts of it meanwhile.
+    // It stays queued, so that other threads may copy further parts meanwhile.
     copies_.push_back(copy);
     lock.unlock();
     const bool had_part = copy->CopyPartOnce();

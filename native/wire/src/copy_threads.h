@@ -12,9 +12,9 @@
 
 namespace tensorwire::wire {
 
-// The threads that copy large loans. They are not those of the executor, where a step's small work
-// would wait behind a copy of many milliseconds, and the scheduler lets other threads go first.
-// Copies under way take turns part by part, so that a smaller one ends sooner.
+// The threads that copy large loans. They are not the executor's threads, because there a step's
+// small work would wait behind a copy of many milliseconds. They let other threads run first.
+// Copies under way take turns, part by part, so that a small one ends sooner.
 class CopyThreads {
  public:
   CopyThreads() = default;
@@ -24,9 +24,9 @@ class CopyThreads {
 
   // The number of threads.
   static size_t Count();
-  // Copies it, soon; the first time starts the threads. After Stop it is cancelled. Any thread.
+  // Queues a copy; the first call starts the threads. After Stop the copy is cancelled. Any thread.
   void Add(const std::shared_ptr<LoanCopy>& copy);
-  // Cancels what is left, and joins the threads. Not on one of them.
+  // Cancels the remaining copies and joins the threads. Must not be called on one of them.
   void Stop();
 
  private:

@@ -19,7 +19,7 @@ constexpr uint32_t kPolynomial = 0x82f63b78;  // Castagnoli's, lowest bit first
 
 using Table = std::array<uint32_t, 256>;
 
-// Tables[k][b]: what byte b, with k zero bytes behind it, makes of an empty state.
+// Tables[k][b]: the state after byte b and k zero bytes, from an empty state.
 constexpr std::array<Table, 8> MakeTables() {
   std::array<Table, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -65,8 +65,8 @@ TENSORWIRE_CRC_TARGET inline uint32_t Step1(uint32_t state, unsigned char byte) 
 bool HasInstruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 #elif defined(__aarch64__)
 #define TENSORWIRE_CRC_TARGET
-// Not <arm_acle.h>: that of clang before 16 declares these only where the whole file is compiled
-// for processors that have them.
+// Not <arm_acle.h>: before clang 16 it declares these only if the whole file is compiled for
+// processors that have them.
 inline uint32_t Step8(uint32_t state, uint64_t word) {
   asm(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(state) : "r"(word));
   return state;
@@ -82,8 +82,8 @@ bool HasInstruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 
 constexpr size_t kLaneBytes = 1024;
 
-// kAcrossLane[k][b]: what a state whose byte k is b, and otherwise empty, becomes by kLaneBytes
-// zero bytes.
+// kAcrossLane[k][b]: the state after kLaneBytes zero bytes, from a state whose byte k is b and
+// whose other bytes are zero.
 constexpr std::array<Table, 4> MakeAcrossLane() {
   std::array<uint32_t, 32> of_bit{};
   for (size_t bit = 0; bit < 32; ++bit) {

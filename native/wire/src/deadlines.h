@@ -9,18 +9,19 @@
 
 namespace tensorwire::wire {
 
-// When the calls of a channel must have ended, and when somebody looks for those that have not. A
-// call is in here from its start until it has ended. Not synchronised.
+// The deadlines of a channel's calls, and the time of the next look for overdue ones. A call with a
+// deadline is in here from its start until it has ended. Not synchronised.
 class Deadlines {
  public:
-  // True: the next look is too late for it, and another one has to be planned.
+  // Returns true if the next look would be too late for this deadline, so that the caller has to
+  // plan an earlier one.
   bool Add(int64_t deadline_ms, uint64_t call_id) {
     deadlines_.emplace(deadline_ms, call_id);
     if (deadline_ms >= next_look_ms_) return false;
     next_look_ms_ = deadline_ms;
     return true;
   }
-  // `deadline_ms` is 0 where the call has none.
+  // `deadline_ms` is 0 if the call has none.
   void Remove(int64_t deadline_ms, uint64_t call_id) {
     if (deadline_ms != 0) deadlines_.erase({deadline_ms, call_id});
   }
@@ -33,7 +34,7 @@ class Deadlines {
     deadlines_.erase(deadlines_.begin(), end);
     return overdue;
   }
-  // When the caller looks next; none: it does not.
+  // When the caller has to look next; empty if there is no deadline.
   std::optional<int64_t> PlanLook() {
     next_look_ms_ = deadlines_.empty() ? kNever : deadlines_.begin()->first;
     return deadlines_.empty() ? std::nullopt : std::optional(next_look_ms_);

@@ -8,7 +8,7 @@
 namespace tensorwire::wire {
 namespace {
 
-constexpr int kFirst = 1024;  // that a user may bind
+constexpr int kFirst = 1024;  // the first port that an ordinary user may bind
 
 constexpr const char* kFormat =
     "expected a line a task: grpc_host:port=data_host:port, as in 127.0.0.1:3333=127.0.0.1:5555";
@@ -46,7 +46,7 @@ bool SplitAddress(std::string_view address, std::string* host, int* port) {
   if (name.size() >= 2 && name.front() == '[' && name.back() == ']') {
     name = name.substr(1, name.size() - 2);
   } else if (name.find(':') != std::string_view::npos) {
-    return false;  // a bare IPv6 address: where it ends and the port begins is anyone's guess
+    return false;  // a bare IPv6 address: it is ambiguous where the port begins
   }
   if (name.empty() || name.find_first_of(" \t=") != std::string_view::npos) return false;
   *host = std::string(name);
@@ -58,7 +58,7 @@ Status ParseEndpointMap(std::string_view text, const std::string& filename, Endp
   std::unordered_map<std::string, int> line_of_grpc;
   std::unordered_map<std::string, int> line_of_data;
   int number = 0;
-  if (text.substr(0, 3) == "\xef\xbb\xbf") text.remove_prefix(3);  // some editors begin a file so
+  if (text.substr(0, 3) == "\xef\xbb\xbf") text.remove_prefix(3);  // a byte order mark
   while (!text.empty()) {
     ++number;
     const auto newline = text.find('\n');

@@ -25,7 +25,7 @@ class EngineImpl final : public Engine {
     if (!context_->options.executor) {
       return Status(Code::kInvalidArgument, "an engine needs an executor");
     }
-    // A head is read in one piece into the reactor's buffer.
+    // A head must fit into the reactor's buffer.
     if (context_->options.limits.metadata_bytes > Reactor::kScratchBytes / 2) {
       return Status(Code::kInvalidArgument, "an engine's limit of metadata is at most " +
                                                 std::to_string(Reactor::kScratchBytes / 2) +
@@ -100,8 +100,8 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  // A job that pauses, for an evaluation say, gives back what it does not use. The context outlives
-  // its reactors' timers.
+  // Trims the pool from time to time, so that a job that pauses, e.g. for an evaluation, gives
+  // unused memory back. The context outlives its reactors' timers.
   static void TrimFromReactor(Context* context, Reactor* reactor) {
     constexpr int64_t kShortestMs = 20;
     BufferPool* const pool = context->options.pool;
@@ -112,7 +112,8 @@ class EngineImpl final : public Engine {
     });
   }
 
-  // One stream for each reactor: streams that share a thread gain nothing. Few links need five.
+  // One stream per reactor, because streams that share a thread gain nothing. Few links need more
+  // than four.
   int Streams() const {
     constexpr int kMostStreams = 4;
     if (context_->options.streams > 0) return context_->options.streams;

@@ -12,12 +12,12 @@
 
 namespace tensorwire::wire {
 
-// A payload that its owner holds, on its way in: in as many ranges as the channel has streams, each
-// range by a call over a stream of its own. `done` is called when all have ended, with the first
-// failure if there is one; a failure ends the other ranges. Kept alive by its calls.
+// Fetches a payload that its owner holds: one range per stream of the channel, each by a call over
+// its own stream. `done` is called when all ranges have ended, with the first failure if there is
+// one. A failure cancels the other ranges. The calls keep this object alive.
 class Fetch : public std::enable_shared_from_this<Fetch> {
  public:
-  // `into` adds up to `bytes`.
+  // The buffers `into` add up to `bytes`.
   Fetch(uint64_t bytes, size_t ranges, std::vector<MutableBuffer> into,
         std::function<void(const Status&)> done)
       : bytes_(bytes),
@@ -39,8 +39,9 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   }
 
   using Cancels = std::vector<std::function<void(const Status&)>>;
-  // The call of each range has been started; `cancels` end those that have not ended, and may be
-  // called from any thread. Once; before it nothing is done.
+  // Must be called once, after the calls of all ranges have been started; `done` is not called
+  // before it. Each of `cancels` ends one call that has not ended, and may be called from any
+  // thread.
   void Started(Cancels cancels) {
     Status failure;
     {
@@ -50,7 +51,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
     }
     End(failure);
   }
-  // Ends all ranges, and with the last of them the fetch. Any thread.
+  // Cancels all ranges; the fetch ends with the last of them. Any thread.
   void Cancel(const Status& why) {
     Cancels cancels;
     {
@@ -112,7 +113,7 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
   const size_t ranges_;
   const std::vector<MutableBuffer> into_;
   const std::function<void(const Status&)> done_;
-  std::atomic<size_t> left_;  // ranges, and one until all have been started
+  std::atomic<size_t> left_;  // ranges that have not ended, plus one until Started
   std::mutex mutex_;
   Status failure_;
   Cancels cancels_;

@@ -15,7 +15,7 @@ struct Guards {
 };
 
 Guards& Living() {
-  static auto* const guards = new Guards;  // a process may fork while it ends
+  static auto* const guards = new Guards;  // never destroyed: a process may fork while it ends
   return *guards;
 }
 
@@ -26,7 +26,7 @@ ForkGuard::ForkGuard(std::mutex* mutex, std::function<void()> in_child)
   Guards& guards = Living();
   static const bool registered =
       pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0;
-  if (!registered) std::abort();  // no memory for some bytes
+  if (!registered) std::abort();  // no memory for a few bytes
   std::lock_guard lock(guards.mutex);
   guards.all.push_back(this);
 }

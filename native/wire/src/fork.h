@@ -5,10 +5,11 @@
 
 namespace tensorwire::wire {
 
-// Protects one object from a fork of the process. As long as this lives, a fork waits until
-// `mutex` is free: so no thread that the child does not have has left it locked, or what it guards
-// half done. In the child `in_child` is called before fork returns, with `mutex` locked, and may do
-// what a signal handler may. (vfork, posix_spawn and bare system calls ask nobody.)
+// Protects one object while the process forks. As long as this lives, a fork takes `mutex` first.
+// So in the child, which has only the forking thread, no other thread has left the mutex locked or
+// its data half changed. In the child, `in_child` is called before fork returns, with `mutex`
+// locked; it may do only what a signal handler may. (vfork, posix_spawn and direct system calls
+// skip this.)
 class ForkGuard {
  public:
   explicit ForkGuard(std::mutex* mutex, std::function<void()> in_child = [] {});

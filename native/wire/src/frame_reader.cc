@@ -11,7 +11,7 @@
 namespace tensorwire::wire {
 namespace {
 
-constexpr size_t kForeignBytes = 12;  // enough for DescribeForeign to tell
+constexpr size_t kForeignBytes = 12;  // enough for DescribeForeign
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void FrameReader::MakeRoom(char* scratch, size_t scratch_bytes, Room* room) {
   assert(bytes_left_ == 0);
   bool all_direct = false;
   if (at_ == At::kPayload && frame_.payload == InFrame::Payload::kInto) {
-    // Straight into the memory of the tensor to be. One part is left for what follows.
+    // Straight into the tensor's memory. One part is left for the bytes after the payload.
     for (size_t i = into_index_; i < frame_.into.size() && room->count < Room::kMostParts - 1;
          ++i) {
       const size_t skip = i == into_index_ ? into_offset_ : 0;
@@ -32,7 +32,8 @@ void FrameReader::MakeRoom(char* scratch, size_t scratch_bytes, Room* room) {
   room->bytes = room->direct_bytes;
   room->scratch = scratch;
   if (all_direct) return;
-  // What follows goes to the scratch buffer, behind the piece of a frame left from last time.
+  // The bytes after the payload go to the scratch buffer, after the part of a frame that was
+  // stashed last time.
   room->scratch_bytes = stash_.size();
   if (!stash_.empty()) std::memcpy(scratch, stash_.data(), stash_.size());
   const size_t rest = scratch_bytes - stash_.size();
@@ -75,13 +76,14 @@ FrameReader::Found FrameReader::Next(const FrameLimits& limits, Status* why) {
 FrameReader::Found FrameReader::ParseHead(const FrameLimits& limits, Status* why) {
   if (bytes_left_ < kHeaderBytes) {
     if (bytes_left_ < kForeignBytes || checked_) return Found::kNothing;
-    // A short greeting in another language is not waited on until the handshake times out.
+    // Recognises a short greeting in another protocol at once, so that it need not wait for the
+    // handshake's timeout.
     const std::string foreign = DescribeForeign({bytes_, bytes_left_});
     if (foreign.empty()) return Found::kNothing;
     *why = Status(Code::kInvalidArgument, foreign);
     return Found::kBroken;
   }
-  // Nothing in a header is believed that has a checksum or ought to.
+  // Once frames have checksums, check the header before using any field of it.
   if (checked_) {
     if (bytes_left_ < kCheckedHeaderBytes) return Found::kNothing;
     if (!IsHeaderIntact(bytes_)) {
@@ -119,7 +121,7 @@ FrameReader::Found FrameReader::ParseHead(const FrameLimits& limits, Status* why
 void FrameReader::ExpectPayload() {
   assert(at_ == At::kHead);
   at_ = frame_.header.payload_bytes > 0 ? At::kPayload : At::kEnd;
-  // Empty buffers would never be passed by reading into them.
+  // Reading would never advance past an empty buffer.
   std::erase_if(frame_.into, [](const MutableBuffer& buffer) { return buffer.size == 0; });
 }
 
@@ -145,11 +147,11 @@ void FrameReader::TakePayload() {
   AdvancePayload(take);
 }
 
-// So much more has arrived where the payload goes.
+// `bytes` more have arrived in the payload's memory.
 void FrameReader::AdvanceInto(size_t bytes) {
   const MutableBuffer& buffer = frame_.into[into_index_];
   if (frame_.checked) {
-    // Now, while it is in the cache.
+    // Now, while the bytes are in the cache.
     frame_.checksum =
         ExtendCrc32c(frame_.checksum, static_cast<const char*>(buffer.data) + into_offset_, bytes);
   }

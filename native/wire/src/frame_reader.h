@@ -17,29 +17,30 @@
 
 namespace tensorwire::wire {
 
-// A frame on its way in: its head is here, its payload is arriving.
+// An incoming frame: its head has arrived, its payload is arriving.
 struct InFrame {
   FrameHeader header;
   enum class Payload { kDiscard, kInto, kBytes } payload = Payload::kDiscard;
   std::vector<MutableBuffer> into;  // kInto: adds up to header.payload_bytes
-  std::string bytes;                // kBytes: grows as they arrive, never ahead of them
-  std::string metadata;             // kept where the receiver needs it at the end
-  std::shared_ptr<char> placed;     // of a request: owns what `into` names
+  std::string bytes;                // kBytes: grows only as bytes arrive
+  std::string metadata;             // kept if the receiver needs it at the end
+  std::shared_ptr<char> placed;     // of a request: owns the memory in `into`
   Claim claim;                      // of a request
 
-  // The loan of a reply or push whose payload did not come along; the call that it ends, and how.
+  // For a reply or push: the loan, if the payload is not in the frame; the call that it ends, and
+  // with which status.
   Loan loan;
   CallTable::Entry entry;
   Status status;
 
-  // True if a checksum comes behind the payload. Then that of what has arrived:
+  // True if a checksum follows the payload; then `checksum` is that of the bytes that have arrived.
   bool checked = false;
   uint32_t checksum = 0;
 };
 
-// Makes frames of the bytes that a connection receives. It reads nothing itself: it says where the
-// next bytes go (MakeRoom), hears how many came (Take), and is asked for what they are (Next) until
-// it needs more. Whoever asks decides about each head where the payload goes.
+// Splits the bytes that a connection receives into frames. It does not read from the socket itself:
+// MakeRoom says where the next bytes go, Take says how many arrived, and Next returns what they
+// are, until more are needed. The caller decides for each head where the payload goes.
 class FrameReader {
  public:
   // The room for the next bytes.
@@ -49,46 +50,47 @@ class FrameReader {
     int count = 0;
     size_t bytes = 0;
 
-    size_t direct_bytes = 0;  // of these, into the memory of the payload
+    size_t direct_bytes = 0;  // of these, bytes of the payload's own memory
     const char* scratch = nullptr;
-    size_t scratch_bytes = 0;  // that are in `scratch` already
+    size_t scratch_bytes = 0;  // bytes that are in `scratch` already
   };
-  // `scratch` is for what has no place of its own. It may serve other readers after Stash.
+  // `scratch` receives all bytes but those that go straight into a payload's memory. Other readers
+  // may use it after Stash.
   void MakeRoom(char* scratch, size_t scratch_bytes, Room* room);
-  // So many bytes were read there.
+  // `bytes` bytes were read into `room`.
   void Take(const Room& room, size_t bytes);
 
   enum class Found {
     kNothing,  // more bytes are needed
-    kHead,     // of `frame`, with `metadata`; to be followed by ExpectPayload
-    kFrame,    // `frame` is whole; to be followed by Forget
-    kBroken,   // nobody knows where the next frame begins; `why` is kDataLoss where a checksum does
+    kHead,     // the head of `frame`, with `metadata`; the caller must then call ExpectPayload
+    kFrame,    // `frame` is complete; the caller must then call Forget
+    kBroken,   // it is unknown where the next frame begins; `why` is kDataLoss if a checksum does
                // not match
   };
   Found Next(const FrameLimits& limits, Status* why);
-  // True if Next would find something, or look.
+  // True if Next has something to look at.
   bool has_more() const { return bytes_left_ > 0 || at_ == At::kEnd; }
-  // The bytes that have not been looked at are kept for the next Take, or dropped.
+  // Keeps the bytes that have not been parsed for the next Take, or drops them.
   void Stash();
   void Discard() { bytes_left_ = 0; }
 
   InFrame& frame() { return frame_; }
-  // After kHead, until the next call.
+  // Valid after kHead, until the next call.
   std::string_view metadata() const { return metadata_; }
-  // The frame's fields say where its payload goes.
+  // Called after kHead, when the frame's fields say where its payload goes.
   void ExpectPayload();
-  // `frame` has been taken: what is left of it goes.
+  // Called after kFrame: clears `frame`.
   void Forget() { frame_ = InFrame(); }
-  // True if the payload of the whole frame has another checksum than it was sent with. One that was
-  // discarded has not been looked at.
+  // True if the payload's checksum differs from the one that was sent. A discarded payload is not
+  // checked.
   bool is_damaged() const;
   static Status Damaged(const std::string& what);
 
   // Between frames, or in a head that is not complete.
   bool at_head() const { return at_ == At::kHead; }
-  // The frame whose payload is arriving; null where there is none.
+  // The frame whose payload is arriving, or null.
   InFrame* unfinished() { return at_ == At::kHead ? nullptr : &frame_; }
-  // The beginning of a head, from Stash.
+  // The beginning of a head that Stash has kept.
   std::string_view stashed() const { return stash_; }
 
  private:
@@ -113,11 +115,11 @@ class FrameReader {
   uint64_t payload_got_ = 0;
   size_t into_index_ = 0;
   size_t into_offset_ = 0;
-  std::array<char, kChecksumBytes> checksum_{};  // that comes behind the payload
+  std::array<char, kChecksumBytes> checksum_{};  // received after the payload
   size_t checksum_got_ = 0;
-  bool checked_ = false;  // the peer's frames have checksums: once it has sent one so, all have
+  bool checked_ = false;  // the peer's frames have checksums: after the first such frame, all must
 
-  const char* bytes_ = nullptr;  // not looked at yet
+  const char* bytes_ = nullptr;  // not parsed yet
   size_t bytes_left_ = 0;
   std::string stash_;
 };

@@ -5,9 +5,9 @@
 
 namespace tensorwire::wire {
 
-// Tells if the peer of a connection still lives, by its signs of life: bytes that come in, and
-// bytes that it takes. Whoever has one looks from time to time. It reads no clock, and sends
-// nothing.
+// Decides whether the peer of a connection is still alive, by its signs of life: bytes that it
+// sends, and bytes that it takes. The owner calls Look from time to time. This class reads no clock
+// and sends nothing.
 class Liveness {
  public:
   Liveness(int ping_after_ms, int silent_timeout_ms)
@@ -19,8 +19,8 @@ class Liveness {
   enum class Verdict { kAlive, kPing, kSilent };
   // kPing: it is time to ask for a sign of life. kSilent: the peer counts as lost.
   Verdict Look(int64_t now_ms) {
-    // While this process stood still (SIGSTOP, a debugger) nobody looked for a sign of life: what
-    // came meanwhile may not have been read yet. That time is no silence.
+    // While this process was stopped (SIGSTOP, a debugger), it read nothing, although the peer may
+    // have sent signs of life. So that time does not count as silence.
     if (next_look_ms_ > 0) heard_ms_ += std::max<int64_t>(0, now_ms - next_look_ms_);
     heard_ms_ = std::min(heard_ms_, now_ms);
     next_look_ms_ = now_ms + LookMs();
@@ -44,7 +44,7 @@ class Liveness {
 
   const int ping_after_ms_;
   const int silent_timeout_ms_;
-  int64_t heard_ms_ = 0;  // without the time in which nobody looked
+  int64_t heard_ms_ = 0;  // moved forward by the time in which this process was stopped
   int64_t pinged_ms_ = 0;
   int64_t next_look_ms_ = 0;
 };

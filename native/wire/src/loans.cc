@@ -6,13 +6,13 @@
 namespace tensorwire::wire {
 namespace {
 
-// Below this, sending it costs no more than agreeing on it.
+// A smaller payload is sent: that costs no more than the loan's own frames.
 constexpr uint64_t kLeastBytes = 256u << 10;
-// Limit for one peer. Beyond it payloads are sent, at the speed at which the peer takes them.
+// Limit for one peer. Beyond it payloads are sent, and back-pressure applies.
 constexpr uint64_t kMostBytes = 1u << 30;
 constexpr size_t kMostPieces = 16;
 constexpr size_t kHeadBytes = 16;
-// Asking costs a round trip.
+// A request for a range costs a round trip, so smaller payloads are sent.
 constexpr uint64_t kLeastHeldBytes = 8u << 20;
 constexpr size_t kPieceBytes = 16;
 
@@ -151,7 +151,7 @@ uint16_t Loans::LendFromMemory(Message* message) {
 }
 
 void Loans::Return(uint64_t number) {
-  Lent lent;  // its owner goes without the lock
+  Lent lent;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   const auto at = lent_.find(number);
   if (at == lent_.end()) return;

@@ -14,23 +14,23 @@
 
 namespace tensorwire::wire {
 
-// A payload that stays with its owner until the peer returns it. A frame with kLent says where in
-// the owner's SharedMemory it is: behind the metadata
+// A payload that stays with its owner until the peer returns it. In a frame with kLent, the place
+// of the payload in the owner's SharedMemory follows the metadata:
 //
 //   u64  number
 //   u32  slot
 //   u32  reserved        zero
-//   u64  offset, u64 bytes      as often as the frame's method says
+//   u64  offset, u64 bytes      repeated; the frame's method is the number
 //
-// A frame with kHeld says only how large it is:
+// In a frame with kHeld, only its size follows:
 //
 //   u64  number
 //   u64  bytes
 //
-// and the peer asks for ranges of it (kFetchRange: u64 number, u64 offset, u64 bytes), each over
+// The peer then requests ranges of it (kFetchRange: u64 number, u64 offset, u64 bytes), each over
 // another of its streams.
 struct Loan {
-  uint64_t number = 0;  // 0: there is none
+  uint64_t number = 0;  // 0: no loan
   uint32_t slot = 0;
   struct Piece {
     const char* data;  // in the reader's mapping
@@ -39,13 +39,15 @@ struct Loan {
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
 
-  // Cuts the description off `metadata`. False when it is none, or of memory that is not there.
+  // Cuts the description off the end of `metadata`. False if it is malformed, or describes memory
+  // outside of the mapping.
   static bool Read(const ForeignMemory& memory, uint16_t pieces, std::string_view* metadata,
                    Loan* out);
   static bool ReadHeld(std::string_view* metadata, Loan* out);
 };
 
-// The payloads that a task holds for its peers, for all of its connections to find. Thread-safe.
+// The payloads that a task holds for its peers. All of its connections look them up here.
+// Thread-safe.
 class HeldPayloads {
  public:
   struct Payload {
@@ -55,11 +57,11 @@ class HeldPayloads {
   };
   explicit HeldPayloads(RandomNumbers::Source source = RandomBytes) : random_(source) {}
 
-  // The payload's number, which other clients cannot guess. 0 when the system has no random bytes:
+  // The payload's number, which other clients cannot guess. 0 if the system has no random bytes;
   // then the payload is not held.
   uint64_t Add(const std::shared_ptr<const Payload>& payload);
   void Remove(uint64_t number);
-  // Null when it has been returned.
+  // Null if the payload has been returned.
   std::shared_ptr<const Payload> Find(uint64_t number);
 
  private:
@@ -68,35 +70,36 @@ class HeldPayloads {
   std::unordered_map<uint64_t, std::weak_ptr<const Payload>> held_;
 };
 
-// Adds bytes [offset, offset + bytes) of `payload` to `message`. False when it has fewer.
+// Adds bytes [offset, offset + bytes) of `payload` to `message`. False if the range is not within
+// the payload.
 bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint64_t offset,
               uint64_t bytes, Message* message);
 
-// The loans to one peer: none before it has said that it can read the memory, or fetch
-// ranges. Thread-safe.
+// The loans to one peer. Nothing is lent before the peer has said that it can read the memory, and
+// nothing held before it has said that it fetches ranges. Thread-safe.
 class Loans {
  public:
-  // `memory` is null where nothing is shared.
+  // `memory` is null if nothing is shared.
   Loans(SharedMemory* memory, HeldPayloads* held) : memory_(memory), held_(held) {}
   ~Loans() { ReturnAll(); }
 
-  // The peer reads our memory: from now on Lend does something.
+  // The peer can read our memory: from now on Lend may lend.
   void AllowLending() { may_lend_.store(true, std::memory_order_release); }
-  // The peer fetches large payloads itself: from now on Hold does something.
+  // The peer can fetch large payloads: from now on Hold may hold.
   void AllowHolding() { may_hold_.store(true, std::memory_order_release); }
 
-  // Replaces the message's payload by its description. Zero when it has to be sent: it is small, or
-  // not in shared memory, or the peer has much that it has not returned; otherwise the number of
-  // pieces, for the frame's method.
+  // Replaces the message's payload by its description and returns the number of pieces, for the
+  // frame's method. Returns zero if the payload has to be sent: it is small, or not in shared
+  // memory, or the peer has not returned many bytes.
   uint16_t Lend(Message* message) {
     return may_lend_.load(std::memory_order_acquire) ? LendFromMemory(message) : 0;
   }
-  // Replaces it by what is to be fetched. False when it is better sent.
+  // Replaces the payload by a description for fetching. False if sending it is better.
   bool Hold(Message* message) {
     return may_hold_.load(std::memory_order_acquire) && HoldForFetch(message);
   }
   void Return(uint64_t number);
-  // The peer is gone. What it still reads it will find to be returned.
+  // The peer is gone. If it is still reading a loan, it will find that the loan has ended.
   void ReturnAll();
 
  private:

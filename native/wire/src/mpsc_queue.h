@@ -9,8 +9,8 @@ struct MpscNode {
   std::atomic<MpscNode*> next{nullptr};
 };
 
-// A queue that any thread may push to without waiting and one thread at a time pops from, first in
-// first out. It owns nothing. (The algorithm is Dmitry Vyukov's intrusive MPSC queue.)
+// A first-in, first-out queue. Any thread may push, without waiting; one thread at a time may pop.
+// It does not own its nodes. (The algorithm is Dmitry Vyukov's intrusive MPSC queue.)
 class MpscQueue {
  public:
   MpscQueue() : last_(&stub_), first_(&stub_) {}
@@ -23,7 +23,7 @@ class MpscQueue {
     previous->next.store(node, std::memory_order_release);
   }
 
-  // Null when empty, and also for the moment in which a push is half done.
+  // Null if empty, and also while another thread's push is half done.
   MpscNode* Pop() {
     MpscNode* first = first_;
     MpscNode* next = first->next.load(std::memory_order_acquire);

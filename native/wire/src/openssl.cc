@@ -8,15 +8,15 @@
 namespace tensorwire::wire {
 namespace {
 
-// TensorFlow's libraries export a BoringSSL with OpenSSL's names. The deep binding keeps OpenSSL
-// from calling into that one; the sanitizers, which come without TensorFlow, refuse it.
+// TensorFlow's libraries export a BoringSSL with OpenSSL's names. Deep binding keeps OpenSSL from
+// calling that one. The sanitizers do not support deep binding; they run without TensorFlow.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
 #else
 constexpr int kMode = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 #endif
 
-// One of OpenSSL's two libraries, of the newest version that is here.
+// One of OpenSSL's two libraries, in the newest version that is installed.
 class Library {
  public:
   explicit Library(const std::string& name) {
@@ -33,7 +33,8 @@ class Library {
   template <typename Function>
   void Find(const char* name, Function** out) {
     if (handle_ == nullptr) return;
-    // Looks in this library and then in those that it needs; so the first found is OpenSSL's.
+    // dlsym looks in this library first and then in those that it needs, so it finds OpenSSL's
+    // function.
     *out = reinterpret_cast<Function*>(dlsym(handle_, name));
     if (*out == nullptr && status_.ok()) {
       status_ = Status(Code::kFailedPrecondition,

@@ -7,9 +7,9 @@
 
 #include "tensorwire/wire/status.h"
 
-// Cryptography is OpenSSL's, loaded when somebody first asks for it: the machine that compiles this
-// has no headers of OpenSSL, and the one that runs it needs no library as long as no job token is
-// used. What is declared here has been the same in 1.1.1 and 3.
+// Cryptography comes from OpenSSL, which is loaded at its first use. So the machine that compiles
+// this needs no headers of OpenSSL, and the machine that runs it needs no library unless a job
+// token is used. The functions declared here are the same in 1.1.1 and 3.
 
 namespace tensorwire::wire {
 
@@ -21,14 +21,14 @@ struct LibCrypto {
   int (*CRYPTO_memcmp)(const void* a, const void* b, size_t bytes);
 
   static constexpr size_t kHmacBytes = 32;
-  // HMAC-SHA256: kHmacBytes, or "" where OpenSSL computes none.
+  // HMAC-SHA256: kHmacBytes, or "" if OpenSSL fails.
   std::string Hmac(std::string_view key, std::string_view text) const;
 
-  // Fails with a line that says what to install. Loaded once, for good.
+  // Loads the library once per process. Fails with a message that says what to install.
   static Status Load(const LibCrypto** out);
 };
 
-// TLS, and what it needs of libcrypto.
+// TLS, and the functions of libcrypto that it needs.
 struct LibSsl {
   struct Context;    // SSL_CTX
   struct Stream;     // SSL

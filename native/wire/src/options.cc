@@ -90,7 +90,7 @@ Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options
   if (options->checksum && options->transport == Transport::kMemory) {
     return Status(Code::kInvalidArgument,
                   "environment variables TENSORWIRE_CHECKSUM=1 and TENSORWIRE_TRANSPORT=memory "
-                  "exclude each other: what has a checksum goes by TCP");
+                  "exclude each other: payloads with checksums go by TCP");
   }
   bool unpinned = true;
   if (Status s = ReadBool(prefix + "_DISABLE_PIN_CORES", &unpinned); !s.ok()) return s;

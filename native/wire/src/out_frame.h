@@ -13,21 +13,22 @@
 
 namespace tensorwire::wire {
 
-// A frame up to this size goes ahead of larger ones, and may leave in the thread that sends it.
+// A frame up to this size is sent before larger ones, and may be written by the thread that sends
+// it.
 inline constexpr uint64_t kSmallFrameBytes = 64u << 10;
 
-// A frame on its way out.
+// An outgoing frame.
 struct OutFrame : MpscNode {
   // Fills in the header before `message`'s metadata.
   OutFrame(FrameKind kind, uint16_t flags, uint64_t request_id, Message message);
 
   bool small() const { return total_bytes <= kSmallFrameBytes; }
-  // Puts in the checksums. A small payload moves into the head.
+  // Adds the checksums. A small payload moves into the head.
   void Check();
   // Updates `head` and `payload`, which hold what can be written next: a large checked payload
   // is taken in parts. Called by the writer, before it gathers the frame.
   void Refill();
-  bool has_more() const;  // when `head` and `payload` have left
+  bool has_more() const;  // true if more follows `head` and `payload`
 
   const FrameKind kind;
   std::string head;  // header and metadata
@@ -39,7 +40,7 @@ struct OutFrame : MpscNode {
   size_t part = 0;
   size_t part_offset = 0;
 
-  // A large payload with a checksum, all of it, while `payload` is a window.
+  // The whole of a large payload with a checksum; then `payload` is one window of it.
   std::unique_ptr<CheckedPayload> checked;
 };
 

@@ -17,8 +17,8 @@ Outbox::~Outbox() {
 bool Outbox::Push(std::unique_ptr<OutFrame> frame) {
   if (checked()) frame->Check();
   bytes_.fetch_add(frame->total_bytes, std::memory_order_relaxed);
-  // Counted before it can be found: a writer that took an uncounted frame would bring the count
-  // below the truth, and two threads would be the writer.
+  // Counted before the writer can find it. If the writer took an uncounted frame, the count would
+  // be too low, and two threads could be the writer.
   const bool writer = frames_.fetch_add(1, std::memory_order_acq_rel) == 0;
   pushed_.Push(frame.release());
   return writer;
@@ -44,7 +44,7 @@ void Outbox::TakePushedAsWriter() {
   if (has_lazy_.load(std::memory_order_acquire)) {
     std::vector<std::unique_ptr<OutFrame>> frames;
     {
-      // The flag stays: whoever set it calls TakeLazy yet.
+      // The flag stays set: the thread that set it will still call TakeLazy.
       std::lock_guard lock(lazy_mutex_);
       frames.swap(lazy_);
     }
@@ -57,7 +57,7 @@ void Outbox::TakePushedAsWriter() {
   }
   while (MpscNode* node = pushed_.Pop()) {
     std::unique_ptr<OutFrame> frame(static_cast<OutFrame*>(node));
-    // A cancellation must not overtake the request that it is about.
+    // A cancellation must not overtake its request.
     const bool ahead = frame->kind != FrameKind::kCancel || large_.empty();
     (frame->small() && ahead ? small_ : large_).push_back(std::move(frame));
   }
@@ -66,10 +66,10 @@ void Outbox::TakePushedAsWriter() {
 void Outbox::GatherAsWriter(Gathered* gathered) {
   assert(writing_);
   TakePushedAsWriter();
-  bool more = true;  // to be gathered
+  bool more = true;  // may be gathered
   auto gather = [&](OutFrame& frame) {
     frame.Refill();
-    // Nothing goes between the windows of one payload.
+    // No other frame may come between the windows of one payload.
     more = !frame.has_more();
     for (size_t part = frame.part; part <= frame.payload.size(); ++part) {
       if (gathered->count == Gathered::kMostParts) return;
@@ -96,7 +96,7 @@ size_t Outbox::AdvanceAsWriter(const Gathered& gathered, uint64_t bytes) {
   bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   // Frame by frame, in the order in which they were gathered.
   uint64_t left = bytes;
-  auto advance = [&](OutFrame* frame) {  // true: all of it has left
+  auto advance = [&](OutFrame* frame) {  // true: the whole frame has been written
     while (frame->part <= frame->payload.size()) {
       const size_t size =
           frame->part == 0 ? frame->head.size() : frame->payload[frame->part - 1].size;

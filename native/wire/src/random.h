@@ -6,16 +6,16 @@
 
 namespace tensorwire::wire {
 
-// Fills `to` with bytes that nobody can guess. False when the system has none.
+// Fills `to` with unpredictable bytes. False if the system has none.
 bool RandomBytes(void* to, size_t bytes);
 
-// Numbers that nobody can guess, many for one system call. Not thread-safe.
+// Unpredictable numbers, many for one system call. Not thread-safe.
 class RandomNumbers {
  public:
   using Source = bool (*)(void* to, size_t bytes);
   explicit RandomNumbers(Source source = RandomBytes) : source_(source) {}
 
-  // 0 when the system has no random bytes.
+  // 0 if the system has no random bytes.
   uint64_t Next();
 
  private:

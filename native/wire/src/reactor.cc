@@ -17,7 +17,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// Binds the calling thread to the `index`-th core of those the process may use.
+// Binds the calling thread to the `index`-th of the cores that the process may use.
 void PinToCore(int index) {
   cpu_set_t usable;
   if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return;
@@ -45,8 +45,9 @@ Reactor::~Reactor() {
 }
 
 void Reactor::DropPosted() {
-  // What was posted after the end never runs; it may hold references that lead back here. One
-  // thread at a time may pop: this is the reactor that stops, or whoever posts to it too late.
+  // A task that was posted after the end never runs, and may hold references that lead back here.
+  // The lock lets only one thread at a time pop: the one that stops the reactor, or one that posts
+  // too late.
   std::lock_guard lock(drop_mutex_);
   for (MpscQueue* queue : {&inbox_, &lazy_inbox_}) {
     while (MpscNode* node = queue->Pop()) delete static_cast<Task*>(node);
@@ -88,7 +89,7 @@ void Reactor::Stop() {
   Post([] {});
   thread_.join();
   ended_.store(true, std::memory_order_release);
-  // As in Post: either what is dropped below includes a task, or its poster sees that we ended.
+  // Read-modify-write as in Post: either a task is dropped below, or its poster sees ended_.
   sleeping_.exchange(false, std::memory_order_acq_rel);
   lazy_armed_.exchange(true, std::memory_order_acq_rel);
   targets_.clear();
@@ -102,13 +103,13 @@ void Reactor::Post(std::function<void()> task) {
   auto* node = new Task;
   node->run = std::move(task);
   inbox_.Push(node);
-  // Read-modify-write on both sides: either the reactor sees the task before it sleeps, or we see
-  // that it sleeps.
+  // Read-modify-write on both sides: either the reactor sees the task before it sleeps, or this
+  // thread sees that the reactor sleeps.
   if (sleeping_.exchange(false, std::memory_order_acq_rel)) {
     const uint64_t one = 1;
     [[maybe_unused]] ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
   }
-  if (ended_.load(std::memory_order_acquire)) DropPosted();  // it ended meanwhile
+  if (ended_.load(std::memory_order_acquire)) DropPosted();  // the reactor ended meanwhile
 }
 
 void Reactor::PostLazily(std::function<void()> task) {
@@ -186,8 +187,8 @@ void Reactor::DispatchFromReactor(const std::shared_ptr<Handler>& handler, Reque
 }
 
 bool Reactor::DrainFromReactor(MpscQueue* queue) {
-  // What these tasks post themselves has its turn after the next look at the sockets: a connection
-  // that keeps on writing must not keep the others waiting.
+  // Tasks that these tasks post run after the next epoll_wait: a connection that keeps on writing
+  // must not make the others wait.
   std::vector<std::unique_ptr<Task>> tasks;
   while (MpscNode* node = queue->Pop()) tasks.emplace_back(static_cast<Task*>(node));
   for (const auto& task : tasks) task->run();
@@ -308,11 +309,11 @@ void Reactor::TurnFromReactor() {
 void Reactor::Loop() {
   pthread_setname_np(pthread_self(), ("wire-" + std::to_string(index_)).c_str());
   if (options_.pin) PinToCore(index_);
-  // Once at least: it says whose thread this is.
+  // At least once, because TurnFromReactor sets current_.
   do TurnFromReactor();
   while (!stopping_.load(std::memory_order_acquire));
   DrainFromReactor(&inbox_);
-  const auto targets = targets_;  // stopping one unwatches it
+  const auto targets = targets_;  // a copy: OnStopFromReactor unwatches the target
   for (const auto& [key, target] : targets) target->OnStopFromReactor();
   RunArrivedFromReactor();
 }

@@ -19,19 +19,19 @@
 
 namespace tensorwire::wire {
 
-// Something with a descriptor that a reactor watches.
+// The owner of a descriptor that a reactor watches.
 class EventTarget {
  public:
   virtual ~EventTarget() = default;
   virtual void OnEventsFromReactor(uint32_t epoll_events) = 0;
-  // The engine stops: let go of everything.
+  // The engine stops: release everything.
   virtual void OnStopFromReactor() = 0;
 };
 
 // One thread, one epoll instance, and the descriptors that belong to it. Reactors share nothing;
-// other threads hand one work with Post. An iteration of its loop reads all that is ready, gathers
-// what that completes into closures for the executor, and gathers what it sends into one write a
-// connection.
+// other threads give a reactor work with Post. An iteration of its loop reads from all ready
+// sockets, gathers what that completes into closures for the executor, and gathers what it sends
+// into one write per connection.
 class Reactor {
  public:
   Reactor(int index, const EngineOptions& options);
@@ -39,15 +39,15 @@ class Reactor {
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
 
-  Status Start();  // its thread; without it whoever calls TurnFromReactor is the reactor
-  void Stop();     // joins; drops what is posted afterwards
+  Status Start();  // starts the thread; without it, the caller of TurnFromReactor is the reactor
+  void Stop();     // joins the thread; tasks posted afterwards are dropped
 
-  Status Open();           // its descriptors; Start does it
-  void TurnFromReactor();  // an iteration of its loop
+  Status Open();           // opens the descriptors; Start calls it
+  void TurnFromReactor();  // one iteration of the loop
 
   // --- any thread ---
   void Post(std::function<void()> task);
-  void PostLazily(std::function<void()> task);  // wakes nobody; runs kLazyMs later
+  void PostLazily(std::function<void()> task);  // does not wake the reactor; runs kLazyMs later
   void PostAfter(int delay_ms, std::function<void()> task);
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
   bool IsCurrentThread() const { return current_ == this; }
@@ -58,8 +58,8 @@ class Reactor {
   Status WatchFromReactor(int fd, uint32_t epoll_events, std::shared_ptr<EventTarget> target);
   Status ModifyFromReactor(int fd, uint32_t epoll_events, EventTarget* target);
   void UnwatchFromReactor(int fd, EventTarget* target);
-  // A task for later. It runs once, or never when it is cancelled before; a timer that has run, or
-  // never was, may be cancelled too.
+  // A task for later. It runs once, or never if it is cancelled before. A timer that has run, or
+  // was never set, may be cancelled, too.
   struct Timer {
     int64_t time_ms = 0;
     uint64_t number = 0;
@@ -70,19 +70,19 @@ class Reactor {
     AssertIsCurrent();
     timers_.erase(timer);
   }
-  size_t timers() const { return timers_.size(); }  // that wait
+  size_t timers() const { return timers_.size(); }  // timers that have not run
   void CompleteFromReactor(CallTable::Entry call, Status status);
-  // `run_on`: what the handler said; not kReactor.
+  // `run_on`: what Handler::HandleOn returned; not kReactor.
   void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request, RunOn run_on);
 
-  // The buffer for a connection's next bytes; empty again after each event.
+  // The buffer for a connection's next bytes; free again after each event.
   static constexpr size_t kScratchBytes = 256u << 10;
   char* scratch() { return scratch_.get(); }
 
  private:
   static constexpr int kLazyMs = 2;
   static constexpr size_t kCompletionsPerClosure = 64;
-  // So many things that arrive together still count as alone.
+  // Up to this many calls and requests that arrive together still count as alone.
   static constexpr size_t kAlone = 2;
 
   struct Task : MpscNode {
@@ -98,12 +98,13 @@ class Reactor {
     RunOn run_on = RunOn::kExecutor;
   };
 
-  // Whose thread this is; `constinit`, or each look at it would ask whether it has been made.
+  // The reactor of this thread. `constinit`, because otherwise each access would check whether it
+  // has been initialised.
   static constinit thread_local const Reactor* current_;
 
   void Loop();
   void DropPosted();
-  static bool DrainFromReactor(MpscQueue* queue);  // true: there was something
+  static bool DrainFromReactor(MpscQueue* queue);  // true if there was a task
   bool RunTimersFromReactor(int64_t now_us);       // as above
   void RunArrivedFromReactor();
   void RunAloneFromReactor();
@@ -120,19 +121,19 @@ class Reactor {
   std::atomic<bool> ended_{false};
 
   MpscQueue inbox_;
-  MpscQueue lazy_inbox_;  // looked at only when the lazy timer fires
+  MpscQueue lazy_inbox_;  // drained only when the lazy timer fires
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> lazy_armed_{false};
   std::atomic<uint64_t> busy_us_{0};  // written by the reactor's thread only
   std::mutex drop_mutex_;
 
   // Touched by the reactor's thread only.
-  // The clock is read twice a round, for the timers; how long the round was comes with it.
+  // The clock is read twice per iteration, for the timers; busy_us_ uses the same readings.
   int64_t woke_us_ = 0;
   bool worked_ = false;
   std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
-  std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be at hand
-  std::map<Timer, std::function<void()>> timers_;  // those of one time in the order they were set
+  std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be pending
+  std::map<Timer, std::function<void()>> timers_;        // of equal times, the first set runs first
   uint64_t last_timer_ = 0;
   std::vector<Completion> completions_;
   std::vector<Arrival> arrivals_;

@@ -18,11 +18,11 @@ namespace tensorwire::wire {
 namespace {
 
 constexpr int kNoDescriptorsPauseMs = 100;
-// So many connections may be in their greeting; the one that has been for longest makes room for
-// the next. It takes milliseconds, so who is thrown out has something else in mind.
+// The limit of connections in their greeting; a further one replaces the oldest. A greeting takes
+// milliseconds, so a connection that is closed for this is hardly a task of the job.
 constexpr size_t kMostStrangers = 1024;
-constexpr uint64_t kRequestBytes = 1024;  // what a request takes beside what it carries
-constexpr int kAcceptsPerTurn = 64;       // then the connections of this reactor have theirs
+constexpr uint64_t kRequestBytes = 1024;  // memory of a request beside its metadata and payload
+constexpr int kAcceptsPerTurn = 64;       // then this reactor's connections have their turn
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void Listener::StartFromReactor() {
 }
 
 void Listener::StartLaterFromReactor() {
-  // The timer owns this meanwhile: nobody else does.
+  // Meanwhile only the timer owns this.
   reactor_->AtFromReactor(NowMs() + kNoDescriptorsPauseMs,
                           [self = shared_from_this()] { self->StartFromReactor(); });
 }
@@ -47,7 +47,8 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
     if (!fd.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        // The socket stays readable: look away for a while, or the reactor spins.
+        // The socket stays readable. Do not watch it for a while, because otherwise the reactor
+        // would spin.
         context_->WarnAboutPeer("accept:", "cannot accept a connection: " + ErrorText(errno));
         reactor_->UnwatchFromReactor(fd_.get(), this);
         StartLaterFromReactor();
@@ -75,7 +76,7 @@ void Listener::AdmitFromReactor(const std::shared_ptr<Connection>& connection,
     if (auto oldest = strangers_.front().connection.lock()) {
       oldest->reactor()->Post([oldest] {
         oldest->CloseFromReactor(
-            Status(Code::kUnavailable, "too many connections that have not said who they are"));
+            Status(Code::kUnavailable, "too many connections that have not finished the greeting"));
       });
     }
     strangers_.pop_front();
@@ -87,8 +88,9 @@ void Session::OpenFromReactor(const std::shared_ptr<Connection>& connection,
                               const std::shared_ptr<Session>& session) {
   connection->PauseReadingWhenBlockedFromReactor();
   if (!connection->OpenFromReactor(session, /*connecting=*/false).ok()) return;
-  connection->CloseAtFromReactor(NowMs() + session->context_->options.handshake_timeout_ms,
-                                 Status(Code::kUnavailable, "it never said who it is"));
+  connection->CloseAtFromReactor(
+      NowMs() + session->context_->options.handshake_timeout_ms,
+      Status(Code::kUnavailable, "it did not finish the greeting in time"));
 }
 
 Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
@@ -132,7 +134,7 @@ Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
 }
 
 Status Session::ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim) {
-  if (header.method == kFetchRange) return Status();  // it is answered at once
+  if (header.method == kFetchRange) return Status();  // answered at once
   const uint64_t limit = context_->options.unanswered_bytes;
   const uint64_t held = held_bytes_->bytes();
   if (held < limit) {
@@ -257,7 +259,7 @@ void Session::SendRange(const Request& request) const {
   }
   Message reply;
   if (payload != nullptr && AddRange(payload, offset, bytes, &reply)) {
-    // Not through FrameWithPayload: a range is not held again.
+    // Not through FrameWithPayload, so that a range is not held again.
     request.connection->Send(
         std::make_unique<OutFrame>(FrameKind::kReply, 0, request.id, std::move(reply)));
   } else {
@@ -326,7 +328,7 @@ void Request::Reply(Message reply) const {
   const FrameLimits& limits = connection->limits();
   if (reply.metadata_bytes() > limits.metadata_bytes ||
       reply.payload_bytes() > limits.payload_bytes) {
-    // The peer would close the connection, and with it everybody else's requests.
+    // The peer would close the connection, which would end all other requests, too.
     Fail(Status(Code::kResourceExhausted, "a reply of " + std::to_string(reply.metadata_bytes()) +
                                               " + " + std::to_string(reply.payload_bytes()) +
                                               " bytes is beyond the limits"));

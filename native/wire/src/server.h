@@ -15,7 +15,7 @@ namespace tensorwire::wire {
 
 class Session;
 
-// A listening socket. Watched by one reactor; the connections it accepts go to all in turn.
+// A listening socket. One reactor watches it; accepted connections go to all reactors in turn.
 class Listener : public EventTarget, public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
@@ -31,7 +31,7 @@ class Listener : public EventTarget, public std::enable_shared_from_this<Listene
   void OnStopFromReactor() override;
 
  private:
-  // Bounds how many connections have not said who they are.
+  // Limits how many connections may be in their greeting.
   void AdmitFromReactor(const std::shared_ptr<Connection>& connection,
                         const std::shared_ptr<Session>& session);
 
@@ -44,18 +44,19 @@ class Listener : public EventTarget, public std::enable_shared_from_this<Listene
     std::weak_ptr<Connection> connection;
     std::weak_ptr<Session> session;
   };
-  std::deque<Stranger> strangers_;  // oldest first; some have said who they are since
+  std::deque<Stranger> strangers_;  // oldest first; some have finished the greeting since
 };
 
-// Keeps what a handler hears about one connection in order, although it hears it from many threads:
-// that a request was cancelled, or that the connection is gone, only once Handle has returned.
+// Orders the calls to a handler for one connection, although they come from many threads: OnCancel
+// for a request only after Handle has returned for it, OnDisconnect only after Handle has returned
+// for all requests.
 class OrderedHandler : public Handler {
  public:
   explicit OrderedHandler(std::shared_ptr<Handler> handler) : handler_(std::move(handler)) {}
 
-  // Before the request is dispatched, which calls Handle.
+  // Must be called before the request is dispatched; the dispatch calls Handle.
   void ExpectFromReactor(const Request& request);
-  // Instead of both, where the request is handled at once: nothing overtakes it.
+  // Replaces both if the request is handled at once, on the reactor: nothing can overtake it.
   void HandleFromReactor(Request request) { handler_->Handle(std::move(request)); }
 
   RunOn HandleOn(const Request& request) const override { return handler_->HandleOn(request); }
@@ -68,7 +69,7 @@ class OrderedHandler : public Handler {
 
  private:
   struct InHandle {
-    int count = 0;  // more than one of one-way requests, or where a peer gives an id twice
+    int count = 0;  // above 1 for one-way requests, or if a peer uses an id twice
     bool cancelled = false;
   };
   const std::shared_ptr<Handler> handler_;
@@ -77,7 +78,7 @@ class OrderedHandler : public Handler {
   bool gone_ = false;
 };
 
-// A server's side of one connection: greets, then turns frames into Requests.
+// A server's side of one connection: the greeting, then frames become Requests.
 class Session : public FrameReceiver {
  public:
   Session(std::shared_ptr<Context> context, const std::shared_ptr<Connection>& connection,
@@ -86,7 +87,7 @@ class Session : public FrameReceiver {
         connection_(connection),
         handler_(std::make_shared<OrderedHandler>(std::move(handler))) {}
 
-  // Serves a connection that a client has made.
+  // Starts to serve an accepted connection.
   static void OpenFromReactor(const std::shared_ptr<Connection>& connection,
                               const std::shared_ptr<Session>& session);
 
@@ -98,23 +99,23 @@ class Session : public FrameReceiver {
   Status OnFrameFromReactor(InFrame* frame) override;
   void OnClosedFromReactor(const Status& why, InFrame* unfinished) override;
 
-  // The frames before the first request.
+  // Handles the frames before the first request.
   Status OnGreetingFromReactor(const FrameHeader& header, std::string_view metadata,
                                Connection* connection);
   Status AcceptFromReactor(Connection* connection);
-  // Counts a request in; an error when too much is unanswered.
+  // Counts a request as unanswered; an error if too much is unanswered.
   Status ClaimFromReactor(const FrameHeader& header, Connection* connection, Claim* claim);
   // Answers kFetchRange.
   void SendRange(const Request& request) const;
 
   const std::shared_ptr<Context> context_;
-  const std::weak_ptr<Connection> connection_;  // it owns this
+  const std::weak_ptr<Connection> connection_;  // owns this
   const std::shared_ptr<OrderedHandler> handler_;
-  std::string hello_;      // the client's
-  std::string challenge_;  // ours; "" while there is none
+  std::string hello_;      // the client's kHello
+  std::string challenge_;  // this server's kChallenge; "" while there is none
   std::atomic<bool> greeted_{false};
   uint64_t connection_id_ = 0;
-  // Bytes held by requests that are not answered. They may outlive this.
+  // Bytes held by requests that are not answered. The requests may outlive this.
   const HeldBytes::Owner held_bytes_ = HeldBytes::Create();
 };
 

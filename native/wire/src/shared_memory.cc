@@ -20,8 +20,9 @@
 namespace tensorwire::wire {
 namespace {
 
-// The file: random bytes by which it is recognised, the loans' slots, the blocks. Where these begin
-// is the same for all page sizes: the blocks begin on a page, and on a huge one where it is small.
+// The file has random bytes by which it is recognised, the loans' slots, and the blocks. Their
+// offsets are the same for all page sizes. The blocks begin on a page, and with pages of 4 KiB on a
+// huge page.
 constexpr size_t kSecretBytes = 16;
 constexpr size_t kSlotsAt = 4096;
 constexpr uint32_t kSlots = 1u << 16;
@@ -30,12 +31,14 @@ static_assert(kSlotsAt + kSlots * sizeof(uint64_t) <= kBlocksAt);
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "slots are shared between processes");
 
 constexpr size_t kLargestFile = size_t{1} << 40;
-// Blocks of different sizes share no ranges, so that the range must be larger than what it holds.
+// Blocks of different sizes share no ranges, so the range must be larger than the memory that it
+// holds.
 constexpr size_t kRangeToMemory = 4;
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Namespaces stand for hosts: what is in another shall not be reached past its network.
+// A network namespace counts as a host: a task in another one must not be reached around its
+// network.
 std::string NetworkNamespace() {
   struct stat about;
   if (stat("/proc/self/ns/net", &about) != 0) return "?";
@@ -47,7 +50,7 @@ std::atomic<uint64_t>* SlotAt(const char* base, uint32_t slot) {
 }
 
 void Fence() {
-#ifndef __SANITIZE_THREAD__  // which knows no fences
+#ifndef __SANITIZE_THREAD__  // the thread sanitizer does not know fences
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
@@ -60,8 +63,8 @@ bool TakeNumber(std::string_view* text, T* number) {
   return true;
 }
 
-// To write the pages of a file that were never touched into a core file, the system would make
-// them: as much memory as the file has bytes.
+// For a core file the system would allocate all pages of the file, also those that were never
+// touched: as much memory as the file is large.
 void LeaveOutOfCoreFiles(void* base, size_t size) { madvise(base, size, MADV_DONTDUMP); }
 
 }  // namespace
@@ -77,7 +80,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
   if (!RandomBytes(secret.data(), secret.size())) return nullptr;
   shared->fd_ = Fd(memfd_create("tensorwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!shared->fd_.valid()) return nullptr;
-  // Sealed, or a peer would crash on reading what the file has lost.
+  // Sealed, because a peer would crash if it read beyond the end of a file that was shrunk.
   if (ftruncate(shared->fd_.get(), static_cast<off_t>(shared->size_)) != 0 ||
       fcntl(shared->fd_.get(), F_ADD_SEALS, kSeals) != 0) {
     return nullptr;
@@ -87,7 +90,7 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
   if (base == MAP_FAILED) return nullptr;
   shared->base_ = static_cast<char*>(base);
   LeaveOutOfCoreFiles(base, shared->size_);
-  madvise(shared->base_ + kBlocksAt, shared->size_ - kBlocksAt, MADV_HUGEPAGE);  // a wish
+  madvise(shared->base_ + kBlocksAt, shared->size_ - kBlocksAt, MADV_HUGEPAGE);  // a request only
   std::memcpy(shared->base_, secret.data(), secret.size());
   shared->used_ = kBlocksAt;
   shared->ticket_ = std::to_string(getpid()) + ":" + std::to_string(shared->fd_.get()) + ":" +
@@ -105,11 +108,11 @@ SharedMemory::~SharedMemory() {
 }
 
 void SharedMemory::TurnPrivate() {
-  if (inherited_) return;  // or its own children would lose what it has written
+  if (inherited_) return;  // else its own children would lose what it has written
   inherited_ = true;
   if (mmap(base_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(),
            0) == MAP_FAILED) {
-    // By a limit, or where the system promises no more memory than it has.
+    // Because of a limit, or because the system does not overcommit memory.
     mprotect(base_, size_, PROT_READ);
   }
   LeaveOutOfCoreFiles(base_, size_);
@@ -161,7 +164,7 @@ bool SharedMemory::OpenLoan(uint64_t* number, uint32_t* slot) {
 void SharedMemory::CloseLoan(uint32_t slot) {
   if (inherited_) return;
   SlotAt(base_, slot)->store(0, std::memory_order_seq_cst);
-  // What the caller writes into the lent memory from now on comes after the erasure.
+  // The caller's writes to the lent memory must come after the erasure.
   Fence();
   std::lock_guard lock(mutex_);
   free_slots_.push_back(slot);
@@ -195,7 +198,7 @@ Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const Fore
     return Status(Code::kUnavailable, "it is on another host or network");
   }
 
-  // The path comes from the network: nothing but a regular file is opened.
+  // The path comes from the network, so only a regular file is opened.
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
   struct stat about;
   if (stat(path.c_str(), &about) != 0) return refused("its memory: " + ErrorText(errno));
@@ -229,7 +232,7 @@ const char* ForeignMemory::At(uint64_t offset, uint64_t bytes) const {
 
 bool ForeignMemory::StillLent(uint64_t number, uint32_t slot) const {
   if (slot >= kSlots) return false;
-  Fence();  // what was read before is not read later
+  Fence();  // reads before this call must not move after it
   return SlotAt(base_, slot)->load(std::memory_order_seq_cst) == number;
 }
 

@@ -16,43 +16,41 @@
 
 namespace tensorwire::wire {
 
-// The short way between two tasks of one host. A task keeps its large buffers in SharedMemory, an
-// unnamed file in memory; a peer that may open it reads them through ForeignMemory, with one copy
-// and without the kernel. Who may is the kernel's decision: /proc/PID/fd lets in a process of the
-// same user, and shows nothing of another process namespace.
+// Payloads through memory, between two tasks of one host. A task keeps its large buffers in
+// SharedMemory, an unnamed file in memory. A peer that may open the file reads them through
+// ForeignMemory, with one copy and without the kernel. The kernel decides who may open it:
+// /proc/PID/fd admits processes of the same user, and does not show other process namespaces.
 //
-// What may be read, and for how long, is agreed on by *loans*. The owner lends a buffer by writing
-// the loan's number into a slot of the file, and erases it before the buffer's memory may be used
-// for something else. The reader looks at the slot after it has copied: as long as the number
-// stands there, what it copied was the buffer. So a reader that is stopped in mid-copy, or whose
-// connection is lost, never takes other bytes for the tensor's.
-
+// *Loans* define what may be read, and for how long. The owner lends a buffer by writing the loan's
+// number into a slot of the file. It erases the number before the buffer's memory may be used for
+// something else. The reader checks the slot after it has copied: if the number is still there, it
+// has copied the lent buffer. So a reader that is stopped in mid-copy, or whose connection is lost,
+// never takes other bytes for the tensor's.
 //
-// A process that the owner forks is no owner. Its mapping is replaced by a private one: it reads
-// what the owner has there until it writes itself, and nobody else sees what it writes. In it no
-// block is given out or back, and no loan is opened or closed.
-
+// A child process that the owner forks is not an owner. Its mapping is replaced by a private one:
+// it reads the owner's bytes until it writes there itself, and no other process sees its writes. In
+// the child no block is given out or taken back, and no loan is opened or closed.
 class SharedMemory {
  public:
-  // Null where the system grants no such file or not the address range for it. `page_bytes`: for
+  // Null if the system grants no such file, or not the address range for it. `page_bytes`: for
   // tests, a multiple of the machine's.
   static std::unique_ptr<SharedMemory> Create(size_t page_bytes = PageBytes());
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // A block of `bytes`, a multiple of the page size, zeroed; null when the range is used up.
+  // A zeroed block of `bytes`, a multiple of the page size. Null if the range is used up.
   void* Map(size_t bytes);
   // Gives the block's pages back to the system.
   void Unmap(void* block, size_t bytes);
 
-  // True if these bytes are in a block; tells where in the file.
+  // True if these bytes are in a block; `*offset` is their place in the file.
   bool Find(const void* data, size_t bytes, uint64_t* offset) const;
 
   // The text by which a peer finds and recognises the file; see ForeignMemory::Open.
   const std::string& ticket() const { return ticket_; }
 
-  // False when too much is lent. `number` is never used again.
+  // False if too much is lent. `number` is never used again.
   bool OpenLoan(uint64_t* number, uint32_t* slot);
   void CloseLoan(uint32_t slot);
 
@@ -71,7 +69,7 @@ class SharedMemory {
   std::string ticket_;
 
   std::mutex mutex_;
-  size_t used_ = 0;  // of the range; what lies behind was never given out
+  size_t used_ = 0;                                // of the range; the rest was never given out
   std::map<size_t, std::vector<char*>> unmapped_;  // ranges to be used again, by size
   std::vector<uint32_t> free_slots_;
   std::atomic<uint64_t> last_number_{0};
@@ -81,18 +79,17 @@ class SharedMemory {
 
 class ForeignMemory {
  public:
-  // Opens what `ticket` stands for. Fails with kUnavailable where its owner is on another host or
-  // network, with kPermissionDenied, saying why, where this process may not read it, and with
-  // kInvalidArgument where it is no ticket.
-  // Channels to one process share one mapping.
+  // Opens the memory of `ticket`. Fails with kUnavailable if its owner is on another host or
+  // network, with kPermissionDenied and the reason if this process may not read it, and with
+  // kInvalidArgument if it is no ticket. Channels to one process share one mapping.
   static Status Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out);
   ~ForeignMemory();
   ForeignMemory(const ForeignMemory&) = delete;
   ForeignMemory& operator=(const ForeignMemory&) = delete;
 
-  // Null when the range is not within the file's blocks.
+  // Null if the range is not within the file's blocks.
   const char* At(uint64_t offset, uint64_t bytes) const;
-  // True if all that was read before this call, of what the loan is about, was the loan's.
+  // True if everything that was read of the loan before this call was the lent buffer.
   bool StillLent(uint64_t number, uint32_t slot) const;
 
  private:

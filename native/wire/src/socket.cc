@@ -12,7 +12,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// True if both ends of a connection have one address.
+// True if both ends of a connection have the same address.
 bool IsWithinHost(int fd) {
   SocketAddress own;
   SocketAddress peer;
@@ -40,7 +40,7 @@ bool IsLoopback(const SocketAddress& address) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
 }
 
-// True if `host` is said to be an address, or loopback, and not merely found to be.
+// True if `host` itself is an address or names loopback, as opposed to a name that resolves to one.
 bool SaysItsAddress(const std::string& host) {
   in6_addr any;
   return host.empty() || host.find("localhost") != std::string::npos ||
@@ -50,7 +50,7 @@ bool SaysItsAddress(const std::string& host) {
 
 std::string WhyNotResolved(int failure) {
   const int error = errno;
-  // Without a descriptor to ask with, the C library says that there is no such name.
+  // If the C library has no descriptor for its query, it reports that there is no such name.
   const Fd any(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!any.valid()) return ErrorText(errno);
   return failure == EAI_SYSTEM ? ErrorText(error) : gai_strerror(failure);
@@ -114,11 +114,12 @@ Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
     return Status(Code::kNotFound, s.message());
   }
   if (!SaysItsAddress(host)) {
-    // /etc/hosts often has 127.0.1.1 for a host's own name: who listened only there would be found
-    // by nobody else.
+    // /etc/hosts often maps a host's own name to 127.0.1.1. Other hosts could not reach a task that
+    // listens only there.
     std::erase_if(addresses, IsLoopback);
   }
-  // The IPv6 wildcard takes IPv4 too; a machine without IPv6 has only the other.
+  // The IPv6 wildcard accepts IPv4, too, so it is tried first; a machine without IPv6 has only the
+  // IPv4 one.
   int error = EADDRNOTAVAIL;
   for (int pass = 0; pass < 2; ++pass) {
     for (const SocketAddress& address : addresses) {
@@ -139,7 +140,7 @@ Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
               0 ||
           ::listen(fd.get(), 1024) != 0) {
         error = errno;
-        if (error == EADDRINUSE) pass = 2;  // the port is taken: no other family will save it
+        if (error == EADDRINUSE) pass = 2;  // the port is in use; the other family would not help
         continue;
       }
       SocketAddress bound;
@@ -177,10 +178,9 @@ void TuneStream(int fd, int unacknowledged_timeout_ms) {
   const unsigned timeout = static_cast<unsigned>(unacknowledged_timeout_ms);
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
   if (IsWithinHost(fd)) {
-    // Left to itself the kernel lets megabytes pile up, each byte of which then goes to memory and
-    // back: 100 MB took 1.7 times as long. Over a network the kernel knows
-    // best.
-    // The receiver's is the larger, so that the sender never waits for a window to open.
+    // By default the kernel lets megabytes pile up, which then go to main memory and back: 100 MB
+    // took 1.7 times as long. Over a network the kernel's own sizes are best. The receive buffer is
+    // larger, so that the sender never waits for the window to open.
     const int send_bytes = 256 << 10;
     const int receive_bytes = 512 << 10;
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes));

@@ -12,7 +12,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// A constant of OpenSSL's headers, which are not there when this is compiled.
+// Constants of OpenSSL's headers, which are not available when this is compiled.
 constexpr uint64_t kInitNoAtExit = 0x00080000;
 constexpr int kCtrlMode = 33;
 constexpr int kCtrlSetReadAhead = 41;
@@ -35,34 +35,34 @@ constexpr std::string_view kBindingLabel = "EXPORTER-tensorwire-token";
 constexpr size_t kBindingBytes = 32;
 
 constexpr size_t kRecordBytes = 16u << 10;  // the largest that TLS has
-// So much is encrypted and then sent at once: it is still in the cache.
+// This much is encrypted and then sent at once, while it is in the cache.
 constexpr size_t kBatchBytes = 8 * kRecordBytes;
 constexpr size_t kReadBytes = 64u << 10;
-// Decrypted at once, while who writes waits for the lock.
+// Limit of one Receive, during which a writer waits for the lock.
 constexpr size_t kReceiveBytes = 256u << 10;
 
-// OpenSSL may be taken down while the process ends (Python's ssl asks for that), and reactors still
-// run then. From that moment on nobody calls it.
+// OpenSSL may be shut down while the process ends (Python's ssl registers that), and reactors may
+// still run then. From that moment on this class keeps every thread from calling OpenSSL.
 class WhileAlive {
  public:
   WhileAlive() : lock_(Mutex(), std::try_to_lock) {}
   explicit operator bool() const { return lock_.owns_lock(); }
   static void EndWithProcess() {
     static const bool registered = [] {
-      return std::atexit([] { Mutex().lock(); }) == 0;  // for good
+      return std::atexit([] { Mutex().lock(); }) == 0;  // never unlocked
     }();
     static_cast<void>(registered);
   }
 
  private:
   static std::shared_mutex& Mutex() {
-    static auto* const mutex = new std::shared_mutex;  // outlives the process's last thread
+    static auto* const mutex = new std::shared_mutex;  // outlives all threads of the process
     return *mutex;
   }
   std::shared_lock<std::shared_mutex> lock_;
 };
 
-// Once TlsContext::Create has found it.
+// May be called after TlsContext::Create has loaded OpenSSL.
 const LibSsl& Ssl() {
   static const LibSsl* const ssl = [] {
     const LibSsl* found = nullptr;
@@ -72,7 +72,7 @@ const LibSsl& Ssl() {
   return *ssl;
 }
 
-// An external pre-shared key in the sense of TLS 1.3; the caller owns it.
+// Makes an external pre-shared key (TLS 1.3); the caller owns it.
 LibSsl::Session* SharedKey(LibSsl::Stream* stream) {
   const auto* const key = static_cast<const std::string*>(Ssl().SSL_get_ex_data(stream, 0));
   LibSsl::Session* const session = Ssl().SSL_SESSION_new();
@@ -98,13 +98,13 @@ int UseSession(LibSsl::Stream* stream, const void* /*digest*/, const unsigned ch
 
 int FindSession(LibSsl::Stream* stream, const unsigned char* id, size_t id_bytes,
                 LibSsl::Session** out) {
-  *out = nullptr;  // and the handshake fails, for there is no certificate
+  *out = nullptr;  // then the handshake fails, because there is no certificate
   if (std::string_view(reinterpret_cast<const char*>(id), id_bytes) != kIdentity) return 1;
   *out = SharedKey(stream);
   return *out != nullptr ? 1 : 0;
 }
 
-// A server may pass over the key that it was offered, and show a certificate. None is good enough.
+// A server may ignore the offered key and show a certificate. All certificates are refused.
 int RefuseCertificate(int /*is_good*/, void* /*certificates*/) { return 0; }
 
 std::string LastError() {
@@ -114,8 +114,8 @@ std::string LastError() {
 
 }  // namespace
 
-// The way between OpenSSL and the socket: it reads as it likes, and what it writes is kept until
-// the stream sends it.
+// Connects OpenSSL to the socket. OpenSSL reads from the socket directly; what it writes is kept
+// until the stream sends it.
 struct TlsBio {
   static TlsStream* StreamOf(LibSsl::Bio* bio) {
     return static_cast<TlsStream*>(Ssl().BIO_get_data(bio));
@@ -158,7 +158,7 @@ Status TlsContext::Create(const std::string& token, std::unique_ptr<const TlsCon
   if (made->key_.empty() || made->context_ == nullptr || made->method_ == nullptr ||
       ssl->SSL_CTX_ctrl(made->context_, kCtrlSetMinProtoVersion, kTls13, nullptr) != 1 ||
       ssl->SSL_CTX_set_ciphersuites(made->context_, kCipherSuites) != 1 ||
-      // Nobody resumes a session: each connection has a key of its own.
+      // No tickets: sessions are not resumed, and each connection has its own key.
       ssl->SSL_CTX_set_num_tickets(made->context_, 0) != 1) {
     return Status(Code::kInternal, "OpenSSL has no TLS 1.3: " + LastError());
   }
@@ -189,10 +189,10 @@ TlsStream::TlsStream(const TlsContext* context, int fd, bool client, uint64_t by
   if (!alive) return;
   stream_ = Ssl().SSL_new(context->context_);
   LibSsl::Bio* const bio = Ssl().BIO_new(context->method_);
-  if (stream_ == nullptr || bio == nullptr) std::abort();  // no memory for some hundred bytes
+  if (stream_ == nullptr || bio == nullptr) std::abort();  // no memory for a few hundred bytes
   Ssl().BIO_set_data(bio, this);
   Ssl().BIO_set_init(bio, 1);
-  Ssl().SSL_set_bio(stream_, bio, bio);  // which takes it
+  Ssl().SSL_set_bio(stream_, bio, bio);  // the stream owns `bio` now
   Ssl().SSL_set_ex_data(stream_, 0, const_cast<std::string*>(&context->key_));
   if (client) {
     Ssl().SSL_set_verify(stream_, kVerifyPeer, RefuseCertificate);
@@ -215,7 +215,7 @@ TlsStream::Handshake TlsStream::Shake(std::string* why) {
   const int done = Ssl().SSL_do_handshake(stream_);
   const int error = done == 1 ? 0 : Ssl().SSL_get_error(stream_, done);
   if (done != 1) *why = LastError();
-  // Also what it says when it fails.
+  // Also when it fails: OpenSSL's alert must reach the peer.
   if (!FlushLocked() && errno != EAGAIN && errno != EWOULDBLOCK) return Handshake::kLost;
   if (done == 1) return CheckLocked(why);
   if (error == kErrorWantRead || error == kErrorWantWrite) return Handshake::kGoesOn;
@@ -224,7 +224,7 @@ TlsStream::Handshake TlsStream::Shake(std::string* why) {
 }
 
 TlsStream::Handshake TlsStream::CheckLocked(std::string* why) {
-  // OpenSSL counts a session by our key as one that was resumed, and no other session is resumed.
+  // OpenSSL reports a session with our pre-shared key as resumed, and no other session is resumed.
   if (Ssl().SSL_session_reused(stream_) != 1) {
     *why = "the peer does not use the key that is made from the job token";
     return Handshake::kFailed;
@@ -285,7 +285,7 @@ ssize_t TlsStream::Send(const iovec* pieces, int count) {
     if (bytes == kRecordBytes) {
       offset += bytes;
     } else {
-      // Heads and small tensors, and the ends of large ones: as many as go into one record.
+      // Heads, small tensors, and the ends of large ones: as many as fit into one record.
       record_.clear();
       while (i < count && record_.size() < kRecordBytes) {
         from = static_cast<const char*>(pieces[i].iov_base) + offset;
@@ -337,7 +337,7 @@ ssize_t TlsStream::Receive(const iovec* pieces, int count) {
         total += got;
         continue;
       }
-      if (total > 0) return static_cast<ssize_t>(total);  // the next call hears why
+      if (total > 0) return static_cast<ssize_t>(total);  // the next call returns the reason
       switch (Ssl().SSL_get_error(stream_, done)) {
         case kErrorWantRead:
         case kErrorWantWrite:
@@ -358,7 +358,8 @@ ssize_t TlsStream::Receive(const iovec* pieces, int count) {
 }
 
 bool TlsStream::AtEndLocked() const {
-  // OpenSSL takes an end without a farewell for an error; the length of a frame tells us as much.
+  // OpenSSL treats an end without close_notify as an error. We accept it, because a frame's length
+  // shows whether it is complete.
   char next = 0;
   return ::recv(fd_, &next, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }

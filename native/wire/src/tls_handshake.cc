@@ -12,9 +12,10 @@
 namespace tensorwire::wire {
 namespace {
 
-// Refuses in a frame without TLS, for this peer expects those.
+// Refuses the peer with a frame without TLS, because this peer expects such frames.
 void RefusePlain(int fd, const std::string& why) {
-  // Bytes that are not read would turn into a reset, and that would overtake the reason.
+  // If bytes were left unread, closing the socket would send a reset, which would overtake the
+  // reason.
   std::array<char, 16u << 10> unread;
   ::recv(fd, unread.data(), unread.size(), 0);
   Message goodbye;
@@ -29,7 +30,7 @@ TlsHandshake::Outcome TlsHandshake::Step(int fd, TlsStream* stream, Status* why)
   if (!peer_speaks_tls_) {
     char first = 0;
     const ssize_t got = ::recv(fd, &first, 1, MSG_PEEK);
-    if (got > 0 && first == 'T') {  // of "TWIR"
+    if (got > 0 && first == 'T') {  // the first letter of "TWIR"
       *why = Status(Code::kFailedPrecondition,
                     "one end of the connection uses TLS and the other does not: set "
                     "TENSORWIRE_TLS in every task of the job, or in none");

@@ -5,18 +5,18 @@
 
 namespace tensorwire::wire {
 
-// The opening of a TLS session on one connection, before its first frame. A peer that does not use
-// TLS is recognised, and told why it is refused.
+// Opens a TLS session on one connection, before its first frame. Recognises a peer that does not
+// use TLS, and tells it why it is refused.
 class TlsHandshake {
  public:
   enum class Outcome {
-    kGoesOn,   // to be called again
-    kDone,     // frames can come
+    kGoesOn,   // Step has to be called again
+    kDone,     // frames may follow
     kLost,     // the peer is gone
-    kRefused,  // the peer is not one of ours, or not set up as we are
+    kRefused,  // the peer is not a task of this job, or is configured differently
   };
-  // Takes one step, whenever the socket `fd` of `stream` is readable, or writable after Flushed was
-  // false. `why` belongs to kRefused.
+  // Takes one step. To be called when the socket `fd` of `stream` is readable, or writable after
+  // Flushed was false. `why` is set for kRefused.
   Outcome Step(int fd, TlsStream* stream, Status* why);
 
  private:

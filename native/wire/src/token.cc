@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char* kFileVariable = "TENSORWIRE_TOKEN_FILE";
 constexpr const char* kVariable = "TENSORWIRE_TOKEN";
-// Whoever hears a connection being opened can try tokens at leisure: 128 bits in hexadecimal digits
-// leave no hope.
+// An attacker who records a greeting can try tokens offline; 128 bits, as hexadecimal digits, are
+// too many to try.
 constexpr size_t kShortest = 32;
 constexpr size_t kLongest = 1024;
 constexpr const char* kHow =
@@ -40,7 +40,7 @@ Status ReadFile(const std::string& path,
     return Wrong("cannot read " + path + ", which " + kFileVariable +
                  " names: " + ErrorText(errno));
   }
-  // A Secret of Kubernetes is root's, and for the group of who is not.
+  // A Kubernetes Secret belongs to root; other users read it through their group.
   const mode_t others = about.st_uid == geteuid() ? S_IRGRP | S_IROTH : S_IROTH;
   if ((about.st_mode & others) != 0 && log) {
     log(LogLevel::kWarning, "others than its owner may read the job token in " + path +

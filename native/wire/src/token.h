@@ -8,10 +8,10 @@
 
 namespace tensorwire::wire {
 
-// The job token of the environment: the text of the file that TENSORWIRE_TOKEN_FILE names, or
-// TENSORWIRE_TOKEN itself; "" where neither is set. Space around it does not count. Fails where the
-// file cannot be read and where the token is too short to be one. `log` hears of a file that others
-// than its owner may read.
+// Reads the job token of the environment: the text of the file that TENSORWIRE_TOKEN_FILE names, or
+// TENSORWIRE_TOKEN itself; "" if neither is set. Space around the token is ignored. Fails if the
+// file cannot be read or the token is too short. Logs a warning if other users than its owner may
+// read the file.
 Status ReadToken(const std::function<void(LogLevel, const std::string&)>& log, std::string* token);
 
 }  // namespace tensorwire::wire

@@ -1,4 +1,4 @@
-// What a server says of itself to a peer that asks (kAbout), and what the asker measures.
+// What a server says of itself to a peer (kAbout), and what the peer measures.
 
 #include "about.h"
 
@@ -17,9 +17,9 @@ TEST(a_server_tells_its_version_and_clock) {
   Reached reached;
   const Status status = Reach(ps.Listen(), 0, "ps:0", 20'000, /*rate_ms=*/0, &reached);
   CHECK_EQ(status.message(), "");
-  CHECK_EQ(reached.version, "unknown");  // the tests are of no package
+  CHECK_EQ(reached.version, "unknown");  // the tests belong to no package
   CHECK(reached.round_trip_us > 0);
-  CHECK(reached.clock_ahead_us < reached.round_trip_us);  // both are this host's
+  CHECK(reached.clock_ahead_us < reached.round_trip_us);  // both clocks are this host's
   CHECK(reached.clock_ahead_us > -reached.round_trip_us);
   CHECK_EQ(reached.bytes_per_s, 0.0);
 }

@@ -39,7 +39,7 @@ TEST(a_size_that_differs_by_little_finds_the_same_block) {
   void* const second = pool.Acquire(99 * kMb);
   CHECK(second == first);
   pool.Release(second);
-  void* const other = pool.Acquire(50 * kMb);  // and one that differs by much wastes none
+  void* const other = pool.Acquire(50 * kMb);  // a size that differs much gets another block
   CHECK(other != first);
   pool.Release(other);
 }
@@ -77,7 +77,7 @@ TEST(blocks_are_made_of_whole_pages_whatever_a_page_has) {
       options.shared = shared;
       options.kept_bytes_cap = 0;  // what is released goes back to the system at once
       BufferPool pool(options);
-      // A shared block's place is what counts: the file begins on a page of any size.
+      // For a shared block its offset counts: the file begins on a page of any size.
       auto place = [&](const void* block) {
         uint64_t offset = reinterpret_cast<uintptr_t>(block);
         if (shared) CHECK(pool.shared_memory()->Find(block, 1, &offset));
@@ -98,10 +98,10 @@ TEST(blocks_are_made_of_whole_pages_whatever_a_page_has) {
         std::memset(data, static_cast<int>(i), bytes);
         blocks.push_back({data, bytes, pool.stats().used_bytes - before});
         CHECK(blocks[i].block_bytes >= bytes);
-        // No more than a page, a huge page or an eighth goes to waste.
+        // No more than a page, a huge page or an eighth is wasted.
         CHECK(blocks[i].block_bytes - bytes <= std::max({page_bytes, 2 * kMb, bytes / 8}));
         CHECK_EQ(place(data) % page_bytes, 0u);
-        CHECK_EQ(blocks[i].block_bytes % page_bytes, 0u);  // all that the kernel takes back
+        CHECK_EQ(blocks[i].block_bytes % page_bytes, 0u);  // the kernel takes back whole pages
         for (size_t j = 0; j < i; ++j) {
           CHECK(blocks[j].data + blocks[j].block_bytes <= data ||
                 data + blocks[i].block_bytes <= blocks[j].data);

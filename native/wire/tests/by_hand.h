@@ -11,12 +11,12 @@
 #include "harness.h"
 #include "server.h"
 
-// The engine's inside in the test's own thread: nothing happens there that the test does not wait
-// for, and what a reactor has can be looked at.
+// The inner parts of the engine in the test's own thread: nothing happens unless the test waits for
+// it, and the state of a reactor can be inspected.
 
 namespace tensorwire::wire {
 
-// Answers on the reactor, as nobody else is there.
+// Answers on the reactor, because there is no other thread.
 class AtOnceHandler : public TestHandler {
  public:
   RunOn HandleOn(const Request&) const override { return RunOn::kReactor; }
@@ -36,7 +36,7 @@ struct Served {
       Session::OpenFromReactor(opened, std::make_shared<Session>(world.context, opened, handler));
     });
   }
-  // Says it, while the server takes it.
+  // Sends `bytes` while the server reads them.
   void Say(std::string_view bytes) {
     world.RunUntil([&] {
       bytes.remove_prefix(client->SendWithin(bytes, 0));
@@ -48,7 +48,7 @@ struct Served {
   std::shared_ptr<TestHandler> handler = std::make_shared<AtOnceHandler>();
   std::unique_ptr<RawStream> client;
   std::weak_ptr<Connection> connection;
-  int fd = -1;  // the connection's
+  int fd = -1;  // of the connection
 };
 
 }  // namespace tensorwire::wire

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-// The little that native tests need: TEST(name) { CHECK(x); CHECK_EQ(a, b); } and RUN_TESTS().
-// A failed check says where and ends the process, so that a sanitizer's report stays the last word.
+// A minimal test framework: TEST(name) { CHECK(x); CHECK_EQ(a, b); } and RUN_TESTS(). A failed
+// check prints its place and ends the process, so that a sanitizer's report stays the last output.
 
 namespace check {
 

@@ -30,7 +30,7 @@ TEST(the_examples_of_rfc_3720_come_out) {
   CHECK_EQ(Crc("123456789"), 0xe3069283u);
 }
 
-// Asks the processor itself, where the engine asks the system. -1: it cannot be asked.
+// Reads this from the processor itself; the engine asks the system. -1: unknown.
 int ProcessorHasInstruction() {
 #if defined(__x86_64__)
   std::ifstream file("/proc/cpuinfo");
@@ -48,7 +48,7 @@ int ProcessorHasInstruction() {
   return -1;
 }
 
-// Without it the next test would compare the tables with themselves.
+// Without the instruction, the next test would compare the tables with themselves.
 TEST(the_instruction_is_used_where_there_is_one) {
   if (const int has = ProcessorHasInstruction(); has >= 0) {
     CHECK_EQ(HasCrc32cInstruction(), has == 1);

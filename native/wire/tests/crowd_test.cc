@@ -1,4 +1,4 @@
-// Many clients of one server: no thread each, and none of them goes short.
+// Many clients of one server: they do not get a thread each, and each gets its share.
 
 #include <sys/resource.h>
 
@@ -30,7 +30,7 @@ size_t Threads() {
   return threads;
 }
 
-// The number of connections that this process may have both ends of, 1,000 at most.
+// The number of connections of which this process may hold both ends, at most 1,000.
 size_t MostConnections() {
   rlimit limit{};
   CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -59,7 +59,7 @@ TEST(a_thousand_clients_are_served_by_the_same_threads_as_one) {
   CHECK_EQ(Threads(), threads);
 }
 
-// Replies at once with as much of its own memory as the request is asked for.
+// Replies at once with a part of its own memory, large or small as requested.
 class MemoryHandler : public TestHandler {
  public:
   RunOn HandleOn(const Request& /*request*/) const override { return RunOn::kReactor; }
@@ -73,7 +73,7 @@ class MemoryHandler : public TestHandler {
   const std::string memory_ = std::string(kLargeBytes, 'x');
 };
 
-// Asks again and again, receiving into the same memory, until told to end.
+// Sends requests one after the other and receives into the same memory, until End.
 class Asker {
  public:
   Asker(std::shared_ptr<Channel> channel, std::string what)
@@ -83,7 +83,7 @@ class Asker {
     AskNext();
   }
   int answers() const { return answers_.load(); }
-  // Microseconds that the answers took.
+  // Returns the microseconds that each answer took.
   const std::vector<int64_t>& End() {
     ending_ = true;
     Eventually([this] { return ended_.load(); });
@@ -138,7 +138,7 @@ class Asker {
   std::atomic<bool> ended_{false};
 };
 
-// Clients that ask for little, each on a connection of its own.
+// Clients with small requests, each on its own connection.
 class Modest {
  public:
   Modest(Engine* engine, const std::string& address) {
@@ -146,13 +146,13 @@ class Modest {
       askers_.push_back(std::make_unique<Asker>(engine->Connect(address, "ps:0"), "small"));
     }
   }
-  // Answers of the client that has the fewest.
+  // The number of answers of the client that has the fewest.
   int answers() const {
     int fewest = std::numeric_limits<int>::max();
     for (const auto& asker : askers_) fewest = std::min(fewest, asker->answers());
     return fewest;
   }
-  // Microseconds within which 99 of 100 answers came.
+  // Returns the microseconds within which 99 of 100 answers came.
   int64_t EndAndP99() {
     std::vector<int64_t> took_us;
     for (const auto& asker : askers_) {
@@ -188,7 +188,7 @@ TEST(who_pulls_100_mb_again_and_again_leaves_its_turn_to_32_others) {
   std::fprintf(
       stderr, "p99 %lld us alone, %lld us beside 100 MB; %d answers for %d such payloads\n",
       static_cast<long long>(quiet_us), static_cast<long long>(crowded_us), answers, payloads);
-  // On an idle machine a hundred for a payload; what else runs there slows all of them down.
+  // An idle machine gives a hundred answers per payload; other load slows them all down.
   CHECK(answers >= 10 * payloads);
   CHECK(crowded_us < 20 * quiet_us + 100'000);
 }

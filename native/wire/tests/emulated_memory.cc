@@ -1,6 +1,5 @@
-// The memory of an emulated machine, for tests: a gigabyte. An emulator keeps a
-// record of each page of a mapping, and a task's shared memory is a mapping of four times the
-// memory.
+// Reports one gigabyte of memory, for tests on an emulated machine. An emulator keeps a record of
+// each page of a mapping, and a task's shared memory is a mapping of four times the memory.
 
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>

@@ -148,7 +148,7 @@ TEST(a_data_port_that_an_outgoing_connection_may_have_has_a_second_one_which_non
     if (second == 0) continue;
     const auto [at, is_new] = port_with.emplace(second, port);
     CHECK(is_new || port - at->second == 20000);
-    CHECK(second < 21024);  // where the data port of 1024 is; a lower gRPC port counts as it + 1024
+    CHECK(second < 21024);  // the data port of 1024; a lower gRPC port p counts as p + 1024
   }
 }
 

@@ -36,7 +36,7 @@ TEST(payloads_of_all_sizes_arrive_whole) {
   }
 }
 
-// Says where payloads go, and keeps count of the memory that is out.
+// Provides memory for payloads, and counts the memory that is in use.
 class PlacingHandler : public TestHandler {
  public:
   std::shared_ptr<char> PlaceFromReactor(uint16_t method, uint64_t payload_bytes) override {
@@ -135,7 +135,7 @@ TEST(a_deadline_ends_a_call_and_tells_the_server) {
   Eventually([&] { return ps.handler->cancels == 1; });
 }
 
-// A call that waits at the server, as its asker sees it.
+// A call that the server keeps, as the client sees it.
 struct KeptCall {
   explicit KeptCall(const CallOptions& options = {}) {
     future = Begin(*channel, kNever, "", "", options, &id);
@@ -214,7 +214,7 @@ TEST(a_lost_peer_ends_its_calls_and_is_found_again) {
   CHECK(Get(Begin(*channel, kEcho, "again")).status.ok());
 }
 
-// Fails with as many letters as the metadata says.
+// Fails with a message of as many letters as the metadata says.
 class WordyHandler : public TestHandler {
  public:
   void Handle(Request request) override {

@@ -1,5 +1,5 @@
-// Frames on their way out: gathering, order, fairness, and peers that do not take what they asked
-// for.
+// Outgoing frames: gathering, order, fairness, and peers that do not read the replies that they
+// requested.
 
 #include <algorithm>
 #include <atomic>
@@ -68,7 +68,7 @@ TEST(a_reply_is_scattered_over_any_number_of_buffers) {
   }
 }
 
-// Gives fewer bytes of room than the reply has, or refuses it.
+// Provides less memory than the reply needs, or refuses the reply.
 class UnpreparedCall : public Call {
  public:
   UnpreparedCall(Status answer, std::promise<Status> done)
@@ -127,7 +127,7 @@ TEST(a_cancellation_does_not_overtake_its_request) {
   auto channel = worker.engine->Connect(server.address(), "ps:0");
   auto first = Begin(*channel, kNever, "first", std::string(32u << 20, 'f'));
   RawStream stream = server.AcceptAndGreet();
-  SleepMs(50);  // it fills the socket
+  SleepMs(50);  // until it has filled the socket
   uint64_t id = 0;
   auto second = Begin(*channel, kNever, "second", std::string(1u << 20, 's'), {}, &id);
   channel->Cancel(id);
@@ -142,7 +142,7 @@ TEST(a_cancellation_does_not_overtake_its_request) {
   CHECK_EQ(frame.header.request_id, id);
 }
 
-// Notes in which order it hears of each request, and takes its time to handle one.
+// Notes the order of its calls for each request, and takes some time for a request.
 class OrderHandler : public TestHandler {
  public:
   void Handle(Request request) override {
@@ -164,8 +164,7 @@ class OrderHandler : public TestHandler {
   size_t disconnected_after = 0;
 };
 
-// A task whose handler notes the order in which it hears of what a client says, which then hangs
-// up.
+// A task whose handler notes the order of its calls. A client sends bytes and then hangs up.
 struct OrderTask {
   OrderTask() { ps.handler = handler; }
   void Hear(const std::string& bytes, int hangs_up_after_ms = 0) {
@@ -218,7 +217,7 @@ TEST(a_handler_hears_of_one_way_requests_before_the_end) {
   handler->kept.clear();
 }
 
-// Handles everything where it arrives, and notes what it heard.
+// Handles everything on the thread where it arrives, and notes its calls.
 class HereHandler : public TestHandler {
  public:
   RunOn HandleOn(const Request&) const override { return RunOn::kReactorWhenAlone; }
@@ -246,7 +245,7 @@ TEST(a_handler_hears_of_a_cancellation_before_the_requests_that_came_after_it) {
   const std::shared_future<void> ended(end.get_future());
   for (int i = 0; i < 2; ++i) ps.pool.Run([ended] { ended.wait(); });  // the executor is busy
   CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kNever)));
-  SleepMs(10);  // request 1 runs when its cancellation comes
+  SleepMs(10);  // request 1 runs when its cancellation arrives
   CHECK(stream.Send(Frame(FrameKind::kCancel, 1) + Frame(FrameKind::kRequest, 2, kEcho)));
   ReadFrame reply;
   CHECK(stream.Read(&reply));
@@ -276,11 +275,11 @@ TEST(a_client_that_takes_no_replies_is_not_read_from_without_end) {
   }
   CHECK(sent < 2000 * requests.size());
   if (!kSanitized) CHECK(ResidentBytes() - before < 100 << 20);
-  {  // others are served meanwhile
+  {  // other clients are served meanwhile
     Task worker("worker:1");
     CHECK(Get(Begin(*worker.engine->Connect(address, "ps:0"), kEcho, "")).status.ok());
   }
-  // Once it reads, it gets all of them, and the server reads on.
+  // When the client reads, it gets all replies, and the server continues to read.
   const size_t request_bytes = requests.size() / 1000;
   std::thread rest([&] {
     const size_t begun = sent % requests.size();
@@ -296,7 +295,7 @@ TEST(a_client_that_takes_no_replies_is_not_read_from_without_end) {
   rest.join();
 }
 
-// Makes the reply before the next request is read.
+// Replies before the next request is read.
 class AtOnceHandler : public TestHandler {
  public:
   RunOn HandleOn(const Request&) const override { return RunOn::kReactor; }
@@ -307,7 +306,7 @@ TEST(a_client_that_takes_no_large_replies_makes_the_server_hold_no_more_than_so_
   ps.handler = std::make_shared<AtOnceHandler>();
   RawStream client = RawStream::To(ps.Listen(), /*receive_buffer_bytes=*/64 << 10);
   client.Greet("worker:0", "ps:0");
-  CHECK(client.Send(Frame(FrameKind::kRequest, 1, kNever)));  // by which the server knows it
+  CHECK(client.Send(Frame(FrameKind::kRequest, 1, kNever)));  // for a Pusher
   Eventually([&] {
     std::lock_guard lock(ps.handler->mutex);
     return !ps.handler->kept.empty();
@@ -316,15 +315,15 @@ TEST(a_client_that_takes_no_large_replies_makes_the_server_hold_no_more_than_so_
   CHECK(pusher.IsTaken());
   const int64_t before = ResidentBytes();
   constexpr size_t kReplyBytes = 16u << 20;
-  constexpr int kReplies = 40;  // 640 MB, were they all made
+  constexpr int kReplies = 40;  // 640 MB if all were made
   for (uint64_t id = 0; id < kReplies; ++id) {
     CHECK(client.Send(Frame(FrameKind::kRequest, 10 + id, kBytes, std::to_string(kReplyBytes))));
-    SleepMs(2);  // in reads of their own
+    SleepMs(2);  // so that each request is read on its own
   }
   Eventually([&] { return !pusher.IsTaken(); });
   SleepMs(300);
   if (!kSanitized) CHECK(ResidentBytes() - before < 400 << 20);
-  // What it takes in the end is all there.
+  // In the end the client gets every reply completely.
   ReadFrame reply;
   for (int i = 0; i < kReplies; ++i) {
     CHECK(client.Read(&reply));
@@ -367,7 +366,7 @@ TEST(who_pulls_large_replies_leaves_time_for_small_requests) {
 }
 
 TEST(many_threads_send_small_and_large_on_one_connection_and_nothing_is_lost_or_torn) {
-  // The writer's role changes hands all the time here: from thread to thread, and to the reactor.
+  // The role of the writer changes all the time here: from thread to thread, and to the reactor.
   Task ps("ps:0");
   Task worker("worker:0");
   auto channel = worker.engine->Connect(ps.Listen(), "ps:0");
@@ -415,7 +414,7 @@ TEST(requests_beyond_what_may_be_unanswered_are_refused_and_not_handled) {
     CHECK(Contains(status.message(), "the limit is 100000"));
     CHECK_EQ(kept(), 3u);
   };
-  // What is answered makes room once, and so does what is dropped.
+  // An answered request makes room once, and so does a dropped one.
   for (int round = 0; round < 5; ++round) {
     fill();
     CHECK(Get(Begin(*channel, kEcho, "")).status.code() == Code::kResourceExhausted);
@@ -425,7 +424,7 @@ TEST(requests_beyond_what_may_be_unanswered_are_refused_and_not_handled) {
     const Request copy = last;
     if (round % 2 == 0) last.Reply(Message());
   }
-  // Those that nobody answers hold nothing once they have been handled.
+  // One-way requests, which are not answered, hold nothing after they have been handled.
   for (int i = 0; i < 20; ++i) {
     Message notice(kEcho);
     notice.SetOwnedPayload(payload);
@@ -433,7 +432,7 @@ TEST(requests_beyond_what_may_be_unanswered_are_refused_and_not_handled) {
     Eventually([&] { return Get(Begin(*channel, kEcho, "")).status.ok(); });
   }
   fill();
-  CHECK_EQ(ps.Log().size(), 1u);  // one line a minute
+  CHECK_EQ(ps.Log().size(), 1u);  // one line per minute
 }
 
 TEST(requests_that_nobody_has_begun_to_handle_count_as_unanswered) {

@@ -1,4 +1,4 @@
-// Processes that a task forks: what they do with the memory that they inherit stays theirs.
+// Child processes of a task: what a child does with inherited memory does not affect the parent.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -46,7 +46,7 @@ namespace {
 
 constexpr size_t kMb = 1u << 20;
 
-// A pool that gives what is released back to the system at once.
+// A pool that gives released blocks back to the system at once.
 BufferPool::Options KeepsNothing(bool shared) {
   BufferPool::Options options;
   options.kept_bytes_cap = 0;
@@ -59,7 +59,7 @@ bool Holds(const void* block, char byte, size_t bytes = kMb) {
   return std::all_of(data, data + bytes, [byte](char b) { return b == byte; });
 }
 
-// Forks; a child that hangs is killed. How it ended: wait for it with Wait.
+// Forks. A child that hangs is killed. Wait returns how the child ended.
 pid_t Fork(const std::function<void()>& in_child) {
   const pid_t child = fork();
   CHECK(child >= 0);
@@ -125,9 +125,9 @@ TEST(what_a_forked_process_does_with_its_parent_s_blocks_does_not_reach_the_pare
     pool->Release(used_again);
     CHECK(pool->Acquire(kMb) == nullptr);
     CHECK(pool->shared_memory() == nullptr);
-    CHECK(pool->Owns(lent));  // its memory must not be freed by anybody else
+    CHECK(pool->Owns(lent));  // no other allocator may free its memory
     pool->Trim();
-    loans.reset();  // which releases what was lent
+    loans.reset();  // this releases the lent block
     pool.reset();
   });
   pool->Release(used_again);
@@ -196,7 +196,7 @@ TEST(a_pool_that_shares_nothing_works_in_a_forked_process) {
   pool.Release(block);
 }
 
-#ifndef TENSORWIRE_SANITIZED  // which do not follow a fork with threads
+#ifndef TENSORWIRE_SANITIZED  // sanitizers do not support a fork of a process with threads
 TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
   BufferPool shared(KeepsNothing(/*shared=*/true));
   BufferPool unshared(KeepsNothing(/*shared=*/false));
@@ -234,8 +234,8 @@ TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
 }
 #endif
 
-#ifndef TENSORWIRE_SANITIZED  // which have an mmap of their own
-// As where the system promises no more memory than it has (vm.overcommit_memory=2).
+#ifndef TENSORWIRE_SANITIZED  // sanitizers have their own mmap
+// As on a system that does not overcommit memory (vm.overcommit_memory=2).
 TEST(a_forked_process_that_gets_no_memory_of_its_own_cannot_write_its_parent_s) {
   BufferPool pool(KeepsNothing(/*shared=*/true));
   void* const block = pool.Acquire(kMb);

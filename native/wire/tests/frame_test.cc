@@ -126,7 +126,7 @@ TEST(parsing_is_total_over_random_bytes) {
   std::mt19937_64 random(20180223);
   FrameHeader valid = Sample();
   for (int i = 0; i < 300'000; ++i) {
-    // Plain noise would hardly get past the magic: most rounds damage a valid header instead.
+    // Random bytes hardly ever have the right magic, so most rounds damage a valid header instead.
     std::string bytes = Encoded(valid);
     if (i % 4 == 0) {
       for (char& c : bytes) c = static_cast<char>(random());

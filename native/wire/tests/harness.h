@@ -31,13 +31,13 @@
 #include "tensorwire/wire/engine.h"
 #include "tensorwire/wire/frame.h"
 
-// Shared by the tests of the engine: a Task is an engine with a handler and threads of its own;
-// Begin and Get make a call and wait for its end; a RawStream is the other end of a connection
-// without an engine, to say what no engine would.
+// Shared by the tests of the engine. A Task is an engine with its own handler and threads. Begin
+// starts a call, and Get waits for its end. A RawStream is one end of a connection without an
+// engine; it can send what no engine would send.
 
 namespace tensorwire::wire {
 
-// An executor whose threads are all busy elsewhere until Resume.
+// An executor that runs nothing from Stick until Resume, as if all its threads were busy.
 class StuckExecutor {
  public:
   void Run(std::function<void()> closure) {
@@ -72,8 +72,8 @@ class StuckExecutor {
 
 enum Method : uint16_t { kEcho = 1, kNever = 2, kFail = 3, kFromReactor = 4, kBytes = 5 };
 
-// Answers with the request's metadata as metadata and its payload (or, for kBytes, as many bytes as
-// the metadata says) as payload.
+// Answers with the request's metadata and payload; for kBytes, the payload has as many bytes as the
+// metadata says.
 class TestHandler : public Handler {
  public:
   RunOn HandleOn(const Request& request) const override {
@@ -162,7 +162,7 @@ inline void Eventually(const std::function<bool()>& condition) {
   CHECK(condition());
 }
 
-// Wants the reply in buffers of mixed sizes, empty ones among them.
+// Receives the reply in buffers of mixed sizes, some of them empty.
 class ScatterCall : public Call {
  public:
   ScatterCall(size_t buffers, std::promise<std::string> done)
@@ -216,7 +216,7 @@ struct Task {
     return log;
   }
 
-  Pool pool;  // first, so that it goes last: closures of the engine may still be in it
+  Pool pool;  // first member, so destroyed last: it may still have closures of the engine
   std::mutex log_mutex;
   std::vector<std::string> log;
   std::shared_ptr<TestHandler> handler = std::make_shared<TestHandler>();
@@ -258,7 +258,7 @@ struct ReadFrame {
   std::string payload;
 };
 
-// `address` is of loopback.
+// `address` must be of loopback.
 inline void ConnectTo(const std::string& address, const Fd& fd) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -267,7 +267,7 @@ inline void ConnectTo(const std::string& address, const Fd& fd) {
   CHECK_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
 }
 
-// A TCP stream, with a time limit on everything.
+// A TCP stream; every operation has a time limit.
 class RawStream {
  public:
   explicit RawStream(Fd fd) : fd_(std::move(fd)) {
@@ -286,7 +286,7 @@ class RawStream {
     return RawStream(std::move(fd));
   }
 
-  // The number of bytes that the peer took within the time.
+  // Returns the number of bytes that the peer took within the time.
   size_t SendWithin(std::string_view bytes, int timeout_ms) {
     size_t sent = 0;
     while (sent < bytes.size()) {
@@ -301,7 +301,7 @@ class RawStream {
   }
   bool Send(std::string_view bytes) { return SendWithin(bytes, 10'000) == bytes.size(); }
 
-  // The bytes that came, up to `most`; "" when the stream has ended or nothing came in time.
+  // Returns up to `most` received bytes; "" if the stream has ended or nothing came in time.
   std::string ReadSome(size_t most = 64u << 10, int timeout_ms = 10'000) {
     std::string bytes(most, '\0');
     if (!Wait(POLLIN, timeout_ms)) return "";
@@ -310,7 +310,7 @@ class RawStream {
     bytes.resize(n > 0 ? static_cast<size_t>(n) : 0);
     return bytes;
   }
-  // False when the stream ends first.
+  // False if the stream ends first.
   bool Read(ReadFrame* frame) {
     if (!Fill(kHeaderBytes)) return false;
     CHECK(ParseHeader(buffer_.data() + at_, FrameLimits(), &frame->header).ok());
@@ -322,7 +322,7 @@ class RawStream {
     at_ += whole;
     return true;
   }
-  // Everything until the peer closes.
+  // Returns everything until the peer closes.
   std::string ReadToEnd() {
     while (!ended_) {
       const std::string more = ReadSome();
@@ -346,7 +346,7 @@ class RawStream {
     pollfd wait{fd_.get(), events, 0};
     return ::poll(&wait, 1, timeout_ms) > 0;
   }
-  // Until so many bytes are in buffer_ behind at_.
+  // Reads until buffer_ has this many bytes from at_ on.
   bool Fill(size_t bytes) {
     while (buffer_.size() - at_ < bytes && !ended_) {
       buffer_.erase(0, std::exchange(at_, 0));
@@ -359,7 +359,7 @@ class RawStream {
 
   Fd fd_;
   std::string buffer_;
-  size_t at_ = 0;  // what is before it has been read
+  size_t at_ = 0;  // the bytes before it have been consumed
   bool ended_ = false;
 };
 
@@ -378,8 +378,8 @@ class RawServer {
     CHECK(::poll(&wait, 1, 10'000) > 0);
     return RawStream(Fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   }
-  // Accepts, and answers the greeting.
-  // `lines` are added to the greeting's answer, each ended by "\n".
+  // Accepts, and answers the greeting. `lines` are added to the answer, each ended by "
+  // ".
   RawStream AcceptAndGreet(const std::string& lines = "") {
     RawStream stream = Accept();
     ReadFrame hello;
@@ -394,7 +394,7 @@ class RawServer {
   std::string address_;
 };
 
-// Leaves this process `free` descriptors for as long as it lives.
+// While it lives, this process has only `free` free descriptors.
 class FewDescriptors {
  public:
   explicit FewDescriptors(size_t free) {

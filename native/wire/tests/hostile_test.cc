@@ -1,5 +1,5 @@
-// Hostile input from the network: whatever a peer sends, the server answers with
-// a reason, closes, and goes on serving everybody else.
+// Hostile input from the network: whatever a peer sends, the server answers with a reason, closes
+// the connection, and continues to serve all others.
 
 #include <atomic>
 #include <future>
@@ -15,7 +15,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// The reason that the server gives for closing; "" when it closes without one.
+// The reason that the server gives for closing; "" if it gives none.
 std::string GoodbyeOf(RawStream* stream) {
   ReadFrame frame;
   while (stream->Read(&frame)) {
@@ -24,7 +24,7 @@ std::string GoodbyeOf(RawStream* stream) {
   return "";
 }
 
-// A peer that behaves, next to one that does not.
+// A well-behaved peer beside a hostile one.
 class Bystander {
  public:
   explicit Bystander(const std::string& address)
@@ -43,7 +43,7 @@ class Bystander {
     Eventually([&] { return served_ > before + 3; });
     ended_ = true;
     thread_.join();
-    CHECK_EQ(task_.engine->stats().peers.at(0).connects, 1u);  // it never had to come back
+    CHECK_EQ(task_.engine->stats().peers.at(0).connects, 1u);  // it never had to reconnect
   }
 
  private:
@@ -90,7 +90,7 @@ TEST(a_grpc_server_on_the_other_end_is_named_at_once) {
   auto future = Begin(*channel, kEcho, "");
   {
     RawStream stream = server.Accept();
-    // SETTINGS, and it closes: it has not understood our greeting.
+    // It sends SETTINGS and closes, because it did not understand our greeting.
     CHECK(stream.Send(std::string("\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0", 15)));
     shutdown(stream.fd(), SHUT_WR);
     stream.ReadToEnd();
@@ -172,7 +172,7 @@ TEST(an_error_that_announces_much_makes_no_room_ahead_of_its_bytes) {
     EncodeHeader(header, bytes.data());
     return bytes;
   };
-  // One beyond the limit is dropped, and its call ends all the same.
+  // An error message beyond the limit is dropped, and its call still ends.
   constexpr uint64_t kTooMany = kMaxErrorBytes + 1;
   CHECK(stream.Send(head(first, kTooMany) + std::string(kTooMany, 'e')));
   const Status dropped = Get(std::move(outcomes[0])).status;
@@ -181,7 +181,7 @@ TEST(an_error_that_announces_much_makes_no_room_ahead_of_its_bytes) {
   const int64_t before = ResidentBytes();
   CHECK(stream.Send(head(request.header.request_id, 1ull << 39) + "and no more"));
   channel->Notify(Message(kEcho), /*lazy=*/false);
-  CHECK(stream.Read(&request));  // it has gone on
+  CHECK(stream.Read(&request));  // the client has continued
   CHECK(ResidentBytes() - before < (64 << 20));
   shutdown(stream.fd(), SHUT_RDWR);
   CHECK(Get(std::move(outcomes[1])).status.code() == Code::kUnavailable);
@@ -224,8 +224,8 @@ TEST(a_server_that_pushes_before_the_greeting_is_left_with_a_reason) {
 }
 
 TEST(a_goodbye_arrives_although_much_was_sent_meanwhile) {
-  // What the server has not read when it closes would turn into a reset, and that would overtake
-  // the reason.
+  // If the server closed with unread bytes, the kernel would send a reset, which would overtake the
+  // reason.
   Task ps("ps:0");
   const std::string address = ps.Listen();
   for (int i = 0; i < 3; ++i) {
@@ -285,7 +285,7 @@ TEST(a_sender_of_one_byte_at_a_time_is_served) {
   CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kHelloAck);
   for (int replies = 0; replies < 2; ++replies) {
     CHECK(stream.Read(&frame));
-    if (frame.header.request_id == 6) continue;  // served by the reactor, it may come first
+    if (frame.header.request_id == 6) continue;  // the reactor serves it, so it may come first
     CHECK_EQ(frame.header.request_id, 5u);
     CHECK_EQ(frame.metadata, std::string("metadata"));
     CHECK_EQ(frame.payload, std::string("payload"));
@@ -370,16 +370,16 @@ TEST(a_flood_of_connections_that_say_nothing_shuts_nobody_out) {
   if (files.rlim_cur < 5000) {
     files.rlim_cur = std::min<rlim_t>(files.rlim_max, 5000);
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
-    if (files.rlim_cur < 5000) return;  // not allowed to have as many as it takes
+    if (files.rlim_cur < 5000) return;  // this process may not have enough
   }
   std::vector<RawStream> flood;
   for (int i = 0; i < 1100; ++i) flood.push_back(RawStream::To(address));
-  // The first ones make room.
+  // The oldest connections are closed to make room.
   CHECK_EQ(flood[0].ReadSome(1), "");
   CHECK(flood[0].ended());
   RawStream stream = RawStream::To(address);
   stream.Greet("worker:0", "ps:0");
-  // One that has said its name stays.
+  // A connection that has finished its greeting stays.
   for (int i = 0; i < 1100; ++i) flood.push_back(RawStream::To(address));
   CHECK(stream.Send(Frame(FrameKind::kRequest, 1, kEcho, "x")));
   ReadFrame reply;
@@ -393,7 +393,7 @@ TEST(a_flood_while_there_are_no_descriptors_keeps_nobody_out_for_long) {
   Task ps("ps:0", 1, [](EngineOptions* options) { options->handshake_timeout_ms = 1000; });
   const std::string address = ps.Listen();
   const Bystander bystander(address);
-  std::vector<Fd> strangers;  // the last has something to say
+  std::vector<Fd> strangers;  // the last one sends a greeting
   for (int i = 0; i <= kFlood; ++i) {
     strangers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   }
@@ -411,7 +411,7 @@ TEST(a_flood_while_there_are_no_descriptors_keeps_nobody_out_for_long) {
   CHECK(late.Send(HelloFrame("worker:1", "ps:0") + Frame(FrameKind::kRequest, 1, kEcho, "x")));
   Eventually([&] { return !ps.Log().empty(); });
   CHECK(Contains(ps.Log()[0], "Too many open files"));
-  // A few at a time they are let in, and shown out.
+  // They are accepted a few at a time, and closed.
   all.resize(all.size() - kFree);
   ReadFrame frame;
   CHECK(late.Read(&frame));
@@ -453,14 +453,14 @@ TEST(pings_without_end_cost_no_memory) {
   std::string pings;
   for (int i = 0; i < 10'000; ++i) pings += Frame(FrameKind::kPing, 0);
   const int64_t before = ResidentBytes();
-  // It reads no pong, so at some point the server takes no more.
+  // The client reads no pong, so at some point the server stops reading.
   for (int i = 0; i < (kSanitized ? 20 : 100); ++i) {
     if (stream.SendWithin(pings, 200) < pings.size()) break;
   }
   if (!kSanitized) CHECK(ResidentBytes() - before < 40 << 20);
 }
 
-// A session as an honest client would have it.
+// The frames of a correct client's session.
 std::string Session() {
   return HelloFrame("worker:0", "ps:0") + Frame(FrameKind::kRequest, 1, kEcho, "key", "value") +
          Frame(FrameKind::kPing, 0) + Frame(FrameKind::kRequest, 2, kFromReactor, "k") +

@@ -1,4 +1,4 @@
-// Checksums: what was damaged on its way is noticed and ends the call, whatever it was a part of.
+// Checksums: damaged bytes are noticed and end the call, in whichever part of a frame they are.
 
 #include <atomic>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMb = 1u << 20;
 enum class Way { kToServer = 0, kToClient = 1 };
 
-// Between a client and a server; turns one bit of what goes by when it is told to.
+// Relays between a client and a server; flips one bit of the stream when told to.
 class Relay {
  public:
   explicit Relay(std::string server) : server_(std::move(server)) {
@@ -30,7 +30,7 @@ class Relay {
     thread_.join();
   }
   const std::string& address() const { return listener_.address(); }
-  // The next byte that goes this way, but `skip` of them.
+  // Damages a byte that goes this way, after `skip` further bytes.
   void Damage(Way way, size_t skip) {
     std::lock_guard lock(mutex_);
     way_ = way;
@@ -44,7 +44,7 @@ class Relay {
 
  private:
   struct Link {
-    RawStream ends[2];  // of the server, of the client: where each Way leads
+    RawStream ends[2];  // of the server and of the client: the destination of each Way
   };
   void Run() {
     std::vector<Link> links;
@@ -215,7 +215,7 @@ TEST(a_damaged_range_of_a_payload_that_is_fetched_ends_its_call) {
 }
 
 TEST(no_byte_of_a_head_can_be_damaged_unnoticed) {
-  // Nothing in it is acted on: lengths that were damaged are not waited for either.
+  // No field of a damaged head is used; the reader does not wait for a damaged length either.
   for (const Way way : {Way::kToClient, Way::kToServer}) {
     Pair pair;
     for (size_t at = 0; at < kCheckedHeaderBytes + 3; ++at) {
@@ -232,8 +232,8 @@ TEST(no_byte_of_a_head_can_be_damaged_unnoticed) {
 }
 
 TEST(memory_that_is_written_to_while_it_is_sent_is_no_damage) {
-#ifndef __SANITIZE_THREAD__  // it is a race, and meant
-  // As that of a variable, which other workers' steps write to without a lock.
+#ifndef __SANITIZE_THREAD__  // this test races on purpose
+  // Like a variable's memory, to which other workers' steps write without a lock.
   auto memory = std::make_shared<std::vector<uint64_t>>(kMb);
   class Racing : public TestHandler {
    public:

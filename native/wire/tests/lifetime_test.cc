@@ -1,4 +1,4 @@
-// Engines, channels and connections come and go in any order, and leave nothing behind: run this
+// Engines, channels and connections are made and destroyed in any order, and leak nothing. Run this
 // under AddressSanitizer, whose leak check is part of the test.
 
 #include <dirent.h>
@@ -47,7 +47,7 @@ TEST(an_engine_can_be_made_and_stopped_again_and_again) {
     for (auto& future : futures) Get(std::move(future));
   }
   CHECK_EQ(EntriesOf("/proc/self/fd"), descriptors);
-  // A sanitizer starts a thread of its own; joined ones take a moment to leave the list.
+  // A sanitizer starts its own thread. Joined threads take a moment to leave the list.
   Eventually([&] { return EntriesOf("/proc/self/task") <= threads + (kSanitized ? 1 : 0); });
 }
 
@@ -119,7 +119,7 @@ TEST(what_a_message_keeps_alive_goes_with_its_frame) {
     }
     Eventually([&] { return owner.use_count() == 1; });
 
-    // Also what was never sent.
+    // The same holds for a message that was never sent.
     RawServer server;
     auto silent = worker.engine->Connect(server.address(), "ps:0");
     Message request(kEcho);
@@ -163,7 +163,7 @@ TEST(a_stopped_engine_listens_no_more) {
 TEST(signals_that_interrupt_system_calls_do_no_harm) {
   struct sigaction handler{};
   struct sigaction before{};
-  handler.sa_handler = [](int) {};  // and no SA_RESTART
+  handler.sa_handler = [](int) {};  // without SA_RESTART
   sigaction(SIGUSR1, &handler, &before);
   {
     Task ps("ps:0", 2);
@@ -194,7 +194,7 @@ TEST(an_engine_that_cannot_be_is_refused) {
   options.reactors = 0;
   CHECK(Engine::Create(options, &engine).code() == Code::kInvalidArgument);
   options.reactors = 1;
-  options.limits.metadata_bytes = 10u << 20;  // more than a reactor reads in one piece
+  options.limits.metadata_bytes = 10u << 20;  // more than fits into a reactor's buffer
   CHECK(Engine::Create(options, &engine).code() == Code::kInvalidArgument);
   CHECK(engine == nullptr);
 }

@@ -27,8 +27,8 @@ EngineOptions Options(int reactors) {
 }
 
 TEST(an_engine_that_gets_too_few_descriptors_says_what_to_raise_and_keeps_none) {
-  constexpr size_t kNeeded = 2 * 3;  // three a reactor
-  // Wherever they run out: between the reactors, or in one.
+  constexpr size_t kNeeded = 2 * 3;  // three per reactor
+  // Descriptors may run out between two reactors or within one.
   for (size_t free = 0; free <= kNeeded; ++free) {
     std::unique_ptr<Engine> engine;
     const FewDescriptors few(free);
@@ -91,7 +91,8 @@ TEST(memory_that_cannot_be_shared_is_the_pool_s_own) {
   CHECK(!pool.Owns(block));
 }
 
-// No thread can be started meanwhile: each would have a stack that no machine has room for.
+// While it lives, no thread can be started: each would have a stack larger than any machine's
+// memory.
 class NoThreads {
  public:
   NoThreads() {
@@ -121,7 +122,7 @@ TEST(a_connection_whose_socket_cannot_be_watched_is_closed) {
     CHECK(!served.world.reactor()->ModifyFromReactor(served.fd, 0, connection.get()).ok());
   });
   Message reply;
-  reply.SetOwnedPayload(std::string(8u << 20, 'r'));  // more than its socket takes
+  reply.SetOwnedPayload(std::string(8u << 20, 'r'));  // more than the socket takes
   served.handler->kept[0].Reply(std::move(reply));
   served.handler->kept.clear();
   served.world.RunUntil([&] { return connection->closed(); });

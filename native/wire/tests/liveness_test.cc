@@ -1,4 +1,4 @@
-// A peer that is lost or frozen is noticed without traffic; one that is merely busy is not lost.
+// A lost or frozen peer is noticed even without traffic; a peer that is only busy is not lost.
 
 #include <sys/socket.h>
 
@@ -35,7 +35,7 @@ TEST(a_server_that_falls_silent_ends_its_calls) {
   CHECK(status.code() == Code::kUnavailable);
   CHECK(Contains(status.message(), "silent"));
   CHECK(SteadyMs() - begin < 5000);
-  // It was asked for a sign of life first.
+  // The client pinged it first.
   ReadFrame frame;
   CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kRequest);
   CHECK(stream.Read(&frame) && frame.header.kind == FrameKind::kPing);
@@ -84,7 +84,7 @@ TEST(a_greeting_that_comes_a_byte_at_a_time_ends_by_its_deadline) {
   RawStream stream = RawStream::To(ps.Listen());
   std::string hello = HelloFrame("worker:0" + std::string(3'000, 'n'), "ps:0");
   size_t sent = 0;
-  // Each byte is a sign of life, and does not help.
+  // Each byte is a sign of life, but that does not extend the deadline of the greeting.
   while (sent < hello.size() && stream.Send({&hello[sent], 1})) {
     ++sent;
     SleepMs(10);
@@ -121,8 +121,8 @@ TEST(a_peer_that_only_answers_pings_is_alive) {
 }
 
 TEST(a_peer_that_takes_one_long_frame_slowly_is_alive) {
-  // It says nothing while it receives, for as long as the frame takes; it may not even see the
-  // pings, which wait behind the frame.
+  // The peer sends nothing while it receives the frame. It may not even see the pings, which are
+  // queued after the frame.
   Task ps("ps:0", 1, Impatient);
   RawStream stream = RawStream::To(ps.Listen(), /*receive_buffer_bytes=*/512 << 10);
   stream.Greet("worker:0", "ps:0");
@@ -134,7 +134,7 @@ TEST(a_peer_that_takes_one_long_frame_slowly_is_alive) {
     const std::string bytes = stream.ReadSome(1u << 20);
     CHECK(!bytes.empty());
     got += bytes.size();
-    // About four times as long as a silent peer is borne with.
+    // In total about four times as long as a peer may be silent.
     const int64_t due =
         static_cast<int64_t>(got) * 4 * kSilentMs / static_cast<int64_t>(kReplyBytes);
     if (const int64_t early = due - (SteadyMs() - begin); early > 0) {
@@ -165,7 +165,7 @@ TEST(a_deadline_holds_for_a_reply_that_does_not_come_to_its_end) {
     CHECK(stream.Send(reply.substr(0, 400'000)));
     interrupt();
     CHECK(Get(std::move(call)).status.code() == code);
-    CHECK(stream.Send(reply.substr(400'000)));  // too late, and nobody's memory is written to
+    CHECK(stream.Send(reply.substr(400'000)));  // too late: must not be written anywhere
   };
   reply_in_halves(std::move(future), Code::kDeadlineExceeded, [] {});
   reply_in_halves(std::move(cancelled), Code::kCancelled, [&] {
@@ -181,11 +181,11 @@ TEST(a_deadline_holds_for_a_reply_that_does_not_come_to_its_end) {
   CHECK_EQ(Get(std::move(next)).payload, std::string("whole"));
 }
 
-// The engine's inside stands still whenever this thread does not turn it.
+// The engine runs in this thread, so it stands still while the test does something else.
 TEST(peers_that_spoke_while_this_process_was_frozen_are_alive) {
   World world(Impatient);
   auto handler = std::make_shared<TestHandler>();
-  constexpr size_t kPeers = 300;  // more than one look at the sockets shows
+  constexpr size_t kPeers = 300;  // more than one epoll_wait returns
   std::vector<RawStream> peers;
   std::vector<std::weak_ptr<Connection>> connections;
   for (size_t i = 0; i < kPeers; ++i) {
@@ -206,7 +206,7 @@ TEST(peers_that_spoke_while_this_process_was_frozen_are_alive) {
   SleepMs(kSilentMs + 200);
   for (int turns = 0; turns < 10; ++turns) world.RunUntil([] { return true; });
   for (const auto& connection : connections) CHECK(!connection.expired());
-  // Those that really fall silent are let go.
+  // Peers that are really silent are closed.
   world.RunUntil([&] {
     return std::all_of(connections.begin(), connections.end(),
                        [](const auto& connection) { return connection.expired(); });

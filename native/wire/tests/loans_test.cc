@@ -1,5 +1,5 @@
-// The numbers of payloads that a task holds for its peers: a client that has seen some of them must
-// not be able to ask for those of another.
+// The numbers of payloads that a task holds for its peers. A client that has seen some of them must
+// not be able to request another client's payloads.
 
 #include "loans.h"
 
@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kMb = 1u << 20;
 
-// A Mersenne Twister that goes on after these outputs of another: its state is what it gave out,
-// before the mixing that is undone here.
+// A Mersenne Twister that continues after the outputs of another one. Its state is those outputs
+// with the output mixing undone.
 std::mt19937_64 GoOnAfter(const std::vector<uint64_t>& seen) {
   std::stringstream state;
   for (uint64_t x : seen) {
@@ -31,7 +31,7 @@ std::mt19937_64 GoOnAfter(const std::vector<uint64_t>& seen) {
     for (int i = 0; i < 3; ++i) z = y ^ ((z >> 29) & 0x5555555555555555);
     state << z << ' ';
   }
-  state << seen.size();  // all of it is used up
+  state << seen.size();  // the whole state is used up
   std::mt19937_64 random;
   state >> random;
   return random;
@@ -77,7 +77,7 @@ TEST(a_payload_is_sent_when_the_system_has_no_random_bytes) {
   CHECK(!loans.Hold(&message));
   CHECK_EQ(message.payload_bytes(), 10 * kMb);
   CHECK_EQ(message.metadata_bytes(), 0u);
-  CHECK_EQ(owner.use_count(), 2);  // and the message holds it
+  CHECK_EQ(owner.use_count(), 2);  // the message still holds it
   CHECK(held.Find(0) == nullptr);
 }
 

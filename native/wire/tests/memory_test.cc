@@ -1,4 +1,4 @@
-// Payloads that a peer on this host reads in the memory of the task that has them.
+// Payloads that a peer on this host reads in the owner's shared memory.
 
 #include <signal.h>
 #include <sys/sysinfo.h>
@@ -39,7 +39,7 @@ BufferPool::Options Shared() {
   return options;
 }
 
-// Answers with as many bytes as the metadata says, from a block of `pool`.
+// Answers with a block of `pool` that has as many bytes as the metadata says.
 class PoolHandler : public TestHandler {
  public:
   explicit PoolHandler(BufferPool* pool) : pool_(pool) {}
@@ -54,7 +54,7 @@ class PoolHandler : public TestHandler {
     static_cast<char*>(block.get())[bytes - 1] = 'e';
     Message reply;
     reply.AppendMetadata("meta");
-    const size_t half = bytes / 2;  // in two pieces, as a tensor could be
+    const size_t half = bytes / 2;  // in two pieces
     reply.AddPayload(block.get(), half);
     reply.AddPayload(static_cast<char*>(block.get()) + half, bytes - half);
     reply.KeepAlive(block);
@@ -101,7 +101,7 @@ void CheckBytes(Pair& pair, size_t bytes) {
 
 TEST(large_payloads_are_read_in_the_peers_memory_and_small_ones_are_sent) {
   Pair pair;
-  // Odd sizes, on both sides of where it is lent, copied at once, and copied by several threads.
+  // Sizes around the limits for lending, for copying at once, and for copying by several threads.
   for (const size_t bytes : {3 * kMb / 10 + 1, kMb / 2, kMb / 2 + 1, 13 * kMb + 7, 40 * kMb}) {
     const uint64_t before = pair.OfPs().lent_bytes;
     CheckBytes(pair, bytes);
@@ -129,10 +129,10 @@ TEST(what_is_read_in_the_peers_memory_goes_into_as_many_buffers_as_its_asker_has
   }
 }
 
-// Keeps all threads of a CopyThreads busy until it goes.
+// Keeps all threads of a CopyThreads busy until it is destroyed.
 class HeldThreads {
  public:
-  // `add` makes copies that call what it is given at their end, in the thread that copied.
+  // `add` starts a copy that calls the given function at its end, in the thread that copied.
   explicit HeldThreads(const std::function<void(std::function<void()>)>& add) {
     for (size_t i = 0; i < CopyThreads::Count(); ++i) {
       add([this] {
@@ -168,7 +168,7 @@ class EndingCall : public ScatterCall {
 TEST(a_copy_that_no_thread_begins_ends_by_deadline_cancellation_and_loss) {
   for (const Code how : {Code::kDeadlineExceeded, Code::kCancelled, Code::kUnavailable}) {
     Pair pair;
-    CheckBytes(pair, kMb);  // it is connected
+    CheckBytes(pair, kMb);  // now it is connected
     std::optional<HeldThreads> held(std::in_place, [&](std::function<void()> at_end) {
       Message request(kBytes);
       request.AppendMetadata(std::to_string(kMb));
@@ -184,7 +184,7 @@ TEST(a_copy_that_no_thread_begins_ends_by_deadline_cancellation_and_loss) {
     if (how == Code::kCancelled) pair.channel->Cancel(id);
     if (how == Code::kUnavailable) pair.ps.engine->Stop();
     CHECK(Get(std::move(call)).status.code() == how);
-    held.reset();  // and nothing is written to the buffer, which is gone
+    held.reset();  // nothing may be written to the buffer, which is gone
     pair.worker.engine->Stop();
   }
 }
@@ -245,7 +245,7 @@ TEST(what_was_lent_is_the_owners_again_once_it_has_been_read) {
   Pair pair;
   for (int i = 0; i < 20; ++i) CheckBytes(pair, 5 * kMb);
   Eventually([&] { return pair.pool.stats().used_bytes == 0; });
-  CHECK(pair.pool.stats().misses <= 2);  // a loan may come back a moment after the reply
+  CHECK(pair.pool.stats().misses <= 2);  // a loan may be returned a moment after the reply
 }
 
 TEST(a_pool_that_nobody_touches_gives_back_what_it_keeps) {
@@ -264,7 +264,7 @@ TEST(either_end_can_insist_on_tcp) {
               at_ps ? Transport::kAuto : Transport::kTcp);
     CheckBytes(pair, 5 * kMb);
     CHECK_EQ(pair.OfPs().lent_bytes, 0u);
-    // Counted when the system call has returned, by when the reply may have come.
+    // The bytes are counted after the system call has returned; the reply may arrive before that.
     Eventually([&] { return pair.OfPs().tx_bytes > 5 * kMb; });
   }
 }
@@ -298,7 +298,7 @@ TEST(a_peer_whose_memory_cannot_be_read_is_one_line_in_the_log_and_sends) {
   RawStream stream = server.AcceptAndGreet("memory=" + ticket + "\n");
   ReadFrame frame;
   CHECK(stream.Read(&frame));
-  CHECK(frame.header.kind == FrameKind::kRequest);  // and nothing that says it was mapped
+  CHECK(frame.header.kind == FrameKind::kRequest);  // not kMapped
   CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
   CHECK_EQ(Get(std::move(outcome)).payload, "sent");
   CHECK_EQ(worker.Log().size(), 1u);
@@ -329,7 +329,7 @@ TEST(a_peer_that_disconnects_gives_everything_back) {
     client.Greet("worker:0", "ps:0");
     CHECK(client.Send(Frame(FrameKind::kMapped, 0)));
     CHECK(client.Send(Frame(FrameKind::kRequest, 1, kBytes, std::to_string(kMb))));
-    CHECK(client.Send(Frame(FrameKind::kReturn, 77)));  // which nobody lent
+    CHECK(client.Send(Frame(FrameKind::kReturn, 77)));  // a number that was never lent
     ReadFrame reply;
     CHECK(client.Read(&reply));
     CHECK_EQ(reply.header.flags & kLent, kLent);
@@ -356,12 +356,12 @@ TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
     uint16_t pieces;
     std::string description;
   } lies[] = {
-      {1, lent(1, 0, 0, kMb)},                  // the slots
-      {1, lent(1, 0, ~uint64_t{0} - 10, kMb)},  // beyond all memory
-      {1, lent(1, 0, 2 * kMb, ~uint64_t{0})},   // of all bytes
+      {1, lent(1, 0, 0, kMb)},                  // memory of the slots
+      {1, lent(1, 0, ~uint64_t{0} - 10, kMb)},  // offset beyond the file
+      {1, lent(1, 0, 2 * kMb, ~uint64_t{0})},   // size beyond the file
       {1, lent(0, 0, 2 * kMb, kMb)},            // no number
       {2, lent(1, 0, 2 * kMb, kMb)},            // one piece short
-      {0, lent(1, 0, 2 * kMb, kMb)},            // none
+      {0, lent(1, 0, 2 * kMb, kMb)},            // no piece
       {60'000, lent(1, 0, 2 * kMb, kMb)},
       {1, ""},
   };
@@ -405,7 +405,7 @@ TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
   const uint16_t pieces = loans.Lend(&reply);
   CHECK_EQ(pieces, 1);
   OutFrame out(FrameKind::kReply, kLent, 0, std::move(reply));
-  loans.ReturnAll();  // as when the connection is lost
+  loans.ReturnAll();  // as after a lost connection
   CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, pieces,
                           out.head.substr(kHeaderBytes), "", kLent)));
   const Outcome ended = Get(std::move(outcome));
@@ -445,7 +445,7 @@ TEST(the_range_has_room_for_four_times_the_machine_s_memory) {
   CHECK(most >= wanted / 100 * 98);
 }
 
-#ifndef TENSORWIRE_EMULATED  // which passes no advice about memory on to the system
+#ifndef TENSORWIRE_EMULATED  // an emulator does not pass madvise on to the system
 TEST(blocks_given_back_cost_no_memory_and_come_back_zeroed) {
   const auto memory = SharedMemory::Create();
   auto* const block = static_cast<char*>(memory->Map(64 * kMb));
@@ -457,7 +457,7 @@ TEST(blocks_given_back_cost_no_memory_and_come_back_zeroed) {
   CHECK_EQ(block[123], '\0');
 }
 
-// The number of mappings of shared memory, and of those that a core file leaves out.
+// The number of mappings of shared memory, and how many of them a core file leaves out.
 std::pair<int, int> MappingsAndThoseLeftOutOfACore() {
   std::ifstream smaps("/proc/self/smaps");
   std::pair<int, int> counted{0, 0};
@@ -550,7 +550,8 @@ TEST(tickets_that_lie_are_refused_with_a_reason) {
   }
 }
 
-// True if the ticket opens in another process, run by `user` where this one may change that.
+// True if the ticket can be opened in another process, which runs as `user` if this one may change
+// its user.
 bool OpensElsewhere(const std::string& ticket, unsigned user) {
   const pid_t child = fork();
   if (child == 0) {
@@ -575,7 +576,7 @@ TEST(another_process_of_this_user_may_read_and_one_of_another_user_may_not) {
 }
 
 TEST(a_peer_whose_process_is_killed_is_a_lost_connection) {
-  if (kSanitized) return;  // sanitizers do not follow a fork with threads
+  if (kSanitized) return;  // sanitizers do not support a fork of a process with threads
   int to_parent[2];
   CHECK_EQ(pipe(to_parent), 0);
   const pid_t child = fork();

@@ -1,4 +1,4 @@
-// Machines whose OpenSSL is missing or is another: what a task with a token says there.
+// The error messages of a task with a token on machines where OpenSSL is missing or wrong.
 
 #include "openssl.h"
 
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSay = "--say";
 
-// The messages of an engine that is to have a token, and TLS as well.
+// Prints the messages of an engine that needs a token, and of one that needs TLS as well.
 int Say() {
   EngineOptions options;
   options.executor = [](const std::function<void()>& closure) { closure(); };
@@ -37,7 +37,7 @@ int Say() {
   return 0;
 }
 
-// A folder of libraries that come before the system's.
+// A folder of libraries that take precedence over the system's.
 class Libraries {
  public:
   Libraries() {
@@ -52,7 +52,7 @@ class Libraries {
       std::ofstream(folder_ / (name + version)) << "no library";
     }
   }
-  // Replaces it by another library, which has none of its functions.
+  // Replaces the library by another one, which has none of its functions.
   void Replace(const std::string& name) const {
     const link_map* math = nullptr;
     void* const handle = dlopen("libm.so.6", RTLD_NOW);
@@ -62,7 +62,8 @@ class Libraries {
     dlclose(handle);
   }
 
-  // The messages of a task that finds these. The loader reads the variable when a program starts.
+  // The messages of a task that finds these libraries. A new process, because the loader reads the
+  // variable when a program starts.
   std::string WhatATaskSays() const {
     std::array<int, 2> out{};
     CHECK_EQ(pipe(out.data()), 0);

@@ -56,7 +56,7 @@ TEST(each_job_has_its_own_variables) {
   CHECK_EQ(Read("ps", 1).reactors, 10);
   CHECK(Read("ps", 1).polling);
   CHECK(!Read("ps", 1).pin);
-  // Chief, evaluator and the like are workers to the transport.
+  // To the transport, chief, evaluator and other jobs are workers.
   for (const char* job : {"worker", "chief", "evaluator", "master"}) {
     CHECK_EQ(Read(job, 1).reactors, 4);
     CHECK(!Read(job, 1).polling);
@@ -98,7 +98,7 @@ TEST(a_value_that_cannot_be_read_names_its_variable) {
     CHECK(status.code() == Code::kInvalidArgument);
     CHECK(status.message().find(std::string(bad.name) + "=" + bad.value) != std::string::npos);
     CHECK(status.message().find("expected") != std::string::npos);
-    // It is the other job's affair.
+    // The variable does not concern the other job.
     CHECK(ReadEnvironment(std::string(bad.job) == "ps" ? "worker" : "ps", 4, &options).ok());
   }
   Clear();

@@ -1,5 +1,5 @@
-// The parts of a connection that know no socket: outbox, frame reader, liveness, back-pressure.
-// What they do together is in the other tests.
+// The parts of a connection that know no socket: outbox, frame reader, liveness, back-pressure. The
+// other tests cover how they work together.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ std::unique_ptr<OutFrame> FrameOf(size_t payload_bytes, uint64_t number = 0) {
   return std::make_unique<OutFrame>(FrameKind::kRequest, 0, number, std::move(message));
 }
 
-// All that the writer writes, `most` bytes at a time.
+// Everything that the writer writes, at most `most` bytes at a time.
 std::string WriteAll(Outbox* outbox, size_t most) {
   std::string written;
   outbox->ResumeAsWriter();
@@ -104,7 +104,8 @@ TEST(reading_pauses_while_much_is_unsent_where_it_shall) {
   CHECK(!back_pressure.Resume());
 }
 
-// Reads `bytes` as they come in pieces of `piece`; the payload goes to memory or to `bytes`.
+// Reads `bytes` in pieces of `piece`. `direct`: payloads go to InFrame::into, otherwise to
+// InFrame::bytes.
 std::vector<std::string> ReadFrames(std::string_view bytes, size_t piece, bool direct) {
   std::vector<std::string> payloads;
   std::string scratch(1u << 16, '\0');
@@ -176,7 +177,7 @@ TEST(the_time_in_which_nobody_looked_is_no_silence) {
   liveness.Heard(now);
   CHECK(liveness.Look(now) == Verdict::kAlive);
   CHECK_EQ(liveness.next_look_ms(), now + 100);
-  now += 100 + 5000;  // this process stood still
+  now += 100 + 5000;  // this process was stopped
   CHECK(liveness.Look(now) == Verdict::kPing);
   CHECK_EQ(liveness.silent_ms(now), 100);
   now = liveness.next_look_ms();
@@ -201,7 +202,7 @@ TEST(an_earlier_deadline_wants_an_earlier_look) {
 }
 
 #ifndef NDEBUG
-// A process of its own does it, and is aborted.
+// Makes the mistake in a child process, which an assertion must abort.
 template <typename Mistake>
 bool IsNoticed(const Mistake& mistake) {
   const pid_t child = fork();
@@ -223,7 +224,7 @@ TEST(a_reactor_s_work_in_another_thread_is_noticed) {
 
 TEST(a_second_writer_is_noticed) {
   Outbox outbox(/*checked=*/false);
-  CHECK(IsNoticed([&] { outbox.ResumeAsWriter(); }));  // nothing is to be written
+  CHECK(IsNoticed([&] { outbox.ResumeAsWriter(); }));  // there is nothing to write
   outbox.Push(FrameOf(1));
   outbox.ResumeAsWriter();
   CHECK(IsNoticed([&] { outbox.ResumeAsWriter(); }));

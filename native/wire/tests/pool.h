@@ -9,7 +9,7 @@
 
 namespace tensorwire::wire {
 
-// Runs closures on two threads of its own, and joins them.
+// Runs closures on two threads, and joins them.
 class Pool {
  public:
   Pool() {

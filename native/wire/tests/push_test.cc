@@ -1,4 +1,4 @@
-// Messages that a server sends unasked.
+// Messages that a server pushes.
 
 #include <atomic>
 #include <future>
@@ -13,7 +13,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// Takes every push but those whose number is odd.
+// Accepts pushes with even numbers only.
 class Inbox : public PushReceiver, public std::enable_shared_from_this<Inbox> {
  public:
   std::unique_ptr<Call> BeginFromReactor(uint64_t what) override {
@@ -159,12 +159,12 @@ TEST(a_push_is_not_mistaken_for_the_reply_with_its_number) {
   RawStream stream = server.AcceptAndGreet();
   ReadFrame request;
   CHECK(stream.Read(&request));
-  const uint64_t id = request.header.request_id;  // even: the first call's
+  const uint64_t id = request.header.request_id;  // of the first call; an even number
   CHECK_EQ(id % 2, 0u);
   const std::string push = Frame(FrameKind::kPush, id, 0, "", std::string(100'000, 'p'));
   CHECK(stream.Send(push.substr(0, 50'000)));
   Eventually([&] { return inbox->begun == 1; });
-  channel->Cancel(id);  // of the call, and once more, when there is none
+  channel->Cancel(id);  // cancels the call, and again when there is none
   channel->Cancel(id);
   CHECK(Get(std::move(first)).status.code() == Code::kCancelled);
   std::promise<void> reactor_is_through;

@@ -17,7 +17,7 @@
 namespace tensorwire::wire {
 namespace {
 
-// Counts what comes out of an eventfd.
+// Counts the values of an eventfd.
 class Counter : public EventTarget {
  public:
   Counter() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
@@ -103,7 +103,7 @@ TEST(a_task_that_posts_itself_again_does_not_starve_sockets_and_timers) {
   }
   Eventually([&] { return timer.load(); });
   ended = true;
-  reactor.Stop();  // before what its last task refers to goes
+  reactor.Stop();  // before the objects of its last task are destroyed
 }
 
 TEST(timers_run_in_the_order_of_their_times) {

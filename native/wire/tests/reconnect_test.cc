@@ -1,4 +1,5 @@
-// Connections come and go; every call ends exactly once, and with a status that says what happened.
+// Connections are made and lost. Every call ends exactly once, with a status that says what
+// happened.
 
 #include <dirent.h>
 
@@ -32,7 +33,7 @@ TEST(a_channel_finds_its_peer_again_after_each_restart) {
     ps.reset();
     ps = std::make_unique<Task>("ps:0");
     ps->Listen(PortOf(address));
-    // A call in the moment of the loss may be lost with its connection, but none later.
+    // A call at the moment of the loss may fail with its connection, but no later call may.
     Eventually([&] { return Get(Begin(*channel, kEcho, "x")).status.ok(); });
   }
   CHECK_EQ(worker.engine->stats().peers.size(), 1u);
@@ -47,7 +48,7 @@ TEST(calls_started_while_the_connection_closes_end_once_each) {
   std::thread peer([&] {
     while (!ended) {
       auto stream = server.AcceptAndGreet();
-      stream.ReadSome(1000);  // and the connection is gone
+      stream.ReadSome(1000);  // then the connection is closed
     }
   });
   std::vector<std::future<Outcome>> futures;
@@ -65,7 +66,7 @@ TEST(calls_started_while_the_connection_closes_end_once_each) {
   peer.join();
 }
 
-// Longer than Get waits: what ends within it ended for another reason.
+// Longer than Get waits, so a call that ends earlier ended for another reason.
 constexpr int kNoTimeoutMs = 300'000;
 
 TEST(a_name_that_does_not_resolve_is_unavailable_at_once_and_says_so) {
@@ -76,7 +77,7 @@ TEST(a_name_that_does_not_resolve_is_unavailable_at_once_and_says_so) {
   CHECK(Contains(status.message(), "cannot resolve \"no..such..host\""));
 }
 
-// A port that nobody else gets, and where nobody listens before Open.
+// A reserved port where no process listens before Open.
 class ClosedPort {
  public:
   ClosedPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -155,7 +156,7 @@ TEST(a_peer_is_found_at_its_second_port_where_another_task_has_the_first) {
   Task worker("worker:0", 1, ConnectTimeout(kNoTimeoutMs));
   const auto channel = worker.engine->Connect(first, "ps:0", second);
   CHECK_EQ(Get(Begin(*channel, kEcho, "here")).metadata, "here");
-  CHECK_EQ(other.handler->disconnects.load(), 0);  // it was never a peer
+  CHECK_EQ(other.handler->disconnects.load(), 0);  // the channel was never its peer
 }
 
 TEST(a_peer_is_found_at_its_second_port_where_a_stranger_keeps_silent_at_the_first) {
@@ -201,7 +202,7 @@ TEST(calls_to_a_dead_peer_in_a_tight_loop_make_few_attempts) {
   const auto channel = worker.engine->Connect(port.address(), "ps:0");
   const int64_t begin = SteadyMs();
   for (int i = 0; i < 11; ++i) CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
-  CHECK(SteadyMs() - begin >= 10 * 19);  // 20 ms between two, and clocks are rounded
+  CHECK(SteadyMs() - begin >= 10 * 19);  // 20 ms between two attempts, minus rounding
   CHECK(worker.Log().empty());
 }
 
@@ -270,7 +271,7 @@ TEST(a_peer_that_accepts_and_never_answers_costs_the_connect_timeout_only) {
 }
 
 TEST(the_time_in_which_nobody_has_answered_yet_is_no_silence_of_a_peer) {
-  // A listener whose queue is full answers no further connection.
+  // A listener whose queue is full does not answer further connections.
   const RawServer listener;
   CHECK_EQ(::listen(listener.fd(), /*backlog=*/0), 0);
   SocketAddress address;
@@ -315,7 +316,7 @@ TEST(what_was_cancelled_before_there_was_a_connection_is_never_sent) {
   uint64_t patient_id = 0;
   auto patiently = Begin(*channel, kEcho, "cancelled", "", {}, &patient_id);
   channel->Cancel(id);
-  channel->CancelPatiently(patient_id, 3'600'000);  // nobody can say anything to it
+  channel->CancelPatiently(patient_id, 3'600'000);  // nothing was sent, so no answer can come
   CHECK(Get(std::move(cancelled)).status.code() == Code::kCancelled);
   CHECK(Get(std::move(patiently)).status.code() == Code::kCancelled);
   CHECK(Get(std::move(late)).status.code() == Code::kDeadlineExceeded);
@@ -402,7 +403,7 @@ TEST(running_out_of_descriptors_closes_no_port) {
   auto channel = worker.engine->Connect(address, "ps:0");
   CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
 
-  // For the connecting end; the accepting one gets none.
+  // One descriptor for the connecting end; the accepting end gets none.
   auto few = std::make_optional<FewDescriptors>(1);
   auto future = Begin(*late.engine->Connect(address, "ps:0"), kEcho, "");
   Eventually([&] { return !ps.Log().empty(); });

@@ -61,7 +61,7 @@ TEST(a_name_that_nobody_has_is_not_found) {
 }
 
 TEST(a_connection_that_cannot_even_begin_says_why) {
-  std::vector<SocketAddress> everybody;  // to whom no stream goes
+  std::vector<SocketAddress> everybody;  // TCP cannot connect to the broadcast address
   CHECK(Resolve("255.255.255.255", 1, /*passive=*/false, &everybody).ok());
   Fd fd;
   const Status status = BeginConnect(everybody.at(0), &fd);
@@ -73,12 +73,12 @@ TEST(a_connection_that_cannot_even_begin_says_why) {
 TEST(an_address_of_another_host_is_not_found) {
   Fd fd;
   int port = 0;
-  // TEST-NET-1: nobody has it.
+  // TEST-NET-1: no machine has this address.
   CHECK(ListenOn("192.0.2.1", 0, &fd, &port).code() == Code::kNotFound);
 }
 
 TEST(a_host_s_own_name_that_only_means_loopback_is_not_taken_for_its_address) {
-  // What /etc/hosts says of this machine decides which of the two can be seen here.
+  // It depends on this machine's /etc/hosts which of the two cases is tested.
   std::array<char, 256> name{};
   CHECK_EQ(gethostname(name.data(), name.size() - 1), 0);
   if (std::string(name.data()).find("localhost") != std::string::npos) return;

@@ -1,4 +1,4 @@
-// Large payloads that come in over several connections.
+// Large payloads that are received over several connections.
 
 #include <cstring>
 #include <future>
@@ -19,7 +19,8 @@ namespace {
 
 constexpr size_t kMb = 1u << 20;
 
-// Answers with as many bytes as the metadata says, each of which tells where it is; in two pieces.
+// Answers with as many bytes as the metadata says, in two pieces. Each byte depends on its
+// position.
 class PatternHandler : public TestHandler {
  public:
   static char At(size_t i) { return static_cast<char>(i * 2654435761u >> 13); }
@@ -42,7 +43,7 @@ class PatternHandler : public TestHandler {
     reply.KeepAlive(payload);
     request.Reply(std::move(reply));
   }
-  // True if the last payload has been let go of.
+  // True if the last payload has been released.
   bool LetGo() {
     std::lock_guard lock(mutex);
     return last_.expired();
@@ -81,7 +82,7 @@ TEST(a_large_payload_comes_whole_over_as_many_connections_as_asked_for) {
   for (const int streams : {1, 2, 3}) {
     Pair pair(streams);
     CheckBytes(pair, 1000);
-    CHECK_EQ(pair.OfPs().connects, 1u);  // nothing large, no further connection
+    CHECK_EQ(pair.OfPs().connects, 1u);  // without a large payload there is no further connection
     for (const size_t bytes : {8 * kMb, 9 * kMb + 1, 20 * kMb + 17}) CheckBytes(pair, bytes);
     CHECK_EQ(pair.OfPs().connects, static_cast<uint64_t>(streams));
     Eventually([&] { return pair.handler->LetGo(); });
@@ -108,7 +109,7 @@ TEST(without_a_number_there_is_a_connection_for_each_reactor) {
   CHECK_EQ(pair.OfPs().connects, 2u);
 }
 
-// Says in which thread it ended.
+// Reports the thread in which it ended.
 class ThreadCall : public Call {
  public:
   explicit ThreadCall(std::promise<std::thread::id> thread) : thread_(std::move(thread)) {}
@@ -184,7 +185,7 @@ TEST(what_is_not_held_cannot_be_fetched) {
     return reply.header.kind == FrameKind::kReply ? static_cast<int64_t>(reply.payload.size()) : -1;
   };
   CHECK_EQ(fetch(number, 5, 100), 100);
-  CHECK_EQ(fetch(number, 3 * kMb - 50, 100), 100);  // over the border of its pieces
+  CHECK_EQ(fetch(number, 3 * kMb - 50, 100), 100);  // across the border of the two pieces
   CHECK_EQ(reply.payload[70], PatternHandler::At(3 * kMb + 20));
   CHECK_EQ(fetch(number, 9 * kMb, 0), 0);
   CHECK_EQ(fetch(number, 9 * kMb - 1, 2), -1);
@@ -215,13 +216,13 @@ TEST(a_payload_held_for_who_did_not_ask_for_that_ends_the_connection) {
   CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
 }
 
-// Two streams, whose peer may say nothing for longer than Get waits.
+// Two streams; the peer may be silent for longer than Get waits.
 void Patient(EngineOptions* options) {
   options->streams = 2;
   options->silent_timeout_ms = 300'000;
 }
 
-// A holder that lends a payload of 9 MB to who asks, and is asked for its two halves.
+// A server that holds a payload of 9 MB for its client, which then requests the two halves.
 class RawHolder {
  public:
   explicit RawHolder(const CallOptions& options = {}, int64_t patience_ms = 0)
@@ -246,7 +247,7 @@ class RawHolder {
     CHECK(streams_[stream].Send(
         Frame(kind, fetches_[stream], code, error ? "not here" : "", payload)));
   }
-  // Sends half of a range: it never comes to its end.
+  // Sends half of a range, which is never completed.
   void AnswerHalf(size_t stream) {
     const std::string range(9 * kMb / 2, 'x');
     const std::string frame = Frame(FrameKind::kReply, fetches_[stream], 0, "", range);
@@ -254,7 +255,7 @@ class RawHolder {
   }
   void Cancel() { channel_->Cancel(call_); }
   void Hang(size_t stream) { shutdown(streams_[stream].fd(), SHUT_RDWR); }
-  // Checks that the payload was given back; returns how the call ended.
+  // Checks that the payload was returned; returns how the call ended.
   Status End() {
     CHECK_EQ(Next(0, FrameKind::kReturn).request_id, kNumber);
     return EndUnreturned();
@@ -307,7 +308,7 @@ TEST(a_range_whose_connection_is_lost_fails_the_call_and_gives_the_payload_back)
 
 TEST(a_call_whose_ranges_do_not_come_ends_by_its_deadline) {
   CallOptions options;
-  options.deadline_ms = kSanitized ? 3000 : 1000;  // after what the holder says at first
+  options.deadline_ms = kSanitized ? 3000 : 1000;  // after the holder's first answers
   RawHolder holder(options);
   holder.AnswerHalf(1);
   CHECK(holder.End().code() == Code::kDeadlineExceeded);
@@ -342,7 +343,7 @@ TEST(a_range_that_fails_ends_those_that_do_not_come) {
   CHECK(holder.End().code() == Code::kUnavailable);
 }
 
-// Takes a push, and says how it ended.
+// Accepts one push, and reports how it ended.
 class OnePush : public PushReceiver {
  public:
   std::unique_ptr<Call> BeginFromReactor(uint64_t) override {

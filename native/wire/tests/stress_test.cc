@@ -1,5 +1,5 @@
-// Calls of all kinds from many threads, cancelled and timed out at random, to servers that are
-// killed and come back: each ends exactly once, and nothing stays behind. Run it under the
+// Calls of all kinds from many threads, with random cancellations and deadlines, to servers that
+// are killed and restarted. Each call ends exactly once, and nothing leaks. Run it under the
 // sanitizers.
 
 #include <atomic>
@@ -23,7 +23,7 @@ struct Tally {
   std::atomic<int> alive{0};
 };
 
-// Counts its ends, and checks a reply that came.
+// Counts how often it ends, and checks its reply.
 class TalliedCall : public Call {
  public:
   TalliedCall(Tally* tally, std::string expected) : tally_(tally), expected_(std::move(expected)) {
@@ -84,7 +84,7 @@ void Hammer(const std::vector<std::shared_ptr<Channel>>& channels, int seed, Tal
     }
     CallOptions options;
     options.done_on = random() % 2 == 0 ? RunOn::kReactor : RunOn::kExecutor;
-    // What is never answered needs an end of its own.
+    // A call that is never answered needs a deadline.
     if (method == kNever || random() % 4 == 0) options.deadline_ms = 1 + random() % 30;
     const uint64_t id = channel->Start(
         std::move(request), std::make_unique<TalliedCall>(tally, std::move(expected)), options);
@@ -131,7 +131,7 @@ TEST(every_call_ends_exactly_once_whatever_happens_to_its_server) {
   }
   ended = true;
   for (auto& thread : threads) thread.join();
-  // The calls without a deadline of their own end by their replies.
+  // Calls without a deadline end by their replies.
   Eventually([&] { return tally.alive == 0; });
   CHECK_EQ(tally.ok + tally.failed, tally.started.load());
   CHECK(tally.ok > tally.started / 20);

@@ -1,5 +1,5 @@
-// All that waits for a time ends with its reason. The engine's inside runs in this thread, so
-// that its timers can be counted.
+// Each timer ends with the thing that it was set for. The engine runs in this thread, so that its
+// timers can be counted.
 
 #include <future>
 #include <memory>
@@ -29,7 +29,7 @@ TEST(a_connection_that_pauses_again_and_again_has_one_timer_for_it_and_none_once
     return served.connection.lock()->HasBacklog();
   };
   served.world.RunUntil(say_more);
-  // Each piece that it reads lets the server read a few requests more.
+  // Each piece that the client reads lets the server read a few more requests.
   for (int pauses = 0; pauses < 100; ++pauses) {
     served.client->ReadSome(64u << 10, 0);
     served.world.RunUntil(say_more);
@@ -40,7 +40,7 @@ TEST(a_connection_that_pauses_again_and_again_has_one_timer_for_it_and_none_once
   CHECK_EQ(served.world.reactor()->timers(), 0u);
 }
 
-// A client and a server, both in the one reactor of this thread.
+// A client and a server, both on the only reactor, in this thread.
 struct Loop {
   Loop() {
     Fd fd;
@@ -72,7 +72,7 @@ TEST(a_deadline_costs_nothing_once_its_call_has_ended) {
   std::vector<std::future<Outcome>> waiting;
   for (int i = 0; i < 1000; ++i) {
     options.deadline_ms = kHourMs - i;
-    // One is answered at once, one is cancelled, and one is answered later.
+    // One call is answered at once, one is cancelled, and one is answered later.
     CHECK(loop.End(Begin(*loop.channel, kEcho, "", "", options)).status.ok());
     uint64_t id = 0;
     auto cancelled = Begin(*loop.channel, kNever, "", "", options, &id);

@@ -1,5 +1,5 @@
-// TLS on the data plane: what is sent arrives, nobody reads or changes it on its way, and both ends
-// have to want it.
+// TLS on the data plane: frames arrive, an attacker can neither read nor change them, and both ends
+// must use TLS.
 
 #include "tls.h"
 
@@ -146,7 +146,7 @@ TEST(garbage_instead_of_a_handshake_harms_nobody) {
   CheckEcho(*channel, "after");
 }
 
-// Between a client and a server: keeps what passes, and can change a byte of it.
+// Relays between a client and a server. Records the bytes, and can change one.
 class Wire {
  public:
   explicit Wire(const std::string& to)
@@ -160,7 +160,7 @@ class Wire {
   ~Wire() { thread_.join(); }
   const std::string& address() const { return server_.address(); }
   void Damage() { damage_ = true; }
-  // When both ends are gone.
+  // Everything that passed; call it when both ends are gone.
   std::string All() {
     std::lock_guard lock(mutex_);
     return to_server_ + to_client_;
@@ -191,7 +191,7 @@ class Wire {
 };
 
 TEST(what_passes_cannot_be_read) {
-  for (const bool tls : {false, true}) {  // that it could be without is what makes this a test
+  for (const bool tls : {false, true}) {  // without TLS the text must be found
     auto options = [tls](EngineOptions* o) {
       o->token = kToken;
       o->tls = tls;
@@ -225,7 +225,8 @@ TEST(what_was_altered_ends_the_connection_instead_of_reaching_anybody) {
   ps.engine->Stop();
 }
 
-// --- somebody in the middle ----------------------------------------------------------------------
+// --- an attacker in the middle
+// ---------------------------------------------------------------------
 
 // A function of OpenSSL that the engine does not use.
 template <typename Function>
@@ -271,7 +272,7 @@ class CertificateServer {
   ~CertificateServer() { ssl_->SSL_CTX_free(context_); }
   const std::string& address() const { return server_.address(); }
 
-  // The first that the next client says in TLS; "" when it refuses the handshake.
+  // The first bytes that the next client sends in TLS; "" if it refuses the handshake.
   std::string Hear() {
     const RawStream stream = server_.Accept();
     LibSsl::Stream* const tls = ssl_->SSL_new(context_);
@@ -308,8 +309,8 @@ TEST(a_server_that_shows_a_certificate_instead_of_the_key_hears_nothing) {
   CHECK(Contains(status.message(), "the TLS handshake failed (certificate verify failed)"));
 }
 
-// Ends the TLS of both sides, with the right key, and passes on what they say: what nobody can do
-// without the token, unless TLS itself were broken.
+// Terminates the TLS of both sides with the right key, and relays their frames. Without the token
+// that is possible only if TLS itself is broken.
 class TlsRelay {
  public:
   explicit TlsRelay(const std::string& to) : thread_([this, to] { Run(to); }) {}
@@ -339,7 +340,7 @@ class TlsRelay {
       ::poll(&wait, 1, 10'000);
     }
   }
-  // Small frames only, which leave at once. False at the stream's end.
+  // Relays small frames, which leave at once. False at the end of the stream.
   static bool Pass(TlsStream& from, TlsStream& to) {
     std::string bytes(10'000, '\0');
     for (;;) {
@@ -370,7 +371,7 @@ TEST(a_proof_that_is_relayed_from_one_tls_session_to_another_is_refused) {
 
 // --- the stream ----------------------------------------------------------------------------------
 
-// Two ends of a connection that have shaken hands.
+// Two ends of a connection after the handshake.
 struct Ends {
   explicit Ends(const TlsContext* context, uint64_t bytes_per_key = TlsStream::kBytesPerKey) {
     int fds[2];
@@ -427,7 +428,7 @@ TEST(keys_change_and_a_full_socket_loses_nothing) {
   int full = 0;
   std::string buffer(300'000, '\0');
   while (received.size() < sent.size()) {
-    // In pieces as frames are: a short head, a long body.
+    // In two pieces, like a frame: a short head, a long body.
     const size_t head = std::min<size_t>(sent.size() - at, 40);
     const size_t body = std::min<size_t>(sent.size() - at - head, 90'001);
     const iovec pieces[] = {{const_cast<char*>(sent.data()) + at, head},

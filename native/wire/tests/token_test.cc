@@ -1,4 +1,4 @@
-// The job token: who has it is served, who has not gets nothing.
+// The job token: peers that have it are served, others get nothing.
 
 #include "token.h"
 
@@ -34,7 +34,8 @@ std::unique_ptr<const Authenticator> Make(const std::string& token = kToken) {
   return made;
 }
 
-// The outcome of a call from a task with `of_client` to one with `of_server`, and the server's log.
+// The outcome of a call from a task with token `of_client` to one with token `of_server`, and the
+// server's log.
 std::pair<Status, std::vector<std::string>> Meet(const std::string& of_client,
                                                  const std::string& of_server) {
   Task ps("ps:0", 1, With(of_server));
@@ -44,7 +45,7 @@ std::pair<Status, std::vector<std::string>> Meet(const std::string& of_client,
   return {status, ps.Log()};
 }
 
-// A client without an engine: all it does with the token, it does itself.
+// A client without an engine; the tests do its part of the greeting.
 struct Stranger {
   explicit Stranger(const std::string& address, const std::string& peer = "ps:0")
       : stream(RawStream::To(address)) {
@@ -64,7 +65,7 @@ struct Stranger {
     answer.proof = proof;
     CHECK(stream.Send(Frame(FrameKind::kProof, 0, 0, answer.Encode())));
   }
-  // The kind of what comes next.
+  // Reads the next frame and returns its kind.
   FrameKind Next() {
     ReadFrame frame;
     CHECK(stream.Read(&frame));
@@ -148,7 +149,7 @@ TEST(no_request_is_heard_before_the_proof) {
   std::lock_guard lock(ps.handler->mutex);
   CHECK(ps.handler->kept.empty());
   CHECK_EQ(ps.handler->disconnects.load(), 0);
-  CHECK_EQ(ps.engine->stats().peers.size(), 0u);  // nor is its name remembered
+  CHECK_EQ(ps.engine->stats().peers.size(), 0u);  // its name is not stored either
 }
 
 TEST(a_proof_is_good_for_its_connection_only) {
@@ -182,7 +183,7 @@ TEST(a_proof_for_another_task_or_by_the_server_s_role_is_none) {
       authenticator->Prove(Authenticator::Role::kServer, {reflected.hello, reflected.challenge}));
   CHECK(reflected.Next() == FrameKind::kGoodbye);
 
-  Stranger lost(address, "ps:1");  // has the token, and wants somebody else
+  Stranger lost(address, "ps:1");  // has the token, but wants another task
   lost.Prove(authenticator->Prove(Authenticator::Role::kClient, {lost.hello, lost.challenge}));
   CHECK(lost.Next() == FrameKind::kGoodbye);
   CHECK(Contains(lost.last, "wants ps:1, and this is ps:0"));

@@ -1,4 +1,4 @@
-// Somebody sets the machine's clock: no deadline and no connection may care.
+// The machine's clock is set. This must not affect deadlines and connections.
 
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -18,7 +18,7 @@ std::atomic<int> readings{0};
 
 }  // namespace
 
-// Replaces the C library's, for the engine, too: the clock on the wall has jumped.
+// Replaces the C library's function, for the engine, too: the wall clock has jumped.
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   const long result = syscall(SYS_clock_gettime, clock, now);
   if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
@@ -43,7 +43,7 @@ TEST(a_clock_that_jumps_by_days_ends_no_connection_and_moves_no_deadline) {
   jump_s = kDayS;
   const int before = readings;
   CHECK(std::chrono::system_clock::now().time_since_epoch().count() != 0);
-  CHECK(readings > before);  // it is ours that is asked
+  CHECK(readings > before);  // our function is called
 
   Task ps("ps:0", 1, Impatient);
   Task worker("worker:0", 1, Impatient);
@@ -59,7 +59,7 @@ TEST(a_clock_that_jumps_by_days_ends_no_connection_and_moves_no_deadline) {
     CHECK(Get(std::move(late)).status.code() == Code::kDeadlineExceeded);
     CHECK(SteadyMs() - begin >= 200);
     CHECK(SteadyMs() - begin < 5000);
-    // Longer than a silent peer is borne with: both are asked for a sign of life, and give it.
+    // Longer than a peer may be silent, so both are pinged and answer.
     SleepMs(kSilentMs * 3 / 2);
     CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
     CHECK(Get(Begin(*channel, kEcho, "")).status.ok());

@@ -1,4 +1,4 @@
-// What Fuse makes Split takes apart, and nothing else gets past it. Exits with 0 when all holds.
+// Split takes apart what Fuse makes, and refuses everything else. Exits with 0 if all checks hold.
 
 #include "fused_tensor.h"
 
@@ -103,7 +103,7 @@ void BadBytesAreRefusedOrReadAsTensors(Device* device) {
     for (int changes = 0; changes < 3; ++changes)
       bytes[8 + random() % 300] = static_cast<char>(random());
     if (!Split(changed, parts.size(), device, &found).ok()) continue;
-    for (const FusedPart& part : found) {  // every byte of it can be read
+    for (const FusedPart& part : found) {  // every byte can be read
       if (part.way != FusedPart::Way::kMemory) continue;
       for (const char byte : part.tensor.tensor_data()) sum += static_cast<unsigned char>(byte);
     }
@@ -111,7 +111,7 @@ void BadBytesAreRefusedOrReadAsTensors(Device* device) {
   std::printf("%llu\n", static_cast<unsigned long long>(sum));
 }
 
-// What takes long is not split on a communication thread.
+// A tensor that takes long to split must not be split on a reactor.
 void WhatTakesLongToSplitIsKnown() {
   auto is_long = [](int count, const Tensor& tensor) {
     Tensor fused;

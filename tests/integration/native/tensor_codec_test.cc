@@ -1,5 +1,5 @@
-// What does not fit what was announced is refused before there is room for it. Exits with 0 when
-// all holds.
+// A tensor that differs from what was announced is refused before memory is allocated for it. Exits
+// with 0 if all checks hold.
 
 #include "tensor_codec.h"
 
@@ -26,7 +26,7 @@ using tensorwire::plugin::IncomingTensor;
 namespace wire = tensorwire::wire;
 
 constexpr int64_t kHuge = int64_t{1} << 27;  // strings of 24 bytes: 3 GiB
-constexpr int64_t kMostMb = 256;             // of what the test takes beside TensorFlow
+constexpr int64_t kMostMb = 256;             // limit for the test's memory beside TensorFlow's
 
 int failures = 0;
 
@@ -83,7 +83,7 @@ std::string Strings(int64_t announced, const std::string& content) {
 
 void WhatWasSentComes(Device* device) {
   const auto metadata = Metadata(tensorwire::plugin::kAsProto, tensorflow::DT_STRING, 2);
-  const std::string two("\1\0x", 3);  // one of one byte, and one of none
+  const std::string two("\1\0x", 3);  // one string of one byte and an empty one
   Tensor tensor;
   Check(Arrive(metadata, Strings(2, two), device, &tensor).ok(), "two strings arrive");
   Check(tensor.NumElements() == 2 && tensor.flat<tensorflow::tstring>()(0) == "x", "as they were");

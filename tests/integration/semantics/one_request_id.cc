@@ -1,5 +1,5 @@
-// In the place of TensorFlow's, for a process that is started with LD_PRELOAD: the generator of
-// request ids, which here has the same seed in every thread and so begins with the same number.
+// Replaces TensorFlow's generator of request ids in a process that is started with LD_PRELOAD. It
+// has the same seed in every thread, so that each thread begins with the same id.
 
 #include <cstdint>
 

@@ -1,8 +1,8 @@
 // A device for tests, /device:PROTECTED:0, whose memory the CPU may not touch: TensorFlow sees
-// addresses that nobody can read or write, and the device itself works on other pages, at a fixed
-// distance. Who takes one of its tensors for one in host memory crashes, and so does who gives its
-// kernels a tensor in host memory. Copies and kernels run in the threads of streams, later than
-// whoever enqueued them returns, so that a copy that nobody waits for is seen, too.
+// addresses that cannot be read or written; the device itself works on other pages at a fixed
+// distance. Code that treats one of its tensors as one in host memory crashes, and so does code
+// that gives its kernels a tensor in host memory. Copies and kernels run in the streams' threads,
+// after the enqueuing function has returned, so that a missing wait for a copy is noticed, too.
 
 #include <sys/mman.h>
 
@@ -30,12 +30,12 @@
 namespace {
 
 constexpr char kDeviceType[] = "PROTECTED";
-// TensorFlow keeps 225 MB of it for itself; only pages that are written to are ever there.
+// TensorFlow keeps 225 MB of it for itself; only pages that are written to use memory.
 constexpr size_t kMemoryBytes = size_t{1} << 30;
-// Long enough for who does not wait for a copy to be sooner.
+// So long that code which does not wait for a copy is faster than the copy.
 constexpr std::chrono::microseconds kCopyTime{500};
 
-// The device's memory: its first half is what addresses are of, its second what is in it.
+// The device's memory: the first half has the device's addresses, the second half the contents.
 class Memory {
  public:
   static Memory& Get() {
@@ -43,7 +43,7 @@ class Memory {
     return *memory;
   }
 
-  // Nothing is freed: TensorFlow takes all of it at once, and deals it out by itself.
+  // Nothing is freed: TensorFlow allocates everything at once and divides it itself.
   void* Allocate(size_t bytes) {
     std::lock_guard lock(mutex_);
     if (bytes > kMemoryBytes - used_) return nullptr;
@@ -56,7 +56,7 @@ class Memory {
     return kMemoryBytes - used_;
   }
 
-  // What is at an address of the device.
+  // The host address of the contents at a device address.
   template <typename T>
   T* At(const T* address, size_t bytes) const {
     const auto first = reinterpret_cast<uintptr_t>(address);
@@ -87,7 +87,7 @@ class Memory {
   size_t used_ = 0;
 };
 
-// How often something was asked to happen, and how often it has.
+// Counts how often an event was requested, and how often it has happened.
 struct Happenings {
   std::mutex mutex;
   std::condition_variable changed;
@@ -119,7 +119,7 @@ struct Happenings {
 
 }  // namespace
 
-// What is enqueued runs in a thread of its own, in order.
+// Runs enqueued functions in its own thread, in order.
 struct SP_Stream_st {
  public:
   ~SP_Stream_st() {
@@ -132,7 +132,7 @@ struct SP_Stream_st {
     queue_.push_back(std::move(work));
     changed_.notify_all();
   }
-  // Until all that has been enqueued has run.
+  // Waits until all enqueued functions have run.
   void Drain() {
     auto drained = std::make_shared<Happenings>();
     Enqueue([drained] { drained->Happen(1); });
@@ -154,11 +154,11 @@ struct SP_Stream_st {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
-  bool ended_ = false;  // of the thread
+  bool ended_ = false;  // the thread ends
   std::thread thread_{[this] { Run(); }};
 };
 
-// It may be destroyed while streams still have to come to it.
+// May be destroyed before the streams have reached it.
 struct SP_Event_st {
   const std::shared_ptr<Happenings> happenings = std::make_shared<Happenings>();
 };
@@ -323,7 +323,7 @@ void SetPlatformFunctions(SP_PlatformFns* fns) {
   fns->destroy_timer_fns = [](const SP_Platform*, SP_TimerFns*) {};
 }
 
-// --- kernels: TensorFlow has for every device those that look into no tensor ---
+// --- kernels; TensorFlow itself has those that do not read a tensor for every device ---
 
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
@@ -359,7 +359,7 @@ class BinaryOp : public OpKernel {
   }
 };
 
-// No kernel writes into what others may read, so that a variable can be any of their outputs.
+// No kernel writes to a tensor that others may read, so a variable can be the output of any kernel.
 class AssignOp : public OpKernel {
  public:
   explicit AssignOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}

@@ -15,34 +15,32 @@ namespace tensorwire::wire {
 class ForkGuard;
 class SharedMemory;
 
-// Memory for large payloads that is kept when it is given back, so that the next step's tensors of
-// the same size find pages that are there already: faulting a fresh page in and zeroing it costs
-// more than copying into it. Blocks are on huge pages where the kernel grants them.
+// Memory for large payloads. Released blocks are kept, so that the next step's tensors of the same
+// size use pages that are mapped already: faulting in and zeroing a new page costs more than
+// copying into it. Blocks are on huge pages where the kernel grants them.
 //
-// At most `kept_bytes_cap` is kept unused; what has not been used for `kept_ms` goes back to the
-// system when the pool is next touched or trimmed, which an engine does from time to time to the
-// pool it is given. Thread-safe.
+// At most `kept_bytes_cap` is kept unused. A block that was unused for `kept_ms` goes back to the
+// system at the next Release or Trim; an engine trims its pool from time to time. Thread-safe.
 //
-// In a process that was forked by the one that made it, a pool with shared blocks gives out none
-// and takes none back; blocks that the parent has there are the child's to read and to write, and
-// what it writes it sees alone.
+// In a forked child process, a pool with shared blocks gives out no blocks and takes none back. The
+// child may read and write the parent's blocks; only the child sees its writes.
 class TENSORWIRE_API BufferPool {
  public:
   struct Options {
     size_t kept_bytes_cap = size_t{1} << 30;
     int64_t kept_ms = 30'000;
-    // Blocks are where other tasks on this host may read them (EngineOptions::pool), where the
-    // system grants that.
+    // Puts blocks where other tasks on this host may read them (EngineOptions::pool), if the system
+    // grants that.
     bool shared = false;
-    // Blocks begin on a page and are made of pages. 0: the machine's; another for tests, a multiple
-    // of the machine's.
+    // Blocks begin on a page and are made of pages. 0: the machine's page size. For tests: a
+    // multiple of it.
     size_t page_bytes = 0;
   };
   struct Stats {
-    size_t used_bytes = 0;  // in blocks that are out
-    size_t kept_bytes = 0;  // in blocks that wait
-    uint64_t hits = 0;      // blocks that were given out again
-    uint64_t misses = 0;    // blocks that were made
+    size_t used_bytes = 0;  // in blocks that are in use
+    size_t kept_bytes = 0;  // in unused blocks
+    uint64_t hits = 0;      // blocks that were reused
+    uint64_t misses = 0;    // blocks that were newly made
   };
 
   explicit BufferPool(const Options& options);
@@ -50,19 +48,19 @@ class TENSORWIRE_API BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // At least `bytes`, aligned to a page at least; not zeroed. Null when the system has none, when
-  // the range for shared blocks is used up, and where shared blocks are the parent process's.
+  // At least `bytes`, aligned at least to a page, not zeroed. Null if the system has no memory, if
+  // the range for shared blocks is used up, or if the shared blocks are the parent process's.
   void* Acquire(size_t bytes);
   void Release(void* block);
-  // True if Acquire gave this block out. Takes no lock where blocks are shared.
+  // True if Acquire gave this block out. Takes no lock if blocks are shared.
   bool Owns(const void* block) const;
 
-  // Gives back what has been kept too long.
+  // Gives blocks back to the system that have been kept too long.
   void Trim();
   int64_t kept_ms() const { return options_.kept_ms; }
 
   Stats stats() const;
-  // Null where blocks are not shared, or are the parent process's.
+  // Null if blocks are not shared, or are the parent process's.
   SharedMemory* shared_memory() const;
 
  private:
@@ -75,7 +73,7 @@ class TENSORWIRE_API BufferPool {
   void* Map(size_t block_bytes);
   void Unmap(void* block, size_t block_bytes);
   void UnmapAll(const std::vector<std::pair<void*, size_t>>& blocks);
-  // Takes out of `kept_` what is over the cap or too old.
+  // Takes blocks out of `kept_` that are over the cap or too old.
   std::vector<std::pair<void*, size_t>> CollectExcess(int64_t now_ms);
 
   const Options options_;
@@ -86,7 +84,7 @@ class TENSORWIRE_API BufferPool {
   std::unordered_map<void*, size_t> used_;    // block to its size
   std::map<size_t, std::vector<Kept>> kept_;  // by size; each oldest first
   Stats stats_;
-  const std::unique_ptr<ForkGuard> fork_guard_;  // last: the first to go
+  const std::unique_ptr<ForkGuard> fork_guard_;  // last member: destroyed first
 };
 
 }  // namespace tensorwire::wire

@@ -5,7 +5,7 @@
 
 namespace tensorwire::wire {
 
-// Microseconds of the steady clock, whose beginning means nothing.
+// Microseconds of the steady clock; its zero has no meaning.
 inline int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
              std::chrono::steady_clock::now().time_since_epoch())

@@ -15,57 +15,57 @@
 #include "tensorwire/wire/stats.h"
 #include "tensorwire/wire/status.h"
 
-// The engine in four nouns: an Engine owns the reactors; a Channel is a client's way to one peer,
-// through which it starts Calls; a Handler is a server's answer to the Requests that come in.
+// The engine in four nouns. An Engine owns the reactors. Through a Channel, a client starts Calls
+// to one peer. A Handler answers the Requests that a server receives.
 //
-// Threads: methods whose name ends in FromReactor run on a reactor and must neither block nor take
-// long. Everything else may be called from any thread.
+// Threads: methods whose names end in FromReactor run on a reactor and must neither block nor take
+// long. All others may be called from any thread.
 
 namespace tensorwire::wire {
 
 class Connection;
 
-// The time, as in NowUs, at which the bytes were read that the calling reactor handles.
+// The time (as NowUs) at which the bytes that the calling reactor now handles were read.
 TENSORWIRE_API int64_t ArrivedUs();
 
-// A request in flight, as its asker sees it. The engine owns it from Channel::Start to Done.
+// A request in flight, as the client sees it. The engine owns it from Channel::Start to Done.
 class Call {
  public:
   virtual ~Call() = default;
 
-  // The reply's head is here. Names the memory that its payload is to be read into: buffers that
-  // add up to `payload_bytes` and stay valid until Done. An error status drops the payload and
-  // ends the call with that status.
+  // The reply's head has arrived. Sets the memory that the payload is read into: buffers that add
+  // up to `payload_bytes` and stay valid until Done. An error status drops the payload and ends the
+  // call with that status.
   virtual Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                     std::vector<MutableBuffer>* into) = 0;
 
-  // Exactly once: with the reply complete, or with the reason why there is none. The engine
-  // deletes the call afterwards.
+  // Called exactly once: when the reply is complete, or with the reason why there is none. The
+  // engine deletes the call afterwards.
   virtual void Done(const Status& status) = 0;
 };
 
-// The thread for work that a reactor brought in. Waking a thread costs more than little work does,
-// and much work keeps the reactor from its sockets.
+// The thread that runs work which arrived at a reactor. Waking another thread costs more than a
+// little work; much work keeps the reactor from its sockets.
 enum class RunOn {
-  kExecutor,          // it may take long
-  kReactorWhenAlone,  // it never blocks: on the reactor when nothing else arrived with it
+  kExecutor,          // the work may take long
+  kReactorWhenAlone,  // it never blocks: runs on the reactor if it arrived alone
   kReactor,           // it never blocks and takes a microsecond or two
 };
 
 struct CallOptions {
-  int64_t deadline_ms = 0;  // from now; 0: none of its own (a lost connection still ends it)
+  int64_t deadline_ms = 0;  // from now; 0: none (a lost connection still ends the call)
   RunOn done_on = RunOn::kExecutor;
 };
 
-// Receives what a server sends its client unasked, and learns when no more can come.
+// Receives a server's pushes, and is told when no more can come.
 class PushReceiver {
  public:
   virtual ~PushReceiver() = default;
 
-  // The head of a push is here: the call by which the rest of it is received, or null to drop it.
+  // The head of a push has arrived. Returns the call that receives the rest, or null to drop it.
   virtual std::unique_ptr<Call> BeginFromReactor(uint64_t what) = 0;
 
-  // The connection is gone, and what the server knew about this client with it.
+  // The connection is gone, and with it all that the server knew about this client.
   virtual void OnLost(const Status& why) = 0;
 };
 
@@ -73,41 +73,41 @@ class TENSORWIRE_API Channel {
  public:
   virtual ~Channel() = default;
 
-  // Before the first call.
+  // Must be called before the first call.
   virtual void SetPushReceiver(std::shared_ptr<PushReceiver> receiver) = 0;
 
   // Runs a short closure on this channel's reactor, `delay_ms` from now.
   virtual void RunAfter(int delay_ms, std::function<void()> closure) = 0;
 
-  // Sends a request. Connects first where that is needed; a call to a peer that refuses ends at
-  // once with kUnavailable, so whoever wants to wait for a peer calls again. Returns the id by
+  // Sends a request. Connects first if needed. A call to a peer that refuses ends at once with
+  // kUnavailable; a caller that wants to wait for the peer has to call again. Returns the id by
   // which the call can be cancelled.
   virtual uint64_t Start(Message request, std::unique_ptr<Call> call,
                          const CallOptions& options) = 0;
 
-  // Sends a request to which there is no reply. `lazy`: it may wait some milliseconds for another
-  // frame to travel with. Dropped when the peer cannot be reached.
+  // Sends a request that has no reply. `lazy`: it may wait a few milliseconds for another frame to
+  // travel with. Dropped if there is no connection.
   virtual void Notify(Message request, bool lazy) = 0;
 
   // Ends the call with kCancelled, if it has not ended, and tells the peer.
   virtual void Cancel(uint64_t call_id) = 0;
 
-  // Tells the peer that the call is cancelled, and ends it with what the peer says to that: the
-  // call may have failed there already, and its error may be on its way. With kCancelled at once
-  // where nothing has been sent, and when the peer says nothing for `patience_ms`.
+  // Tells the peer that the call is cancelled, and ends the call with the peer's answer: the call
+  // may have failed there already, and its error may be under way. Ends it with kCancelled at once
+  // if nothing has been sent, or if the peer does not answer for `patience_ms`.
   virtual void CancelPatiently(uint64_t call_id, int64_t patience_ms) = 0;
 };
 
-// A server's way to send a client what it has not asked for, or not asked for yet.
+// Lets a server send a client what the client has not requested, or not requested yet.
 class TENSORWIRE_API Pusher {
  public:
   Pusher() = default;
   explicit Pusher(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-  // True if the client takes what it is sent. A client that has gone does not, nor does one that
-  // lets much pile up: that would fill this task's memory.
+  // False if the client has gone, or does not read what it is sent: more pushes would fill this
+  // task's memory.
   bool IsTaken() const;
-  // False when the client has gone.
+  // False if the client has gone.
   bool Push(uint64_t what, Message message) const;
   uint64_t connection_id() const;
 
@@ -115,9 +115,9 @@ class TENSORWIRE_API Pusher {
   std::shared_ptr<Connection> connection_;
 };
 
-// The bytes that the unanswered requests of one connection hold. It lives until its owner has let
-// go and they have: one atomic operation for each of a request's two ends, where a shared pointer
-// to the number would take two.
+// The bytes that the unanswered requests of one connection hold. It lives until its owner and all
+// these requests have released it. That costs one atomic operation at each end of a request; a
+// shared pointer to the number would cost two.
 class HeldBytes {
  public:
   struct LetGo {
@@ -141,7 +141,8 @@ class HeldBytes {
 };
 
 // A request's share of its connection's EngineOptions::unanswered_bytes, until it is answered or
-// goes. A copy holds as much again. For who keeps a request's id and not the request, too.
+// destroyed. A copy holds the same amount again. Code that keeps only a request's id keeps the
+// claim as well.
 class Claim {
  public:
   Claim() = default;
@@ -164,11 +165,11 @@ class Claim {
 
  private:
   HeldBytes* held_ = nullptr;
-  uint64_t bytes_ = 0;  // not 0 where there is a claim
+  uint64_t bytes_ = 0;  // not 0 if there is a claim
 };
 
-// A request that came in. Answer it with exactly one of Reply and Fail, from any thread, now or
-// later; an answer to a peer that has gone is dropped.
+// A request that a server has received. Must be answered with exactly one of Reply and Fail, from
+// any thread, now or later. An answer to a peer that has gone is dropped.
 class TENSORWIRE_API Request {
  public:
   uint16_t method = 0;
@@ -176,47 +177,47 @@ class TENSORWIRE_API Request {
   uint64_t id = 0;
   std::string metadata;
   std::string payload;
-  // The payload's place, if the handler chose one (Handler::Place).
+  // The payload's memory, if the handler provided it (Handler::PlaceFromReactor).
   std::shared_ptr<char> placed;
 
   void Reply(Message reply) const;
   void Fail(const Status& status) const;
 
-  // Tells the connections of this server apart, for OnCancel and OnDisconnect.
+  // Identifies the connection, for OnCancel and OnDisconnect.
   uint64_t connection_id() const;
   const std::string& peer() const;
   Pusher pusher() const { return Pusher(connection); }
 
   std::shared_ptr<Connection> connection;
-  mutable Claim claim;  // let go of by the answer
+  mutable Claim claim;  // released by the answer
 };
 
 class Handler {
  public:
   virtual ~Handler() = default;
 
-  // The thread in which this request is handled.
+  // The thread that runs Handle for this request.
   virtual RunOn HandleOn(const Request& request) const = 0;
 
-  // The head of a request with a payload is here. Returns memory of that size for it to be read
-  // into, which becomes Request::placed, or null: then it grows in Request::payload as it arrives,
-  // so that a peer cannot make this task allocate by announcing much. A request that is lost in
-  // the middle lets go of the memory.
+  // The head of a request with a payload has arrived. Returns memory of that size to read the
+  // payload into, which becomes Request::placed. Or returns null: then Request::payload grows as
+  // the payload arrives, so that a peer cannot make this task allocate memory by announcing a large
+  // payload. If the connection is lost before the request is complete, the memory is released.
   virtual std::shared_ptr<char> PlaceFromReactor(uint16_t /*method*/, uint64_t /*payload_bytes*/) {
     return nullptr;
   }
 
-  // Must not wait: requests that came in together are handled one after the other.
+  // Must not block: requests that arrive together are handled one after the other.
   virtual void Handle(Request request) = 0;
 
-  // The peer no longer wants the answer to this request. Must not wait. Before any request that the
-  // peer sent later is handled, so that it does not meet what it was told had ended: on the
-  // reactor, or, as never before Handle has returned for it, on what handled it. Perhaps after the
-  // answer.
+  // The peer no longer wants the answer to this request. Must not block. Called before any later
+  // request of the peer is handled, so that such a request does not meet work that the peer has
+  // cancelled. Never called before Handle has returned for this request: it runs on the reactor, or
+  // on the thread that runs Handle if that has not returned yet. May be called after the answer.
   virtual void OnCancel(uint64_t connection_id, uint64_t request_id) = 0;
 
-  // A connection is gone, and its requests with it. On the executor, when Handle has returned for
-  // all of them. What is answered now is dropped.
+  // A connection is gone, and its requests with it. Called on the executor, after Handle has
+  // returned for all of them. Later answers are dropped.
   virtual void OnDisconnect(uint64_t connection_id) = 0;
 };
 
@@ -225,19 +226,19 @@ class TENSORWIRE_API Engine {
   // Starts the reactors.
   static Status Create(EngineOptions options, std::unique_ptr<Engine>* out);
 
-  // Stops, if that has not been done.
+  // Calls Stop, unless it was called.
   virtual ~Engine() = default;
 
   // Listens on `host`:`port` ("" for all interfaces; port 0 picks one). The handler must outlive
-  // the engine's Stop. Fails with a message that names address and reason; with kNotFound where
-  // `host` is no address of this machine, or a name that only /etc/hosts makes one of loopback.
+  // the engine's Stop. Fails with a message that names address and reason. The code is kNotFound if
+  // `host` is no address of this machine, or is a name that resolves only to loopback (/etc/hosts).
   virtual Status Listen(const std::string& host, int port, std::shared_ptr<Handler> handler,
                         int* bound_port) = 0;
 
-  // A way to the task `peer_name` at `address` ("host:port"); it connects when first used, and
-  // again at the next call after the connection was lost or could not be made. The connection lives
-  // as long as the engine, so keep the channel. `second_port`: another one of the same host, which
-  // is tried when the task is not at `address` (SecondDataPort); 0: there is none.
+  // A channel to the task `peer_name` at `address` ("host:port"). It connects at its first call,
+  // and again at the next call after the connection was lost or could not be made. The connection
+  // lives as long as the engine, so keep the channel. `second_port`: another port of the same host,
+  // which is tried if the task is not at `address` (SecondDataPort); 0: none.
   virtual std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
                                            int second_port = 0) = 0;
 
@@ -250,8 +251,8 @@ class TENSORWIRE_API Engine {
   virtual void Stop() = 0;
 };
 
-// While one lives, what this thread sends is gathered, and goes out when it ends: one system call
-// for a connection instead of one for a frame.
+// While one lives, the frames that this thread sends are gathered. They are written when it is
+// destroyed: one system call per connection instead of one per frame.
 class TENSORWIRE_API SendBatch {
  public:
   SendBatch();

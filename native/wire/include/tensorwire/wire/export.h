@@ -1,6 +1,6 @@
 #pragma once
 
-// Marks what leaves libtensorwire.so; everything else is hidden.
+// Marks the exported symbols of libtensorwire.so; all others are hidden.
 #if defined(TENSORWIRE_BUILDING)
 #define TENSORWIRE_API __attribute__((visibility("default")))
 #else

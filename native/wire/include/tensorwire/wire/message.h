@@ -22,15 +22,15 @@ struct MutableBuffer {
   size_t size = 0;
 };
 
-// A request or reply on its way out: metadata, which is copied, and payload, which is not: the
-// buffers go into the socket from where they are, and `KeepAlive` holds them until they have.
+// An outgoing request or reply. Its metadata is copied, its payload is not: the buffers are written
+// to the socket from where they are, and `KeepAlive` keeps them alive until then.
 class Message {
  public:
   explicit Message(uint16_t method = 0) : method_(method), head_(kHeaderBytes, '\0') {}
 
   void AppendMetadata(std::string_view bytes) { head_.append(bytes); }
 
-  // A little-endian number into the metadata.
+  // Appends a little-endian number to the metadata.
   template <typename T>
   void Put(T value) {
     static_assert(std::is_integral_v<T> || std::is_enum_v<T>);
@@ -44,7 +44,7 @@ class Message {
   }
   void KeepAlive(std::shared_ptr<const void> owner) { owner_ = std::move(owner); }
 
-  // Payload that the message owns itself.
+  // Sets a payload that the message owns.
   void SetOwnedPayload(std::string bytes) {
     auto owned = std::make_shared<const std::string>(std::move(bytes));
     payload_.assign(1, ConstBuffer{owned->data(), owned->size()});
@@ -65,7 +65,7 @@ class Message {
   friend struct OutFrame;
   friend class Loans;
   uint16_t method_;
-  std::string head_;  // room for the header, then the metadata: one buffer for the gathering write
+  std::string head_;  // space for the header, then the metadata: one buffer for the gathering write
   std::vector<ConstBuffer> payload_;
   std::shared_ptr<const void> owner_;
 };
