@@ -376,6 +376,8 @@ TEST(an_order_of_a_closed_session_serves_who_waits) {
   consumer.Ask(1, consumer.order);
   CHECK(producer.Push(2));
   WaitForPushes(&producer, &consumer, 3);
+  consumer.inbox->Forget(3, consumer.order, kKey);
+  consumer.waiter = std::make_shared<TestWaiter>();
   Pushed here;
   CHECK(consumer.Expect(4, &here) == Expected::kWait);
   consumer.inbox->EndScope(kScope);
