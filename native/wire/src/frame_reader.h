@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "call_table.h"
@@ -80,7 +81,13 @@ class FrameReader {
   // Called after kHead, when the frame's fields say where its payload goes.
   void ExpectPayload();
   // Called after kFrame: clears `frame`.
-  void Forget() { frame_ = InFrame(); }
+  void Forget() {
+    std::vector<MutableBuffer> into =
+        std::move(frame_.into);  // keeps its memory for the next frame
+    into.clear();
+    frame_ = InFrame();
+    frame_.into = std::move(into);
+  }
   // True if the payload's checksum differs from the one that was sent. A discarded payload is not
   // checked.
   bool is_damaged() const;

@@ -30,7 +30,10 @@ WORKER_DEVICE = "/job:worker/task:0/device:PROTECTED:0"
 _SOURCE = Path(__file__).with_name("protected_device.cc")
 # By a name: the file and the condition under which the plug-in copies between device and host.
 COPIES = {
-    "TO_HOST": ("tensor_request.cc", "if (on_device && "),
+    "TO_HOST": (
+        "host_copy.cc",
+        "if (device->tensorflow_accelerator_device_info() != nullptr && ",
+    ),
     "TO_DEVICE": ("rendezvous.cc", "if (on_accelerator_ && !incoming"),
 }
 _LEAVE_OUT = "LEAVE_OUT_"  # the beginning of a variable's name

@@ -61,6 +61,12 @@ def of_worker(cluster: TensorFlowCluster, counter: str) -> int:
     return cluster.stats("worker:0")[counter]
 
 
+def pushed_to(cluster: TensorFlowCluster, held: str) -> tuple[int, int]:
+    """Tensors that were pushed to the worker, and to the ps of the device `held`."""
+    ps = "ps:0" if held == PS_CPU else "ps:1"
+    return of_worker(cluster, "pushed_tensors"), cluster.stats(ps)["pushed_tensors"]
+
+
 @pytest.mark.parametrize("elements", [0, 3, LARGE])
 @pytest.mark.parametrize(
     ("held", "computed"),
@@ -85,11 +91,16 @@ def test_training_on_a_device(
         with devices.session(graph) as session:
             session.run(assign, {start: expected})
             read = of_worker(devices, "read_bytes")
+            before = pushed_to(devices, held)
             for _ in range(STEPS):
                 session.run(update)
                 expected = expected + expected * expected
+            pushes = [now - old for now, old in zip(pushed_to(devices, held), before, strict=True)]
             np.testing.assert_array_equal(session.run(value), expected)
             read = of_worker(devices, "read_bytes") - read
+    # Each tensor is requested in two steps, and pushed in the others.
+    pushed = STEPS - 2 if devices.protocol == "grpc++" else 0
+    assert min(pushes) >= pushed and (pushed > 0) == (max(pushes) > 0), pushes
     if elements == LARGE and held == PS_CPU:
         assert (read >= STEPS * expected.nbytes) == (transport == "memory")
 

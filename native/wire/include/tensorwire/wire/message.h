@@ -26,7 +26,10 @@ struct MutableBuffer {
 // to the socket from where they are, and `KeepAlive` keeps them alive until then.
 class Message {
  public:
-  explicit Message(uint16_t method = 0) : method_(method), head_(kHeaderBytes, '\0') {}
+  explicit Message(uint16_t method = 0) : method_(method) {
+    head_.reserve(kUsualHeadBytes);
+    head_.assign(kHeaderBytes, '\0');
+  }
 
   void AppendMetadata(std::string_view bytes) { head_.append(bytes); }
 
@@ -64,6 +67,8 @@ class Message {
  private:
   friend struct OutFrame;
   friend class Loans;
+  // Room for a tensor's metadata, so that a frame allocates its head once.
+  static constexpr size_t kUsualHeadBytes = kHeaderBytes + 56;
   uint16_t method_;
   std::string head_;  // space for the header, then the metadata: one buffer for the gathering write
   std::vector<ConstBuffer> payload_;
