@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -34,10 +35,23 @@ def from_document(record: type[Record], document: Any) -> Record:
     Raises:
         ValueError: the document is no such record.
     """
+    _learn(record)
     try:
         return msgspec.convert(document, record)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+
+
+_LEARNING = threading.Lock()
+
+
+@functools.cache
+def _learn(record: type) -> None:
+    """msgspec keeps what it learns of a dataclass in the class before it has learnt all of it: a
+    second thread that comes in this moment crashes (seen with msgspec 0.22).
+    """
+    with _LEARNING:
+        msgspec.json.Decoder(record)
 
 
 def of_command(command: str, record: type[Record], document: Any) -> Record:
