@@ -43,15 +43,17 @@ def from_document(record: type[Record], document: Any) -> Record:
 
 
 _LEARNING = threading.Lock()
+_LEARNT: set[Any] = set()
 
 
-@functools.cache
-def _learn(record: type) -> None:
+def _learn(record: Any) -> None:
     """msgspec keeps what it learns of a dataclass in the class before it has learnt all of it: a
     second thread that comes in this moment crashes (seen with msgspec 0.22).
     """
-    with _LEARNING:
-        msgspec.json.Decoder(record)
+    if record not in _LEARNT:
+        with _LEARNING:
+            msgspec.json.Decoder(record)
+        _LEARNT.add(record)
 
 
 def of_command(command: str, record: type[Record], document: Any) -> Record:
