@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docutils import nodes
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -30,28 +32,31 @@ napoleon_numpy_docstring = False
 
 html_theme = "furo"  # takes nothing from the network
 html_title = "tensorwire"
+html_static_path = ["site"]
+html_css_files = ["site.css"]
 html_copy_source = False
 smartquotes = False  # "--option" stays what it is
 html_show_copyright = False
 
 _CONTENTS = {
     "Getting started": [
-        "tutorials/first-job", "getting-started", "versions", "settings", "troubleshooting",
+        "tutorials/first-job", "getting-started", "pages", "versions", "troubleshooting",
     ],
-    "Tutorials": ["tutorials/switch", "tutorials/hot-ps", "tutorials/slow-network-or-ps"],
     "Guides": [
-        "from-deeprec", "from-tfjob", "doctor", "placement", "planner", "metrics", "kubernetes",
-        "polling-and-pinning", "lab",
+        "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",
+        "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "doctor", "placement",
+        "planner", "metrics", "kubernetes", "polling-and-pinning", "lab",
     ],
-    "Examples": ["pages", "../examples/hot_ps/README"],
     "Concepts": [
         "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",
-        "concepts/placement", "concepts/planner", "../ARCHITECTURE", "grpc", "faults", "simulation",
-        "performance",
+        "concepts/placement", "concepts/planner", "grpc", "faults", "../ARCHITECTURE", "simulation",
     ],
-    "Reference": ["reference/commands", "reference/records", "reference/python"],
-    "Policies": ["../SECURITY", "../CONTRIBUTING", "../RELEASING", "../CHANGELOG"],
-    "Decisions": ["decisions/README"],
+    "Reference": [
+        "reference/commands", "settings", "reference/records", "reference/python", "performance",
+    ],
+    "Policies": [
+        "../SECURITY", "../CONTRIBUTING", "../RELEASING", "../CHANGELOG", "decisions/README",
+    ],
 }  # fmt: skip
 
 # Pages of the program itself: title, name, and the command that makes it of a record.
@@ -70,7 +75,7 @@ def _make_pages(app: Sphinx, config: Any) -> None:
     extra = Path(app.doctreedir, "extra")
     (extra / "docs/pages").mkdir(parents=True, exist_ok=True)
     for _, name, arguments in _PAGES:
-        command = [sys.executable, "-m", "tensorwire.cli.main", *arguments]
+        command = [sys.executable, "-m", "tensorwire.cli.main", "--quiet", *arguments]
         page = extra / f"docs/pages/{name}.html"
         subprocess.run(
             [*command, "--report", page], cwd=app.srcdir, check=True, stdout=subprocess.DEVNULL
@@ -95,6 +100,16 @@ def _with_contents(app: Sphinx, name: str, source: list[str]) -> None:
     elif name == "docs/decisions/README":
         folder = Path(app.srcdir, "docs/decisions")
         source[0] += _tree("Decisions", sorted(each.stem for each in folder.glob("[a-z]*.md")))
+
+
+def _with_whole_names(app: Sphinx, document: Any) -> None:
+    """Titles of commands: "bench transfer" says more in a list of contents than "transfer"."""
+    if app.env.docname == "docs/reference/commands":
+        for section in document.findall(nodes.section):
+            above = section.parent
+            if section["ids"][0].startswith("tensorwire-") and above["ids"][0] != "tensorwire":
+                name = f"{above[0].astext()} {section[0].astext()}"
+                section[0].children = [nodes.Text(name)]
 
 
 def _with_code(
@@ -133,6 +148,7 @@ def _add_index(app: Sphinx, failed: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     app.connect("config-inited", _make_pages)
     app.connect("source-read", _with_contents)
+    app.connect("doctree-read", _with_whole_names, priority=100)  # before the contents are made
     app.connect("autodoc-process-docstring", _with_code, priority=100)  # before napoleon
     app.connect("html-page-context", _for_everybody, priority=900)  # after the theme
     app.connect("build-finished", _add_index)

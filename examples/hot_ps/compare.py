@@ -1,7 +1,7 @@
 """One ps of five carries the load, what tells so, and what `--placement balanced` makes of it.
 
     python examples/hot_ps/compare.py                  # needs root for the links, see docs/lab.md
-    python examples/hot_ps/compare.py --rate 1gbit --page hot_ps.html --json hot_ps.json
+    python examples/hot_ps/compare.py --rate 1gbit --report hot_ps.html --json hot_ps.json
 
 Trains train.py, unchanged, with 5 ps and 2 workers as `tensorwire run` places it: one after the
 other, then balanced. Each ps has a link of its own; those of the two workers are as fast as the
@@ -25,7 +25,7 @@ from tensorwire.lab.settings import parse
 from tensorwire.measure.record import Machine
 from tensorwire.measure.section import Bar, Bars, Report, Section, Table
 from tensorwire.metrics import observed_job
-from tensorwire.report import page, terminal
+from tensorwire.report import charts, page, terminal
 
 PS, WORKERS, STEPS, DEADLINE_S = 5, 2, 200, 180
 SCRIPT = Path(__file__).with_name("train.py")
@@ -168,18 +168,20 @@ def section(found: dict[str, Outcome], notes: list[str]) -> Section:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", default="250mbit", help="of each ps's link (%(default)s)")
-    parser.add_argument("--page", type=Path, help="write a page with plots")
+    parser.add_argument("--report", type=Path, help="write a page with plots")
     parser.add_argument("--json", type=Path, help="write what was found")
     options = parser.parse_args()
+    if options.report:
+        charts.check_installed()  # before the work, not after it
     link = parse(f"hosts=2,rate={options.rate}").hosts[0]
     with Lab(LabSettings((link,) * PS + (HostSettings(),) * WORKERS)) as lab:
         found = {placement: train(placement, lab) for placement in ("round_robin", "balanced")}
         notes = [f"each ps has a link of {options.rate}"] if lab.has_network else list(lab.notes)
     shown = section(found, notes)
     terminal.show([shown])
-    if options.page:
+    if options.report:
         report = Report("examples/hot_ps", ["grpc++"], [shown], [shown.headline])
-        page.write(options.page, report)
+        page.write(options.report, report)
     if options.json:
         document = {
             "host": dataclasses.asdict(Machine.here()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -34,10 +35,25 @@ def from_document(record: type[Record], document: Any) -> Record:
     Raises:
         ValueError: the document is no such record.
     """
+    _learn(record)
     try:
         return msgspec.convert(document, record)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+
+
+_LEARNING = threading.Lock()
+_LEARNT: set[Any] = set()
+
+
+def _learn(record: Any) -> None:
+    """msgspec keeps what it learns of a dataclass in the class before it has learnt all of it: a
+    second thread that comes in this moment crashes (seen with msgspec 0.22).
+    """
+    if record not in _LEARNT:
+        with _LEARNING:
+            msgspec.json.Decoder(record)
+        _LEARNT.add(record)
 
 
 def of_command(command: str, record: type[Record], document: Any) -> Record:

@@ -16,7 +16,9 @@ from tensorwire.lab import cgroups
 from tensorwire.lab.ports import PortLease
 from tensorwire.metrics.observed_job import FOLDER_VARIABLE
 
-TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
+DOCS = Path(__file__).parents[2] / "docs"
+ON_KUBERNETES = {"kubernetes", "from-tfjob"}
+"""Pages whose commands another test runs."""
 HAS_ESTIMATOR = tf.version.VERSION.split(".")[:2] == ["2", "15"]
 IS_ROOT = os.geteuid() == 0
 _COMMANDS = re.compile(r"^```bash( estimator)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -70,21 +72,24 @@ PAGES = [
         marks=[pytest.mark.newest, needs_lab],
     ),
     Tutorial("switch", rates=6 if HAS_ESTIMATOR else 4),
+    Tutorial("from-deeprec", rates=3 if HAS_ESTIMATOR else 2),
 ]
 
 
 def commands(page: str, ports: PortLease) -> str:
     """All commands of a tutorial as one script, with free ports in place of its own."""
-    text = (TUTORIALS / f"{page}.md").read_text()
+    text = next(DOCS.rglob(f"{page}.md")).read_text()
     blocks = [code for estimator, code in _COMMANDS.findall(text) if HAS_ESTIMATOR or not estimator]
     script = "".join(blocks)
     free = {port: ports.take() for port in _PORT.findall(script)}
     return _PORT.sub(lambda match: f"127.0.0.1:{free[match[1]]}", script)
 
 
-def test_every_tutorial_is_run() -> None:
+def test_every_page_with_commands_is_run() -> None:
     run = {getattr(each, "values", (each,))[0].page for each in PAGES}
-    assert run == {path.stem for path in TUTORIALS.glob("*.md")}
+    pages = {path.stem for path in DOCS.rglob("*.md") if "\n```bash" in path.read_text()}
+    assert pages == run | ON_KUBERNETES
+    assert pages >= {path.stem for path in DOCS.glob("tutorials/*.md")}
 
 
 @pytest.mark.slow

@@ -67,6 +67,15 @@ def test_wrong_usage_is_one_line_and_status_2(tensorwire: Any, arguments: list[s
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("command", ["doctor", "bench steps"])
+def test_an_option_of_all_commands_behind_one_is_told_its_place(
+    tensorwire: Any, command: str
+) -> None:
+    done = tensorwire(*command.split(), "--quiet")
+    assert done.returncode == 2
+    assert f"It stands before the command: tensorwire --quiet {command}\n" in done.stderr
+
+
 def run_main(monkeypatch: pytest.MonkeyPatch, raised: BaseException, *arguments: str) -> int:
     @click.command()
     def command() -> None:

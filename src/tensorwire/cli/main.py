@@ -34,6 +34,7 @@ COMMANDS = {
     "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
 }
 
+_OF_ALL_COMMANDS = ("--quiet", "--verbose", "--debug")
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -92,9 +93,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        where = getattr(error, "ctx", None)
-        hint = f" (see `{where.command_path} --help`)" if where is not None else ""
-        fail(error.format_message().replace("\n", " ") + hint, error.exit_code)
+        fail(error.format_message().replace("\n", " ") + _hint(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -104,6 +103,18 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         sys.exit(1)
     finally:
         sys.stderr = stderr
+
+
+def _hint(error: click.ClickException) -> str:
+    """What helps with a wrong command line."""
+    where = getattr(error, "ctx", None)
+    if where is None:
+        return ""
+    option = getattr(error, "option_name", None)
+    if option in _OF_ALL_COMMANDS and where.parent is not None:
+        root, _, command = where.command_path.partition(" ")
+        return f" It stands before the command: {root} {option} {command}"
+    return f" (see `{where.command_path} --help`)"
 
 
 def _command_position(arguments: Sequence[str]) -> int:

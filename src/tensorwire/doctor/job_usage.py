@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tensorwire.doctor.evidence import Flow, JobEvidence, Split, TaskUsage
+from tensorwire.units import number
 
 
 def ps_bytes(job: JobEvidence) -> dict[str, float]:
@@ -94,4 +95,4 @@ def percent(share: float) -> str:
 
 def mb(size_bytes: float) -> str:
     """MB of 10^6 bytes."""
-    return f"{size_bytes / 1e6:.3g} MB"
+    return f"{number(size_bytes / 1e6)} MB"

@@ -145,7 +145,7 @@ def _bars(chart: Bars, width_px: int) -> Spec:
     labels_px = _text_px(labels) + 8
     are_above = labels_px > _MOST_FOR_LABELS * width_px
     top = max((max(bar.value, bar.high or 0.0) for bar in chart.bars), default=0.0)
-    room_px = 10 + _text_px(str(row["text"]) for row in values)
+    room_px = 16 + _text_px(str(row["text"]) for row in values)
     length = _length(top, room_px, width_px if are_above else width_px - labels_px)
     layers: list[Spec] = [
         {

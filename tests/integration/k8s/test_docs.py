@@ -1,10 +1,11 @@
-"""docs/kubernetes.md: its commands from an empty cluster to a finished job, run as they stand."""
+"""Pages that lead from an empty cluster to a finished job: their commands, run as they stand."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,33 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/kubernetes.md"
 _COMMANDS = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class Page:
+    """What its commands print, and the namespace that they make."""
+
+    name: str
+    namespace: str
+    successes: int
+    """Lines that say that the job has succeeded."""
+    says: str
+
+
+PAGES = [
+    Page("kubernetes", "training", 3, "9 unchanged"),  # twice followed, once by status
+    Page("from-tfjob", "team", 2, "dist"),
+]
+
+
 @pytest.mark.usefixtures("kubectl")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_lead_from_an_empty_cluster_to_a_finished_job(
-    control_plane: ControlPlane, tmp_path: Path
+    control_plane: ControlPlane, tmp_path: Path, page: Page
 ) -> None:
-    text = PAGE.read_text()
-    (image,) = set(re.findall(r"here it is `(.*?)`", text))
+    text = (ROOT / f"docs/{page.name}.md").read_text()
+    (image,) = set(re.findall(r"here (?:it|the image) is `(.*?)`", text))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     variables = {
         "KUBECONFIG": str(control_plane.kubeconfig(tmp_path / "kubeconfig")),
@@ -38,9 +56,9 @@ def test_the_commands_lead_from_an_empty_cluster_to_a_finished_job(
     with VirtualKubelet(control_plane, nodes, images=[image]) as kubelet:
         status, said = run_script("".join(_COMMANDS.findall(text)), tmp_path, variables, 400)
         assert status == 0, f"{said}\n{kubelet.tails()}"
-        assert said.count("linear: succeeded") == 3, said  # twice followed, once by status
+        assert len(re.findall(r"\w+: succeeded", said)) == page.successes, said
         assert len(re.findall(r"^worker:[01]: loss [\d.]+; sent \d+ bytes", said, re.M)) == 2
-        assert "9 unchanged" in said
-    pods = control_plane.api().get("/api/v1/namespaces/training/pods")["items"]
+        assert page.says in said
+    pods = control_plane.api().get(f"/api/v1/namespaces/{page.namespace}/pods")["items"]
     assert not pods
-    control_plane.api().delete("/api/v1/namespaces/training")
+    control_plane.api().delete(f"/api/v1/namespaces/{page.namespace}")

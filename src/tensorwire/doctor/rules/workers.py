@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, Scaling, Split, TaskUsage
 from tensorwire.doctor.job_usage import percent
+from tensorwire.units import number
 
 _SLOW = 0.7  # of the others' steps
 _BUSY = 0.5  # of a step that all take in common
@@ -38,8 +39,8 @@ def slowest(job: JobEvidence) -> Straggler | None:
         return Straggler(
             slow,
             lost,
-            f"{slow.task} takes {rates[slow.task]:.3g} steps a second, "
-            f"the others {usual:.3g} (median of {len(workers) - 1}).",
+            f"{slow.task} takes {number(rates[slow.task])} steps a second, "
+            f"the others {number(usual)} (median of {len(workers) - 1}).",
         )
     return _slowest_of_a_step_in_common(workers)
 
@@ -58,8 +59,8 @@ def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
     return Straggler(
         slow,
         (own[slow.task] - usual) / (slow.step_s or own[slow.task]),
-        f"{slow.task} works {own[slow.task] * 1e3:.3g} ms at a step, the others "
-        f"{usual * 1e3:.3g} ms, and then they wait.",
+        f"{slow.task} works {number(own[slow.task] * 1e3)} ms at a step, the others "
+        f"{number(usual * 1e3)} ms, and then they wait.",
     )
 
 
@@ -136,8 +137,8 @@ def _measured_surplus(scaling: Scaling) -> Surplus | None:
         many.workers,
         max(1.0, few.workers * many.steps_per_s / few.steps_per_s),
         (
-            f"{few.workers} workers took {few.steps_per_s:.3g} steps a second together, "
-            f"{many.workers} take {many.steps_per_s:.3g}, with {many.ps} ps.",
+            f"{few.workers} workers took {number(few.steps_per_s)} steps a second together, "
+            f"{many.workers} take {number(many.steps_per_s)}, with {many.ps} ps.",
         ),
         is_measured=True,
     )
@@ -166,8 +167,8 @@ def _computed_surplus(job: JobEvidence) -> Surplus | None:
         len(job.workers),
         enough,
         (
-            f"A step takes {demand_s * 1e3:.3g} ms of the busiest ps, which is busy "
-            f"{percent(max(shares))} of the time, and {own_s * 1e3:.3g} ms of its worker: "
+            f"A step takes {number(demand_s * 1e3)} ms of the busiest ps, which is busy "
+            f"{percent(max(shares))} of the time, and {number(own_s * 1e3)} ms of its worker: "
             f"{enough:.1f} workers keep it busy, and there are {len(job.workers)}.",
         ),
         is_measured=False,
