@@ -19,9 +19,9 @@ from tensorwire.k8s.layout_comparison import LayoutComparison, hot_model, look_a
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--claim", "data:/data"), "--claim: of a cluster; name its --image"),
-        (("--token-secret", "mine"), "--token-secret: of a cluster"),
-        (("--namespace", "a", "--context", "b"), "--namespace and --context: of a cluster"),
+        (("--claim", "data:/data"), "--claim: only for a cluster, which also needs --image"),
+        (("--token-secret", "mine"), "--token-secret: only for a cluster"),
+        (("--namespace", "a", "--context", "b"), "--namespace and --context: only for a cluster"),
     ],
 )
 def test_what_only_a_cluster_has_is_not_looked_for_in_the_lab(
