@@ -149,7 +149,7 @@ def test_config_proto_sets_device_filters_for_the_cluster_it_is_told() -> None:
         "/job:ps /job:chief/task:0",
         "/job:ps",
         "the cluster has no task 2 of job 'worker'",
-        "ConfigProto takes device_filters or the cluster that sets them",
+        "give ConfigProto either cluster or device_filters: cluster sets device_filters",
     ]
 
 

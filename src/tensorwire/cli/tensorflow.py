@@ -13,7 +13,7 @@ def quiet_tensorflow() -> None:
     """Silences TensorFlow's log. To be called before TensorFlow is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # TensorFlow 2.21 prints a notice about oneDNN at every log level. Nothing that a command
-    # computes # is faster with oneDNN.
+    # computes is faster with oneDNN.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 

@@ -14,7 +14,7 @@ _WAITS_FOR_WIRE = 0.5  # of a step; then both directions together may fill a lin
 _FAR_BELOW = 0.6
 _SMALL_BYTES = 100e3  # most Recvs of a click-through model are below this
 _MANY = 50  # a step
-# CPU time that fusing saves per small tensor: 726 tensors take 67 ms on grpc, 17 ms on grpc++ and #
+# CPU time that fusing saves per small tensor: 726 tensors take 67 ms on grpc, 17 ms on grpc++ and
 # 12 ms fused (docs/decisions/measuring.md).
 _COST_OF_ONE_S = {"grpc": 75e-6, "grpc++": 7e-6}
 
@@ -71,7 +71,7 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
                 f"{host.link_mb_per_s:.0f}: {percent(use)} on average"
                 + (f", {percent(full)} while not computing." if alone else "."),
             )
-        # Workers first pull and then push. One worker, or several that run in lockstep, use one #
+        # Workers first pull and then push. One worker, or several that run in lockstep, use one
         # direction at a time.
         both = min(1.0, (out + into) / host.link_mb_per_s)
         if wire >= _WAITS_FOR_WIRE:
@@ -90,8 +90,8 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
     layers = evidence.layers
     if layers is None:
         return None
-    # The link carries at least what the fastest layer reached. Slower layers may have been #
-    # measured while the hosts were busy.
+    # The link carries at least what the fastest layer reached. Slower layers may have been measured
+    # while the hosts were busy.
     rates = [layer.mb_per_s or 0.0 for layer in layers.measured if layer.name != "link"]
     ceiling = max(rates, default=0.0)
     protocol = evidence.job.protocol if evidence.job is not None else "grpc"
