@@ -58,7 +58,7 @@ def test_fewer_workers_keep_the_servers_of_a_case(
     case: int, workers: int | None, per_node: int
 ) -> None:
     assert workers_per_node(PUBLISHED[case], workers) == per_node
-    with pytest.raises(UsageError, match="--workers must be less than"):
+    with pytest.raises(UsageError, match="--workers must be at most"):
         workers_per_node(PUBLISHED[case], 51)
     with pytest.raises(UsageError, match="a multiple of 5"):
         workers_per_node(PUBLISHED[1], 7)
