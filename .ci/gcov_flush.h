@@ -1,6 +1,6 @@
-// Compiled into the plug-in for `make coverage`: tests end most tasks by signals, which leave no time
-// to write what was counted. So it is written as long as they live, each task's to a folder of its
-// own in TENSORWIRE_GCOV_FOLDER: one that is killed while it writes spoils no other's.
+// Compiled into the plug-in for `make coverage`. Tests end most tasks by signals, so tasks cannot write
+// their counters at exit. Instead they write them periodically, each to its own folder in
+// TENSORWIRE_GCOV_FOLDER, so that a task that is killed while writing damages only its own data.
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-"""The site: `make site` builds it from the documents into build/site, which works offline."""
+"""Sphinx settings of the site, which `make site` builds from the documents into build/site."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
 ]
-myst_heading_anchors = 4  # as GitHub makes them
+myst_heading_anchors = 4  # the same anchors as on GitHub
 default_role = "code"  # `name` in docstrings
-suppress_warnings = ["misc.highlighting_failure"]  # usages are no shell
+suppress_warnings = ["misc.highlighting_failure"]  # usage lines are not shell commands
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
 
-html_theme = "furo"  # takes nothing from the network
+html_theme = "furo"  # loads nothing from the network
 html_title = "tensorwire"
 html_static_path = ["site"]
 html_css_files = ["site.css"]
 html_copy_source = False
-smartquotes = False  # "--option" stays what it is
+smartquotes = False  # keeps "--option" unchanged
 html_show_copyright = False
 
 _CONTENTS = {
@@ -59,7 +59,7 @@ _CONTENTS = {
     ],
 }  # fmt: skip
 
-# Pages of the program itself: title, name, and the command that makes it of a record.
+# Pages made by tensorwire itself: title, name, and the command that makes the page from a record.
 _PAGES = (
     ("bench all over links of 10 Gbit/s", "bench-all",
      ("report", "benchmarks/results/all-lab-10gbit-2.21.0.json")),
@@ -71,7 +71,7 @@ _PAGES = (
 
 
 def _make_pages(app: Sphinx, config: Any) -> None:
-    """Writes them below a folder whose files Sphinx copies to the site as they are."""
+    """Writes these pages into a folder that Sphinx copies to the site unchanged."""
     extra = Path(app.doctreedir, "extra")
     (extra / "docs/pages").mkdir(parents=True, exist_ok=True)
     for _, name, arguments in _PAGES:
@@ -89,7 +89,7 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 
 def _with_contents(app: Sphinx, name: str, source: list[str]) -> None:
-    """The first page is README.md, and GitHub would show a table of contents in it as text."""
+    """Adds tables of contents here, because GitHub would show them as text in README.md."""
     if name == root_doc:
         for caption, pages in _CONTENTS.items():
             source[0] += _tree(caption, [f"/docs/{page}" for page in pages])
@@ -115,7 +115,7 @@ def _with_whole_names(app: Sphinx, document: Any) -> None:
 def _with_code(
     app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]
 ) -> None:
-    """What is indented below an empty line is code, as people read it."""
+    """Marks indented text after an empty line as code."""
     for number in reversed(range(1, len(lines) - 1)):
         before, line, after = lines[number - 1 : number + 2]
         if before.strip() and before[0] != " " and not line and after.startswith("    "):
@@ -123,7 +123,7 @@ def _with_code(
             lines.insert(number, "")
 
 
-# What Sphinx and its theme leave out, and who reads with a keyboard or a screen reader needs.
+# Attributes for keyboards and screen readers, which Sphinx and its theme lack.
 _ACCESSIBLE = {
     "body": (("<pre>", '<pre tabindex="0">'),
              ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')),

@@ -1,6 +1,6 @@
-"""A linear model by tf.estimator on grpc++. TensorFlow 2.15 is the last one with tf.estimator.
+"""A linear model with tf.estimator on grpc++. TensorFlow 2.15 is the last one with tf.estimator.
 
-One process a task; TF_CONFIG says which one this is. A job has a "chief", any number of "ps" and
+Run one process per task; TF_CONFIG names the task. A job has a "chief", any number of "ps" and
 "worker", and may have an "evaluator", which is not part of the cluster:
 
     TF_CONFIG='{"cluster": {"chief": ["127.0.0.1:4001"], "ps": ["127.0.0.1:4002"]},

@@ -1,6 +1,6 @@
-"""A linear model by ps and workers, with TensorFlow 1's distributed API on grpc++.
+"""A linear model with ps and workers, with TensorFlow 1's distributed API on grpc++.
 
-One process a task; TF_CONFIG says which one this is:
+Run one process per task; TF_CONFIG names the task:
 
     export CLUSTER='"cluster": {"ps": ["127.0.0.1:4001"], "worker": ["127.0.0.1:4002"]}'
     TF_CONFIG="{$CLUSTER, \\"task\\": {\\"type\\": \\"ps\\", \\"index\\": 0}}" \\
@@ -29,13 +29,13 @@ if job == "ps":
 with tf1.device(tf1.train.replica_device_setter(cluster=cluster)):
     weights = tf1.get_variable("weights", [100, 1], initializer=tf1.zeros_initializer())
     x = tf.random.normal([64, 100])
-    y = tf.reduce_sum(x, axis=1, keepdims=True)  # so that every weight ought to become 1
+    y = tf.reduce_sum(x, axis=1, keepdims=True)  # training should make every weight 1
     loss = tf.reduce_mean(tf.square(tf.matmul(x, weights) - y))
     step = tf1.train.get_or_create_global_step()
     train = tf1.train.GradientDescentOptimizer(0.05).minimize(loss, global_step=step)
 
 stop = tf1.train.StopAtStepHook(last_step=300)
-# Without filters a worker waits for all others, those that have ended, too.
+# Without filters, a worker waits for all others, including those that have ended.
 filters = tf1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"])
 with tf1.train.MonitoredTrainingSession(
     server.target, index == 0, hooks=[stop], config=filters

@@ -1,6 +1,6 @@
-"""A linear model by TensorFlow 2's ParameterServerStrategy on grpc++.
+"""A linear model with TensorFlow 2's ParameterServerStrategy on grpc++.
 
-One process a task; TF_CONFIG says which one this is. The task of type "chief" schedules the steps:
+Run one process per task; TF_CONFIG names the task. The task of type "chief" schedules the steps:
 
     TF_CONFIG='{"cluster": {"chief": ["127.0.0.1:4001"], "ps": ["127.0.0.1:4002"],
                 "worker": ["127.0.0.1:4003"]}, "task": {"type": "ps", "index": 0}}' \\
@@ -40,4 +40,4 @@ losses = [coordinator.schedule(step) for _ in range(300)]
 coordinator.join()
 print(f"loss {losses[-1].fetch():.4f}")
 sys.stdout.flush()
-os._exit(0)  # the servers go on until they are stopped; TensorFlow would wait for them here
+os._exit(0)  # the servers run until they are stopped; a normal exit would wait for them

@@ -1,7 +1,7 @@
 """Draws the pictures of this folder: `python docs/concepts/pictures.py`.
 
-A picture is a card of its own, with colours for light and for dark, so that it can be read on any
-page. A test compares the files with what this script draws.
+Each picture has its own background, with colours for light and dark mode, so it is readable on any
+page. A test compares the files with the output of this script.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STYLE = (
 
 
 class Picture:
-    """An SVG: boxes, arrows and words at places in pixels."""
+    """An SVG picture: boxes, arrows and texts at positions in pixels."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self._size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -34,7 +34,7 @@ class Picture:
         self._parts = [f'<rect class="card" width="{width}" height="{height}" rx="10"/>']
 
     def box(self, x: int, y: int, width: int, height: int, *lines: str, kind: str = "box") -> None:
-        """A box with its words in the middle, one line each."""
+        """A box with centred lines of text."""
         self._parts.append(
             f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
         )
@@ -44,12 +44,12 @@ class Picture:
             self.text(x + width / 2, first + 18 * number, line, style, "middle")
 
     def text(self, x: float, y: float, words: str, style: str = "", anchor: str = "start") -> None:
-        """Words that begin, end or have their middle at x."""
+        """A text that begins, ends or is centred at x, depending on `anchor`."""
         place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}"'
         self._parts.append(f'<text class="{style}" {place}>{escape(words)}</text>')
 
     def arrow(self, *points: tuple[int, int], words: str = "", dashed: bool = False) -> None:
-        """A line through the points with a tip at its end; words stand above its middle."""
+        """A line through the points with a tip at its end, and `words` above its middle."""
         path = "M" + " L".join(f"{x} {y}" for x, y in points)
         style = "line dashed" if dashed else "line"
         self._parts.append(f'<path class="{style}" d="{path}" marker-end="url(#tip)"/>')
@@ -63,7 +63,7 @@ class Picture:
         self._parts.append(f'<path class="{"line dashed" if dashed else "line"}" d="{path}"/>')
 
     def svg(self) -> str:
-        """The file."""
+        """The content of the SVG file."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {self._size} role="img">\n'
             f"<title>{escape(self._title)}</title>\n<style>{STYLE}</style>\n"
@@ -75,7 +75,7 @@ class Picture:
 
 
 def tensor() -> Picture:
-    """The way of a tensor from _Send to _Recv."""
+    """The path of a tensor from _Send to _Recv."""
     p = Picture(760, 330, "A tensor's way from a worker's memory to a ps's memory, without a copy")
     for x, name in ((20, "worker process"), (420, "ps process")):
         p.text(x + 160, 34, name, "strong", "middle")
@@ -132,7 +132,7 @@ def loan() -> Picture:
 
 
 def rewrites() -> Picture:
-    """What crosses in a step, before and after."""
+    """The messages of a step before and after rewrites."""
     p = Picture(760, 400, "A step's crossings before and after exact rewrites and fusion")
 
     def half(y: int, title: str, cross: Sequence[tuple[str, str]], worker: str, ps: str) -> None:
@@ -233,7 +233,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 
 
 def files() -> dict[Path, str]:
-    """Each picture's file, and what is in it."""
+    """The content of each picture's file."""
     return {FOLDER / f"{name}.svg": draw().svg() for name, draw in PICTURES.items()}
 
 

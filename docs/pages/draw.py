@@ -1,7 +1,7 @@
-"""Draws `tensorwire top` as it showed the recorded job: `python docs/pages/draw.py`.
+"""Draws the output of `tensorwire top` for a recorded job: `python docs/pages/draw.py`.
 
-The record is from `tensorwire top --once --json --interval 5` beside the job of the tutorial on
-a hot ps.
+The record was made by `tensorwire top --once --json --interval 5` during the job of the hot-ps
+tutorial.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLUMNS = 80
 
 
 def shown() -> Console:
-    """A console that has shown the screen, and recorded it."""
+    """A console that has recorded the screen."""
     rates = from_document(JobRates, json.loads((FOLDER / "top.json").read_text()))
     console = Console(
         record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
@@ -33,7 +33,7 @@ def shown() -> Console:
 
 
 def svg() -> str:
-    """The picture; its font is the reader's, because a page loads nothing from elsewhere."""
+    """The picture, without a font to download, because pages load nothing from other servers."""
     drawn = shown().export_svg(title="tensorwire top", unique_id="top")
     return re.sub(r"@font-face \{.*?\}\n?|<!--.*?-->\n?", "", drawn, flags=re.DOTALL)
 

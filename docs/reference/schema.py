@@ -1,6 +1,6 @@
-"""Writes the JSON Schema of what `--json` and `/figures` give: `python docs/reference/schema.py`.
+"""Writes the JSON Schema of `--json` and `/figures`: `python docs/reference/schema.py`.
 
-A test compares the file with what this script makes of the code.
+A test compares the file with the output of this script.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Schema = dict[str, Any]
 
 
 def result_types() -> list[type[Result]]:
-    """Every result that a record can have, by name."""
+    """Every result class that a record can have, sorted by name."""
 
     def below(kind: Any) -> Iterable[type[Result]]:
         for each in kind.__subclasses__():
@@ -49,13 +49,13 @@ def result_types() -> list[type[Result]]:
     ours = {
         kind
         for kind in below(Result)
-        if kind.commands and kind.__module__.startswith("tensorwire.")  # and no test's
+        if kind.commands and kind.__module__.startswith("tensorwire.")  # without those of tests
     }
     return sorted(ours, key=lambda kind: kind.__name__)
 
 
 def schema() -> Schema:
-    """The whole document: a choice of all records, and a definition for each class."""
+    """The whole schema: a choice of all records, and a definition for each class."""
     results = result_types()
     plans = [Prediction, Shape, Change, Variable]
     roots = [TaskMetrics, JobRates, Diagnosis, Finding, Machine, Noise, *plans, *results]
@@ -87,9 +87,8 @@ def schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Records of tensorwire",
-        "description": "What `--json` of a command writes, what `tensorwire top --once --json` "
-        "prints (JobRates), and what a task serves under /figures (TaskMetrics). Fields are "
-        "added, never renamed.",
+        "description": "The output of `--json` of a command, of `tensorwire top --once --json` "
+        "(JobRates), and of a task under /figures (TaskMetrics). Fields are added, never renamed.",
         "anyOf": [{"$ref": _ref(name)} for name in (*files, "JobRates", "TaskMetrics")],
         "$defs": dict(sorted(definitions.items())),
     }
@@ -109,11 +108,11 @@ def _of_command(command: str, rest: Schema) -> Schema:
 
 
 def _record(kind: type[Result]) -> Schema:
-    """The record with results of one class: what `Record.document` makes."""
+    """The schema of a record with results of one class (see `Record.document`)."""
     properties: Schema = {
         "command": {"enum": list(kind.commands)},
         "version": {"type": "string", "description": "Of tensorwire."},
-        "tensorflow": {"type": ["string", "null"], "description": "Null if it takes no part."},
+        "tensorflow": {"type": ["string", "null"], "description": "Null if it was not used."},
         "host": {"$ref": _ref("Machine")},
         "time": {"type": "string", "description": "UTC: 2026-01-31T12:00:00Z."},
         "results": {"type": "array", "items": {"$ref": _ref(kind.__name__)}, "minItems": 1},
@@ -136,24 +135,24 @@ def _record(kind: type[Result]) -> Schema:
 
 
 def _object(required: bool = True, **properties: Schema) -> Schema:
-    """An object with these properties, all of them required or none."""
+    """The schema of an object; its properties are all required, or all optional."""
     names = {"required": list(properties)} if required else {}
     return {"type": "object", "properties": properties, **names}
 
 
 def _plan_record() -> Schema:
-    """What `PlanResult.document` makes."""
+    """The schema of `PlanResult.document`."""
     prediction, cluster = {"$ref": _ref("Prediction")}, {"$ref": _ref("Shape")}
     point = {
         **_object(required=False, workers=_INTEGER, ps=_INTEGER),
-        "description": "The prediction for this number of what the curve is `over`.",
+        "description": "The prediction for this number of workers or ps (see `over`).",
     }
     lists: dict[str, tuple[Schema, str]] = {
         "predictions": (
             {"allOf": [prediction, _object(cluster=cluster)]},
-            "Every layout, protocol and placement that was asked for.",
+            "One for each requested layout, protocol and placement.",
         ),
-        "changes": ({"$ref": _ref("Change")}, "To the first cluster: those that help."),
+        "changes": ({"$ref": _ref("Change")}, "Changes to the first cluster that help."),
         "curves": (
             _object(
                 side=_STRING,
@@ -162,15 +161,15 @@ def _plan_record() -> Schema:
                 over={"enum": ["workers", "ps"]},
                 bend={
                     "type": ["integer", "null"],
-                    "description": "From here on adding more hardly pays; null: it always pays.",
+                    "description": "From here on, adding more hardly helps; null: it always helps.",
                 },
                 points={"type": "array", "items": {"allOf": [prediction, point]}},
             ),
-            "Of --sweep.",
+            "Results of --sweep.",
         ),
         "offers": (
             {"allOf": [prediction, _object(price={"type": "number"}, cluster=cluster)]},
-            "Of --target: the cheapest cluster of each kind; prices as --price-… count.",
+            "Results of --target: the cheapest cluster of each kind, with prices by --price-….",
         ),
     }
     return _object(
@@ -183,16 +182,16 @@ def _plan_record() -> Schema:
                 tensorflow=_STRING,
                 time={"type": "string", "description": "UTC: 2026-01-31T12:00:00Z."},
             ),
-            "description": "The measured costs that the predictions rest on.",
+            "description": "The measured costs on which the predictions are based.",
         },
         extrapolation={
             "type": "array",
             "items": _STRING,
-            "description": "Where the question goes beyond what was measured.",
+            "description": "Where the question is beyond the range of the measurements.",
         },
         job=_object(name=_STRING, source=_STRING),
         seed=_INTEGER,
-        case={"type": ["string", "null"], "description": "Of --case."},
+        case={"type": ["string", "null"], "description": "The value of --case."},
         **{
             name: {"type": "array", "items": items, "description": text}
             for name, (items, text) in lists.items()
@@ -201,7 +200,7 @@ def _plan_record() -> Schema:
 
 
 def _placement_plan() -> Schema:
-    """What `PlacementPlan.to_document` makes."""
+    """The schema of `PlacementPlan.to_document`."""
     plan = _object(
         strategy=_STRING,
         ps=_INTEGER,
@@ -227,7 +226,7 @@ def _placement_plan() -> Schema:
         "traffic_bytes_per_step_per_ps": {
             "type": "array",
             "items": {"type": "number"},
-            "description": "Only where traffic is known.",
+            "description": "Only if traffic is known.",
         },
         "traffic_largest_over_mean": {"type": "number"},
     }
@@ -235,7 +234,7 @@ def _placement_plan() -> Schema:
 
 
 def _classes(roots: Iterable[type]) -> dict[str, type]:
-    """The roots and the dataclasses that they are made of, by the names that msgspec gives."""
+    """The roots and the dataclasses that they contain, by msgspec's names."""
     found: dict[str, type] = {}
     waiting = list(roots)
     while waiting:
@@ -253,7 +252,7 @@ def _classes(roots: Iterable[type]) -> dict[str, type]:
 
 
 def _describe(definition: Schema, kind: type) -> None:
-    """Adds the text below each field of a class to the field's schema."""
+    """Adds the docstring of each field of a class to the field's schema."""
     for each in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(each):
             continue
@@ -273,7 +272,7 @@ def _describe(definition: Schema, kind: type) -> None:
 
 
 def text() -> str:
-    """The file."""
+    """The content of the file."""
     return calibration_file.text(schema()) + "\n"
 
 

@@ -1,12 +1,13 @@
-"""One ps of five carries the load, what tells so, and what `--placement balanced` makes of it.
+"""One of five ps carries most of the load; shows how to find this, and the effect of `--placement
+balanced`.
 
     python examples/hot_ps/compare.py                  # needs root for the links, see docs/lab.md
     python examples/hot_ps/compare.py --rate 1gbit --report hot_ps.html --json hot_ps.json
 
-Trains train.py, unchanged, with 5 ps and 2 workers as `tensorwire run` places it: one after the
-other, then balanced. Each ps has a link of its own; those of the two workers are as fast as the
-machine, because they stand for the many that a job has. When the steps have been measured,
-`tensorwire top` and `tensorwire doctor` look at the job that still runs.
+Trains train.py, unchanged, with 5 ps and 2 workers: first with round robin placement, then with
+balanced placement. Each ps has its own limited link. The links of the two workers are as fast as
+the machine, because the two represent the many workers of a job. After the measurement, `tensorwire
+top` and `tensorwire doctor` observe the running job.
 """
 
 import argparse
@@ -34,14 +35,14 @@ TENSORWIRE = [sys.executable, "-m", "tensorwire.cli.main"]
 
 @dataclass
 class Outcome:
-    """One placement."""
+    """The results of one placement."""
 
     steps_per_s: float
-    """Of the job: a step is one that either worker takes."""
+    """Steps of both workers together."""
     bytes_per_ps: list[int]
-    """Between it and the workers, over STEPS steps."""
+    """Bytes between each ps and the workers, over STEPS steps."""
     top: list[str]
-    """What `tensorwire top` says is out of balance."""
+    """Imbalances that `tensorwire top` reports."""
     doctor: list[str]
     """The title and the change of each finding of `tensorwire doctor`."""
 
@@ -71,14 +72,14 @@ def train(placement: str, lab: Lab) -> Outcome:
 
 
 def start(cluster: LocalCluster, job: str, index: int, placement: str, report_every: int) -> Path:
-    """Starts a task that trains until it is ended; where it writes what it tells."""
+    """Starts a task that trains until it is ended; returns the path of its output."""
     task = {"cluster": cluster.spec, "task": {"type": job, "index": index}}
     env = {
         "TF_CONFIG": json.dumps(task),
         "HOT_PS_REPORT_EVERY": str(report_every),
         "HOT_PS_STEPS": str(10**9),
         "TENSORWIRE_METRICS_SOCKET": str(metrics_of(cluster, job, index)),
-        # Where the user's `tensorwire top` looks for tasks, and not in the cluster's own folder.
+        # The folder in which the user's `tensorwire top` looks for tasks.
         observed_job.FOLDER_VARIABLE: str(observed_job.folder()),
     }
     output = cluster.directory / f"{job}-{index}-{placement}.out"
@@ -91,7 +92,7 @@ def first_report(output: Path, cluster: LocalCluster) -> dict:
     def told() -> bool:
         return output.read_text().endswith("\n")
 
-    wait(cluster, f"a worker said nothing in {DEADLINE_S} s", told)
+    wait(cluster, f"a worker reported nothing within {DEADLINE_S} s", told)
     return json.loads(output.read_text().splitlines()[0])
 
 
@@ -106,7 +107,7 @@ def endpoints(cluster: LocalCluster) -> str:
         for index in range(len(addresses))
     ]
     for socket in sockets:
-        wait(cluster, f"no task serves its figures at {socket}", socket.exists)
+        wait(cluster, f"no task serves its metrics at {socket}", socket.exists)
     return ",".join(f"unix:{socket}" for socket in sockets)
 
 
@@ -167,9 +168,9 @@ def section(found: dict[str, Outcome], notes: list[str]) -> Section:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rate", default="250mbit", help="of each ps's link (%(default)s)")
+    parser.add_argument("--rate", default="250mbit", help="rate of each ps's link (%(default)s)")
     parser.add_argument("--report", type=Path, help="write a page with plots")
-    parser.add_argument("--json", type=Path, help="write what was found")
+    parser.add_argument("--json", type=Path, help="write the results")
     options = parser.parse_args()
     if options.report:
         charts.check_installed()  # before the work, not after it

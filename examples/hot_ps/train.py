@@ -1,8 +1,8 @@
-"""A model whose weight is in one embedding, trained by ps and workers as anyone would.
+"""A model with most of its bytes in one embedding, trained by ps and workers as usual.
 
-Nothing here says where variables go, so TensorFlow deals them out to the ps one after the other.
-One process a task; TF_CONFIG says which one this is. compare.py runs it under `tensorwire run`.
-Each worker prints a line of JSON whenever the job has taken REPORT_EVERY more steps.
+The script chooses no placement, so TensorFlow places variables on the ps in turn (round robin). Run
+one process per task; TF_CONFIG names the task. compare.py runs it with `tensorwire run`. Each
+worker prints a line of JSON after every REPORT_EVERY steps of the job.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 
 import tensorflow as tf
 
-import tensorwire.tf  # registers protocol "grpc++", and counts what each ps is sent
+import tensorwire.tf  # registers protocol "grpc++", and counts the traffic of each ps
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()
@@ -46,7 +46,7 @@ come, missing = tf1.assign_add(present, 1), tf1.report_uninitialized_variables()
 
 
 def moved():
-    """Bytes to and from each ps so far, through memory or by TCP."""
+    """Bytes to and from each ps so far, over shared memory or TCP."""
     counted = ("tx_bytes", "rx_bytes", "lent_bytes", "read_bytes")
     total = [0] * len(cluster["ps"])
     for peer in tensorwire.tf.stats()["peers"]:
@@ -69,7 +69,7 @@ with tf1.Session(server.target, config=filters) as session:
     while session.run(missing).size:
         time.sleep(0.1)
     session.run(come)
-    while session.run(present) < len(cluster["worker"]):  # all of them are measured together
+    while session.run(present) < len(cluster["worker"]):  # measure all workers together
         time.sleep(0.1)
     first = steps_until(session, WARM_UP)
     while first < WARM_UP + STEPS:

@@ -25,14 +25,14 @@ def split_address(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         bare = host[1:-1]
     elif ":" in host:
-        bare = ""  # a bare IPv6 address: where it ends and the port begins is anyone's guess
+        bare = ""  # an IPv6 address without brackets: the start of the port is ambiguous
     if not colon or not _is_host(bare) or not 1 <= port <= 65535:
         raise UsageError(f'"{address}" is not an address: write host:port, as in 127.0.0.1:2222')
     return bare, port
 
 
 def _is_host(name: str) -> bool:
-    """Whether Python's resolver takes the name: it raises no OSError for "no..host"."""
+    """Whether Python's resolver accepts the name: for "no..host" it raises no OSError."""
     try:
         return bool(name.encode("idna"))
     except UnicodeError:
@@ -93,9 +93,9 @@ class ClusterSpec:
 
 
 ENDPOINT_MAP_NAME = ".endpoint_map"
-"""The file's name, looked for in the working directory."""
+"""The file's default name, in the working directory."""
 ENDPOINT_MAP_VARIABLE = "TENSORWIRE_ENDPOINT_MAP"
-"""Names another file."""
+"""The environment variable that names another file."""
 
 
 def endpoint_map_path() -> Path:
@@ -106,7 +106,7 @@ def endpoint_map_path() -> Path:
 def data_port(grpc_port: int) -> int:
     """The data port of a task whose gRPC port is `grpc_port`, where no map names one.
 
-    20000 above, wrapping past 65535 to 1024. Raises UsageError for what is no port.
+    It is `grpc_port` + 20000; above 65535 it wraps to 1024. Raises UsageError for an invalid port.
     """
     try:
         return engine.data_port(grpc_port)
@@ -115,17 +115,17 @@ def data_port(grpc_port: int) -> int:
 
 
 def second_data_port(grpc_port: int) -> int | None:
-    """The port that the task takes where another process has its `data_port`.
+    """The port that the task uses if another process occupies its `data_port`.
 
-    None where `data_port` is not among those that Linux gives to outgoing connections.
+    None if Linux does not give `data_port` to outgoing connections.
     """
     return engine.second_data_port(grpc_port)
 
 
 def data_addresses(grpc_address: str) -> list[str]:
-    """Where the task at `grpc_address` has its data port by the rule: one address, or two.
+    """The data addresses of the task at `grpc_address` by the default rule: one or two.
 
-    Raises UsageError where `grpc_address` is none.
+    Raises UsageError if `grpc_address` is not an address.
     """
     _, port = split_address(grpc_address)
     host = grpc_address.rpartition(":")[0]
@@ -133,9 +133,9 @@ def data_addresses(grpc_address: str) -> list[str]:
 
 
 def read_endpoint_map(path: Path) -> dict[str, str]:
-    """Data address by gRPC address, from a map's file.
+    """Reads a map's file: the data address of each gRPC address.
 
-    Raises UsageError naming file and line and showing the format.
+    Raises UsageError that names file and line and shows the format.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -153,7 +153,7 @@ def read_endpoint_map(path: Path) -> dict[str, str]:
 
 
 def write_endpoint_map(path: Path, addresses: Mapping[str, str]) -> None:
-    """Writes a map of data addresses by gRPC addresses, whole or not at all."""
+    """Writes a map of data addresses by gRPC address, atomically."""
     for grpc_address, data in addresses.items():
         split_address(grpc_address)
         split_address(data)
@@ -178,9 +178,9 @@ class TfConfig:
 
 
 def parse_tf_config(text: str) -> TfConfig | None:
-    """Reads the value of ``TF_CONFIG``; None where it is empty or names no cluster.
+    """Reads the value of ``TF_CONFIG``; None if it is empty or names no cluster.
 
-    Raises UsageError that says what is wrong and shows the form.
+    Raises UsageError that names the mistake and shows the form.
     """
     if not text.strip():
         return None
@@ -205,7 +205,7 @@ def _cluster(cluster: Any) -> ClusterSpec:
         raise _malformed('"cluster" is not an object')
     jobs: dict[str, tuple[str, ...]] = {}
     for job, value in cluster.items():
-        # A sparse job has its addresses by index.
+        # A sparse job maps each index to its address.
         addresses = list(value.values()) if isinstance(value, Mapping) else value
         if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
             raise _malformed(f'"cluster": "{job}" is not a list of addresses')

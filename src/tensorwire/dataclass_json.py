@@ -29,11 +29,10 @@ def to_document(value: Any) -> Any:
 
 
 def from_document(record: type[Record], document: Any) -> Record:
-    """Reads what `to_document` or `dataclasses.asdict` made; fields that it does not know are left
-    out.
+    """Reads what `to_document` or `dataclasses.asdict` made; unknown fields are ignored.
 
     Raises:
-        ValueError: the document is no such record.
+        ValueError: the document does not fit `record`.
     """
     _learn(record)
     try:
@@ -57,10 +56,10 @@ def _learn(record: Any) -> None:
 
 
 def of_command(command: str, record: type[Record], document: Any) -> Record:
-    """Reads a record that says of which command it is, as "command".
+    """Reads a record whose field "command" must be `command`.
 
     Raises:
-        UsageError: it names no command or another one, or a field is missing.
+        UsageError: "command" is missing or different, or another field is missing.
     """
     if not isinstance(document, Mapping) or document.get("command") != command:
         raise UsageError(f"this file is not a record of `{command}`")

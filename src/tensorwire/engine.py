@@ -1,4 +1,4 @@
-"""The engine's library: its place in the package, and the calls that Python makes (c_api.h)."""
+"""The engine's library: its place in the package, and the calls into it (c_api.h)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Endpoint = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_ch
 
 def native_folder() -> Path:
     """The package's ``_native``: ``lib/``, ``include/``, ``plugin/`` and ``raw/``."""
-    # Not beside this file: an editable install keeps the two apart.
+    # Not next to this file, because an editable install has them in different folders.
     for package in tensorwire.__path__:
         folder = Path(package, "_native")
         if (folder / _LIBRARY).exists():
@@ -32,7 +32,7 @@ def engine_library() -> Path:
 
 
 def data_port(grpc_port: int) -> int:
-    """The data port that belongs to a gRPC port where no `.endpoint_map` names one.
+    """The data port of a gRPC port, if no `.endpoint_map` names another one.
 
     Raises:
         ValueError: `grpc_port` is not in 1..65535.
@@ -44,9 +44,9 @@ def data_port(grpc_port: int) -> int:
 
 
 def second_data_port(grpc_port: int) -> int | None:
-    """The port that a task takes instead where another process has its data port.
+    """The port that a task uses instead if another process occupies its data port.
 
-    None where `data_port` is not among those that Linux gives to outgoing connections.
+    None if Linux does not give `data_port` to outgoing connections.
 
     Raises:
         ValueError: `grpc_port` is not in 1..65535.
@@ -60,7 +60,7 @@ def parse_endpoint_map(text: str, filename: str) -> list[tuple[str, str]]:
     """Pairs (gRPC address, data address) in the file's order.
 
     Raises:
-        ValueError: a line is wrong; names file and line, and shows the format.
+        ValueError: a line is wrong; the message names file and line, and shows the format.
     """
     pairs: list[tuple[str, str]] = []
 
@@ -78,15 +78,15 @@ def parse_endpoint_map(text: str, filename: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Reached:
-    """A task as one of its peers finds it."""
+    """The result of greeting a task as one of its peers."""
 
     version: str
-    """Of tensorwire; empty where the task does not say."""
+    """The task's version of tensorwire; empty if the task does not report it."""
     round_trip_s: float
     clock_ahead_s: float
-    """Of the task's clock before this host's, give or take half of the round trip."""
+    """How far the task's clock is ahead of this host's, +- half of the round trip."""
     bytes_per_s: float
-    """To the task, over one connection; 0 if not measured."""
+    """Rate to the task over one connection; 0 if not measured."""
 
 
 def reach(
@@ -95,13 +95,13 @@ def reach(
     """Greets a task as its peers do, with the job token and TLS of the environment.
 
     Args:
-        address: of its data port.
+        address: address of its data port.
         second_port: see `second_data_port`.
-        peer: its name, "/job:ps/replica:0/task:0".
-        rate_s: for about so long data is sent, to measure the rate; 0: it is not.
+        peer: the task's name, "/job:ps/replica:0/task:0".
+        rate_s: seconds of sending data to measure the rate; 0: not measured.
 
     Raises:
-        ValueError: it cannot be reached, or refuses; says why.
+        ValueError: the task cannot be reached, or refuses; the message says why.
     """
     version = ctypes.create_string_buffer(64)
     round_trip_us, clock_ahead_us = ctypes.c_int64(), ctypes.c_int64()
@@ -123,10 +123,10 @@ def reach(
 
 
 def check_security() -> None:
-    """Checks the job token and TLS that the environment asks for.
+    """Checks the environment's settings for the job token and TLS.
 
     Raises:
-        ValueError: no task could use them.
+        ValueError: they are invalid; the message says why.
     """
     _check(_engine().tensorwire_check_security())
 

@@ -1,4 +1,4 @@
-"""Errors that are for people: their message says what to do, and the command line shows only it."""
+"""Errors for users. The message says what to do; the command line shows only the message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TensorwireError(Exception):
     """
 
     def __init__(self, message: str, exit_code: int = 1, page: str = "") -> None:
-        """`page` is the document that helps, such as docs/lab.md; the message then ends with it."""
+        """`page` is a document to read, such as docs/lab.md; it is appended to the message."""
         super().__init__(f"{message} (see {page})" if page else message)
         self.exit_code = exit_code
 

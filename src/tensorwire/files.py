@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read with errors for people."""
+"""Files that are written whole or not at all, and read with error messages for users."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tensorwire.errors import TensorwireError, UsageError
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes `text` to `path`; who reads it meanwhile sees what was there before.
+    """Writes `text` to `path` atomically: readers see the old content until the new is complete.
 
-    A link, a pipe or a device (/dev/stdout) stays what it is, and is written to.
+    A link, a pipe or a device (/dev/stdout) is not replaced: the text is written into it.
 
     Raises:
         TensorwireError: the file cannot be written.
@@ -35,7 +35,7 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file that the user has named.
 
     Raises:
-        UsageError: the file cannot be read, or is not JSON; names it.
+        UsageError: the file cannot be read, or is not JSON; the message names the file.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))

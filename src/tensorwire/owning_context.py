@@ -1,4 +1,4 @@
-"""The frame of what holds several things from `__enter__` to `__exit__`."""
+"""A base class for objects that own several context managers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _Context = TypeVar("_Context", bound="OwningContext")
 class OwningContext(ABC):
     """A context manager that owns other ones.
 
-    What it has entered is left in the reverse order at its end, and at once where entering the next
-    fails.
+    It exits them in reverse order at its own end. If entering one fails, those already entered are
+    exited at once.
     """
 
     _held: contextlib.ExitStack
 
     @abstractmethod
     def _open(self, held: contextlib.ExitStack) -> None:
-        """Enters them; `held` takes them."""
+        """Enters the owned context managers through `held`."""
 
     def __enter__(self: _Context) -> _Context:
         with contextlib.ExitStack() as held:

@@ -27,10 +27,10 @@ def data_size(size_bytes: float) -> str:
 
 
 def parse_quantity(text: str, units: Mapping[str, str]) -> float | None:
-    """A number and the name of a unit, as in "50us"; None where the text is something else.
+    """Parses a number with a unit, as in "50us"; None if `text` has another form.
 
     Args:
-        units: how many of what is returned each unit has, in decimals.
+        units: the factor of each unit, as a decimal number; the result is the number times it.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip().lower(), re.ASCII)
     if match is None or match[2] not in units:
@@ -39,7 +39,7 @@ def parse_quantity(text: str, units: Mapping[str, str]) -> float | None:
 
 
 def parse_rate(text: str) -> float | None:
-    """Bits a second, of "10gbit" or "500 Mbit/s"; None where the text is something else."""
+    """Bits per second of "10gbit" or "500 Mbit/s"; None if `text` has another form."""
     return parse_quantity(text.strip().lower().removesuffix("/s"), _BITS)
 
 

@@ -56,7 +56,7 @@ REASONS = [
     ("step", 0, 1, "ps:0 waits for its mul"),
     ("initialization", 1, 1, "it waits for the chief."),
     ("no session", 0, 2, "it opened no session"),
-    ("between steps", 0, 1, "worker:0 has an open session and executes nothing in it"),
+    ("between steps", 0, 1, "worker:0 has an open session but executes nothing in it"),
 ]
 
 
@@ -149,7 +149,7 @@ def test_config_proto_sets_device_filters_for_the_cluster_it_is_told() -> None:
         "/job:ps /job:chief/task:0",
         "/job:ps",
         "the cluster has no task 2 of job 'worker'",
-        "ConfigProto takes device_filters or the cluster that sets them",
+        "give ConfigProto either cluster or device_filters: cluster sets device_filters",
     ]
 
 
@@ -194,7 +194,7 @@ def test_storage_that_gives_less_than_the_workers_need_is_found(
     done = tensorwire("doctor", *job, "--data", data, "--report", page, timeout_s=180)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1. The workers wait for their input 100 % of a step  [input-bou")
-    assert "=> Bring the data nearer" in done.stdout
+    assert "=> The storage is too slow" in done.stdout
     assert "The workers wait for their input 100 % of a step" in page.read_text()
 
 

@@ -60,7 +60,7 @@ def kubectl() -> str:
 def lab(cluster: Cluster) -> Lab:
     """Nodes that run pods: ``lab(2, pods=3)``; what can be had is the image `image`."""
     if os.geteuid() != 0:
-        pytest.skip("pods in the lab take root")
+        pytest.skip("pods in the lab require root")
 
     @contextlib.contextmanager
     def nodes(count: int, pods: int = 3, **options: Any) -> Iterator[VirtualKubelet]:

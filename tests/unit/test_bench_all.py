@@ -154,7 +154,7 @@ def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     notes: list[str] = []
     all_layers.layers(AllLayersPlan(), notes)
-    assert notes == ["tensors of 1 GB are left out: this machine has not the memory for them now"]
+    assert notes == ["tensors of 1 GB are left out: there is not enough free memory for them"]
 
 
 @pytest.mark.parametrize(

@@ -187,5 +187,5 @@ def test_who_waits_in_vain_says_for_whom(port: int, part: list[str]) -> None:
     protocols = ["--protocols", "grpc++", "--peer-timeout", "0.3"]
     status, _, err = outcome(bench("rpc", *part, *where, *protocols))
     assert status == 1
-    assert ("the client did not come" if "server" in part else "no server at") in err
+    assert ("the client did not connect" if "server" in part else "no server at") in err
     assert "Traceback" not in err

@@ -130,7 +130,7 @@ class TestTasks:
     def test_clocks(self, ahead_s: float, state: str, words: str) -> None:
         found = self.found(self.tasks(reached(clock_ahead_s=0.01), reached(clock_ahead_s=ahead_s)))
         assert found["clocks"].state == state
-        said = f"that of worker:1 is {abs(ahead_s):g} s {words} this host's (give or take 0.0001 s)"
+        said = f"the clock of worker:1 is {abs(ahead_s):g} s {words} this host's (+- 0.0001 s)"
         assert said in found["clocks"].text
 
     @pytest.mark.parametrize(("slowest", "state"), [(600e6, "ok"), (100e6, "warning")])
@@ -139,8 +139,8 @@ class TestTasks:
         answers = [reached(bytes_per_s=rate) for rate in (1.1e9, 1e9, slowest)]
         found = self.found(self.tasks(*answers))["links"]
         assert found.state == state
-        assert "1 GB/s from here in the middle, " in found.text
-        assert f"{slowest / 1e6:g} MB/s to worker:2, the slowest" in found.text
+        assert "the median rate from here is 1 GB/s, " in found.text
+        assert f"the lowest is {slowest / 1e6:g} MB/s, to worker:2" in found.text
 
     def test_findings_are_in_the_clusters_order(self, closed: str) -> None:
         with listener() as grpc:

@@ -115,7 +115,7 @@ def test_a_worker_that_computes_a_step_longer_than_the_look_has_no_finding() -> 
 
     said = with_cpu(0.9)
     assert "no-step" not in [finding.rule for finding in said.findings]
-    assert any("of which no step ended in the" in each for each in said.looked_at)
+    assert any("which computes but ended no step in" in each for each in said.looked_at)
     (finding,) = (each for each in with_cpu(0.01).findings if each.rule == "no-step")
     assert finding.confidence == "low" and "Look longer" in finding.change
 
@@ -369,7 +369,7 @@ def test_tasks_of_two_jobs_are_not_judged_as_one(
     assert done.returncode == 1
     (line,) = [each for each in done.stderr.splitlines() if "error" in each]
     assert re.search(
-        r"these are tasks of 2 jobs: name those of one with --endpoints, "
+        r"these are tasks of 2 jobs: name the tasks of one job with --endpoints, "
         r"127\.0\.0\.1:\d+ \(the ps at a:1\) or 127\.0\.0\.1:\d+ \(the ps at b:1\)",
         line,
     )

@@ -57,7 +57,7 @@ def test_a_record_says_where_it_was_made_and_what_is_not_so() -> None:
 def test_a_lab_that_this_machine_cannot_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2", None)
     with (
-        pytest.raises(UsageError, match=r"--lab asks for: .* pip install 'tensorwire\[lab\]'"),
+        pytest.raises(UsageError, match=r"the lab of --lab: .* pip install 'tensorwire\[lab\]'"),
         open_host_pool(parse("hosts=2,rate=1gbit")),
     ):
         pass

@@ -133,7 +133,7 @@ def test_wait_ends_at_its_deadline() -> None:
     with LocalCluster({"worker": 1}) as cluster:
         task = cluster.start("worker", 0, SLEEPER)
         begin = time.monotonic()
-        with pytest.raises(TensorwireError, match=r"worker:0 not done within 0.3 s"):
+        with pytest.raises(TensorwireError, match=r"worker:0 did not end within 0.3 s"):
             cluster.wait([task], 0.3)
         assert time.monotonic() - begin < 5
     assert not wait_gone([task.pid])

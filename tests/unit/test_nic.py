@@ -84,7 +84,7 @@ def test_lines_stand_below_their_interface() -> None:
 
 
 def test_an_interface_that_there_is_not_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no interface 'eth99': there are .*lo"):
+    with pytest.raises(UsageError, match=r"no interface 'eth99': choose from .*lo"):
         choose(["eth99"])
     assert "lo" in choose([])
 

@@ -78,7 +78,7 @@ def test_ends_that_do_not_fit_fail_both_with_the_same_words(
 
 
 def test_a_peer_that_does_not_come_is_named_at_the_deadline(address: str) -> None:
-    with pytest.raises(TensorwireError, match=r"worker at host2:1 did not come to port"):
+    with pytest.raises(TensorwireError, match=r"worker at host2:1 did not connect to port"):
         await_peer(address, PS, "worker at host2:1", 0.1)
     with pytest.raises(TensorwireError, match=r"no ps at host1:1 after 0.1 s \(Connection refused"):
         call_peer(address, WORKER, "ps at host1:1", 0.1)

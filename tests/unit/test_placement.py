@@ -172,8 +172,8 @@ def test_metrics_of_parts_are_the_heat_of_their_rows() -> None:
         ("{}", "no traffic of variables"),
         ("[]", "no traffic of variables"),
         ('{"variables": {"a": {"rows": []}}}', "no traffic of variables"),
-        ('{"variables": {"a": -1}}', "cannot be"),
-        ('{"variables": {"a": {"bytes_per_step": 1, "rows": [[3, 3, 1]]}}}', "cannot be"),
+        ('{"variables": {"a": -1}}', "are invalid"),
+        ('{"variables": {"a": {"bytes_per_step": 1, "rows": [[3, 3, 1]]}}}', "are invalid"),
     ],
 )
 def test_a_file_that_is_no_record_of_traffic_is_refused(

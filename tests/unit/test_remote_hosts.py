@@ -70,7 +70,7 @@ def test_an_agent_at_another_tasks_address_is_refused(
     swapped = HostRole("bench transfer", {"ps": of_worker, "worker": of_ps}, "worker", 0, 60)
     agent = elsewhere(remote_hosts.serve, swapped, Unwatched())
     with (
-        pytest.raises(TensorwireError, match="is worker:0 and not ps:0"),
+        pytest.raises(TensorwireError, match="is worker:0, not ps:0"),
         remote_hosts.lead(leader, Unwatched()),
     ):
         pass

@@ -74,9 +74,9 @@ def test_small_steps_are_a_table_with_case_protocol_and_fusion_and_a_sentence(
 @pytest.mark.parametrize(
     ("ratio", "says"),
     [
-        (Ratio(2.0, (1.2, 2.9)), "the rounds disagree, the ratio is somewhere from 1.20 to 2.90"),
-        (Ratio(1.02, (0.97, 1.05)), "the rounds do not tell which is faster"),
-        (Ratio(2.0), "how firm grpc++/grpc may be is not known"),
+        (Ratio(2.0, (1.2, 2.9)), "the rounds disagree: the ratio may be from 1.20 to 2.90"),
+        (Ratio(1.02, (0.97, 1.05)), "the rounds do not show which is faster"),
+        (Ratio(2.0), "no confidence interval for grpc++/grpc"),
     ],
 )
 def test_a_ratio_that_the_rounds_do_not_support_is_warned_of_on_one_line(
@@ -100,7 +100,7 @@ def test_a_ratio_whose_figure_is_off_by_less_than_a_third_is_not_warned_of() -> 
     ("noise", "says"),
     [
         (Noise(1.5, 2.0, 0.0, {}), "the machine was busy before: load average 1.5 on 2 cores"),
-        (Noise(0.0, 2.0, 0.07, {}), "the hypervisor gave 7% of the CPU time to others"),
+        (Noise(0.0, 2.0, 0.07, {}), "the hypervisor gave 7% of the CPU time to other machines"),
     ],
 )
 def test_a_noisy_machine_is_warned_of(noise: Noise, says: str) -> None:

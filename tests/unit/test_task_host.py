@@ -102,7 +102,7 @@ def test_a_task_ends_with_its_starter_whatever_it_does(
 
 
 def test_only_a_task_is_hosted() -> None:
-    with pytest.raises(ValueError, match="is no task"):
+    with pytest.raises(ValueError, match="is not a task"):
         task_type("pathlib:Path")
 
 

@@ -218,7 +218,7 @@ def test_a_narrow_terminal_has_the_columns_that_fit_and_names_the_others(
     (first,) = [line for line in lines if line.startswith("ps:0")]
     assert "\u25b2 155%" in first and "\u25b2 832 MB/s" in first
     text = " ".join(lines)
-    assert all(name in text.partition("not shown for want of width: ")[2] for name in hidden)
+    assert all(name in text.partition("not shown, terminal too narrow: ")[2] for name in hidden)
 
 
 # --- the command ---------------------------------------------------------------------------------

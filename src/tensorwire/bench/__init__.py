@@ -1,1 +1,1 @@
-"""The experiments. Each module of an experiment returns plain records; `report` shows them."""
+"""The experiments. Each one returns plain records; `report` shows them."""

@@ -26,7 +26,7 @@ from tensorwire.units import data_size
 
 @dataclass(frozen=True)
 class LayerResult(Result):
-    """`bench all`: what is left of the link at one layer."""
+    """`bench all`: the share of the link's rate that is left at one layer."""
 
     commands = ("bench all",)
 
@@ -35,12 +35,12 @@ class LayerResult(Result):
     protocol: str | None
     """The protocol; None for a layer without one (raw TCP)."""
     message_size: int | None
-    """Bytes of what was moved at a time; None where there is no one size."""
+    """Bytes of one message; None if the layer has no single size."""
     mb_per_s: float
     of_layer_below: float | None
-    """Share of what the layer below it carries, under the same protocol; None at the lowest.
+    """Rate divided by that of the layer below, under the same protocol; None for the lowest layer.
 
-    iperf3 stands beside tcp, on the link.
+    iperf3 is next to tcp, directly above the link.
     """
 
     @property
@@ -49,7 +49,7 @@ class LayerResult(Result):
 
     @staticmethod
     def section(record: Record[Any]) -> Section:
-        raise ValueError("the layers are shown with the records that they sum up")
+        raise ValueError("the layers are shown together with the records that they summarize")
 
 
 COMMAND = "bench all"
@@ -73,7 +73,7 @@ class Suite:
     notes: Sequence[str] = ()
 
     def to_json(self) -> str:
-        """The summary, which is a record as any other, with the others within it."""
+        """The summary record, with the other records inside it."""
         return json_text(
             {
                 **self.summary.document(),
@@ -88,7 +88,7 @@ class Suite:
         """Reads what `to_json` wrote.
 
         Raises:
-            TensorwireError: it is no such record.
+            TensorwireError: the document is not such a record.
         """
         summary: Any = Record.from_document(document)
         try:
@@ -102,7 +102,7 @@ class Suite:
             raise not_a_record(error) from error
 
     def write(self, path: Path) -> None:
-        """Writes the JSON to `path`, whole or not at all.
+        """Writes the JSON to `path` atomically.
 
         Raises:
             TensorwireError: the file cannot be written.
@@ -114,8 +114,8 @@ class Suite:
 class AllLayersPlan:
     """One call of `bench all`.
 
-    Payloads go by TCP unless `setting` says otherwise, as they do between hosts: a layer can be
-    compared with the one below it only where both go the same way.
+    Payloads use TCP, as between hosts, unless `setting` says otherwise. A layer can be compared
+    with the layer below only if both use the same path.
     """
 
     quick: bool = False
@@ -129,13 +129,13 @@ class Layer:
 
     name: str
     blocks: int
-    """The number of times that the experiment advances its watcher."""
+    """The number of `advance` calls that the experiment makes."""
     run: Callable[[Watcher, HostPool], Iterable[Record[Result]]]
-    """Records as they are made; those before a failure count."""
+    """Yields records one by one; those before a failure are kept."""
 
 
 def layers(plan: AllLayersPlan, notes: list[str]) -> list[Layer]:
-    """The experiments to run, in order; what had to be left out is added to `notes`."""
+    """The experiments to run, in order; adds a note for what is left out to `notes`."""
     common: dict[str, Any] = {"protocols": plan.protocols, "setting": plan.setting}
     quick = plan.quick
     tcp_plan = tcp.TcpPlan(rounds=2 if quick else 5)
@@ -182,7 +182,7 @@ def _sizes_plan(plan: AllLayersPlan, notes: list[str]) -> transfer.SizesPlan:
     if not too_large:
         return wanted
     names = ", ".join(map(data_size, too_large))
-    notes.append(f"tensors of {names} are left out: this machine has not the memory for them now")
+    notes.append(f"tensors of {names} are left out: there is not enough free memory for them")
     fitting = tuple(size for size in chosen if size not in too_large)
     return transfer.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
 
@@ -203,9 +203,9 @@ def _rpc(
 
 
 def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
-    """The records of several sizes as one.
+    """Merges the records of several sizes into one.
 
-    Ratios and scatter are called "grpc++/grpc 64 B", "grpc 64 B" and so on.
+    Ratios have names such as "grpc++/grpc 64 B", and scatters such as "grpc 64 B".
     """
     named = [(data_size(record.results[0].message_size), record) for record in records]
     noises = [(size, record.noise) for size, record in named if record.noise is not None]
@@ -248,7 +248,7 @@ def _train(plan: train.TrainPlan, watcher: Watcher, host_pool: HostPool) -> Reco
 
 
 class _LayerWatcher:
-    """The watcher of one layer: says which it is, and counts what it has advanced."""
+    """The watcher of one layer: adds the layer's name to activities, and counts advances."""
 
     def __init__(self, watcher: Watcher, name: str) -> None:
         self._watcher = watcher
@@ -269,10 +269,10 @@ def run(
     watcher: Watcher,
     host_pool: HostPool = THIS_MACHINE,
 ) -> Suite:
-    """Runs the layers; `watcher.advance` is called for the blocks of all of them.
+    """Runs the layers; calls `watcher.advance` for the blocks of all layers.
 
-    One that fails does not stop the others. Ctrl-C does: what was measured before is in the
-    suite, and INTERRUPTED is why the rest is not.
+    A failed layer does not stop the others. Ctrl-C does: the suite then contains the layers
+    measured before, and INTERRUPTED as the failure of the rest.
     """
     noise = NoiseWatch()
     records: list[Record[Result]] = []
@@ -301,7 +301,7 @@ def run(
 
 
 def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
-    """The rate of each layer at one size, the lowest layer first, under each protocol."""
+    """The rate of each layer at one size and under each protocol, the lowest layer first."""
     found: list[LayerResult] = []
     below: dict[str | None, float] = {}
 
@@ -331,11 +331,11 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
 
 
 def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
-    """MB/s of what is below every protocol: the link, or memcpy where there is none; raw TCP."""
+    """MB/s of the layers below all protocols: the link, or memcpy if there is none; raw TCP."""
     rates: dict[str, float] = {}
     for record in records:
         rates |= record.ceilings
-    # Several streams where they carry more.
+    # Several streams count if they are faster than one.
     for streams in _of_type(records, TcpResult):
         name = "tcp" if streams.implementation == "tcp" else "iperf3"
         rates[name] = max(rates.get(name, 0.0), streams.mb_per_s)
@@ -346,7 +346,7 @@ def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
 
 
 def _link_mb_per_s(record: Record[Result]) -> float | None:
-    """The slowest link of the lab; None where none has a rate."""
+    """The slowest link of the lab; None if no link has a rate."""
     if record.lab is None or not record.lab["network"]:
         return None
     rates = record.lab["rate_mbit_per_s"]

@@ -1,7 +1,7 @@
-"""The ceilings of `bench transfer`: programs that move a tensor's bytes without TensorFlow.
+"""The ceilings (upper limits) of `bench transfer`: programs that move the bytes without TensorFlow.
 
-That is one raw TCP stream and, within this machine, one memcpy of a buffer of the same size. On a
-link that is slower than the machine's memory it is iperf3, where installed, in memcpy's place.
+These are one raw TCP stream and, within this machine, one memcpy of a buffer of the same size. Over
+a link, which is slower than memory, iperf3 replaces memcpy if it is installed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLACK_S = 30.0
 
 
 def version() -> str:
-    """ "3.12"; "" where it is not installed."""
+    """The version of iperf3, such as "3.12"; "" if it is not installed."""
     if not is_installed():
         return ""
     told = subprocess.run([IPERF3, "--version"], capture_output=True, text=True, check=False)
@@ -45,7 +45,7 @@ def is_installed() -> bool:
 
 
 class Iperf3(TaskProcesses):
-    """A server at one end, and a client at the other each time that it is asked for."""
+    """iperf3: a server at one end; each measurement starts a client at the other end."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Iperf3(TaskProcesses):
         parts: tuple[str, ...] = ("server", "client"),
         address: str = "",
     ) -> None:
-        """`parts`: those of this host; `address`: of the server, where that is another's."""
+        """`parts`: the ends on this host. `address`: the server, if it is on another host."""
         super().__init__(host_pool.cluster(dict.fromkeys(parts, 1)))
         self._parts = parts
         self._address = address or self._cluster.spec["server"][0]
@@ -67,7 +67,7 @@ class Iperf3(TaskProcesses):
     def mb_per_s(
         self, seconds: int = 1, streams: int = 1, message_size: int | None = None
     ) -> float:
-        """MB (10^6 bytes) that arrived each second, over all streams."""
+        """MB (10^6 bytes) received per second, over all streams."""
         host, _, port = self._address.rpartition(":")
         argv = [IPERF3, "--client", host.strip("[]"), "--port", port, "--json"]
         argv += ["--time", str(seconds), "--parallel", str(streams)]
@@ -88,13 +88,13 @@ def _received_mb_per_s(output: Path) -> float:
 
 
 LARGEST_BUFFER_BYTES = 1_000_000_000
-"""Above this a buffer is in DRAM wholly, and the rate of a larger one is the same."""
+"""A larger buffer has the same rate, because it does not fit into any cache either."""
 COPIES = 4
-"""Buffers of all ceilings together."""
+"""The number of buffers that all ceilings together allocate."""
 
 
 class CeilingSide(TaskProcesses, Side[Tensors, Any]):
-    """Tasks that move one buffer, at one of the cases."""
+    """Tasks that move one buffer; measured in one of the cases."""
 
     def __init__(self, name: str, at: Tensors, cluster: LocalCluster) -> None:
         super().__init__(cluster)
@@ -110,7 +110,7 @@ class CeilingSide(TaskProcesses, Side[Tensors, Any]):
             wait_ready(self._cluster, process, watcher)
 
     def _steps(self, job: str, do: str, steps: int) -> list[float]:
-        """Seconds of each step of one that does not count and then `steps`."""
+        """Runs one warm-up step and then `steps` steps; returns the seconds of each of these."""
         for count in (1, steps):
             reply = self._ask(job, {"do": do, "iters": count})
         scale = self._at.data_mb * 1e6 / self._size_bytes
@@ -132,7 +132,7 @@ class TcpSide(CeilingSide):
 
     def wait_started(self, watcher: Watcher) -> None:
         super().wait_started(watcher)
-        # On another machine the address at which it is known may not be one of its own.
+        # On another machine, the known address may not be one of its own addresses (NAT).
         host, port = split_address(self.address("receiver"))
         listens_at = host if self._cluster.is_on_this_machine else ""
         self._ask("receiver", {"do": "receive", "host": listens_at, "port": port})
@@ -143,7 +143,7 @@ class TcpSide(CeilingSide):
 
 
 class MemcpySide(CeilingSide):
-    """A copy of one buffer to another of the same process."""
+    """Copies one buffer to another one of the same process."""
 
     def __init__(self, at: Tensors, host_pool: HostPool) -> None:
         super().__init__("memcpy", at, host_pool.cluster({"copier": 1}))
@@ -156,7 +156,7 @@ class MemcpySide(CeilingSide):
 
 
 class Iperf3Ceiling(Iperf3, Side[Tensors, Any]):
-    """iperf3, which runs for a second instead of a number of steps."""
+    """iperf3; it runs for one second instead of for a number of steps."""
 
     name = IPERF3
 
@@ -175,7 +175,7 @@ class Iperf3Ceiling(Iperf3, Side[Tensors, Any]):
 
 
 def ceiling_sides(at: Tensors, host_pool: HostPool) -> list[Side[Tensors, Result]]:
-    """The ceilings that these hosts can have, to be measured at one case."""
+    """The ceilings that are possible on these hosts, measured in one case."""
     sides: list[Side[Tensors, Result]] = [TcpSide(at, host_pool)]
     if not host_pool.have_link:
         sides.append(MemcpySide(at, host_pool))
@@ -189,7 +189,7 @@ def ceiling_pairs(
 ) -> list[tuple[str, str]]:
     """The pairs (side, ceiling) to compare, for the sides `names`.
 
-    Within one machine stock grpc is compared only where nothing of ours takes part.
+    Within one machine, stock grpc is compared only if no side of tensorwire takes part.
     """
     ours = [name for name in names if name != "grpc"]
     compared = names if host_pool.have_link else ours or names

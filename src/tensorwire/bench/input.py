@@ -1,4 +1,4 @@
-"""The rate at which training data can be read, without a job: MB/s, and the time to open a file."""
+"""Measures reading of training data without a job: MB/s, and the time to open a file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOST_FILES = 1000
 
 @dataclass(frozen=True)
 class InputRate:
-    """The rate that one reader reached, file after file."""
+    """The rate that one reader reached, reading one file after the other."""
 
     files: int
     read_bytes: int
     seconds: float
     open_ms: float
-    """Median until a file's first byte is there."""
+    """Median time until the first byte of a file is read."""
 
     @property
     def mb_per_s(self) -> float:
@@ -35,11 +35,11 @@ def probe(path: str, seconds: float) -> InputRate:
     """Reads the files at `path` through ``tf.io.gfile`` for at most about `seconds`.
 
     Args:
-        path: a file, a folder, or a pattern; any that this TensorFlow can read ("hdfs://…" where it
-            has that).
+        path: a file, a folder, or a pattern that this TensorFlow can read ("hdfs://…" if it
+        supports that).
 
     Raises:
-        TensorwireError: there is no TensorFlow, or nothing to read.
+        TensorwireError: TensorFlow is not installed, or there is nothing to read.
     """
     try:
         import tensorflow as tf
@@ -84,12 +84,12 @@ def _read(tf: Any, files: Sequence[str], seconds: float) -> InputRate:
         if used_s > seconds:
             break
     if not read_bytes:
-        raise TensorwireError(f"{files[0]} and what is beside it have no bytes")
+        raise TensorwireError(f"{files[0]} and the other files at this path are empty")
     return InputRate(len(opened_ms), read_bytes, used_s, statistics.median(opened_ms))
 
 
 def _chunks(tf: Any, name: str) -> Iterator[int]:
-    """Sizes of what is read; the first is small, for it is waited for."""
+    """Yields the sizes of the chunks read. The first is one byte, to time the opening."""
     with tf.io.gfile.GFile(name, "rb") as file:
         size = 1
         while chunk := file.read(size):
@@ -98,7 +98,7 @@ def _chunks(tf: Any, name: str) -> Iterator[int]:
 
 
 def _forget(name: str) -> None:
-    """Lets the system drop what it keeps of a local file: its memory is not what is measured."""
+    """Drops a local file from the page cache, so that storage is measured and not memory."""
     with contextlib.suppress(OSError):
         descriptor = os.open(name.removeprefix("file://"), os.O_RDONLY)
         try:

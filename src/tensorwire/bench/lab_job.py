@@ -1,8 +1,8 @@
-"""A ps/worker job as it is configured: so many tasks, each on a lab host with a link of its own.
+"""A real ps/worker job in a lab: each task is on its own host with its own link.
 
-What a planner predicts from one worker and one ps is measured here as it really runs. A case is
-one of the models of `bench train`, or made of tables: a step reads each of them, computes, and adds
-a gradient to each.
+It measures what the planner predicts from one worker and one ps. A case is one of the models of
+`bench train`, or consists of tables: a step reads each table, computes, and adds a gradient to
+each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _START_DEADLINE_S = 60
 
 @dataclass(frozen=True)
 class TableVariable:
-    """A variable of float32, or a part of one, and its ps."""
+    """A float32 variable, or a part of one, and its ps."""
 
     floats: int
     ps: int = 0
@@ -56,7 +56,7 @@ class StepCase:
 
 
 class LabJobWorker(ServerTask):
-    """A worker: the graph of one case after the other, and its session."""
+    """A worker: it holds the graph and the session of one case at a time."""
 
     _graph: Any = None
     _session: Any = None
@@ -64,7 +64,7 @@ class LabJobWorker(ServerTask):
 
     @request
     def build(self, case: StepCase, train_files: Sequence[str] = ()) -> Message:
-        """Makes a case's graph."""
+        """Builds the graph of a case."""
         self._graph = self._tf.Graph()
         with self._graph.as_default():
             self._train = self._trained(case, train_files) if case.model else self._made(case)
@@ -72,7 +72,7 @@ class LabJobWorker(ServerTask):
 
     @request
     def open(self) -> Message:
-        """Opens the case's session; the first worker's initialises the variables."""
+        """Opens the case's session. The first worker's session initializes the variables."""
         v1 = self._tf.compat.v1
         with self._graph.as_default():
             self._session = v1.train.MonitoredTrainingSession(
@@ -88,9 +88,10 @@ class LabJobWorker(ServerTask):
 
     @request
     def run(self, seconds: float, steps: int, delay_s: float, around: int) -> Message:
-        """Steps until `seconds` are over, but `steps` of them at least.
+        """Runs steps for `seconds`, but at least `steps` steps.
 
-        `around` more before and after are not counted: other workers begin and end meanwhile.
+        `around` additional steps before and after are not counted, because other workers may not
+        run yet or any more.
         """
         time.sleep(delay_s)
         for _ in range(around):
@@ -112,7 +113,7 @@ class LabJobWorker(ServerTask):
         return {}
 
     def _trained(self, case: StepCase, train_files: Sequence[str]) -> Any:
-        """A real model, as `bench train` has it."""
+        """The training operation of a model of `bench train`."""
         v1, tf = self._tf.compat.v1, self._tf
         v1.set_random_seed(2013 + self._index)
         setter = v1.train.replica_device_setter(
@@ -124,7 +125,7 @@ class LabJobWorker(ServerTask):
             return wide_deep.build(tf, columns, file, case.batch_size).train
 
     def _made(self, case: StepCase) -> Any:
-        """Reads variables, computes, and adds gradients, as the case says."""
+        """Builds a step from tables: reads variables, computes, and adds gradients."""
         tf, v1 = self._tf, self._tf.compat.v1
 
         def place(table: TableVariable) -> str:
@@ -140,7 +141,7 @@ class LabJobWorker(ServerTask):
                     v1.get_variable(f"table{number}", initializer=zeros, use_resource=True)
                 )
         with tf.device(self._device):
-            # What no pass over the graph can compute ahead.
+            # A value that no graph optimizer can compute ahead.
             total = tf.cast(tf.timestamp(), tf.float32) * 1e-20
         if case.pull and variables:
             reads = []
@@ -148,7 +149,7 @@ class LabJobWorker(ServerTask):
                 with tf.device(variable.device):
                     reads.append(variable.read_value())
             with tf.device(self._device):
-                # That it has arrived, and not what is in it: a worker needs all of it.
+                # One element is enough: the whole tensor must arrive before it can be read.
                 total += tf.add_n([tf.reduce_sum(value[:1]) for value in reads])
         with tf.device(self._device):
             start = tf.fill([_SIDE, _SIDE], total)
@@ -161,12 +162,12 @@ class LabJobWorker(ServerTask):
         if case.push:
             for number, variable in enumerate(variables):
                 with tf.device(self._device):
-                    # None is like another, or TensorFlow would make and send it once.
+                    # All gradients differ, or else TensorFlow would make and send one for all.
                     gradient = tf.fill(variable.shape, total + number * 1e-9)
                 with tf.device(variable.device):
                     updates.append(variable.assign_add(gradient, read_value=False))
         with tf.device(self._device):
-            # Fetched, or TensorFlow would compute nothing that only leads to it.
+            # `total` is fetched, or else TensorFlow would prune its computation.
             return tf.group(*updates), total
 
 
@@ -189,32 +190,33 @@ class LabJobSettings:
 
     @property
     def side(self) -> str:
-        """The protocol with its rewrites: "grpc++ exact"."""
+        """The protocol with its rewrites, such as "grpc++ exact"."""
         return rewritten_name(self.protocol, self.rewrites)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Some seconds of a running job; of tasks by name, "ps:0"."""
+    """Measurements of a running job over some seconds. Tasks are named "ps:0"."""
 
     seconds: float
     steps_per_s: float
     """Steps a second of all workers together."""
     starts_steps_per_s: Sequence[float]
-    """The same for each start."""
+    """`steps_per_s` for each start."""
     step_ms: Mapping[str, float]
-    """The median of each worker."""
+    """The median time of a step, by worker."""
     cpu_s: Mapping[str, float]
     steps: Mapping[str, int]
-    """Steps that took this CPU time and received these bytes; the rate covers most of them."""
+    """Steps by worker during which `cpu_s` and `received_bytes` were counted, with uncounted ones.
+    """
     received_bytes: Mapping[str, int]
-    """Over the task's link, with TCP's headers; empty without a network of the lab's own."""
+    """Bytes received over the task's link, including TCP headers; empty without a lab network."""
     machine_cpu_s: float
-    """CPU seconds of all cores of this machine, the kernel's work for the links included."""
+    """CPU seconds of all cores of this machine, including the kernel's work for the links."""
 
 
 def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableVariable, ...]:
-    """The tables that a strategy of `tensorwire place` makes of variables of float32."""
+    """The tables that a strategy of `tensorwire place` makes from float32 variables."""
     plan = STRATEGIES[placement](variables, ps, None)
     return tuple(
         TableVariable(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
@@ -222,7 +224,7 @@ def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[Tabl
 
 
 class LabJob:
-    """Tasks that have started; it takes one case after another."""
+    """A job whose tasks have started. It runs one case at a time."""
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class LabJob:
         self.tensorflow = tensorflow
         self._lab = lab
         self.has_network = lab.has_network
-        """True if the links have the rate that was asked for."""
+        """True if the links have the requested rate."""
         self.notes = lab.notes
         self._cluster = cluster
         self._tasks = tasks
@@ -251,7 +253,7 @@ class LabJob:
             self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))
 
     def open(self, case: StepCase) -> None:
-        """Makes the case's graph and sessions, in which its variables are new."""
+        """Makes the case's graph and sessions, with new variables."""
         message: Message = {"do": "build", "case": dataclasses.asdict(case)}
         if case.model:
             message["train_files"] = self._train_files(case.model)
@@ -259,7 +261,7 @@ class LabJob:
             send(self._cluster, task, message)
         for task in self._workers:
             answer(self._cluster, task, _ANSWER_TIMEOUT_S)
-        for task in self._workers:  # the first one's initialises the variables
+        for task in self._workers:  # the first worker's session initializes the variables
             ask(self._cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
@@ -270,11 +272,11 @@ class LabJob:
     def measure(
         self, seconds: float, *, warm_up_s: float, starts: int = 1, least_steps: int = 10
     ) -> Measured:
-        """All workers take steps at the same time, for so long.
+        """Runs steps on all workers at the same time for about `seconds`.
 
-        Workers that begin a step together go on so, and use one direction of a link after the
-        other. In a job they come one by one, so each begins at a random moment of a step, again at
-        each of `starts`.
+        Workers that start simultaneously would stay in lockstep, and use one direction of a link at
+        a time. In a real job they start at different times. So each worker starts with a random
+        delay of up to one step, drawn again for each of `starts`.
         """
         warm_up = self._run(warm_up_s, least_steps // 2, 0.0, 0)
         step_s = statistics.fmean(statistics.median(r["step_s"]) for r in warm_up.values())
@@ -310,7 +312,9 @@ class LabJob:
         )
 
     def _run(self, seconds: float, steps: int, delay_s: float, around: int) -> dict[str, Message]:
-        """`delay_s`: the most that a worker begins later, in jobs of several."""
+        """Runs all workers once. `delay_s`: the largest random delay of a start, if there are
+        several.
+        """
         for task in self._workers:
             late_s = self._random.uniform(0.0, delay_s) if around else 0.0
             message: Message = {
@@ -353,10 +357,10 @@ def _machine_busy_s() -> float:
 
 @contextlib.contextmanager
 def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
-    """The job's tasks, each on a lab host of its own, while the context lasts.
+    """Starts the job's tasks, each on its own host of a lab, and ends them with the context.
 
     Raises:
-        TensorwireError: a task failed, or did not come up in time.
+        TensorwireError: a task failed, or did not start in time.
     """
     counts = {"ps": settings.ps, "worker": settings.workers}
     host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
@@ -388,6 +392,6 @@ def _start(cluster: LocalCluster, settings: LabJobSettings, name: str, index: in
             "protocol": settings.protocol,
             "rewrites": settings.rewrites,
         },
-        # Of one machine as the job is of several.
+        # The job stands for one on several machines: no shared memory, and no accelerator.
         {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
     )

@@ -1,7 +1,7 @@
-"""The Python side of `bench rpc` and `bench tcp`; the measuring code is native/raw.
+"""The Python side of `bench rpc` and `bench tcp`; the code in native/raw measures.
 
-Python only says when: the loops, the clocks and the buffers of requests are in C++, and the
-interpreter's lock is free meanwhile.
+Python only starts the measurements. Loops, clocks and request buffers are in C++, which runs
+without the GIL.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Buffer = NDArray[np.uint8]
 
 
 class RpcEnd(Protocol):
-    """One end of a raw RPC, a server or a client, of one implementation; native/raw/rpc.h."""
+    """One end of a raw RPC, server or client, of one implementation (native/raw/rpc.h)."""
 
     @property
     def implementation(self) -> str:
-        """The name of the implementation in records: "engine", "grpc C++ 1.51.1"."""
+        """The implementation's name in records, such as "engine" or "grpc C++ 1.51.1"."""
 
     def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
-        """Serves until the process ends; returns the port, a free one where `port` is 0."""
+        """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
 
     def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
-        """Makes the channels, and returns when all stand."""
+        """Makes the channels, and returns when all are connected."""
 
     def ask(
         self,
@@ -48,7 +48,7 @@ class RpcEnd(Protocol):
 
 
 class _Library:
-    """A library whose functions return null or words; those become a TensorwireError."""
+    """A library whose functions return null or an error text, which becomes a TensorwireError."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -71,12 +71,12 @@ class _Library:
 
 
 def _raw_library() -> Path:
-    """Raw RPC over the engine, and raw TCP."""
+    """The library of raw RPC over the engine and of raw TCP."""
     return native_folder() / "lib" / "libtensorwire_raw.so"
 
 
 class NativeRpc:
-    """An RpcEnd in C++. A process makes one, and uses it as one of server and client."""
+    """An RpcEnd in C++. A process makes one, and uses it either as server or as client."""
 
     def __init__(self, path: Path) -> None:
         self._library = _Library(path)
@@ -132,7 +132,7 @@ class RawTcp:
         self._library = _Library(_raw_library())
 
     def receive(self, descriptor: int, buffer: Buffer) -> None:
-        """Receives blocks, a buffer at a time, until the sender ends the stream."""
+        """Receives blocks, one buffer at a time, until the sender ends the stream."""
         self._library.call(
             "tcp_receive",
             descriptor,
@@ -141,7 +141,7 @@ class RawTcp:
         )
 
     def send(self, descriptors: Sequence[int], buffers: Sequence[Buffer], messages: int) -> float:
-        """Sends each buffer `messages` times over its stream, all streams at once; seconds."""
+        """Sends each buffer `messages` times over its stream, all in parallel; returns seconds."""
         streams = len(descriptors)
         seconds = ctypes.c_double()
         self._library.call(
@@ -157,13 +157,13 @@ class RawTcp:
 
 
 def rpc_end(protocol: str) -> RpcEnd:
-    """The implementation of `protocol`: "grpc", "grpc++", or a library with native/raw/rpc.h.
+    """The implementation of `protocol`: "grpc", "grpc++", or the path of a library with rpc.h.
 
-    grpc is the one in C++ where its development files are installed, and then compiled at first
-    use; else grpcio.
+    "grpc" is gRPC in C++ if its development files are installed (compiled at first use), or else
+    grpcio. rpc.h is in native/raw.
 
     Raises:
-        TensorwireError: none of them is installed; the message says what to install.
+        TensorwireError: no gRPC is installed; the message says what to install.
     """
     if protocol == "grpc++":
         return NativeRpc(_raw_library())
@@ -188,9 +188,9 @@ def rpc_end(protocol: str) -> RpcEnd:
 def rpc_recipe(
     what: str, package: compiler.PackageFlags, source: Path | None = None
 ) -> cache.Recipe:
-    """The build of raw RPC over an installed library; `source` implements load.h's two ends.
+    """The build of raw RPC over an installed library.
 
-    Without `source` that is grpc_rpc.cc.
+    `source` (default: grpc_rpc.cc) implements the two ends of load.h.
     """
     folder = native_folder() / "raw"
     units = (folder / "load.cc", source or folder / "grpc_rpc.cc")

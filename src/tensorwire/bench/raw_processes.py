@@ -1,6 +1,6 @@
-"""The two ends of a measurement without TensorFlow: on this machine, on lab hosts, on real hosts.
+"""The two ends of a measurement without TensorFlow, on this machine, a lab, or real hosts.
 
-What measures asks an `End`, and does not see where it is.
+The measuring code talks to an `End` and does not know where that is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tensorwire.measure.task_processes import TaskProcesses, Watcher, ask, wait_
 DEFAULT_PORT = 12222
 SERVER, CLIENT = "server", "client"
 _PATIENCE_S = 120.0
-_START_TIMEOUT_S = 600.0  # it may have to compile
+_START_TIMEOUT_S = 600.0  # starting may include compiling
 _ANSWER_SLACK_S = 10.0
-# The client's own part of a round; should its host die, the line ends much earlier.
+# Time for the client's own part of a round. If its host dies, the connection ends much earlier.
 _LONGEST_SILENCE_S = 3600.0
 
 
@@ -33,7 +33,7 @@ class End(Protocol):
     """A server or a client that answers messages."""
 
     def ask(self, message: Message, timeout_s: float = _PATIENCE_S) -> Message:
-        """Raises TensorwireError: it failed, or did not answer in time."""
+        """Sends a message and returns the answer. Raises TensorwireError on failure or timeout."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LocalEnd:
 
 @dataclass(frozen=True)
 class RemoteEnd:
-    """An end that the other host has started for this one."""
+    """An end that the other host has started for this host."""
 
     peer: Peer
     name: str
@@ -63,7 +63,7 @@ class RemoteEnd:
 
 
 class RawProcesses(TaskProcesses):
-    """Tasks of one kind, one a job, on this machine or on lab hosts."""
+    """Tasks of one kind, one per job, on this machine or on hosts of a lab."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RawProcesses(TaskProcesses):
         setups: Mapping[str, Message],
         host_pool: HostPool = THIS_MACHINE,
     ) -> None:
-        """`setups`: of each job its constructor's arguments."""
+        """`setups`: the constructor's arguments of each job's task."""
         super().__init__(host_pool.cluster(dict.fromkeys(setups, 1)))
         self._kind = kind
         self._setups = setups
@@ -81,7 +81,9 @@ class RawProcesses(TaskProcesses):
             self._start_task(job, self._kind, setup)
 
     def wait_started(self, watcher: Watcher) -> dict[str, Message]:
-        """The ready message of each process. Start all of them first: they start side by side."""
+        """The ready message of each process. They were all started before, so they start in
+        parallel.
+        """
         return {
             job: wait_ready(self._cluster, process, watcher)
             for job, process in self._processes.items()
@@ -99,12 +101,12 @@ class Target:
     peer_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError: the address is not host:port."""
+        """Raises UsageError if the address is not host:port."""
         split_address(self.address)
 
 
 def port_of(protocol: str, port: int) -> int:
-    """The port of a protocol at one address: grpc++ and iperf3 use the data port."""
+    """The port of a protocol for one address: grpc++ and iperf3 use the data port."""
     return port if protocol in ("grpc", "tcp") else data_port(port)
 
 
@@ -112,10 +114,10 @@ def port_of(protocol: str, port: int) -> int:
 def remote_server(
     command: str, target: Target, wants: Message, watcher: Watcher
 ) -> Iterator[tuple[Message, Peer]]:
-    """The line to the other host's server, and its answer to what the client `wants`.
+    """The connection to the other host's server, and the server's answer to `wants`.
 
     Raises:
-        TensorwireError: it does not come in time, or does not fit.
+        TensorwireError: the server cannot be reached in time, or its version does not fit.
     """
     watcher.activity(f"waiting for the server at {target.address}")
     expected = f"server at {target.address}"
@@ -131,12 +133,12 @@ def serve_remote(
     start: Callable[[Message], tuple[Message, Mapping[str, End]]],
     watcher: Watcher,
 ) -> None:
-    """The other host's server: what a client asks, until it says that it is done.
+    """The other host's server: answers a client until the client is done.
 
-    `start` makes the ends that the client's first message asks for, by name, and its answer.
+    `start` gets the client's first message. It returns the answer, and the ends by name.
 
     Raises:
-        TensorwireError: no client came in time, it went too early, or an end failed.
+        TensorwireError: no client connected in time, it left too early, or an end failed.
     """
     watcher.activity(f"waiting for a client at port {port}")
     address = f"localhost:{port}"

@@ -1,7 +1,7 @@
-"""The ends of what is measured without TensorFlow: raw RPC, and raw TCP streams.
+"""The tasks of measurements without TensorFlow: raw RPC, and raw TCP streams.
 
-Every page of a buffer was written before it is used, so no step pays for page faults, and the
-sockets are as the kernel makes them.
+Every page of a buffer is written before use, so steps have no page faults. Sockets keep the
+kernel's default buffer sizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RpcTask(HostedTask):
 
     @request
     def connect(self, address: str, channels: int) -> Message:
-        # As many threads as can do something at once.
+        # At most one thread per channel and per core.
         threads = min(channels, len(os.sched_getaffinity(0)))
         self._end.connect(address, channels, threads, _CONNECT_TIMEOUT_S)
         return {}
@@ -77,7 +77,7 @@ class TcpTask(HostedTask):
 
     @request
     def receive(self, host: str, port: int) -> Message:
-        """Announces a port; from then on every stream that comes is received to its end."""
+        """Listens on a port and returns it. Every stream that connects is received to its end."""
         family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
         dual = not host and socket.has_dualstack_ipv6()
         if not host and not dual:
@@ -120,7 +120,9 @@ class TcpTask(HostedTask):
 
     @request
     def tcp(self, iters: int, streams: int = 1, messages: int = 1) -> Message:
-        """Blocks of `messages` on each of `streams`, each acknowledged when all of it is there."""
+        """Sends blocks of `messages` on `streams` streams; the receiver acknowledges each full
+        block.
+        """
         descriptors = [stream.fileno() for stream in self._streams[:streams]]
         return {
             "step_s": [self._tcp.send(descriptors, self._buffers, messages) for _ in range(iters)]
@@ -128,7 +130,7 @@ class TcpTask(HostedTask):
 
 
 class MemcpyTask(HostedTask):
-    """A buffer, and another that it is copied to."""
+    """A task that copies one buffer to another."""
 
     def __init__(self, message_size: int) -> None:
         self._copied = np.full(message_size, 2, dtype=np.uint8)

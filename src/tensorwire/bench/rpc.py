@@ -1,9 +1,9 @@
 """`bench rpc`: raw RPC without TensorFlow, over grpc++ and over gRPC.
 
-After `grpc_raw`, a test of 2017-18 that asked whether the RPC layer is what keeps tensors from the
-network: the client only sends, the server receives each request whole, throws it away and answers.
-Both protocols do so in C++ by one and the same closed loop (native/raw), with as many requests on
-their way, as many connections and as many threads.
+It follows `grpc_raw`, a test of 2017-18 that examined whether the RPC layer limits the rate of
+tensors. The client sends requests; the server receives each one completely, discards it and
+answers. Both protocols use the same closed loop in C++ (native/raw), with the same number of
+requests in flight, connections and threads.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from tensorwire.units import data_size, number
 
 COMMAND = "bench rpc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1
-"""A message of gRPC is smaller than 2 GB where protobuf carries it, and so is a request of ours."""
+"""The limit of protobuf, and so of gRPC's messages, is 2 GB; requests of grpc++ get the same."""
 _LARGE_BYTES = 1_000_000
 _MOST_STREAMS = 4
 _ROUND_S = 0.3
-_LONGEST_ROUND = 300_000  # requests, whose times are kept one by one
+_LONGEST_ROUND = 300_000  # requests; the time of each is stored
 _SLOWEST_REQUESTS_PER_S = 100.0
 _SLOWEST_BYTES_PER_S = 20e6
 _PATIENCE_S = 60.0
@@ -71,27 +71,27 @@ class RpcResult(Result):
     implementation: str
     """"engine" (tensorwire's), "grpc C++ 1.51.1" or "grpcio 1.76.0" (in Python)."""
     message_size: int
-    """Bytes of a request, which the server receives whole and throws away."""
+    """Bytes of a request, which the server receives completely and discards."""
     response_size: int
     concurrency: int
-    """Requests on their way at a time, over all channels; 0: as many as the peer likes."""
+    """Requests in flight, over all channels; 0: as many as the peer decides."""
     channels: int
-    """Each is a TCP connection."""
+    """Number of TCP connections."""
     server_threads: int
     """Threads of the server that move bytes: completion queues of gRPC, reactors of the engine."""
     requests: int
     """Measured requests."""
     requests_per_s: float
     mb_per_s: float
-    """MB of requests a second; responses do not count."""
+    """MB of requests per second, without responses."""
     latency_us: LatencyUs | None
     """Latency of a request; None if it was not measured."""
     cpu_us_per_request: float | None
-    """CPU time of both ends; None where it is not known."""
+    """CPU time of both ends; None if it is unknown."""
 
     @property
     def metric(self) -> Metric:
-        of = f"RPC, {data_size(self.message_size)}, {self.concurrency} on their way"
+        of = f"RPC, {data_size(self.message_size)}, {self.concurrency} in flight"
         return Metric(of, self.protocol, self.requests_per_s, "/s")
 
     @staticmethod
@@ -106,13 +106,13 @@ class RpcPlan:
     message_size: int = 64
     response_size: int = 10
     concurrency: int | None = None
-    """Requests on their way at a time, over all channels; see `in_flight`."""
+    """Requests in flight, over all channels; see `in_flight`."""
     channels: int | None = None
     """Connections of the client; see `connections`."""
     server_threads: int | None = None
-    """None: as many as connections."""
+    """Threads of the server; None: one per connection."""
     total_message: int | None = None
-    """Requests of each protocol, over all rounds; None: what fills a third of a second a round."""
+    """Requests of each protocol, over all rounds; None: as many as take 0.3 s per round."""
     rounds: int = 10
     protocols: tuple[str, ...] = PROTOCOLS
 
@@ -131,14 +131,14 @@ class RpcPlan:
 
     @property
     def in_flight(self) -> int:
-        """`concurrency`, or 64, or 4 where 64 messages would be much memory."""
+        """`concurrency`; by default 64, or 4 for large messages, to limit the memory."""
         if self.concurrency is not None:
             return self.concurrency
         return max(self.channels or 1, 4 if self.message_size >= _LARGE_BYTES else 64)
 
     @property
     def connections(self) -> int:
-        """`channels`, or 1, or up to 4 where what they move is much."""
+        """`channels`; by default 1, or up to 4 for large messages."""
         if self.channels is not None:
             return self.channels
         wanted = _MOST_STREAMS if self.message_size >= _LARGE_BYTES else 1
@@ -151,19 +151,19 @@ class RpcPlan:
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return len(self.shares)
 
     @property
     def shares(self) -> Sequence[int | None]:
-        """Requests of each round; None: what fills it."""
+        """Requests of each round; None: as many as fill the round."""
         if self.total_message is None:
             return [None] * self.rounds
         return statistics.split(self.total_message, self.rounds)
 
 
 class RpcSide(Side[None, RpcResult]):
-    """A server and a client of one implementation, which run."""
+    """A running server and a running client of one implementation."""
 
     def __init__(
         self,
@@ -175,8 +175,9 @@ class RpcSide(Side[None, RpcResult]):
         address: str,
         server_at: str,
     ) -> None:
-        """`address`: where the server's host is reached; `server_at`: where it listens, "" for all
-        of its addresses."""
+        """`address`: that of the server for the client. `server_at`: the host address on which it
+        listens; "" for all.
+        """
         self.name = protocol
         self.protocol = protocol
         self.address = address
@@ -209,7 +210,7 @@ class RpcSide(Side[None, RpcResult]):
         )
 
     def warm_up(self, what: None) -> None:
-        """Finds how many requests fill a round."""
+        """Determines the number of requests that fill a round."""
         requests = self._plan.in_flight
         while True:
             seconds = float(self._ask(requests)["seconds"])
@@ -277,9 +278,9 @@ def local_sides(
     host_pool: HostPool = THIS_MACHINE,
     libraries: Mapping[str, Path] | None = None,
 ) -> Iterator[list[RpcSide]]:
-    """A side for each protocol of `plan`, whose processes run.
+    """A side for each protocol of `plan`; their processes run within the context.
 
-    `libraries`: what speaks a protocol that this package does not know (native/raw/rpc.h).
+    `libraries`: implementations (native/raw/rpc.h) of protocols that this package does not know.
     """
     _check_memory(plan)
     with contextlib.ExitStack() as stack:
@@ -311,17 +312,17 @@ def run(plan: RpcPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> 
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
-        TensorwireError: there is no gRPC here, or a task failed or did not answer in time.
+        TensorwireError: gRPC is not installed, or a task failed or did not answer in time.
     """
     with local_sides(plan, watcher, host_pool) as sides:
         return _measure(plan, sides, watcher, host_pool.document)
 
 
 def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[RpcResult]:
-    """Measures against the server of another host, which chooses its threads and response.
+    """Measures against the server on another host, which sets its threads and response size.
 
     Raises:
-        TensorwireError: it did not come in time, has another version, or an end failed.
+        TensorwireError: it was not reached in time, has another version, or an end failed.
     """
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the clients")
@@ -356,12 +357,12 @@ def measure_remote(plan: RpcPlan, target: Target, watcher: Watcher) -> Record[Rp
 
 
 def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> None:
-    """The server for another host's client, with the threads and the response of `plan`.
+    """The server for a client on another host, with threads and response size of `plan`.
 
-    gRPC is at `port`, grpc++ at data_port(port). Returns when the client says that it is done.
+    gRPC uses `port`, grpc++ uses data_port(port). Returns when the client is done.
 
     Raises:
-        TensorwireError: no client came in time, it went too early, or an end failed.
+        TensorwireError: no client connected in time, it left too early, or an end failed.
     """
     with contextlib.ExitStack() as stack:
 
@@ -385,13 +386,13 @@ def serve(plan: RpcPlan, port: int, peer_timeout_s: float, watcher: Watcher) -> 
 
 
 def _check_memory(plan: RpcPlan) -> None:
-    """Raises TensorwireError where the requests on their way need more memory than is free."""
-    # What is sent, and what a server of gRPC may have received parts of.
+    """Raises TensorwireError if the requests in flight need more memory than is free."""
+    # The sent buffer, and all requests that a server of gRPC may have received partly.
     needed = len(plan.protocols) * (1 + plan.in_flight) * (plan.message_size + plan.response_size)
     available = psutil.virtual_memory().available
     if needed > available:
         raise TensorwireError(
-            f"{plan.in_flight} requests of {plan.message_size} bytes on their way take about "
+            f"{plan.in_flight} requests of {plan.message_size} bytes in flight take about "
             f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: use a "
             "smaller --message-size or --concurrency"
         )
@@ -412,7 +413,7 @@ def _section(record: Record[RpcResult]) -> Section:
     for result in record.results:
         by_size.setdefault(result.message_size, []).append(result)
     table = Table(
-        f"Raw RPC: so many bytes there, {first.response_size} back (MB = 10^6 bytes)",
+        f"Raw RPC, responses of {first.response_size} bytes (MB = 10^6 bytes)",
         [
             "protocol",
             "by",
@@ -434,14 +435,14 @@ def _section(record: Record[RpcResult]) -> Section:
         what = f"requests of {data_size(size)}"
         charts.append(
             Bars(
-                f"A second, {what}",
+                f"Rate, {what}",
                 "/s",
                 [Bar(r.protocol, r.requests_per_s, r.protocol) for r in rows],
             )
         )
         charts.append(
             latency_bars(
-                f"Time of one of the {what}",
+                f"Latency, {what}",
                 [(r.protocol, r.latency_us) for r in rows if r.latency_us is not None],
             )
         )

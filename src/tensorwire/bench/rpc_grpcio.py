@@ -1,4 +1,4 @@
-"""Raw RPC over grpcio, gRPC for Python, where gRPC's C++ is not installed. Messages stay bytes."""
+"""Raw RPC over grpcio (gRPC for Python), if gRPC in C++ is not installed. Messages are bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tensorwire.errors import TensorwireError
 _SERVICE = "tensorwire.Raw"
 _METHOD = f"/{_SERVICE}/Send"
 _UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-# Each with a connection of its own, and never through a proxy.
+# Each channel has its own connection, and never uses a proxy.
 _CHANNEL_OPTIONS = (
     *_UNLIMITED,
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-# Two servers on one port would share its connections.
+# Without this, two servers on one port would share its connections.
 _SERVER_OPTIONS = (*_UNLIMITED, ("grpc.so_reuseport", 0))
 
 

@@ -1,11 +1,10 @@
-"""`bench serve`: how many requests a second one ps answers to many clients.
+"""`bench serve`: how many requests per second one ps answers for many clients.
 
-The ps is a task as TensorFlow's users start it. Before each round its rendezvous gets a tensor for
-every request to come, so a request costs it what its service costs and no graph. Each client has a
-TCP connection of its own and asks for the next tensor as soon as it has got one: over gRPC with
-TensorFlow's own client, as its worker cache sets that up, over grpc++ with the plug-in's. They
-share one process and as many threads as one worker would have, because the machine has to leave
-the ps its share.
+The ps is a normal TensorFlow server. Before each round its rendezvous gets a tensor for every
+request of the round, so a request costs only the service and no graph execution. Each client has
+its own TCP connection and requests the next tensor when it has received one. On gRPC the clients
+are TensorFlow's own, as its worker cache creates them; on grpc++ they are the plug-in's. All
+clients share one process with the threads of one worker, to leave enough CPU for the ps.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _WARM_UP_REQUESTS = 2000
 _CONNECT_TIMEOUT_S = 60.0
 _SLOWEST_REQUESTS_PER_S = 100.0
 _SLOWEST_BYTES_PER_S = 20e6
-# What a task of TensorFlow has open beside its connections is a tenth of this.
+# Descriptors of a TensorFlow task other than its connections; about ten times the real number.
 _OTHER_DESCRIPTORS = 500
 _MOST_CLIENTS = 20_000
 _DEFAULT_BYTES = 5_000_000_000
@@ -51,16 +50,16 @@ _CLOSE_WAIT = "08"
 
 @dataclass(frozen=True)
 class ServeResult(Result):
-    """`bench serve`: one protocol, one ps asked by many clients."""
+    """`bench serve`: one protocol, one ps and many clients."""
 
     commands = ("bench serve",)
     more_rounds_by = "--requests"
 
     protocol: str
     clients: int
-    """Each with a connection of its own."""
+    """Number of clients; each has its own connection."""
     in_flight: int
-    """Requests of each client on their way."""
+    """Requests in flight of each client."""
     message_size: int
     """Mean bytes of a tensor."""
     payload: str
@@ -76,10 +75,10 @@ class ServeResult(Result):
     connect_s: float | None = None
     """Seconds until every client had connected and had its first answer."""
     ps_bytes_per_client: float | None = None
-    """Memory of the ps that became resident as the clients connected, for each."""
+    """Growth of the ps's resident memory while the clients connected, divided by their number."""
     ps_descriptors_per_client: float | None = None
     fairness: float | None = None
-    """Requests of the client that sent fewest, over those of the one that sent most."""
+    """Number of requests of the slowest client divided by that of the fastest client."""
     disconnect_s: float | None = None
     """Seconds from the death of the clients' process until the ps had closed its connections."""
 
@@ -106,7 +105,7 @@ class ServePlan:
     message_size: int = 4096
     payload: str = "uniform"
     in_flight: int = 1
-    """Requests that each client keeps on their way."""
+    """Requests that each client keeps in flight."""
     requests: int = 200_000
     rounds: int = 10
     protocols: tuple[str, ...] = PROTOCOLS
@@ -155,8 +154,8 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._answers = np.zeros(plan.clients, dtype=np.int64)
 
     def _start(self) -> None:
-        # The ps sizes its thread pools by its cluster. No task listens at these addresses, and
-        # none connects to them.
+        # Addresses of workers that do not exist: the ps sizes its thread pools by the number of
+        # tasks. No task listens at these addresses or connects to them.
         workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
         common: Message = {
             "protocol": self.protocol,
@@ -173,7 +172,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         return data_port(port) if self.protocol == "grpc++" else port
 
     def wait_started(self, watcher: Watcher) -> None:
-        """Returns when the ps runs and there are clients."""
+        """Returns when the ps runs and the clients have connected."""
         for process in self._processes.values():
             self.tensorflow = wait_started(self._cluster, process, watcher)
         incarnation = self._ask("ps", {"do": "incarnation"})["incarnation"]
@@ -189,7 +188,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._connect()
 
     def _connect(self) -> None:
-        """Every client's first request, by which it connects, and what that costs the ps."""
+        """Connects every client by its first request, and measures the cost for the ps."""
         clients = self._plan.clients
         ps = psutil.Process(self._processes["ps"].pid)
         bytes_to_come = self._fill(clients)
@@ -200,7 +199,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._ps_descriptors_per_client = (ps.num_fds() - descriptors) / clients
 
     def _disconnect_s(self) -> float:
-        """Kills the clients; seconds until the ps has closed its ends of their connections."""
+        """Kills the clients; returns seconds until the ps has closed their connections."""
         ps = self._processes["ps"].pid
         begin = time.perf_counter()
         self._processes["clients"].stop()
@@ -214,10 +213,10 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         return time.perf_counter() - begin
 
     def warm_up(self, what: None) -> None:
-        """Returns when every client has been answered.
+        """Runs requests until every client has been answered.
 
         Raises:
-            TensorwireError: the clients do not have a connection each.
+            TensorwireError: some clients share a connection.
         """
         self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.clients * self._plan.in_flight))
         connections = connections_to(self._port, self._processes["clients"].pid)
@@ -244,7 +243,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         return self._ask_for(requests, self._fill(requests))
 
     def _fill(self, requests: int) -> int:
-        """Gives the ps a tensor for each request to come; returns their bytes."""
+        """Puts a tensor into the ps for each coming request; returns their total bytes."""
         plan = self._plan
         self._step += 1
         filled = self._ask(
@@ -279,7 +278,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         )
         if asked["bytes"] != bytes_to_come:
             raise TensorwireError(
-                f"{asked['bytes']} bytes of {bytes_to_come} came over {self.protocol}: "
+                f"{asked['bytes']} of {bytes_to_come} bytes arrived over {self.protocol}: "
                 "its results are invalid"
             )
         return asked
@@ -309,23 +308,23 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
 
 
 def default_requests(message_size: int, least: int) -> int:
-    """Measured requests of a protocol: what takes some seconds, and not fewer than `least`."""
+    """Measured requests of a protocol: enough for some seconds, and at least `least`."""
     return max(least, min(200_000, _DEFAULT_BYTES // max(1, message_size)))
 
 
 def connections_to(port: int, pid: int) -> int:
-    """Established TCP connections to a port of whatever host, where process `pid` is."""
+    """Number of established connections to a remote port, in the network of process `pid`."""
     return sum(remote == port and state == _ESTABLISHED for _, remote, state in _tcp_sockets(pid))
 
 
 def connections_from(port: int, pid: int) -> int:
-    """TCP connections at a port of the host of process `pid` that the host has not closed."""
+    """Number of connections at a local port, not yet closed, in the network of process `pid`."""
     states = (_ESTABLISHED, _CLOSE_WAIT)
     return sum(local == port and state in states for local, _, state in _tcp_sockets(pid))
 
 
 def _tcp_sockets(pid: int) -> Iterator[tuple[int, int, str]]:
-    """Local port, remote port and state of each TCP socket of the host of process `pid`."""
+    """Local port, remote port and state of each TCP socket in the network of process `pid`."""
     for table in ("tcp", "tcp6"):
         path = Path(f"/proc/{pid}/net/{table}")
         for line in path.read_text().splitlines()[1:] if path.exists() else []:
@@ -369,7 +368,7 @@ def _section(record: Record[ServeResult]) -> Section:
         ],
     )
     crowd = Table(
-        f"What {first.clients} clients cost the ps",
+        f"Cost of {first.clients} clients for the ps",
         [
             "protocol",
             "all connected s",

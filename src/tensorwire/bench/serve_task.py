@@ -1,6 +1,6 @@
 """The ps and the clients of `bench serve`.
 
-What is measured runs in C++ (native/tensorflow/bench): Python only says when.
+The measured code is C++ (native/tensorflow/bench); Python only starts it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Sizes: TypeAlias = npt.NDArray[np.int64]
 
 
 def check_message_size(message_size: int) -> None:
-    """Raises UsageError for a size that cannot be measured with."""
+    """Raises UsageError for a size outside the limits."""
     if not 1 <= message_size <= MOST_BYTES:
         raise UsageError(f"--message-size {message_size}: give bytes from 1 to {MOST_BYTES}")
 
 
 def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Sizes:
-    """Bytes of each of `count` tensors; the same for the same arguments.
+    """Bytes of each of `count` tensors, int64 [count]; deterministic in the arguments.
 
     Args:
-        payload: "uniform": each is of `message_size` bytes; "random": from 1 to
-            2 * `message_size` - 1, each size as likely as another; "skewed": six of ten are a tenth
-            of `message_size`, three are `message_size`, and one is 6.4 times as large.
+        payload: "uniform": each has `message_size` bytes; "random": from 1 to 2 * `message_size` -
+        1 bytes, all equally likely; "skewed": six of ten have a tenth of `message_size`, three have
+        `message_size`, and one has 6.4 times `message_size`.
     """
     random = np.random.default_rng(seed)
     if payload == "uniform":
@@ -49,7 +49,7 @@ def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Siz
     if payload == "skewed":
         sizes = np.maximum(1, np.rint(_SKEWED_PARTS * message_size)).astype(np.int64)
         return random.choice(sizes, p=_SKEWED_SHARES, size=count)
-    raise ValueError(f"no such payload: {payload}")
+    raise ValueError(f"unknown payload: {payload}")
 
 
 class _Asked(ctypes.Structure):
@@ -83,7 +83,7 @@ class _ServeTask(PluginTask):
 
 
 class PsTask(_ServeTask):
-    """A server, and the tensors that its clients will ask for."""
+    """A server with the tensors that its clients will request."""
 
     def __init__(self, protocol: str, descriptors: int, spec: Mapping[str, Sequence[str]]) -> None:
         super().__init__(descriptors)
@@ -102,12 +102,12 @@ class PsTask(_ServeTask):
 
     @request
     def incarnation(self) -> Message:
-        """The incarnation of the server's device, which is a part of every tensor's key."""
+        """The incarnation of the server's device, which is part of every rendezvous key."""
         return {"incarnation": self._incarnation.value}
 
     @request
     def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
-        """Makes the tensors of a step; their sizes depend on the arguments only."""
+        """Makes the tensors of a step; their sizes depend only on the arguments."""
         sizes = payload_sizes(payload, message_size, count, seed=step)
         pointer = sizes.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
         self._library.call("fill", ctypes.c_int64(step), pointer, ctypes.c_int64(count))
@@ -115,7 +115,7 @@ class PsTask(_ServeTask):
 
 
 class ClientsTask(_ServeTask):
-    """Clients that ask as fast as they are answered."""
+    """Clients that send the next request as soon as one is answered."""
 
     def __init__(self, protocol: str, descriptors: int) -> None:
         super().__init__(descriptors)
@@ -124,7 +124,7 @@ class ClientsTask(_ServeTask):
 
     @request
     def connect(self, address: str, clients: int, incarnation: int) -> Message:
-        """Makes the clients; each connects when it first asks."""
+        """Makes the clients; each connects with its first request."""
         self._clients = clients
         self._library.call(
             "connect",
@@ -137,9 +137,10 @@ class ClientsTask(_ServeTask):
 
     @request
     def ask(self, step: int, count: int, in_flight: int, timeout_s: float) -> Message:
-        """Asks for `count` tensors.
+        """Requests `count` tensors.
 
-        Returns the seconds, the bytes, each answer's time, and the requests of each client.
+        Returns the seconds, the bytes, the latency of each request, and the requests of each
+        client.
         """
         asked = _Asked()
         latency_us = np.empty(count, dtype=np.float32)
@@ -163,7 +164,7 @@ class ClientsTask(_ServeTask):
 
 
 def _allow_descriptors(count: int) -> None:
-    """Raises this process's soft limit to `count`; its starter has looked at the hard one."""
+    """Raises this process's soft limit to `count`; its starter has checked the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))

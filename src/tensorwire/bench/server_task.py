@@ -1,4 +1,4 @@
-"""A task of a TensorFlow cluster: what all tasks have that start a server."""
+"""Base classes of tasks that use TensorFlow, the plug-in, or a TensorFlow server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GRPCPP = "grpc++"
 
 
 class PluginTask(HostedTask):
-    """A task with a TensorFlow, and with the plug-in where it needs that."""
+    """A task with TensorFlow and, if needed, the plug-in."""
 
     def __init__(self, needs_plugin: bool) -> None:
-        """Imports them.
+        """Imports TensorFlow and, with `needs_plugin`, the plug-in.
 
         Raises:
             TensorwireError: one is not installed, or the plug-in cannot be compiled.
@@ -34,7 +34,7 @@ class PluginTask(HostedTask):
 
     @request
     def wire(self) -> Message:
-        """The plug-in's own counters; empty under grpc."""
+        """The plug-in's counters; empty on grpc."""
         return dict(self._plugin.stats()) if self._plugin is not None else {}
 
     @request
@@ -53,10 +53,10 @@ class ServerTask(PluginTask):
         protocol: str,
         rewrites: Sequence[str] = (),
     ) -> None:
-        """Starts the server. `rewrites`, of measure.contenders, are its sessions'.
+        """Starts the server. `rewrites` (see measure.contenders) are for the task's sessions.
 
         Raises:
-            TensorwireError: its port is taken, or TensorFlow cannot start it.
+            TensorwireError: the port is in use, or TensorFlow cannot start the server.
         """
         address = spec[job][index]
         port = int(address.rpartition(":")[2])
@@ -88,7 +88,9 @@ class ServerTask(PluginTask):
         return f"/job:{self._job}/task:{self._index}"
 
     def _enter_graph(self) -> None:
-        """Makes a graph that is the default one from now on: hooks look for it, savers too."""
+        """Makes a new graph the default graph from now on, because hooks and savers use the
+        default.
+        """
         self._default_graph = self._tf.Graph().as_default()
         self._default_graph.__enter__()
 
@@ -101,10 +103,10 @@ class ServerTask(PluginTask):
 
 
 def import_for_user(module: str) -> Any:
-    """A module that the user has to install.
+    """Imports a module that the user must install.
 
     Raises:
-        TensorwireError: it is not.
+        TensorwireError: the module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -116,7 +118,7 @@ def import_for_user(module: str) -> Any:
 
 def _check_free(port: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As a server binds: connections of an earlier server that linger do not matter.
+        # Bind as a server does: lingering connections of an earlier server are no conflict.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

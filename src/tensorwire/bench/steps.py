@@ -1,7 +1,7 @@
-"""`bench steps`: how long a step takes that moves little, where latency and not bandwidth counts.
+"""`bench steps`: the time of steps that move little data, where latency matters, not bandwidth.
 
-"tiny" assigns one tensor of 4 KB, so the time is that of the step's messages themselves; "many"
-assigns 200 tensors of 4 KB, as a model with hundreds of feature columns does in each step.
+"tiny" assigns one tensor of 4 KB, so its time is that of the step's messages. "many" assigns 200
+tensors of 4 KB, like a step of a model with hundreds of feature columns.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class StepsPlan:
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return sum(len(case.steps) for case in self.turns)
 
 
 class StepsSide(TensorSide[StepsResult]):
-    """A protocol."""
+    """The side of one protocol."""
 
     first_warm_up_steps = 20
     warm_up_steps = 3

@@ -1,8 +1,8 @@
 """`bench strategy`: functions that a ParameterServerStrategy's coordinator schedules on a worker.
 
-"read" sums a variable of 10 MB that lives on the ps, so each function moves 10 MB from ps to
-worker; "tiny" adds two numbers, so the time is that of scheduling itself: the coordinator's Python,
-the messages between it and the worker, and the copy of the result back.
+"read" sums a variable of 10 MB on the ps, so each function moves 10 MB from ps to worker. "tiny"
+adds two numbers, so its time is that of scheduling: the coordinator's Python code, the messages
+between coordinator and worker, and the copy of the result back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CoordinatorTask(PluginTask):
     """The strategy, its coordinator, and the functions of each case."""
 
     def __init__(self, spec: Mapping[str, Sequence[str]], protocol: str) -> None:
-        """Connects to the ps and the worker, which must have started."""
+        """Connects to the ps and the worker, which must be running."""
         super().__init__(needs_plugin=protocol == GRPCPP)
         tf = self._tf
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -48,7 +48,7 @@ class CoordinatorTask(PluginTask):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         with strategy.scope():
-            # Drawn at random, so that no optimizer can make a constant of the sum.
+            # Random values, so that no optimizer can replace the sum by a constant.
             table = tf.Variable(tf.random.uniform([READ_FLOATS]))
         number = tf.constant(1.0)
 
@@ -60,7 +60,7 @@ class CoordinatorTask(PluginTask):
         def tiny(value: Any) -> Any:
             return value + 1.0
 
-        # The sum of floats depends on the order of the additions a little.
+        # The sum of floats depends slightly on the order of the additions.
         self._cases: dict[str, tuple[Any, tuple[Any, ...], float]] = {
             "read": (read, (), float(tf.reduce_sum(table.read_value()))),
             "tiny": (tiny, (number,), 2.0),
@@ -70,8 +70,8 @@ class CoordinatorTask(PluginTask):
     def run(self, case: str, iters: int) -> Message:
         """Seconds from the first `schedule` of `iters` to the end of the last function.
 
-        The results are kept, as a script keeps its losses: so each comes to the coordinator, and
-        the function has surely run.
+        The results are kept, as a script keeps its losses. So each result is copied to the
+        coordinator, which proves that the function has run.
         """
         function, arguments, expected = self._cases[case]
         gc.disable()
@@ -107,7 +107,7 @@ class StrategyResult(Result):
     case: str
     """"read" or "tiny"."""
     data_mb: float
-    """Read from the ps by each function."""
+    """MB (10^6 bytes) that each function reads from the ps."""
     iters: int
     """Measured functions."""
     functions_per_s: float
@@ -127,7 +127,7 @@ class StrategyResult(Result):
 class StrategyPlan:
     """One call of `bench strategy`.
 
-    `iters` functions for each case and protocol over all rounds; None: `FUNCTIONS` of each case.
+    `iters`: functions of each case and protocol, over all rounds; None: `FUNCTIONS` of the case.
     """
 
     cases: tuple[str, ...] = tuple(CASES)
@@ -145,7 +145,7 @@ class StrategyPlan:
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return sum(len(case.steps) for case in self.turns)
 
 
@@ -179,20 +179,20 @@ class StrategySide(ClusterSide[str, StrategyResult]):
         )
         if not measured["right"]:
             raise TensorwireError(
-                f"a scheduled function gave a wrong result over {self.protocol}: "
+                f"a scheduled function returned a wrong result over {self.protocol}: "
                 "its results are invalid"
             )
         return float(measured["seconds"])
 
     def verify(self, case: str) -> None:
-        """Raises TensorwireError unless the functions ran by this protocol.
+        """Raises TensorwireError unless the functions used this protocol.
 
-        Results would be invalid if functions took another way.
+        The results would be invalid if they used another one.
         """
         served = int(self._ask("worker", {"do": "wire"}).get("eager_calls", 0))
         if self.protocol == GRPCPP and served < self._functions:
             raise TensorwireError(
-                f"only {served} calls of {self._functions} functions came over grpc++: "
+                f"only {served} calls of {self._functions} functions arrived over grpc++: "
                 "its results are invalid"
             )
 

@@ -1,9 +1,9 @@
-"""`bench tails`: how long small steps take while another worker moves large tensors to the same ps.
+"""`bench tails`: the time of small steps while another worker sends large tensors to the same ps.
 
-In the case "alone" one worker assigns a tensor of 4 KB, over and over. In the case "beside bulk"
-a second worker assigns a large tensor to the same ps without pause. What a job suffers from are
-the slowest steps (p99, p99.9) and the fewer steps a second. Without TensorFlow (`layer` "rpc") a
-step is a request of 4 KB, and the bulk are requests of the large size.
+In the case "alone" one worker assigns a tensor of 4 KB repeatedly. In the case "beside bulk" a
+second worker assigns a large tensor to the same ps without pause. The slowest steps (p99, p99.9)
+and the lower step rate are what slows a job down. Without TensorFlow (`layer` "rpc") a step is a
+request of 4 KB, and the bulk consists of large requests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CASES = ("alone", "beside bulk")
 _SMALL = STEP_CASES["tiny"]
 _SMALL_BYTES = round(_SMALL.data_mb * 1e6)
 _PATIENCE_S = 120.0
-_CHUNK = 8  # requests between two looks at the clock
+_CHUNK = 8  # requests between two readings of the clock
 _SERVER_THREADS = 2  # one for each client
 _BULK = "bulk"
 
@@ -85,7 +85,7 @@ class TailsResult(Result):
     steps_per_s: float
     step_ms: TailMs
     bulk_mb_per_s: float | None
-    """None: alone."""
+    """Rate of the bulk; None in the case "alone"."""
 
     @property
     def metric(self) -> Metric:
@@ -111,7 +111,7 @@ class TailsPlan:
     setting: Setting = DEFAULT_SETTING
 
     def __post_init__(self) -> None:
-        """Raises UsageError: a side cannot be measured so."""
+        """Raises UsageError for settings that cannot be measured."""
         if not 1 <= self.bulk_mb <= 1000:
             raise UsageError(f"--bulk-mb {self.bulk_mb:g}: give a number from 1 to 1000")
         if self.layer == "rpc" and self.setting.rewrites:
@@ -123,12 +123,12 @@ class TailsPlan:
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return len(CASES) * self.rounds
 
 
 class _Loop:
-    """Calls a function in a thread, over and over, until it is ended."""
+    """Calls a function repeatedly in a thread until `end` is called."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self._run = run
@@ -144,11 +144,11 @@ class _Loop:
             while not self._ended.is_set():
                 self._run()
                 self._count += 1
-        except Exception as error:  # told by `end`, in the thread that asks
+        except Exception as error:  # `end` raises it in the caller's thread
             self._error = error
 
     def end(self) -> Message:
-        """How often it ran, and in how many seconds."""
+        """Ends the loop; returns the number of calls and the seconds."""
         self._ended.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
@@ -159,7 +159,7 @@ class _Loop:
 
 
 class _LoadTask(HostedTask):
-    """A client that takes small steps for a while, or makes bulk until it is told to end."""
+    """A client that runs small steps for a given time, or bulk steps until it is ended."""
 
     _loop: _Loop | None = None
 
@@ -174,7 +174,7 @@ class _LoadTask(HostedTask):
 
     @request
     def run_for(self, case: str, seconds: float) -> Message:
-        """Seconds of each step, for so long."""
+        """Runs steps for `seconds`; returns the seconds of each step."""
         times: list[float] = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -207,7 +207,7 @@ class TailsRpcTask(RpcTask, _LoadTask):
 
     @request
     def sizes(self, sizes: Mapping[str, int]) -> Message:
-        """Bytes of a request of each case."""
+        """Sets the bytes of a request in each case."""
         self._sizes = dict(sizes)
         return {}
 
@@ -220,12 +220,12 @@ class TailsRpcTask(RpcTask, _LoadTask):
 
 
 class _TailsSide(ClusterSide[bool, TailsResult]):
-    """One server, a client of small steps and one of bulk, of one protocol."""
+    """One protocol: a server, a client with small steps, and a client with bulk."""
 
     _kind: type[_LoadTask]
     _server: str
     _small: str
-    """The job of the client of small steps."""
+    """The job of the client with small steps."""
 
     def __init__(self, contender: Contender, plan: TailsPlan, host_pool: HostPool) -> None:
         jobs = (self._server, self._small, _BULK)
@@ -233,7 +233,7 @@ class _TailsSide(ClusterSide[bool, TailsResult]):
         self._plan = plan
         self.times: dict[bool, list[list[float]]] = {False: [], True: []}
         self.bulk_s: list[list[float]] = []
-        """Seconds of a large tensor in each round beside bulk: one mean."""
+        """Mean seconds of a large tensor in each round with bulk."""
 
     def warm_up(self, what: bool) -> None:
         for job, case in ((self._small, _SMALL.name), (_BULK, _BULK)):
@@ -248,7 +248,7 @@ class _TailsSide(ClusterSide[bool, TailsResult]):
         if what:
             bulk = self._ask(_BULK, {"do": "end"}, 2 * _PATIENCE_S)
             if not bulk["count"]:
-                raise TensorwireError("no large tensor arrived in a round: give more --seconds")
+                raise TensorwireError("no large tensor arrived in a round: increase --seconds")
             self.bulk_s.append([bulk["seconds"] / bulk["count"]])
         self.times[what].append(times)
         return [float(np.mean(times))]
@@ -284,17 +284,17 @@ class TensorFlowSide(_TailsSide):
             self._ask(job, tensors.build_request, request_timeout_s(tensors, 4))
 
     def verify(self, what: bool) -> None:
-        """Raises TensorwireError unless the ps holds what both workers sent."""
+        """Raises TensorwireError unless the ps has the values that both workers sent."""
         for job, case in ((self._small, _SMALL.name), (_BULK, _BULK)):
             if not self._ask(job, {"do": "verify", "case": case})["equal"]:
                 raise TensorwireError(
-                    f"the ps does not hold what {job} sent over {self.protocol}: "
+                    f"the ps does not have the values that {job} sent over {self.protocol}: "
                     "its results are invalid"
                 )
 
 
 class RpcSide(_TailsSide):
-    """The engine, or gRPC's library, alone: a step is a request that the server throws away."""
+    """Only the engine or gRPC, without TensorFlow: a step is a request that the server discards."""
 
     _kind = TailsRpcTask
     _server = SERVER
@@ -304,7 +304,7 @@ class RpcSide(_TailsSide):
         return {"protocol": self.protocol}
 
     def transport(self) -> str:
-        return "TCP"  # its tasks have no plug-in to ask, and memory of no pool to lend
+        return "TCP"  # these tasks have no plug-in, and no pool whose memory could be lent
 
     def wait_started(self, watcher: Watcher) -> None:
         for process in self._processes.values():
@@ -324,8 +324,8 @@ def run(
 ) -> Record[TailsResult]:
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
-    Ratios: of the small steps a second in each case, of their p99 beside bulk, and of the bulk's
-    rate.
+    The ratios compare the rate of small steps in each case, their p99 with bulk, and the rate of
+    the bulk.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.

@@ -1,8 +1,9 @@
-"""`bench tcp`: the ceiling of everything above it. One and several raw TCP streams, our own
-(native/raw/tcp.cc), and iperf3's beside them where it is installed.
+"""`bench tcp`: raw TCP, the upper limit of all layers above.
 
-A stream sends one buffer over and over, and its receiver reads into one, as iperf3 does. Ours sends
-a block of so many buffers and waits until all of it is there; what iperf3 says is what arrived.
+Measures one and several streams, with our own program (native/raw/tcp.cc) and with iperf3 if it is
+installed. A stream sends one buffer repeatedly, and its receiver reads into one buffer, as iperf3
+does. Our program sends a block of buffers and waits until all of it is received; iperf3 reports
+the received bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _MOST_OF_IPERF3_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TcpResult(Result):
-    """`bench tcp`: so many raw TCP streams at once."""
+    """`bench tcp`: a number of parallel raw TCP streams."""
 
     commands = ("bench tcp",)
     more_rounds_by = "--rounds"
@@ -60,7 +61,7 @@ class TcpResult(Result):
     """"tcp", tensorwire's own streams, or "iperf3 3.12"."""
     streams: int
     message_size: int
-    """Bytes of the buffer that each stream sends over and over, and receives into."""
+    """Bytes of the buffer that each stream sends repeatedly, and receives into."""
     mb_per_s: float
     """The rate of all streams together."""
 
@@ -83,7 +84,7 @@ class TcpPlan:
     message_size: int = 128 << 10
     """Bytes of each stream's buffer."""
     seconds: int = 1
-    """The length of each measurement in a round, in seconds."""
+    """Seconds of each measurement in a round."""
     rounds: int = 5
 
     def __post_init__(self) -> None:
@@ -100,7 +101,7 @@ class TcpPlan:
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return self.rounds
 
 
@@ -129,7 +130,7 @@ class StreamsSide(Side[None, TcpResult]):
 
 
 class OurStreams(StreamsSide):
-    """Our own streams, of an end that is connected."""
+    """Streams of our own program; `client` is connected."""
 
     implementation = OURS
 
@@ -139,7 +140,7 @@ class OurStreams(StreamsSide):
         self._messages = 1
 
     def warm_up(self, what: None) -> None:
-        """Finds how many messages a measurement takes."""
+        """Determines the number of messages per measurement."""
         messages = 1
         while (seconds := self._send(messages)) < _WARM_UP_S:
             messages *= 2 if seconds > _WARM_UP_S / 10 else 8
@@ -158,7 +159,7 @@ class OurStreams(StreamsSide):
 
 
 class Iperf3Streams(StreamsSide):
-    """Streams of iperf3, whose server runs."""
+    """Streams of iperf3, whose server is running."""
 
     def __init__(self, iperf3: Iperf3, streams: int, plan: TcpPlan) -> None:
         super().__init__(IPERF3, streams, plan)
@@ -176,7 +177,7 @@ def _setup(plan: TcpPlan) -> Message:
 
 
 def _connect(plan: TcpPlan, server: End, client: End, server_at: str, address: str) -> None:
-    """Makes the receiver listen at the host `server_at`; the sender connects to `address`."""
+    """Makes the receiver listen at host `server_at`, and the sender connect to `address`."""
     host, port = split_address(address)
     server.ask({"do": "receive", "host": server_at, "port": port})
     streams = max(plan.streams)
@@ -203,10 +204,10 @@ def run(plan: TcpPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> 
 
 
 def measure_remote(plan: TcpPlan, target: Target, watcher: Watcher) -> Record[TcpResult]:
-    """Measures against the receiver of another host.
+    """Measures against the receiver on another host.
 
     Raises:
-        TensorwireError: it did not come in time, has another version, or an end failed.
+        TensorwireError: it was not reached in time, has another version, or an end failed.
     """
     with contextlib.ExitStack() as stack:
         watcher.activity("starting the task")
@@ -225,10 +226,10 @@ def measure_remote(plan: TcpPlan, target: Target, watcher: Watcher) -> Record[Tc
 
 
 def serve(port: int, peer_timeout_s: float, watcher: Watcher) -> None:
-    """The receiver for another host's sender, at `port`; iperf3's is at data_port(port).
+    """The receiver for a sender on another host, at `port`; iperf3's server is at data_port(port).
 
     Raises:
-        TensorwireError: no sender came in time, it went too early, or the receiver failed.
+        TensorwireError: no sender connected in time, it left too early, or the receiver failed.
     """
     with contextlib.ExitStack() as stack:
 
@@ -288,12 +289,12 @@ def _section(record: Record[TcpResult]) -> Section:
                 for rows in by_streams.values()
                 for r in rows
             ],
-            "The number after a name is that of its streams.",
+            "The number after a name is the number of streams.",
         )
     ]
     notes = []
     if all(r.implementation == "tcp" for r in record.results):
-        notes.append("iperf3 took no part: it was not installed (apt-get install iperf3)")
+        notes.append("iperf3 was not measured: it is not installed (apt-get install iperf3)")
     elif message_size > _MOST_OF_IPERF3_BYTES:
-        notes.append("iperf3 sent 1 MiB at a time, the most that it does")
+        notes.append("iperf3 sent 1 MiB at a time, which is its limit")
     return Section("Raw TCP", charts=charts, tables=[table], notes=notes)

@@ -27,7 +27,7 @@ from tensorwire.measure.task_processes import (
 
 
 class TensorTask(ServerTask):
-    """The server, and the graphs that were built on it."""
+    """A server, and the graphs that were built on it."""
 
     def __init__(
         self,
@@ -43,10 +43,9 @@ class TensorTask(ServerTask):
 
     @request
     def build(self, case: str, tensors: int, floats: int) -> Message:
-        """A session, and an op that assigns `tensors` vectors of `floats` float32 each."""
+        """Makes a session, and an op that assigns `tensors` vectors of `floats` float32 each."""
         v1 = self._tf.compat.v1
-        # The benchmark is about the way between tasks: on an accelerator the way to host memory
-        # would be measured too.
+        # Use the CPU, because on an accelerator the copy to host memory would be measured, too.
         ps, worker = "/job:ps/task:0/device:CPU:0", f"{self._device}/device:CPU:0"
         with self._tf.Graph().as_default() as graph:
             assigns: list[Any] = []
@@ -62,7 +61,8 @@ class TensorTask(ServerTask):
                             else self._tf.zeros([floats]),
                             use_resource=True,
                         )
-                        # Of the bits, and wrapping around: equal only for equal tensors, almost.
+                        # A sum of the bits that wraps around: nearly always different for different
+                        # tensors.
                         bits = self._tf.bitcast(variables[device].read_value(), self._tf.int32)
                         sums[device].append(self._tf.reduce_sum(bits))
                 with self._tf.device(ps):
@@ -80,7 +80,7 @@ class TensorTask(ServerTask):
 
     @request
     def run(self, case: str, iters: int) -> Message:
-        """Seconds of each of `iters` steps, and the CPU seconds of this process."""
+        """Runs `iters` steps; returns the seconds of each, and the CPU seconds of this process."""
         session, op, _ = self._cases[case]
         times = []
         gc.disable()
@@ -104,7 +104,7 @@ class TensorTask(ServerTask):
 
 
 def _random(tf: Any, floats: int) -> Any:
-    """Drawn by the device, in the step that initializes: the graph holds no large constant."""
+    """Random values, drawn at initialization, so that the graph holds no large constant."""
     return tf.random.uniform([floats], minval=-1.0, maxval=1.0)
 
 
@@ -127,7 +127,7 @@ class Tensors:
 
     @property
     def build_request(self) -> Message:
-        """What makes a TensorTask build them."""
+        """The message that makes a TensorTask build these tensors."""
         return {
             "do": "build",
             "case": self.name,
@@ -137,13 +137,13 @@ class Tensors:
 
 
 def request_timeout_s(tensors: Tensors, steps: int) -> float:
-    """A deadline that only a task which hangs misses, for so many steps."""
+    """A timeout for `steps` steps that only a hanging task exceeds."""
     return REQUEST_TIMEOUT_S + steps * (_SLOWEST_STEP_S + tensors.data_mb / _SLOWEST_MB_PER_S)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Steps that one side ran without another's in between."""
+    """Consecutive steps of one side, without steps of other sides in between."""
 
     step_s: list[float]
     cpu_s: float
@@ -158,7 +158,7 @@ class ClusterSide(TaskProcesses, Side[What, SomeResult]):
         kinds: Mapping[str, type[HostedTask]],
         host_pool: HostPool = THIS_MACHINE,
     ) -> None:
-        """`kinds`: what the task of each job is."""
+        """`kinds`: the class of each job's task."""
         super().__init__(host_pool.cluster(dict.fromkeys(kinds, 1)))
         self.name = contender.name
         self.contender = contender
@@ -186,7 +186,7 @@ class ClusterSide(TaskProcesses, Side[What, SomeResult]):
         return transport_of(self._ask(job, {"do": "wire"}) for job in self._kinds)
 
     def resident_bytes(self) -> dict[str, int]:
-        """Memory of each task that is resident now, by the task's name."""
+        """Current resident memory of each task, by the task's name."""
         return {
             process.name: int(psutil.Process(process.pid).memory_info().rss)
             for process in self._processes.values()
@@ -197,9 +197,9 @@ class TensorSide(ClusterSide[Tensors, SomeResult]):
     """One ps and one worker that move tensors."""
 
     first_warm_up_steps = 2
-    """Before the first block of a case."""
+    """Number of steps before the first block of a case."""
     warm_up_steps = 1
-    """Before each block."""
+    """Number of steps before each block."""
 
     def __init__(self, contender: Contender, host_pool: HostPool = THIS_MACHINE) -> None:
         super().__init__(contender, dict.fromkeys(("ps", "worker"), TensorTask), host_pool)
@@ -220,7 +220,7 @@ class TensorSide(ClusterSide[Tensors, SomeResult]):
         return block.step_s
 
     def run(self, tensors: Tensors, steps: int, warm_up: int = 1) -> Block:
-        """Runs `warm_up` steps that do not count, then `steps` that do."""
+        """Runs `warm_up` steps that do not count, and then `steps` measured steps."""
         self._steps += warm_up + steps
         timeout_s = request_timeout_s(tensors, max(steps, warm_up))
         run = {"do": "run", "case": tensors.name}
@@ -240,24 +240,24 @@ class TensorSide(ClusterSide[Tensors, SomeResult]):
         return Block(measured["step_s"], measured["cpu_s"] + ps_cpu_s)
 
     def verify(self, tensors: Tensors) -> None:
-        """Raises TensorwireError unless the ps holds what the worker sent, by this protocol."""
+        """Raises TensorwireError unless the ps has the worker's values, sent over this protocol."""
         reply = self._ask(
             "worker", {"do": "verify", "case": tensors.name}, request_timeout_s(tensors, 4)
         )
         if not reply["equal"]:
             raise TensorwireError(
-                f"the ps does not hold what the worker sent over {self.protocol}: "
+                f"the ps does not have the values that the worker sent over {self.protocol}: "
                 "its results are invalid"
             )
-        # Tensors that took another way would make the results invalid.
+        # The results would be invalid if the tensors used another path.
         arrived = self.arrived_tensors()
         if self.protocol == GRPCPP and arrived < self._steps:
             raise TensorwireError(
-                f"only {arrived} tensors of {self._steps} steps came over grpc++: "
+                f"only {arrived} tensors of {self._steps} steps arrived over grpc++: "
                 "its results are invalid"
             )
 
     def arrived_tensors(self) -> int:
-        """Tensors that came to the ps over grpc++ so far."""
+        """Tensors that the ps has received over grpc++ so far."""
         wire = self._ask("ps", {"do": "wire"})
         return int(wire.get("recv_tensors", 0)) + int(wire.get("pushed_tensors", 0))

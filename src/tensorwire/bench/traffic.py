@@ -1,7 +1,7 @@
-"""The bytes that TCP carried for given ports of this machine, as the kernel counts them.
+"""The bytes that TCP carried for given ports of this machine, from the kernel's counters.
 
-The kernel counts the payload of each connection. Reading its counters measures gRPC, which has none
-of its own, exactly as it measures any other transport, and sees no other program's traffic.
+The kernel counts the payload of each connection. So traffic of gRPC, which has no counters of its
+own, is measured as that of any other transport, without the traffic of other programs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ESTABLISHED = 1 << 1
 
 
 class TrafficUnavailable(Exception):
-    """The kernel does not tell; some container sandboxes refuse the request."""
+    """The kernel does not report it; some container sandboxes refuse the request."""
 
 
 def network() -> str:
@@ -42,9 +42,9 @@ def network() -> str:
 def received_bytes(ports: Collection[int]) -> int:
     """Payload bytes received so far, at both ends, on this machine's established connections.
 
-    Counts a connection when either of its ports is in ``ports``. With both ends on this machine
-    that is every byte that went through it, once. Connections that were closed are no longer
-    counted, so take differences only between moments with no connection closed in between.
+    Counts a connection if one of its ports is in ``ports``. With both ends on this machine, every
+    byte is counted once. Closed connections are not counted, so compute differences only over
+    periods in which no connection was closed.
 
     Raises TrafficUnavailable.
     """
@@ -84,7 +84,7 @@ def _connections(family: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _parse(message: bytes) -> Iterator[tuple[int, int, int]]:
-    """The connection that an inet_diag_msg describes; nothing where it carries no tcp_info."""
+    """The connection that an inet_diag_msg describes; nothing if it has no tcp_info."""
     local, remote = _PORTS.unpack_from(message)
     offset = _MESSAGE_BYTES
     while offset + _ATTRIBUTE.size <= len(message):

@@ -1,8 +1,8 @@
-"""Steps and examples a second of a model, trained by ps and workers.
+"""Steps and examples per second of a model, trained by ps and workers.
 
-Each contender has a cluster of its own, and all clusters live at once, but only one trains at a
-time, in turns of a few seconds: what else the machine does meets all of them alike, and a ratio
-holds on a noisy machine. The first turn of each is a warm-up and is not counted.
+Each contender has its own cluster. All clusters run at the same time, but only one trains at a
+time, in turns of a few seconds. So other load on the machine affects all of them equally, and
+ratios are valid even on a noisy machine. The first turn of each is a warm-up and is not counted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tensorwire.measure.task_processes import (
 from tensorwire.plugin.tensorflow_install import check_installed
 from tensorwire.units import number
 
-# A report is due well within its timeout even where a step takes seconds.
+# A worker reports well within the timeout, even if a step takes seconds.
 _STEPS_A_REPORT = 20
 _REPORTS_A_TURN = 8
 _REPLY_TIMEOUT_S = 300.0
@@ -57,7 +57,7 @@ _REPLY_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class TrainResult(Result):
-    """`bench train` and `demo`: one protocol training one model."""
+    """`bench train` and `demo`: one protocol that trains one model."""
 
     commands = (
         "bench train",
@@ -73,17 +73,17 @@ class TrainResult(Result):
     examples_per_s: float
     auc: float
     rpcs_per_step: float | None
-    """Calls from one task to another, each a request with its reply, and tensors sent unasked."""
+    """Calls between tasks (a request with its reply counts once), and pushed tensors."""
     wire_mb_per_step: float | None
-    """Between the tasks, both directions, by TCP or through memory."""
+    """MB (10^6 bytes) between the tasks, both directions, over TCP or shared memory."""
     ps: int | None = None
     workers: int | None = None
     batch_size: int | None = None
-    """These three are None in records of the first days."""
+    """`ps`, `workers` and `batch_size` are None in very old records."""
     rewrites: tuple[str, ...] = ()
-    """Of measure.contenders; older records have `tensor_fuse` alone."""
+    """Names of measure.contenders; older records have only `tensor_fuse`."""
     ps_operations_per_step: float | None = None
-    """Operations that the busiest ps executes for a step of one worker."""
+    """Operations that the busiest ps executes in a step of one worker."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class TrainPlan:
     rounds: int = 8
     setting: Setting = DEFAULT_SETTING
     seed: int = 2013
-    """Of the variables' first values and of the order in which workers draw their batches."""
+    """Random seed of the variables' initial values and of the order of the batches."""
 
     def __post_init__(self) -> None:
         for name in ("ps", "workers", "batch_size", "rounds"):
@@ -123,7 +123,7 @@ class TrainPlan:
         if self.steps < 2 * self.workers:
             raise UsageError(
                 f"--steps must be at least {2 * self.workers}: "
-                "a step of warm-up and a measured one for each worker"
+                "one warm-up step and one measured step for each worker"
             )
 
     @property
@@ -131,7 +131,7 @@ class TrainPlan:
         return contenders(self.protocols, self.setting)
 
     def turns(self) -> list[int]:
-        """Steps that each worker takes in each turn, the warm-up first."""
+        """Steps of each worker in each turn; the first turn is the warm-up."""
         per_worker = self.steps // self.workers
         rounds = min(self.rounds, per_worker - 1)
         turn = per_worker // (rounds + 1)
@@ -144,7 +144,7 @@ class TrainProgress:
 
     contender: str
     phase: str
-    """"start", "warm-up", "train", "evaluate", or what the tasks say while they start."""
+    """"start", "warm-up", "train", "evaluate", or an activity of the tasks while they start."""
     step: int
     steps: int
     steps_per_s: float | None = None
@@ -159,8 +159,8 @@ def run(
 ) -> Record[TrainResult]:
     """Trains the model once per contender, in turns, as ``command``.
 
-    Raises TensorwireError when TensorFlow or the data is missing or a task fails, and leaves no
-    process behind, however it ends.
+    Raises TensorwireError if TensorFlow or the data is missing, or a task fails. All processes are
+    ended in every case.
     """
     check_installed()
     data = _SharedExamples(plan)
@@ -171,14 +171,14 @@ def run(
         [Case(plan.model, None, plan.turns()[1:])],
         Unwatched(),
         lab=host_pool.document,
-        back_and_forth=True,  # so that a machine that becomes slower or faster favours no side
+        back_and_forth=True,  # a drift of the machine's speed then favours no side
     )
 
 
 class _SharedExamples:
-    """The examples that all contenders train on, in the folder of the first one's cluster.
+    """The examples for all contenders, in the folder of the first contender's cluster.
 
-    There they go when the cluster goes, even if this process is killed.
+    They are removed with that cluster, even if this process is killed.
     """
 
     def __init__(self, plan: TrainPlan) -> None:
@@ -186,7 +186,7 @@ class _SharedExamples:
         self._files: examples.ExampleFiles | None = None
 
     def files(self, held: contextlib.ExitStack, cluster_directory: Path) -> examples.ExampleFiles:
-        """Writes them, the first time; `held` removes them.
+        """The files; the first call writes them, and `held` removes them.
 
         Raises:
             UsageError: a batch is larger than a worker's share.
@@ -210,7 +210,7 @@ class _SharedExamples:
 
 @dataclass(frozen=True)
 class _Traffic:
-    """The traffic between the tasks; None if nothing counts it."""
+    """The traffic between the tasks. A field is None if it was not counted."""
 
     wire_bytes: int | None
     calls: int | None
@@ -279,7 +279,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         return start_task(self._cluster, "ps", index, TrainTask, setup, env)
 
     def _start_worker(self, index: int, files: examples.ExampleFiles) -> Process:
-        # Files of this machine are of no use to a task of another.
+        # A task on another machine cannot read files of this machine.
         here = self._cluster.host("worker", index).is_this_machine
         together = self._cluster.is_on_this_machine
         setup = {
@@ -289,14 +289,15 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
             "seed": self._plan.seed,
             "train_file": str(files.train[index]) if here else "",
             "held_out_file": str(files.held_out),
-            # Each ps writes its share where it is, and the chief has to find all of them.
+            # Each ps writes its part of a checkpoint on its own machine, and the chief must find
+            # all parts.
             "checkpoint_directory": str(self._cluster.directory / "checkpoint") if together else "",
         }
         env = self._contender.setting.task_environment()
         return start_task(self._cluster, "worker", index, TrainWorker, setup, env)
 
     def wait_started(self, watcher: Watcher) -> None:
-        """Waits for the tasks and opens their sessions, the chief's first: it initialises."""
+        """Waits for the tasks and opens their sessions, the chief's first, which initializes."""
         for process in (*self._ps, *self._workers):
             self.tensorflow = wait_started(self._cluster, process, self)
         for process in self._workers:
@@ -313,19 +314,19 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         self._train(self._plan.turns()[0], "warm-up")
 
     def block(self, what: None, steps: int | None) -> list[float]:
-        """Seconds of a step, workers together."""
+        """Runs a turn; returns one mean: seconds per step, over all workers together."""
         before = self._traffic_so_far()
         steps_per_s = self._train(steps or 1, "train")
         self._measured_steps += (steps or 1) * len(self._workers)
         self._traffic += self._traffic_so_far() - before
         if self._traffic.calls == 0:
             raise TensorwireError(
-                f"no tensor went over {self._contender.protocol}: its results are invalid"
+                f"no tensor was sent over {self._contender.protocol}: its results are invalid"
             )
         return [1.0 / steps_per_s]
 
     def _train(self, steps: int, phase: str) -> float:
-        """Has every worker take so many steps; returns steps a second of all together."""
+        """Runs `steps` steps on every worker; returns steps per second of all together."""
         report_every = max(1, min(_STEPS_A_REPORT, steps // _REPORTS_A_TURN))
         for process in self._workers:
             message = {"do": "run", "steps": steps, "report_every": report_every}
@@ -350,7 +351,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
         self._report("evaluate")
         calls = self._traffic.calls
-        # The chief's step has a few calls more: its hooks fetch the global step.
+        # The chief's step has a few more calls, because its hooks fetch the global step.
         traces = [self._request(each, "trace") for each in self._workers]
         calls_per_step = (
             stdlib_statistics.fmean(each["calls"] for each in traces)
@@ -414,7 +415,7 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
         )
 
     def _receive(self, process: Process) -> Message:
-        """The task's next message. Other tasks are watched: without its ps a worker only waits."""
+        """The task's next message. Watches all tasks, because a worker waits for a lost ps."""
         deadline = time.monotonic() + _REPLY_TIMEOUT_S
         while not process.channel.wait(1.0):
             self._cluster.check()
@@ -428,12 +429,12 @@ class TrainSide(TaskProcesses, Side[None, TrainResult]):
 
 
 def _rate(last: dict[str, Message]) -> float:
-    """Steps a second of all workers together."""
+    """Steps per second of all workers together."""
     return sum(float(report["steps"] / report["elapsed_s"]) for report in last.values())
 
 
 def _section(record: Record[TrainResult]) -> Section:
-    """The table, steps and messages, and what they mean."""
+    """The table, the charts of steps and messages, and the verdicts."""
     results = record.results
     messages = [
         Bar(result.name, result.rpcs_per_step, result.name)
@@ -452,7 +453,7 @@ def _section(record: Record[TrainResult]) -> Section:
 
 
 def steps_bars(results: Sequence[TrainResult]) -> Bars:
-    """A bar a contender."""
+    """One bar per contender."""
     bars = [Bar(result.name, result.steps_per_s, result.name) for result in results]
     return Bars("Training steps a second", "steps/s", bars)
 
@@ -487,7 +488,7 @@ def _number_or_dash(value: float | None) -> str:
 
 
 def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
-    """A sentence for each comparison with stock grpc; none where it took no part."""
+    """A sentence for each comparison with stock grpc; empty if grpc was not measured."""
     of = {result.name: result for result in results}
     return [
         _verdict(of[name.removesuffix("/grpc")], of["grpc"], ratio)

@@ -25,7 +25,7 @@ class TrainTask(ServerTask):
 
     @request
     def stats(self) -> Message:
-        """The plug-in's counters, and what this host's gRPC connections of the job received."""
+        """The plug-in's counters, and the bytes that the job's gRPC connections received here."""
         ports = [int(each.rpartition(":")[2]) for job in self._spec.values() for each in job]
         try:
             grpc_bytes: int | None = traffic.received_bytes(ports)
@@ -54,8 +54,8 @@ class TrainWorker(TrainTask):
         """Starts the server and builds the model.
 
         Args:
-            train_file: empty where the worker has to make its own.
-            checkpoint_directory: empty: no checkpoints.
+            train_file: empty if the worker must make its own file.
+            checkpoint_directory: empty for no checkpoints.
         """
         super().__init__(spec, job, index, protocol, rewrites)
         tf, v1 = self._tf, self._tf.compat.v1
@@ -64,7 +64,7 @@ class TrainWorker(TrainTask):
         self._checkpoint_directory = checkpoint_directory
         self._columns = MODELS[model].columns
         self._enter_graph()
-        # Workers draw their batches in different orders, the same ones on every protocol.
+        # Each worker has its own order of batches, which is the same for every protocol.
         v1.set_random_seed(seed + index)
         setter = v1.train.replica_device_setter(
             worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
@@ -74,14 +74,14 @@ class TrainWorker(TrainTask):
             self._model = wide_deep.build(tf, self._columns, file, batch_size)
 
     def _made_train_file(self, model: str) -> Path:
-        """This worker's examples, made here because its starter is on another machine."""
-        directory = Path(tempfile.mkdtemp())  # in the cluster's directory, and goes with it
+        """This worker's examples, made here because the measuring process is on another machine."""
+        directory = Path(tempfile.mkdtemp())  # in the cluster's directory, which removes it
         files = examples.write(directory, len(self._spec["worker"]), *MODELS[model].load())
         return files.train[self._index]
 
     @request
     def open(self) -> Message:
-        """Opens the session; the chief's initialises the variables."""
+        """Opens the session; the chief's session initializes the variables."""
         self._session = self._tf.compat.v1.train.MonitoredTrainingSession(
             master=self.target,
             is_chief=self._index == 0,
@@ -96,7 +96,7 @@ class TrainWorker(TrainTask):
 
     @request
     def run(self, steps: int, report_every: int) -> Iterator[Message]:
-        """Takes steps, and answers after every `report_every` of them and after the last."""
+        """Runs steps, and yields a report after every `report_every` steps and after the last."""
         fetches = [self._model.train, self._model.loss]
         started = time.perf_counter()
         for step in range(1, steps + 1):
@@ -107,10 +107,10 @@ class TrainWorker(TrainTask):
 
     @request
     def trace(self) -> Message:
-        """Counts the calls of one step, and the operations of the ps that executes most.
+        """Counts the calls of one step, and the operations on the busiest ps.
 
-        TensorFlow logs each RecvTensor of a traced step on grpc. With them come a RunGraph and a
-        CleanupGraph for each task, other than this one, that the step ran on.
+        On grpc, TensorFlow logs each RecvTensor of a traced step. In addition there are one
+        RunGraph and one CleanupGraph for each other task of the step.
         """
         v1 = self._tf.compat.v1
         metadata = v1.RunMetadata()
@@ -133,11 +133,11 @@ class TrainWorker(TrainTask):
 
     @request
     def evaluate(self) -> Message:
-        """The AUC on the held-out examples with the variables that the ps have now."""
+        """The AUC on the held-out examples with the current variables."""
         held_out = examples.read(Path(self._held_out_file), len(self._columns))
 
         def score(step_context: Any) -> list[Any]:
-            # The step context's session runs no hooks: scoring is no training step.
+            # The step context's session runs no hooks, because scoring is not a training step.
             return [
                 step_context.session.run(
                     self._model.logits,
@@ -151,6 +151,6 @@ class TrainWorker(TrainTask):
 
     @request
     def close(self) -> Message:
-        """Ends the session; the chief's writes the last checkpoint."""
+        """Ends the session; the chief's session writes the last checkpoint."""
         self._session.close()
         return {}

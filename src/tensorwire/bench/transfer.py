@@ -1,10 +1,10 @@
-"""`bench transfer`: how fast one large tensor goes from worker to ps.
+"""`bench transfer`: how fast one large tensor is sent from worker to ps.
 
-After a test of TensorFlow's distributed runtime of 2017-18: one ps, one worker, a variable of the
-same size on each, and the worker's is assigned to the ps's over and over. Here every protocol has a
-ps and a worker of its own that stay for the whole call, and the protocols take turns, together with
-what moves the same bytes without TensorFlow (`ceilings`). `bench all` measures so over sizes, from
-64 bytes to a gigabyte.
+It follows a test of TensorFlow's distributed runtime of 2017-18: one ps and one worker each have a
+variable of the same size, and the worker's variable is assigned to the ps's repeatedly. Here every
+protocol has its own ps and worker, which stay for the whole call. The protocols take turns,
+together with programs that move the same bytes without TensorFlow (`ceilings`). `bench all`
+measures sizes from 64 bytes to a gigabyte this way.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tensorwire.units import data_size, number
 
 COMMAND = "bench transfer"
 GRPC_LIMIT_MB = 2**31 / 1e6
-"""A message of protobuf, and so a tensor on grpc, is smaller."""
+"""The limit of a protobuf message, and so of a tensor on grpc."""
 SIZES_BYTES = (64, *(10**power for power in range(3, 10)))
 CEILING_BYTES = 100_000_000
-"""Over sizes the ceilings are measured at this one, or at the one that is nearest."""
-# A variable on each task, and the received tensor beside the one that it replaces.
+"""With several sizes, the ceilings are measured at this size, or at the nearest one."""
+# A variable on each task, and the received tensor before it replaces the old value.
 _COPIES = 3
 _BYTES_A_ROUND = 300e6
 _MOST_STEPS_A_ROUND = 40
@@ -64,10 +64,10 @@ class TransferResult(Result):
     iters: int
     """Measured steps."""
     mb_per_s: float
-    """data_mb over the median time of a step."""
+    """`data_mb` divided by the median time of a step."""
     step_ms: StepMs
     cpu_s_per_gb: float | None
-    """CPU seconds of ps and worker for each GB moved; None where one of them is on another host."""
+    """CPU seconds of ps and worker per GB moved; None if one of them is on another host."""
 
     @property
     def metric(self) -> Metric:
@@ -93,7 +93,7 @@ class TensorSizes(ABC):
     @property
     @abstractmethod
     def ceiling_bytes(self) -> int:
-        """The size at which the ceilings are measured, too."""
+        """The size at which the ceilings are measured."""
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
@@ -101,17 +101,17 @@ class TensorSizes(ABC):
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return sum(len(case.steps) for case in self.cases)
 
     def needed_bytes(self, size_bytes: float) -> float:
-        """Memory that the tasks of all protocols take for a tensor of this size."""
+        """Memory that the tasks of all protocols need for a tensor of this size."""
         return len(self.contenders) * _COPIES * size_bytes
 
 
 @dataclass(frozen=True)
 class TransferPlan(TensorSizes):
-    """One size. In MB of 10^6 bytes; `iters` steps of each contender, over all rounds."""
+    """One size, in MB of 10^6 bytes. `iters`: steps of each contender, over all rounds."""
 
     data_mb: float = 100.0
     iters: int = 30
@@ -152,13 +152,13 @@ class SizesPlan(TensorSizes):
         return max(fitting) if fitting else min(self.sizes_bytes)
 
     def too_large(self) -> list[int]:
-        """The sizes that do not fit into the memory that is free now."""
+        """The sizes that do not fit into the free memory."""
         free_bytes = psutil.virtual_memory().available / 2
         return [size for size in self.sizes_bytes if self.needed_bytes(size) > free_bytes]
 
 
 def steps_of_a_round(size_bytes: int) -> int:
-    """Steps for which a round takes a fraction of a second; at least one."""
+    """Number of steps that take a fraction of a second; at least one."""
     return max(1, min(_MOST_STEPS_A_ROUND, round(_BYTES_A_ROUND / size_bytes)))
 
 
@@ -187,7 +187,7 @@ def check_grpc_limit(data_mb: float, protocols: Sequence[str]) -> None:
 
 
 class TransferSide(TensorSide[TransferResult]):
-    """A protocol."""
+    """The side of one protocol."""
 
     def result(self, case: Case[Tensors], rounds: Rounds) -> TransferResult:
         tensors = case.what
@@ -210,7 +210,7 @@ def run(
     """Measures; `watcher.advance` is called `plan.blocks` times.
 
     Raises:
-        TensorwireError: a task failed, did not answer in time, or this machine has not the memory.
+        TensorwireError: a task failed, did not answer in time, or there is too little memory.
     """
     _check_memory(plan)
     ours = [TransferSide(each, host_pool) for each in plan.contenders]
@@ -306,7 +306,7 @@ def _cells(result: TransferResult) -> list[str]:
 
 @dataclass(frozen=True)
 class MemoryResult(Result):
-    """`benchmarks/memory`: what one task holds while one large tensor moves over and over."""
+    """`benchmarks/memory`: memory of one task while one large tensor is sent repeatedly."""
 
     commands = ("benchmarks/memory",)
 

@@ -1,1 +1,1 @@
-"""What `tensorwire check` looks at: this machine, and the tasks of a cluster."""
+"""The checks of `tensorwire check`: this machine, and the tasks of a cluster."""

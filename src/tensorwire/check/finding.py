@@ -13,8 +13,8 @@ class Finding:
     """The state of one thing that a job needs, for people."""
 
     state: State
-    """"warning": a job runs, but slower, or now and then it will not."""
+    """"warning": a job runs, but more slowly or not always."""
     subject: str
     text: str
     advice: str = ""
-    """What to do about it; empty where all is well."""
+    """What to do about it; empty if `state` is "ok"."""

@@ -1,4 +1,4 @@
-"""The checks of this machine: what grpc++ needs, and what makes it slow."""
+"""The checks of this machine: what grpc++ needs, and what slows it down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorwire.metrics import nic
 from tensorwire.plugin import build, compiler
 
 _FEW_FILES = 4096
-"""A task has a few descriptors for each peer, and large tensors have one each."""
+"""A task needs a few descriptors for each peer, and one for each large tensor."""
 _FEW_CORES = 2.0
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 _OPEN_TIMEOUT_S = 30.0
@@ -66,7 +66,7 @@ def _plugin() -> Iterator[Finding]:
 
 
 def _memory_lane() -> Iterator[Finding]:
-    """Tasks of one host read large tensors in each other's memory files, by their descriptors."""
+    """Checks shared memory: tasks of one host open each other's memory files through /proc."""
     descriptor = os.memfd_create("tensorwire-check")
     try:
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -124,7 +124,7 @@ def _cores() -> Iterator[Finding]:
 
 
 def _container_cores() -> float | None:
-    """The cores that the control group of this process may use; None: no limit is known."""
+    """The cores that the control group of this process may use; None if no limit is known."""
     try:
         quota, period = _CPU_MAX.read_text().split()
     except (OSError, ValueError):
@@ -140,7 +140,7 @@ def _security() -> Iterator[Finding]:
         return
     has_token = bool(os.environ.get("TENSORWIRE_TOKEN_FILE") or os.environ.get("TENSORWIRE_TOKEN"))
     has_tls = os.environ.get("TENSORWIRE_TLS", "0") not in ("", "0")
-    text = "a token" if has_token else "no token: whoever reaches the data ports is let in"
+    text = "a token" if has_token else "no token: the data ports accept any client"
     if has_tls:
         text += ", and TLS"
     yield Finding("ok", "token and TLS", text)

@@ -1,4 +1,4 @@
-"""The checks of a cluster: each task as one of its peers on this host finds it."""
+"""The checks of a cluster: connects to each task as a peer on this host would."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tensorwire.units import data_size, number
 
 _AT_ONCE = 64
 _CLOCKS_S = 1.0
-"""Clocks that differ by more make logs and traces hard to put side by side."""
+"""With a larger difference of clocks, logs and traces are hard to compare."""
 _SLOW_LINK = 0.5
-"""A link with less than so much of the median rate is named."""
+"""A link with less than this share of the median rate is a warning."""
 _LINK_S = 0.2
 _LINKS_S = 10.0
-"""So long data is sent to a task, and to all of them."""
+"""Limits of the time that data is sent: `_LINK_S` to one task, `_LINKS_S` to all together."""
 
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was found of a task."""
+    """The results for one task."""
 
     name: str
     finding: Finding
@@ -45,10 +45,10 @@ class _Looked:
 
 
 def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Finding]:
-    """Greets each task, many at a time; findings are in the cluster's order, then those of all.
+    """Greets the tasks in parallel; yields a finding per task in order, then those about all.
 
     Args:
-        map_path: the `.endpoint_map`, which need not be there.
+        map_path: the `.endpoint_map`; the file need not exist.
 
     Raises:
         UsageError: the map is wrong.
@@ -129,24 +129,24 @@ def _versions(reached: Sequence[_Looked]) -> Finding:
         if each.reached is not None and each.reached.version != here
     ]
     if not others:
-        return Finding("ok", "versions", f"all that answer have tensorwire {here}, as this host")
+        return Finding("ok", "versions", f"all tasks that answer have tensorwire {here}, too")
     return Finding(
         "warning",
         "versions",
         f"this host has tensorwire {here}; {', '.join(others)}",
-        "install the same tensorwire for all tasks: they are tested together only",
+        "install the same version for all tasks: different versions are not tested together",
     )
 
 
 def _clocks(reached: Sequence[_Looked]) -> Finding:
     known = [(each.name, each.reached) for each in reached if each.reached and each.reached.version]
     if not known:
-        return Finding("warning", "clocks", "no task says what its clock shows")
+        return Finding("warning", "clocks", "no task reports its clock")
     name, worst = max(known, key=lambda each: abs(each[1].clock_ahead_s))
     word = "ahead of" if worst.clock_ahead_s > 0 else "behind"
     text = (
-        f"that of {name} is {number(abs(worst.clock_ahead_s))} s {word} this host's "
-        f"(give or take {number(worst.round_trip_s / 2)} s), and no other is further off"
+        f"the clock of {name} is {number(abs(worst.clock_ahead_s))} s {word} this host's "
+        f"(+- {number(worst.round_trip_s / 2)} s); all others differ less"
     )
     if abs(worst.clock_ahead_s) <= _CLOCKS_S:
         return Finding("ok", "clocks", text)
@@ -155,7 +155,7 @@ def _clocks(reached: Sequence[_Looked]) -> Finding:
 
 
 def _links(reached: Sequence[_Looked], timeout_s: float) -> Finding:
-    """One after the other: tasks that receive at the same time share this host's link."""
+    """Measures one task at a time, because parallel transfers would share this host's link."""
     others = [each for each in reached if not each.on_this_host]
     if not others:
         return Finding("ok", "links", "not measured: all tasks that answer are on this host")
@@ -166,24 +166,24 @@ def _links(reached: Sequence[_Looked], timeout_s: float) -> Finding:
             known = (each.data_address, each.second_port, each.peer)
             rates[each.name] = engine.reach(*known, timeout_s, rate_s).bytes_per_s
     except ValueError as words:
-        advice = "run this command again; if that is not all, look at the network"
+        advice = "run this command again; if it fails again, check the network"
         return Finding("error", "links", f"{each.name} was lost: {words}", advice)
     middle = statistics.median(rates.values())
     slowest = min(rates, key=lambda name: rates[name])
     text = (
-        f"{data_size(middle)}/s from here in the middle, {data_size(rates[slowest])}/s to "
-        f"{slowest}, the slowest, over one connection"
+        f"over one connection, the median rate from here is {data_size(middle)}/s, the lowest is "
+        f"{data_size(rates[slowest])}/s, to {slowest}"
     )
     if rates[slowest] >= _SLOW_LINK * middle:
         return Finding("ok", "links", text)
     advice = (
-        "measure both hosts' links with `tensorwire bench tcp`: a job is as fast as its slowest"
+        "measure both hosts' links with `tensorwire bench tcp`: the slowest link limits the job"
     )
     return Finding("warning", "links", text, advice)
 
 
 def _connect(address: str, timeout_s: float) -> tuple[bool, str]:
-    """Whether it is on this host, and why it cannot be reached: "" if it can."""
+    """Whether `address` is on this host, and why it cannot be reached ("" if it can)."""
     try:
         with socket.create_connection(split_address(address), timeout_s) as connection:
             return connection.getsockname()[0] == connection.getpeername()[0], ""

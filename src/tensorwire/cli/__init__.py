@@ -1,1 +1,1 @@
-"""The commands: a module a command, thin (parse, call, show)."""
+"""One module per command. Each parses options, calls the package and shows the result."""

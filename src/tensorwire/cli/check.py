@@ -45,7 +45,7 @@ Examples:
 def check(
     ps_hosts: str | None, worker_hosts: str | None, timeout_s: float, json_path: Path | None
 ) -> None:
-    """Say what works on this machine, and in a cluster whose tasks run, and what to do.
+    """Say what works on this machine and in a running cluster, and what to do.
 
     The cluster is named by options, or by TF_CONFIG. Run this command on the host of each task:
     ports may be open from one host and closed from another. The exit status is 1 if anything fails.
@@ -76,7 +76,7 @@ def _cluster(ps_hosts: str | None, worker_hosts: str | None) -> ClusterSpec | No
 
 
 def _show(findings: Iterable[Finding]) -> list[Finding]:
-    """Prints each as it is found."""
+    """Prints each finding as soon as it is made, and returns all of them."""
     shown = []
     for each in findings:
         mark, colour = _MARKS[each.state]

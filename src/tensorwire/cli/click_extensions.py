@@ -14,7 +14,7 @@ Commands = Mapping[str, tuple[str, str]]
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name only."""
+    """A group that imports the module of a command only when the command is used."""
 
     def __init__(self, *args: object, lazy: Commands, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
@@ -37,8 +37,9 @@ class LazyGroup(click.Group):
 
 
 class Number(click.FloatRange):
-    """A range of finite numbers: click's own let "nan" through, which is above and below nothing,
-    and "inf".
+    """A range of finite numbers.
+
+    click's own range also accepts "inf", and "nan", which no comparison rejects.
     """
 
     def convert(

@@ -76,7 +76,7 @@ Examples:
     multiple=True,
     metavar="FILE.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Diagnose an earlier look (--json) again; several show how the job scales.",
+    help="Diagnose a recorded look (--json) again; several records show how the job scales.",
 )
 @click.option(
     "--plan",
@@ -129,10 +129,10 @@ def doctor(
     json_path: Path | None,
     report_path: Path | None,
 ) -> None:
-    """Say why a job does not scale: what costs most first, and the change to make next.
+    """Say why a job does not scale: the most expensive cause first, with the change to make.
 
     Looks at the metrics of a running job's tasks, at a placement, at the input data, and at the
-    layers between two hosts: one has --job server, the other --job client --target.
+    layers between two hosts (--job server on one, --job client --target on the other).
     """
     from tensorwire.doctor import job_evidence
     from tensorwire.doctor import records as kept
@@ -180,7 +180,7 @@ def _of_job(
     *,
     needs_job: bool,
 ) -> Evidence:
-    """The evidence about a job, from its tasks, or from earlier looks, of which the last counts."""
+    """The evidence about a job: from its running tasks, or from the last of several records."""
     import tensorwire
     from tensorwire.doctor import job_evidence
     from tensorwire.doctor.evidence import Evidence

@@ -34,20 +34,20 @@ def chosen_host_pool(comparison: Comparison, watcher: Watcher) -> AbstractContex
 def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Command], Command]:
     """--ps-hosts, --worker-hosts, --job, --task and --peer-timeout.
 
-    Decorates a command below its `comparison_options`, and puts the part into its comparison. On a
-    host that does not lead, the command is not called: an agent serves instead. `several`: there
-    may be more than one ps and one worker.
+    Apply it below `comparison_options`; it puts this host's role into the command's `Comparison`.
+    On a host that does not lead, the command is not called: an agent serves instead. `several`:
+    there may be more than one ps and one worker.
     """
     where = "HOST:PORT[,…]" if several else "HOST:PORT"
     options = [
-        click.option("--ps-hosts", metavar=where, help="Several hosts: where each ps is."),
+        click.option("--ps-hosts", metavar=where, help="Several hosts: address of each ps."),
         click.option(
             "--worker-hosts",
             metavar=where,
-            help="Several hosts: where each worker is. The first one measures.",
+            help="Several hosts: address of each worker. The first worker measures.",
         ),
         click.option(
-            "--job", type=click.Choice(["ps", "worker"]), help="Several hosts: this one's part."
+            "--job", type=click.Choice(["ps", "worker"]), help="Several hosts: role of this host."
         ),
         click.option(
             "--task",
@@ -115,11 +115,11 @@ class TwoEnds:
     port: int
     peer_timeout_s: float
     target: Target | None
-    """The server, of a client."""
+    """The server that a client connects to; None for all others."""
 
 
 def _ends(job: str | None, target: str | None, port: int, peer_timeout_s: float) -> TwoEnds:
-    """Raises UsageError: the parts do not fit."""
+    """Raises UsageError if --job and --target contradict each other."""
     if (job == CLIENT) != (target is not None):
         raise UsageError(
             "two hosts need --job server on one and --job client --target HOST:PORT on the other"

@@ -77,7 +77,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     error, which begins with `name`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Looked for here and not in the parsed options: the parsing itself may be what fails.
+    # Read from the arguments, not from the parsed options, because the parsing itself may fail.
     debug = "--debug" in arguments[: _command_position(arguments)]
     stderr = sys.stderr
 

@@ -1,4 +1,4 @@
-"""Shared by the commands that measure: progress, hosts, files, tables."""
+"""Code that all measuring commands share: progress, hosts, files, tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Plan(Protocol):
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
 
 
 SomePlan = TypeVar("SomePlan", bound=Plan)
@@ -41,7 +41,7 @@ def measure_and_show(
     *,
     notes: Sequence[str] = (),
 ) -> Record[Measured]:
-    """Runs an experiment, writes what was asked for, and prints the tables."""
+    """Runs an experiment, writes the requested files, and prints the tables."""
     from tensorwire.report.progress import ProgressDisplay
 
     with (
@@ -75,7 +75,7 @@ def keep_and_show(
     report_path: Path | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Writes the record and the page where they are asked for, and prints the tables.
+    """Writes the record and the page if their paths are given, and prints the tables.
 
     Raises:
         TensorwireError: a file cannot be written.

@@ -1,4 +1,4 @@
-"""`tensorwire nic`: what the network interfaces move, a line an interval."""
+"""`tensorwire nic`: the traffic of the network interfaces, one line per interval."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ Examples:
     show_default=True,
     help="Seconds between two lines.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="Lines, then stop.  [default: no end]")
+@click.option(
+    "--count", type=click.IntRange(min=1), help="Stop after this many lines.  [default: never]"
+)
 def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None:
     """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
 
-    All interfaces that are up, or those named. Ctrl-C ends it with the averages.
+    Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages.
     """
     from tensorwire.metrics.nic import Watch, choose
     from tensorwire.report import top as lines
@@ -37,7 +39,7 @@ def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None
     try:
         for rates in itertools.islice(watch.intervals(interval), count):
             names = [rate.interface for rate in rates]
-            if names != shown:  # at first, and when one came or went
+            if names != shown:  # at the start, and when an interface was added or removed
                 click.echo("\n".join(lines.header(rates)))
                 shown = names
             click.echo(lines.line(rates))

@@ -55,7 +55,7 @@ class Comparison:
 def _in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuses a path that could not be written, before the measurement."""
+    """Rejects a path that cannot be written, before the measurement starts."""
     if path is None:
         return None
     folder = path.absolute().parent
@@ -74,7 +74,7 @@ def _in_a_folder(
 def _report_in_a_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Also refuses it if a package that draws pages is not installed."""
+    """Like `_in_a_folder`; also fails if the packages that draw pages are not installed."""
     if path is not None:
         from tensorwire.report.charts import check_installed
 
@@ -106,7 +106,7 @@ def report_option(command: Command) -> Command:
 
 
 def protocols_option(command: Command) -> Command:
-    """--protocols, as `protocols`: the text."""
+    """--protocols, as `protocols`: the text, not parsed."""
     return click.option(
         "--protocols",
         metavar="LIST",
@@ -126,7 +126,7 @@ def transport_option(default: str) -> Callable[[Command], Command]:
 
 
 def check_transport(transport: str, protocols: Sequence[str] | None, default: str) -> None:
-    """Raises UsageError where --transport names what no protocol of --protocols could use."""
+    """Raises UsageError if --transport is set but --protocols leaves out grpc++, which uses it."""
     if transport != default and protocols is not None and "grpc++" not in protocols:
         raise UsageError(
             f"--transport {transport} is for grpc++, and --protocols {','.join(protocols)} leaves "
@@ -160,10 +160,10 @@ def comparison_options(
     transport: bool = True,
     protocols: bool = True,
 ) -> Callable[[Command], Command]:
-    """The options that every experiment has, but for those that mean nothing to it.
+    """The options that every experiment has. Options without a meaning for it can be left out.
 
-    `tensor_fuse` and `rewrites` are for graphs, `transport` for payloads that may go through
-    memory.
+    `tensor_fuse` and `rewrites` are for experiments with graphs; `transport` is for payloads that
+    may go through memory.
 
     The command gets them as one argument, `comparison`.
     """
@@ -220,7 +220,7 @@ def comparison_options(
             if lab is not None:
                 if transport == "memory":
                     raise UsageError("--transport memory: the hosts of a lab share no memory")
-                transport = "tcp"  # whatever this one machine would let them share
+                transport = "tcp"  # one machine could share memory, but separate hosts could not
             chosen = rewrites or ()
             if tensor_fuse and TENSOR_FUSE not in chosen:
                 chosen = (TENSOR_FUSE, *chosen)

@@ -137,7 +137,7 @@ def _of_script(script: Path, arguments: tuple[str, ...], ps: int, deadline_s: fl
         raise UsageError(f"there is no script {script}")
     environment = {**os.environ}
     if "TF_CONFIG" not in environment:
-        # Nobody is asked at these addresses.
+        # The dry run connects to none of these addresses.
         cluster = {
             "chief": ["127.0.0.1:1"],
             "worker": ["127.0.0.1:2"],

@@ -1,4 +1,4 @@
-"""`tensorwire report`: records that were kept, shown again."""
+"""`tensorwire report`: shows records from files again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that load the plug-in: `tensorwire build`, and `tensorwire run` for a script."""
+"""The commands that load the plug-in: `tensorwire build` and `tensorwire run`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def build(force: bool, only_list: bool) -> None:
     """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
     The wheel of tensorwire carries a plug-in for each TensorFlow of PyPI that it is tested with.
-    For another one it is compiled: at the first use of grpc++, or ahead of time by this command,
-    for a container image, or if the training machine has no compiler. The result is in the folder
-    that TENSORWIRE_CACHE names, or in your cache folder.
+    For any other TensorFlow the plug-in is compiled: at the first use of grpc++, or ahead of time
+    by this command, for a container image or a training machine without a compiler. The result is
+    in the folder that TENSORWIRE_CACHE names, or in your cache folder.
     """
     quiet_tensorflow()
     from tensorwire.plugin.build import ensure_built
@@ -89,7 +89,7 @@ def _show_inventory() -> None:
 @click.option(
     "--protocol",
     type=click.Choice(["grpc++", "grpc"]),
-    help="Overrides the script's protocol. Default: the script's own.",
+    help="Overrides the script's protocol.  [default: the script's own]",
 )
 @click.option(
     "--tensor-fuse",
@@ -160,8 +160,8 @@ def run(
 ) -> None:
     """Run a training SCRIPT unchanged, with the plug-in loaded.
 
-    The script runs as `python SCRIPT ARGUMENTS` would run it, and so do the Python processes that
-    it starts. Its exit status is the command's.
+    The script runs as `python SCRIPT ARGUMENTS` would run it. The plug-in is also loaded in the
+    Python processes that it starts. The exit status is the script's.
     """
     if not as_module and not Path(script).exists():
         raise UsageError(f"there is no script {script}")
@@ -212,7 +212,7 @@ def _placement(
     if strategy == "greedy":
         return default.encode((), None)
     model: Model = dry_run.model_of_script(command, os.environ)
-    if not model.variables:  # a ps has none, and nothing to place
+    if not model.variables:  # a ps makes no variables, so there is nothing to place
         return None
     variables = whole(model.variables, keep_whole)
     click.echo(f"tensorwire: planning the placement of {len(variables)} variables", err=True)

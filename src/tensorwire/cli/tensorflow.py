@@ -1,4 +1,4 @@
-"""TensorFlow in the process of a command."""
+"""Use of TensorFlow in the process of a command."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tensorwire.placement.plan import Model
 def quiet_tensorflow() -> None:
     """Silences TensorFlow's log. To be called before TensorFlow is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Of this TensorFlow 2.21 tells whatever the level; nothing is computed here that is faster so.
+    # TensorFlow 2.21 prints a notice about oneDNN at every log level. Nothing that a command
+    # computes is faster with oneDNN.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
 def model_of_file(path: Path) -> Model:
     """Reads a model by `placement.graphs`, with TensorFlow's own log silenced.
 
-    Raises:
-        TensorwireError: it is no graph, or there is no TensorFlow.
+    Raises: TensorwireError: the file holds no graph, or TensorFlow is not installed.
     """
     quiet_tensorflow()
     from tensorwire.placement import graphs

@@ -55,7 +55,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
     if not job.addresses():
         raise TensorwireError(NO_TASK, page="docs/metrics.md#tensorwire-top")
     console = Console(highlight=False)
-    with contextlib.suppress(KeyboardInterrupt):  # it is how one ends it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the way to end it
         if once or not console.is_terminal:
             _show_once(console, job, interval, as_json)
         else:

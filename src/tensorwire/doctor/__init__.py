@@ -1,1 +1,1 @@
-"""Why a job does not scale: pure functions from what was looked at to findings."""
+"""Why a job does not scale: collects evidence, and maps it to findings by pure functions."""

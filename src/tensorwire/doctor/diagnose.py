@@ -1,4 +1,4 @@
-"""All rules over the evidence, and what they rest on."""
+"""Applies all rules to the evidence, and lists what was examined."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorwire.doctor.rules.stalled import within_long_step
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """Findings in the order of the time they cost; risks, which cost none yet, come last."""
+    """Findings sorted by cost, the highest first; risks and unknown costs come last."""
     found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
     worth = [each for each in found if each.cost is None or each.cost >= SMALLEST_COST]
     worth.sort(key=lambda finding: -1.0 if finding.cost is None else finding.cost, reverse=True)
@@ -30,20 +30,20 @@ def _looked_at(evidence: Evidence) -> Iterator[str]:
         job = evidence.job
         yield f"{len(job.ps)} ps and {len(job.workers)} workers on {job.protocol}: {job.source}"
         if all(worker.split is None for worker in job.workers):
-            yield "without the parts of a step: no worker reported them"
+            yield "steps without their parts: no worker reported them"
         for worker in job.workers:
             if within_long_step(worker):
                 yield (
-                    f"{worker.task}, of which no step ended in the {worker.seconds:.3g} s of this "
-                    "look: it computes (--seconds looks longer)"
+                    f"{worker.task}, which computes but ended no step in {worker.seconds:.3g} s "
+                    "(--seconds sets a longer time)"
                 )
     if evidence.placement is not None:
         place = evidence.placement
-        yield f"where {len(place.parts)} variables are on {place.ps} ps: {place.source}"
+        yield f"the placement of {len(place.parts)} variables on {place.ps} ps: {place.source}"
     if evidence.input is not None:
         yield f"the input path: {evidence.input.source}"
     if evidence.sessions is not None:
-        yield f"how sessions were opened: {evidence.sessions.source}"
+        yield f"the device filters of the sessions: {evidence.sessions.source}"
     if evidence.scaling is not None:
         yield f"{len(evidence.scaling.runs)} runs with different workers: {evidence.scaling.source}"
 

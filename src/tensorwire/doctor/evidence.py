@@ -1,7 +1,6 @@
-"""The input of the doctor: plain records, each optional, each with the source of its figures.
+"""The input of the doctor: plain records. Each is optional and names the source of its figures.
 
-Sizes are bytes, rates MB/s of 10^6 bytes, times seconds. Tasks are named as TensorFlow's logs name
-them, "ps:0".
+Sizes are in bytes, rates in MB/s of 10^6 bytes, times in seconds. Task names are short: "ps:0".
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from tensorwire.measure.record import Machine
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """The measured layers of one path between two hosts."""
+    """One measured layer of the path between two hosts."""
 
     name: str
     """"link" (its nominal speed), "tcp", "rpc" or "tensor"."""
@@ -45,15 +44,15 @@ class Split:
     """The parts of a worker's step, in seconds; a mean over the sampled steps."""
 
     input_s: float | None
-    """Time spent waiting for input; None if not measured: it is then part of `compute_s`."""
+    """Waiting for input. None if not measured; it is then part of `compute_s`."""
     compute_s: float
-    """Time in which own kernels ran."""
+    """Time in which kernels of the worker ran."""
     ps_s: float
-    """Waiting for tensors that a ps had not made yet."""
+    """Waiting for tensors that a ps had not yet computed."""
     wire_s: float
     """Waiting for tensors on the wire."""
     other_s: float
-    """The ps applying updates, and starting and ending the step."""
+    """The rest: the ps apply updates, and the step starts and ends."""
 
     @property
     def own_s(self) -> float:
@@ -67,16 +66,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Flow:
-    """The traffic of one tensor, or of all without a name of their own, from a peer to a task."""
+    """The traffic of one tensor from a peer to a task; all tensors without a name are one flow."""
 
     peer: str
     name: str
     tensors: float
     bytes: float
     not_ready_s: float
-    """Seconds waited because the peer had not made the tensor."""
+    """Seconds of waiting until the peer had computed the tensor."""
     wire_s: float
-    """Seconds waited for the wire."""
+    """Seconds of waiting for the wire."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +91,18 @@ StallState = Literal["recv", "step", "initialization", "no session", "between st
 
 @dataclass(frozen=True)
 class Stall:
-    """The state of a worker that took no step."""
+    """The state of a worker that completed no step."""
 
     state: StallState
-    """"recv": it waited for `awaited`, and nobody for it. "step": it is within a step, in which
-    others wait for it, too: for its computing or its input, unless what it waits for comes first.
-    "initialization": it waits until another worker has initialized the variables. "no session": it
-    has executed nothing yet. "between steps": its session is open and executes nothing."""
+    """"recv": it waited for `awaited`, and no task waited for it. "step": it is within a step: it
+    computes or reads input, or other tasks wait for it. "initialization": it waits until another
+    worker has initialized the variables. "no session": it has executed nothing yet. "between
+    steps": its session is open and executes nothing.
+    """
     awaited: tuple[Awaited, ...] = ()
-    """What it waited for during the whole look."""
+    """Tensors that it waited for during the whole look."""
     awaited_from_it: tuple[Awaited, ...] = ()
-    """What others, its `peer`s, wait for."""
+    """Tensors of this worker that other tasks wait for; `peer` is the waiting task."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class TaskUsage:
     cpu_s: float | None
     """CPU time of the process."""
     cores: float | None
-    """Cores that the task may use: its CPU affinity or its cgroup quota, whichever is less."""
+    """Cores that the task may use: the smaller of its CPU affinity and its cgroup quota."""
     reactors: int | None = None
     """Communication threads."""
     polling: bool = False
@@ -125,11 +125,11 @@ class TaskUsage:
     rx_bytes: float = 0.0
     received: tuple[Flow, ...] = ()
     steps: float | None = None
-    """Steps that a worker took."""
+    """Steps that a worker completed; None for other tasks."""
     split: Split | None = None
     """Parts of a worker's step."""
     stall: Stall | None = None
-    """Why a worker took no step; None if it took some, or has finished."""
+    """Why a worker completed no step; None if it completed some, or has finished."""
 
     @property
     def job(self) -> str:
@@ -137,7 +137,7 @@ class TaskUsage:
 
     @property
     def cpu_share(self) -> float | None:
-        """Busy share of its cores. Polling threads do not count: they are busy without work."""
+        """Busy share of its cores, without polling threads, which are busy even without work."""
         if self.cpu_s is None or not self.cores or self.seconds <= 0:
             return None
         idle_s = (self.reactors or 0) * self.seconds if self.polling else 0.0
@@ -166,7 +166,7 @@ class HostUsage:
 
 @dataclass(frozen=True)
 class JobEvidence:
-    """A job while it runs."""
+    """Metrics of a running job."""
 
     source: str
     protocol: str
@@ -198,7 +198,7 @@ class PlacedPart:
     ps: int
     bytes: float
     tensors: tuple[str, ...] = ()
-    """Names of the tensors (`Flow.name`) that cross for it; known of a running job only."""
+    """Names of its tensors on the wire (`Flow.name`); known only for a running job."""
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,12 @@ class InputProbe:
     open_ms: float
     """Median time to the first byte of a file."""
     needed_mb_per_s: float | None = None
-    """The input that one worker consumes, or would consume if it never waited."""
+    """The rate at which one worker consumes input, or would consume it if it never waited."""
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions that the tasks opened."""
+    """The device filters of the sessions that the tasks opened."""
 
     source: str
     without_device_filters: tuple[str, ...]
@@ -233,7 +233,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Run:
-    """The speed of a job with a given number of workers, everything else equal."""
+    """The speed of a job with a given number of workers, with everything else equal."""
 
     workers: int
     ps: int
@@ -251,7 +251,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All evidence; None for what was not examined."""
+    """All evidence. A field is None if that part was not examined."""
 
     layers: Layers | None = None
     job: JobEvidence | None = None
@@ -278,7 +278,7 @@ class Finding:
     rule: str
     title: str
     cost: float | None
-    """Share of a step's time that the change may save; None where no step was looked at."""
+    """Share of a step's time that the change may save; None if no step was observed."""
     evidence: tuple[str, ...]
     """Sentences with their figures."""
     confidence: Confidence
@@ -290,7 +290,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings, the costliest first, and what they rest on."""
+    """The findings, the most expensive first, and the evidence for them."""
 
     findings: tuple[Finding, ...]
     looked_at: tuple[str, ...]

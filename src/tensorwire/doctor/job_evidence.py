@@ -1,4 +1,4 @@
-"""A job while it runs: its tasks' metrics, read twice."""
+"""Evidence from a running job: the metrics of its tasks, read twice."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ _TRAINING = ("chief", "worker")
 _POLL_S = 0.5
 _WHOLE = 0.9  # of a look
 _CHECKS = ("report_uninitialized_variables", "report_uninitialized_resources")
-"""Names of what a worker receives to see whether the variables are initialized."""
+"""Prefixes of the tensors by which a worker checks that the variables are initialized."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Facts that the metrics do not contain; by the names of hosts and tasks."""
+    """Facts that the metrics do not contain, by host or by task."""
 
     links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
     cpu_shares: Mapping[str, float] = field(default_factory=dict)
     """Busy share of all cores, by host."""
     hosts: Mapping[str, str] = field(default_factory=dict)
-    """A task's host where it is not that of its process: the lab's."""
+    """The host of a task, if it is not the host of its process (in a lab)."""
     cores: Mapping[str, int] = field(default_factory=dict)
-    """Cores of hosts on which each task may use fewer, such as pods with a limit."""
+    """Cores of hosts on which each task may use fewer cores, such as nodes of pods with a limit."""
 
 
 def look(
     endpoints: Sequence[str], seconds: float, surroundings: Surroundings | None = None
 ) -> Evidence:
-    """Evidence from the metrics of all tasks, read now and again `seconds` later.
+    """Evidence from the metrics of all tasks, read now and `seconds` later.
 
     Raises:
-        TensorwireError: an endpoint does not answer, or they are of several jobs.
+        TensorwireError: an endpoint does not answer, or the tasks belong to several jobs.
     """
     before = _read(endpoints)
     psutil.cpu_percent()
@@ -73,7 +73,7 @@ def look(
 
 
 def wait_for_steps(job: ObservedJob, seconds: float) -> None:
-    """Waits until a worker of the job takes a step, for `seconds` at most."""
+    """Waits until a worker of the job completes a step, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     before: list[monitor.TaskMetrics] = []
     while True:
@@ -88,7 +88,7 @@ def wait_for_steps(job: ObservedJob, seconds: float) -> None:
 
 
 def with_link(evidence: Evidence, mb_per_s: float) -> Evidence:
-    """The evidence, with this capacity for the link of each host whose link is not known."""
+    """The evidence, with `mb_per_s` as the link capacity of each host whose link is unknown."""
     if evidence.job is None:
         return evidence
     hosts = [
@@ -123,13 +123,13 @@ def _check_one_job(endpoints: Sequence[str], metrics: Sequence[monitor.TaskMetri
         if cluster
     ]
     raise TensorwireError(
-        f"these are tasks of {len(jobs)} jobs: name those of one with --endpoints, "
+        f"these are tasks of {len(jobs)} jobs: name the tasks of one job with --endpoints, "
         f"{' or '.join(jobs)}"
     )
 
 
 def _local_hosts(metrics: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
-    """The hosts that are this machine, whose load is known."""
+    """The names of this machine among the hosts of the tasks; only its CPU load is known."""
     here = socket.gethostname()
     return {
         given.hosts.get(each.name, each.process.host)
@@ -147,7 +147,7 @@ def job_of(
     """The job between two looks at its tasks."""
     earlier = {each.name: each for each in before}
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
-    known = [(earlier[a.name], a) for a in after if a.name in earlier]  # others have just begun
+    known = [(earlier[a.name], a) for a in after if a.name in earlier]  # others just started
     tasks = [_task(b, a, host_of, _stall(b, a, after)) for b, a in known]
     fused = sum(a.fused_messages - b.fused_messages for b, a in known)
     cores: dict[str, float] = {}
@@ -173,7 +173,7 @@ def job_of(
 
 
 def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions:
-    """The way in which the sessions of the tasks were opened."""
+    """The tasks that opened sessions without device filters."""
     return Sessions(
         source=source,
         without_device_filters=tuple(each.name for each in metrics if each.unfiltered_graphs),
@@ -181,7 +181,7 @@ def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions
 
 
 def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
-    """The placement of variables in the graphs that sessions execute; None without such graphs."""
+    """The placement of variables in the graphs of the sessions; None if there is no such graph."""
     ps = [each.name for each in metrics if each.name.startswith("ps:")]
     parts: dict[tuple[str, str], PlacedPart] = {}
     for variable in (each for task in metrics for each in task.variables):
@@ -209,9 +209,9 @@ def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
 def _stall(
     before: monitor.TaskMetrics, after: monitor.TaskMetrics, job: Sequence[monitor.TaskMetrics]
 ) -> Stall | None:
-    """The state of a worker that took no step; None if it took some, has finished, or is none.
+    """The state of a worker that completed no step; None for all other tasks.
 
-    The coordinator of TF2, and its workers while it gives them nothing, are not judged.
+    None also for a worker that has finished, and for idle workers of a TF2 coordinator.
     """
     if after.name.partition(":")[0] not in _TRAINING:
         return None
@@ -275,7 +275,7 @@ def _task(
 
 
 def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Split | None:
-    """The split that a hook of the task sampled; None if it sampled no step in between."""
+    """The split that a hook of the task sampled; None if it sampled no step between the reads."""
     count = after.sampled - before.sampled
     if count <= 0:
         return None
@@ -296,7 +296,7 @@ def _moved(metrics: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) 
 
 
 def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[Flow]:
-    """The tensors received between two looks, the heaviest first."""
+    """The tensors received between the two reads, those with the most bytes first."""
     earlier = {(t.peer, t.name): t for t in before.tensors if t.direction == monitor.IN}
     flows = []
     for now in after.tensors:
@@ -319,10 +319,10 @@ def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[F
 
 
 def _steps(received: Sequence[Flow]) -> float | None:
-    """The number of steps: the count of the tensor in the middle of all that came from ps.
+    """The number of steps: the median of the counts of tensors received from ps.
 
-    Nearly all cross once a step. Counted is what came, not the names, because a session that begins
-    receives many tensors once.
+    Nearly all tensors cross once per step. Each count is weighted by itself, because a new session
+    receives many tensors only once.
     """
     counts = sorted(flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name)
     left = sum(counts) / 2
@@ -334,10 +334,10 @@ def _steps(received: Sequence[Flow]) -> float | None:
 
 
 def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
-    """Each worker with the split of its step, of its hook or from what it and the ps waited for.
+    """Adds the split of its step to each worker: from its hook, or else computed from waits.
 
-    All Recvs of a task begin with its step. So a ps waits for a gradient as long as the worker
-    waits for the variables and then works on its own; the difference is the worker's own time.
+    All Recvs of a task begin with its step. So the ps's wait for a gradient lasts as long as the
+    worker's wait for variables plus its own work; the difference is the worker's own time.
     """
     ps = [task for task in tasks if task.job == "ps"]
     return [
@@ -347,7 +347,7 @@ def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
 
 
 def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
-    """The split of a step by a worker's waits; None if the ps receive nothing from this worker."""
+    """The split of a step from the waits; None if the ps receive nothing from this worker."""
     assert worker.steps is not None
     step_s = worker.seconds / worker.steps
     gradients = [flow for task in ps for flow in task.received if flow.peer == worker.task]
@@ -355,7 +355,7 @@ def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
     if gradient is None:
         return None
     made_s = gradient.not_ready_s / gradient.tensors
-    # A tensor without bytes is a control edge, and mostly says that an update is done.
+    # A tensor without bytes is a control edge, mostly the signal that an update is done.
     reads = [flow for flow in worker.received if flow.bytes]
     read = max(reads, key=_wait_s, default=None)
     ps_s = read.not_ready_s / read.tensors if read else 0.0
@@ -372,5 +372,5 @@ def _split(worker: TaskUsage, ps: Sequence[TaskUsage]) -> Split | None:
 
 
 def _wait_s(flow: Flow) -> float:
-    """Seconds for which one tensor was waited for."""
+    """Mean seconds of waiting for one tensor."""
     return (flow.not_ready_s + flow.wire_s) / flow.tensors

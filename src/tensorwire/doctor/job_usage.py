@@ -1,4 +1,4 @@
-"""Metrics of a job that several rules use."""
+"""Figures of a job that several rules use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorwire.units import number
 
 
 def ps_bytes(job: JobEvidence) -> dict[str, float]:
-    """Bytes of tensors that each ps sent to workers and got from them."""
+    """Bytes of tensors that each ps exchanged with workers, both directions together."""
     moved: Counter[str] = Counter({task.task: 0.0 for task in job.ps})
     for task in job.tasks:
         for flow in task.received:
@@ -22,14 +22,14 @@ def ps_bytes(job: JobEvidence) -> dict[str, float]:
 
 
 def flows_of(job: JobEvidence, ps: str) -> tuple[list[Flow], list[Flow]]:
-    """The tensors that workers read from a ps and sent to it; one name per worker."""
+    """The tensors that workers read from a ps, and those that they sent to it."""
     read = [flow for worker in job.workers for flow in worker.received if flow.peer == ps]
     sent = [flow for task in job.ps if task.task == ps for flow in task.received]
     return read, sent
 
 
 def bytes_by_name(flows: Sequence[Flow], variables: Mapping[str, str]) -> Counter[str]:
-    """Bytes over all workers, of each variable where `variables` says whose a tensor is."""
+    """Bytes of all workers, by variable where `variables` maps the tensor, else by tensor name."""
     total: Counter[str] = Counter()
     for flow in flows:
         own = flow.name.removesuffix("/Read/ReadVariableOp").removesuffix("/read")
@@ -38,7 +38,7 @@ def bytes_by_name(flows: Sequence[Flow], variables: Mapping[str, str]) -> Counte
 
 
 def typical_split(workers: Sequence[TaskUsage]) -> Split | None:
-    """The split of the worker in the middle, part by part; None where no worker has one."""
+    """The median over the workers of each part of the split; None if no worker has a split."""
     splits = [worker.split for worker in workers if worker.split is not None]
     if not splits:
         return None
@@ -70,7 +70,7 @@ def total_steps(job: JobEvidence) -> float:
 
 
 def typical_step_s(job: JobEvidence) -> float | None:
-    """Seconds of a step of the worker in the middle; None if they were not counted."""
+    """Median over the workers of the seconds of a step; None if no steps were counted."""
     known = [worker.step_s for worker in job.workers if worker.step_s is not None]
     return statistics.median(known) if known else None
 

@@ -27,7 +27,7 @@ _TCP = tcp.TcpPlan(streams=(1, 4), rounds=3)
 _LARGE = rpc.RpcPlan(message_size=4 << 20, concurrency=2, rounds=3)
 _SMALL = rpc.RpcPlan(message_size=64, concurrency=1, rounds=3)
 _ROUNDS = 3
-# Through memory the tensors of one machine would not go where those of two hosts go.
+# Without shared memory, tensors of one machine take the same path as between two hosts.
 _TENSORS = transfer.TransferPlan(20.0, 12, _ROUNDS, PROTOCOLS, Setting(transport="tcp"))
 _APART = 100
 _GREETING = "doctor"
@@ -36,7 +36,7 @@ STEPS = 4 * _ROUNDS
 
 
 def measure(watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Layers:
-    """Between two ends of this machine, or of a lab.
+    """Measures between two processes of this machine, or between two hosts of a lab.
 
     Raises:
         TensorwireError: a task failed, or did not answer in time.
@@ -55,10 +55,10 @@ def measure(watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Layers:
 
 
 def measure_remote(target: Target, watcher: Watcher) -> Layers:
-    """Measures from this host to the one where `serve` runs.
+    """Measures from this host to the host on which `serve` runs.
 
     Raises:
-        TensorwireError: it did not come in time, or an end failed.
+        TensorwireError: the other host did not connect in time, or an end failed.
     """
     records: list[Record[Result]] = [
         tcp.measure_remote(_TCP, target, watcher),
@@ -67,7 +67,7 @@ def measure_remote(target: Target, watcher: Watcher) -> Layers:
     ]
     own = _own_address(target)
     port = split_address(target.address)[1]
-    # Not near the ps's port, for both may be on one host.
+    # Not near the ps's port, because both may be on one host.
     wants = {"worker": f"{own}:{port + _APART}", "ps": target.address}
     with remote_server(_GREETING, target, wants, watcher):
         pass
@@ -77,10 +77,10 @@ def measure_remote(target: Target, watcher: Watcher) -> Layers:
 
 
 def serve(port: int, peer_timeout_s: float, watcher: Watcher) -> None:
-    """The other end of `measure_remote`; returns when all is measured.
+    """The other end of `measure_remote`; returns when all layers are measured.
 
     Raises:
-        TensorwireError: no other host came in time, it went too early, or an end failed.
+        TensorwireError: no host connected in time, it left too early, or an end failed.
     """
     tcp.serve(port, peer_timeout_s, watcher)
     rpc.serve(_LARGE, port, peer_timeout_s, watcher)
@@ -103,7 +103,7 @@ def _part(addresses: Mapping[str, str], job: str, peer_timeout_s: float) -> Host
 def layers_of(
     records: Sequence[Record[Result]], source: str, link_mb_per_s: float | None = None
 ) -> Layers:
-    """The rate of each layer in the records; of several sizes or streams, the fastest."""
+    """The rate of each layer in the records; the fastest one over several sizes or streams."""
     rates: dict[tuple[str, str | None], float] = {}
     latencies: dict[str, float] = {}
     if link_mb_per_s is not None:
@@ -134,7 +134,7 @@ def layers_of(
 
 
 def _own_address(target: Target) -> str:
-    """This host's address on the way to the target's; nothing is sent."""
+    """This host's address on the route to the target; sends nothing."""
     host, port = split_address(target.address)
     family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:

@@ -1,4 +1,4 @@
-"""Evidence as JSON: diagnoses written and read again, and plans of `tensorwire place`."""
+"""Evidence as JSON: writes and reads diagnoses, and reads plans of `tensorwire place`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND = "doctor"
 
 
 def to_json(diagnosis: Diagnosis) -> str:
-    """The diagnosis with all that it rests on."""
+    """The diagnosis with its evidence."""
     return json.dumps({"command": COMMAND, **to_document(diagnosis)}) + "\n"
 
 
@@ -25,7 +25,7 @@ def read(path: Path) -> Evidence:
     """The evidence of a diagnosis that `to_json` wrote.
 
     Raises:
-        TensorwireError: there is no such file, or it is something else.
+        TensorwireError: the file cannot be read, or contains something else.
     """
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def read(path: Path) -> Evidence:
 
 
 def scaling_of(looks: Sequence[Evidence]) -> Scaling | None:
-    """The change of the job's speed with its workers, over several looks; None for one look."""
+    """The job's speed for each number of workers; None if all looks have the same number."""
     runs = [
         Run(
             workers=len(job.workers),
@@ -65,7 +65,7 @@ def placement_of_document(document: Any, source: str) -> Placement:
     """The placement of one plan, or of the only plan among `plans`.
 
     Raises:
-        UsageError: the document has none, or several.
+        UsageError: the document has no plan, or several.
     """
     if isinstance(document, Mapping) and "plans" in document:
         plans = document["plans"]
@@ -76,7 +76,7 @@ def placement_of_document(document: Any, source: str) -> Placement:
 
 
 def placement_of_plan(plan: PlacementPlan, source: str) -> Placement:
-    """The placement that a strategy gives the variables of `source`."""
+    """The placement of a plan; `source` names the graph."""
     return Placement(
         source=f"{plan.strategy.replace('_', ' ')} of {source}",
         ps=plan.ps,

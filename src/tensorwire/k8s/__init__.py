@@ -1,1 +1,1 @@
-"""Jobs on Kubernetes: cases, layouts, manifests, and a job's way from submission to its end."""
+"""Jobs on Kubernetes: cases, layouts, manifests, submission, and watching a job to its end."""

@@ -1,4 +1,4 @@
-"""The way to a cluster: the user's kubeconfig, the official client, and errors in plain words."""
+"""The connection to a cluster: kubeconfig, the official client, and errors with advice."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ try:
     from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
 except ImportError as error:
     raise TensorwireError(
-        f"talking to a cluster needs its client ({error}): pip install 'tensorwire[k8s]'"
+        f"the client for Kubernetes is missing ({error}): pip install 'tensorwire[k8s]'"
     ) from error
 
 API_ERRORS = (ApiException, DynamicApiError)
-"""The client's exceptions for an answer other than success; each has a `status`."""
+"""The client's exceptions for unsuccessful answers; each has a `status`."""
 
 TRANSPORT_ERROR = urllib3.exceptions.HTTPError
 """The client's exception for no answer."""
@@ -37,9 +37,9 @@ TIMEOUT_S = (5.0, 30.0)
 """Timeouts for connecting, and for the next bytes of an answer."""
 
 _BUSY_S = (0.5, 1.0, 2.0, 4.0)
-"""Pauses before a request that was one too many is sent again."""
+"""Pauses before a request is sent again after "too many requests"."""
 
-# Too many requests, and what a server says that is about to come back.
+# Too many requests, and the answers of a server that is starting.
 _TRY_AGAIN = (429, 500, 502, 503, 504)
 
 JOB_LABEL = "tensorwire/job"
@@ -52,11 +52,11 @@ _INSTALLED = {
     "TrainingRuntime": _TRAINER,
     "PodGroup": "Volcano installed (https://volcano.sh), or leave --volcano-queue out",
 }
-"""What a cluster lacks that does not have a kind of object."""
+"""By kind of object: advice for a cluster without this kind."""
 
 
 class Unreachable(TensorwireError):
-    """The cluster does not answer now; it may later."""
+    """The cluster does not answer now, but may answer later."""
 
 
 class Connection:
@@ -68,10 +68,10 @@ class Connection:
         namespace: str | None = None,
         kubeconfig: Path | None = None,
     ) -> None:
-        """Reads `kubeconfig`; without one the user's, as kubectl does, or what a pod is given.
+        """Reads `kubeconfig`; if None, the user's as kubectl does, or the configuration of a pod.
 
         Raises:
-            UsageError: there is none, or it lacks the context.
+            UsageError: there is no kubeconfig, or it does not have the context.
         """
         settings, current = _settings(context, kubeconfig)
         self.namespace = namespace or current
@@ -89,7 +89,7 @@ class Connection:
         self._cache.cleanup()
 
     def resource(self, api_version: str, kind: str) -> Any:
-        """The dynamic client's view of a kind of object.
+        """The dynamic client's resource for a kind of object.
 
         Raises:
             TensorwireError: the cluster has no such kind.
@@ -106,14 +106,14 @@ class Connection:
 
     def _resources(self) -> Any:
         if self._dynamic is None:
-            # The cache that it wants lives as long as this: a stale one misleads.
+            # The client's cache is removed with this object, because a stale cache is wrong.
             cache = str(Path(self._cache.name) / "discovery.json")
             self._dynamic = DynamicClient(self.api, cache_file=cache, discoverer=LazyDiscoverer)
         return self._dynamic.resources
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turns what the client raises into a line that says what to do."""
+        """Turns exceptions of the client into errors of one line that say what to do."""
         try:
             yield
         except API_ERRORS as error:
@@ -127,47 +127,47 @@ class Connection:
         reason = getattr(error, "reason", None) or error
         if isinstance(reason, urllib3.exceptions.SSLError):
             return (
-                f"the certificate of {server} is not the one that your kubeconfig expects: "
+                f"the certificate of {server} does not match your kubeconfig: "
                 "fetch the kubeconfig of this cluster again"
             )
         return (
-            f"no answer from the cluster at {server}: is it up, and is it the one you mean "
-            "(kubectl config current-context; --context names another)?"
+            f"no answer from the cluster at {server}: check that it runs, and that it is the right "
+            "one (kubectl config current-context; --context names another)"
         )
 
 
 def explain(error: ApiException | DynamicApiError, namespace: str) -> str:
-    """Explains an answer other than success, and says what to do, in one line."""
+    """One line that explains an unsuccessful answer and says what to do."""
     status, said = int(error.status or 0), _message(error)
     if status == 401:
         return (
-            "the cluster does not know you: log in again, or take another --context "
-            "(`kubectl auth whoami` shows who you are to it)"
+            "the cluster does not accept your login: log in again, or use another --context "
+            "(`kubectl auth whoami` shows your user)"
         )
     if status == 403 and "exceeded quota" in said:
         return (
-            f"namespace {namespace} has no room in its quota ({said}): ask for less (--worker-cpu, "
+            f"the quota of namespace {namespace} is too low ({said}): request less (--worker-cpu, "
             "--worker-memory, --ps-cpu, --ps-memory, fewer tasks) or have the quota raised"
         )
     if status == 403:
         hint = ""
         if "secrets" in said:
-            hint = "; --token-secret NAME uses one that is there, --no-token none"
+            hint = "; --token-secret NAME uses an existing Secret, --no-token none"
         if "roles" in said or "rolebindings" in said or "serviceaccounts" in said:
-            hint = "; --service-account NAME uses one that is there, and may list jobs"
+            hint = "; --service-account NAME uses an existing account, which may list jobs"
         return (
-            f"you lack a permission ({said}): ask who runs the cluster for it, or take another "
-            f"--namespace{hint}"
+            f"you lack a permission ({said}): ask the cluster's administrator for it, or use "
+            f"another --namespace{hint}"
         )
     if status == 404 and said.startswith("namespaces "):
-        return f"there is no namespace {namespace}: make it, or name another with --namespace"
+        return f"there is no namespace {namespace}: create it, or name another with --namespace"
     if status == 422 and "field is immutable" in said:
         return (
-            "a job of this name is there and is another one: `tensorwire k8s delete` it first, "
-            "or take another --name"
+            "a different job of this name exists: remove it first with `tensorwire k8s delete`, "
+            "or use another --name"
         )
     if status == 422:
-        return f"the cluster refuses the manifests: {said}"
+        return f"the cluster rejects the manifests: {said}"
     return f"the cluster answered {status}: {said}"
 
 
@@ -181,14 +181,14 @@ def _message(error: ApiException | DynamicApiError) -> str:
 
 
 class _Client(client.ApiClient):  # type: ignore[misc]
-    """Every call has a deadline, also those that name none, and waits where the server is busy."""
+    """A client that gives every call a timeout, and retries if the server is busy."""
 
     def call_api(self, *arguments: Any, **options: Any) -> Any:
         options["_request_timeout"] = options.get("_request_timeout") or TIMEOUT_S
         for pause_s in _BUSY_S:
             try:
                 answer = super().call_api(*arguments, **options)
-            except ApiException as error:  # as clients before 36 tell of it
+            except ApiException as error:  # raised by clients before version 36
                 if error.status != 429:
                     raise
             else:
@@ -199,11 +199,11 @@ class _Client(client.ApiClient):  # type: ignore[misc]
 
 
 def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
-    """The client's configuration, and the namespace that goes with it."""
+    """The client's configuration, and its default namespace."""
     settings = client.Configuration()
-    settings.retries = False  # urllib3's come at once, and each is a line in the user's terminal
+    settings.retries = False  # urllib3 retries without a pause, and prints a line for each
     try:
-        # The client reads the variable once, when it is imported.
+        # Given explicitly, because the client reads KUBECONFIG only once, at its import.
         path = str(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
         config.load_kube_config(path, context=context, client_configuration=settings)
         contexts, active = config.list_kube_config_contexts(path)
@@ -219,8 +219,8 @@ def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
         raise UsageError(_no_config(error, context)) from None
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UsageError(
-            f"your kubeconfig cannot be read ({' '.join(str(error).split())}): see that KUBECONFIG "
-            "or ~/.kube/config is the file that you got for the cluster"
+            f"your kubeconfig cannot be read ({' '.join(str(error).split())}): check that "
+            "KUBECONFIG or ~/.kube/config is the file that you got for the cluster"
         ) from None
 
 
@@ -237,6 +237,6 @@ def _no_config(error: ConfigException, context: str | None) -> str:
             "`kubectl config get-contexts` lists them"
         )
     return (
-        f"no cluster is configured ({said}): let KUBECONFIG name the file that you got for it, "
-        "or put it at ~/.kube/config"
+        f"no cluster is configured ({said}): set KUBECONFIG to the file that you got for the "
+        "cluster, or put the file at ~/.kube/config"
     )

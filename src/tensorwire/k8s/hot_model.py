@@ -1,8 +1,8 @@
-"""A model whose weight is in one embedding, trained by ps and workers until they are ended.
+"""A model with most of its bytes in one embedding; ps and workers train it until they are ended.
 
-What `tensorwire k8s compare` trains where no --script is named: that weight on one ps is what made
-one ps of five carry the load in the published test. It travels with the job as a file, names no
-placement, and trains one process a task as anyone's script would; TF_CONFIG says which task it is.
+`tensorwire k8s compare` trains it if no --script is named. Such an embedding on one ps overloaded
+one of five ps in the published test. The file is stored with the job. It chooses no placement and
+runs as one process per task, as a user's script would; TF_CONFIG names the task.
 """
 
 import itertools
@@ -49,6 +49,6 @@ with tf1.Session(server.target, config=filters) as session:
     for _ in itertools.count():
         _, done = session.run([train, step])
         seconds = time.monotonic() - said
-        if seconds >= SAY_EVERY_S:  # as TensorFlow's own hook writes it
+        if seconds >= SAY_EVERY_S:  # in the format of TensorFlow's hook
             print(f"global_step/sec: {(done - first) / seconds:.4g}", flush=True)
             said, first = time.monotonic(), done

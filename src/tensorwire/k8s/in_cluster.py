@@ -1,4 +1,4 @@
-"""A cluster as the place where `tensorwire k8s compare` runs its jobs."""
+"""Runs the jobs of `tensorwire k8s compare` in a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_ASKED_AT_ONCE = 8
 
 
 class ClusterStage(Stage):
-    """A Kubernetes cluster, in which the job's name must be free."""
+    """A Kubernetes cluster. No job with the name may exist there."""
 
     def __init__(self, connection: Connection, templates: Path | None = None) -> None:
         self._connection = connection
@@ -37,8 +37,8 @@ class ClusterStage(Stage):
         changes = submit.preview(self._connection, documents)
         if there := [each for each in changes if each.what != submit.CREATED]:
             raise UsageError(
-                f"{there[0].kind} {there[0].name} is there already, in namespace "
-                f"{self._connection.namespace}: `tensorwire k8s delete {job.name}`, or take "
+                f"{there[0].kind} {there[0].name} exists already, in namespace "
+                f"{self._connection.namespace}: `tensorwire k8s delete {job.name}`, or use "
                 "another --name"
             )
         try:
@@ -76,7 +76,7 @@ class _InCluster(RunningJob):
         if time.monotonic() - self._looked < self._look_every_s:
             return
         self._looked = time.monotonic()
-        with contextlib.suppress(Unreachable):  # for a moment; who waits has a deadline
+        with contextlib.suppress(Unreachable):  # temporary; the callers have timeouts
             self._state = watch.observe(self._connection, self._job.name)
         if self._state.outcome == FAILED:
             raise TensorwireError(watch.epitaph(self._connection, self._job.name, self._state))

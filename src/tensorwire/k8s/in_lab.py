@@ -1,5 +1,7 @@
-"""A lab as the place where `tensorwire k8s compare` runs its jobs: Kubernetes' own control plane on
-this machine, and nodes that are parts of a lab."""
+"""Runs the jobs of `tensorwire k8s compare` in a lab.
+
+Kubernetes' control plane runs on this machine, and nodes are parts of a lab.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,20 @@ from tensorwire.measure.record import LabDocument
 from tensorwire.owning_context import OwningContext
 from tensorwire.plugin.tensorflow_install import not_installed
 
-# A process of TensorFlow with a small model.
+# Memory of a TensorFlow process with a small model.
 _TASK_BYTES = 600e6
-_LOOK_EVERY_S = 0.5  # the API server is near, and serves nobody else
+_LOOK_EVERY_S = 0.5  # the API server is local and has no other clients
 
 
 class LabStage(ClusterStage, OwningContext):
-    """A context manager: the control plane runs while it is entered, nodes while a job does."""
+    """A context manager: the control plane runs within the context, nodes run with a job."""
 
     def __init__(self, link: LinkSettings, templates: Path | None = None) -> None:
-        """Starts nothing yet.
+        """Checks the requirements; entering it starts the control plane.
 
         Raises:
-            NoControlPlane: it is not built, or this user cannot run pods; says what to do.
-            TensorwireError: there is no TensorFlow.
+            NoControlPlane: it is not built, or this user cannot run pods; the message helps.
+            TensorwireError: TensorFlow is not installed.
         """
         of_tensorflow = importlib.metadata.packages_distributions().get("tensorflow")
         if not of_tensorflow:
@@ -56,7 +58,7 @@ class LabStage(ClusterStage, OwningContext):
     def run(self, job: Job) -> Iterator[RunningJob]:
         _check_memory(job)
         nodes = servers(job.layout, job.groups)
-        # Any group may land on any node.
+        # Any group may be scheduled on any node.
         room = max(group.count for group in job.groups) + 2
         settings = [NodeSettings(f"node-{i}", pods=room) for i in range(nodes)]
         kubelet = VirtualKubelet(self._control_plane, settings, link=self._link, limit_cpus=True)
@@ -67,8 +69,8 @@ class LabStage(ClusterStage, OwningContext):
         limits = sum(group.count * job.resources(group).cores for group in job.groups)
         if limits > self.cores_of_node:
             self._notes[
-                f"the pods may use {limits:g} cores together, and this machine has "
-                f"{self.cores_of_node}: where they want more, they wait for each other"
+                f"the CPU limits of all pods are {limits:g} cores, but this machine has "
+                f"{self.cores_of_node}: pods may wait for CPU"
             ] = None
 
     @property
@@ -102,6 +104,6 @@ def _check_memory(job: Job) -> None:
     free = psutil.virtual_memory().available
     if tasks * _TASK_BYTES > free:
         raise UsageError(
-            f"{tasks} TensorFlow processes take about {tasks * _TASK_BYTES / 1e9:.1f} GB, and this "
-            f"machine has {free / 1e9:.1f} GB free: give fewer --workers"
+            f"{tasks} TensorFlow processes need about {tasks * _TASK_BYTES / 1e9:.1f} GB, and this "
+            f"machine has {free / 1e9:.1f} GB free: use fewer --workers"
         )

@@ -1,4 +1,4 @@
-"""A job as its user describes it, and what follows from that for each task."""
+"""The user's description of a job, and the resulting settings of each task."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
     "estimator": ("chief", "worker"),
     "strategy": ("chief",),
 }
-"""Roles whose end is the job's end, by the API that the script uses. All other roles serve them."""
+"""Roles whose end ends the job, by the script's API. All other roles serve these."""
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_LONGEST_NAME = 40  # what is appended to it for a pod must leave a host name of 63 characters
+_LONGEST_NAME = 40  # a pod's host name, with its suffix, must not exceed 63 characters
 _FILE = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WHO_A_TASK_IS = (
     *("CLUSTER", "FIRST_TASK_INDEX", "JOB_COMPLETION_INDEX"),
     *("TASK_INDEX", "TASK_TYPE", "TF_CONFIG"),
 )
-_LARGEST_SCRIPT_BYTES = 900_000  # a ConfigMap carries a MiB
+_LARGEST_SCRIPT_BYTES = 900_000  # the limit of a ConfigMap is 1 MiB
 _MOST_THREADS = {"ps": 8, "worker": 2, "chief": 2}
-# Decimal and binary multiples, as Kubernetes writes quantities of memory.
+# Kubernetes' format of memory quantities, with decimal and binary suffixes.
 _MEMORY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?")
 
 
@@ -64,7 +64,7 @@ class Resources:
 
     @property
     def cores(self) -> float:
-        """0 where `cpu` is no quantity."""
+        """The CPU limit in cores; 0 if `cpu` is not a quantity."""
         number, thousandth = self.cpu.removesuffix("m"), self.cpu.endswith("m")
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", number):
             return 0.0
@@ -73,7 +73,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Script:
-    """The training script: a file of the image, or one that travels with the job."""
+    """The training script: a file of the image, or a file that is stored with the job."""
 
     path: str
     """Path in the container."""
@@ -85,8 +85,9 @@ class Script:
 
     @staticmethod
     def named(argument: str, *, has_image: bool = True) -> Script:
-        """An absolute path is the image's, where there is one; any other is read here and goes into
-        the ConfigMap."""
+        """With an image, an absolute path is a path in the image. Any other file is read here and
+        stored in the ConfigMap.
+        """
         if has_image and argument.startswith("/"):
             return Script(argument)
         path = Path(argument)
@@ -95,22 +96,24 @@ class Script:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise UsageError(
-                f"cannot read the script {argument}: {reason} (a file of the image is named by "
-                "its absolute path)"
+                f"cannot read the script {argument}: {reason} (for a file of the image, give its "
+                "absolute path)"
             ) from None
         if not _FILE.fullmatch(path.name):
-            raise UsageError(f"{path.name}: a script's name has only letters, digits, -, _ and .")
+            raise UsageError(
+                f"{path.name}: a script's name may contain only letters, digits, -, _ and ."
+            )
         if len(text.encode()) > _LARGEST_SCRIPT_BYTES:
             raise UsageError(
-                f"{argument} is larger than a ConfigMap may be: put it into the image and name it "
-                "by its absolute path"
+                f"{argument} is too large for a ConfigMap: put it into the image and give its "
+                "absolute path"
             )
         return Script(f"{CONFIG_FOLDER}/{path.name}", text)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A ps/worker job on Kubernetes. UsageError, when it is made, says what cannot be."""
+    """A ps/worker job on Kubernetes. The constructor raises UsageError for invalid settings."""
 
     name: str
     image: str
@@ -119,13 +122,13 @@ class Job:
     ps: int
     layout: str = layouts.COLOCATED
     arguments: Sequence[str] = ()
-    """The script's; {task_index} and the like are filled in, see `command`."""
+    """The script's arguments; {task_index} and others are replaced, see `command`."""
     wanted_workers_per_node: int | None = None
     namespace: str | None = None
-    """None: the namespace that the user's kubeconfig names."""
+    """None: the namespace of the user's kubeconfig."""
     case: str | None = None
     scheduling: str = "affinity"
-    """The way in which pods find their nodes."""
+    """How pods are assigned to nodes, one of SCHEDULINGS."""
     format: str = "plain"
     api: str = "server"
     protocol: str = "grpc++"
@@ -138,27 +141,27 @@ class Job:
     grpc_port: int = 2222
     metrics_port: int = 9100
     retries: int = 3
-    """The number of restarts of a worker before the job has failed."""
+    """The number of restarts of a worker before the job fails."""
     environment: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     """Mount paths of PersistentVolumeClaims, by the claim's name."""
     queue: str | None = None
-    """The LocalQueue of Kueue that the job waits in."""
+    """The LocalQueue of Kueue in which the job waits."""
     volcano_queue: str | None = None
-    """The queue of Volcano, which then starts all tasks or none."""
+    """The queue of Volcano, which starts all tasks or none."""
     pull_secret: str | None = None
     service_account: str | None = None
-    """A service account that may list Jobs; None: the job brings its own."""
+    """A service account that may list Jobs; None: the manifests create one."""
     token: str | None = field(default=None, repr=False)
-    """The job token, for a Secret that the job brings."""
+    """The job token, for a Secret in the manifests."""
     own_token_secret: str | None = None
-    """A Secret that is there, with a job token under "token"; instead of `token`."""
+    """An existing Secret with a job token under "token"; instead of `token`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
             raise UsageError(
                 f"the name {self.name!r} is not a valid Service name: use lower-case letters, "
-                f"digits and -, a letter first, at most {_LONGEST_NAME} characters"
+                f"digits and -, beginning with a letter, at most {_LONGEST_NAME} characters"
             )
         if self.workers < 1 or self.ps < 1:
             raise UsageError("a job has at least one worker and one ps")
@@ -166,8 +169,8 @@ class Job:
             raise UsageError("scheduling by labels needs --case: a node's labels name the case")
         if self.queue is not None and self.format == "plain":
             raise UsageError(
-                "a queue of Kueue takes --format jobset: Kueue would admit each of several Jobs by "
-                "itself"
+                "a queue of Kueue requires --format jobset: Kueue would admit each of several Jobs "
+                "separately"
             )
         if self.queue is not None and self.volcano_queue is not None:
             raise UsageError("give --queue or --volcano-queue: a job waits in one queue")
@@ -178,23 +181,25 @@ class Job:
             if not _VARIABLE.fullmatch(variable):
                 raise UsageError(f"{variable!r} is not a valid name of an environment variable")
             if variable in _WHO_A_TASK_IS:
-                raise UsageError(f"{variable} says which task a pod is: it cannot be set")
+                raise UsageError(
+                    f"{variable} cannot be set, because it tells a pod which task it is"
+                )
         for claim, folder in self.claims.items():
             if not folder.startswith("/") or not claim:
                 raise UsageError(f"claim {claim}:{folder}: give CLAIM:/ABSOLUTE/PATH")
         if self.token is not None and self.own_token_secret is not None:
-            raise UsageError("a job has one token: its own, or that of a Secret that is there")
+            raise UsageError("a job has one token: a new one, or that of an existing Secret")
         ports = {self.grpc_port, self.data_port, self.metrics_port}
         if len(ports) < 3:
             raise UsageError(
                 f"the ports for gRPC ({self.grpc_port}), data ({self.data_port}) and metrics "
                 f"({self.metrics_port}) must differ"
             )
-        assert self.workers_per_node  # refuses what the layout cannot be had with
+        assert self.workers_per_node  # raises UsageError if the layout is impossible
 
     @property
     def token_secret(self) -> str | None:
-        """The Secret that every task mounts; None where the job has no token."""
+        """The Secret that every task mounts; None if the job has no token."""
         return self.own_token_secret or (self.name if self.token is not None else None)
 
     @property
@@ -214,18 +219,18 @@ class Job:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """All groups, in starting order: roles that serve before those that decide."""
+        """All groups in starting order: serving roles before deciding roles."""
         chief = layouts.split("chief", 1 if self.api != "server" else 0, 1)
         workers = layouts.split("worker", self.workers, self.workers_per_node)
         return (*layouts.split("ps", self.ps, 1), *workers, *chief)
 
     def decides(self, group: Group) -> bool:
-        """True if the job goes on until this group has ended."""
+        """True if the job runs until this group has ended."""
         return group.role in ROLES_THAT_DECIDE[self.api]
 
     @property
     def tasks(self) -> int:
-        """The number of all tasks."""
+        """The number of tasks."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -236,16 +241,16 @@ class Job:
         return self.ps_resources if group.role == "ps" else self.worker_resources
 
     def threads(self, group: Group) -> int:
-        """Communication threads: one a core of the CPU limit, as many as the engine's default.
+        """Communication threads: one per core of the CPU limit, at most the engine's default.
 
-        The engine cannot see the limit: it is a share of time, and all of the node's cores show.
+        The engine itself would count all cores of the node, because the limit is a share of time.
         """
         return max(1, min(_MOST_THREADS[group.role], int(self.resources(group).cores)))
 
     def variables(self, group: Group) -> dict[str, str]:
-        """The environment of a group's tasks, the user's own before ours.
+        """The environment of a group's tasks; the user's variables override ours.
 
-        "$" is doubled: Kubernetes fills in what stands behind a single one.
+        "$" is doubled, because Kubernetes expands "$(NAME)".
         """
         variables = {
             "TASK_TYPE": group.role,
@@ -265,11 +270,11 @@ class Job:
         return {name: value.replace("$", "$$") for name, value in variables.items()}
 
     def job_name(self, group: Group) -> str:
-        """Name of the group's Job, which is also that of a JobSet's replicated job."""
+        """Name of the group's Job, or of the replicated job in a JobSet."""
         return f"{group.role}-{group.index}"
 
     def host(self, group: Group, member: int) -> str:
-        """The name at which a task is found: stable, whichever pod is behind it."""
+        """The host name of a task, which stays the same when its pod is replaced."""
         of_replica = "" if self.format == "plain" else "-0"
         return f"{self.name}-{self.job_name(group)}{of_replica}-{member}.{self.name}"
 
@@ -298,10 +303,10 @@ class Job:
 
     @property
     def command(self) -> str:
-        """The shell command that a task becomes.
+        """The shell command of a task.
 
-        In the script's arguments {task_index} and {task_type} stand for the task's own, {ps_hosts},
-        {worker_hosts}, {ps} and {workers} for the job's.
+        In the script's arguments, {task_index} and {task_type} are replaced by the task's values,
+        and {ps_hosts}, {worker_hosts}, {ps} and {workers} by the job's values.
         """
         words = ["tensorwire", "run"]
         if self.protocol:

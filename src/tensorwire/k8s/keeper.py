@@ -1,8 +1,8 @@
-"""Runs in the pod of a task that serves the job, and ends when nobody needs that task any more.
+"""Runs in the pod of a task that serves the job, and ends when the job has ended.
 
-The task is a sidecar of this process, so Kubernetes restarts it as long as this one runs and ends
-it afterwards. Which of the job's Jobs decide is a label of theirs; the API server says how they
-are. Only the standard library: this waits beside every ps.
+The task is a sidecar of this process, so Kubernetes restarts the task while this process runs, and
+ends it afterwards. A label marks the Jobs whose end ends the job; the API server reports their
+state. Uses only the standard library, because it runs next to every ps.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _INTERVAL_S = 5.0
 _ANSWER_S = 10.0
-# Whoever submits a job makes its objects within seconds; none of them after this long means that
-# the submission was broken off.
+# A submission creates all objects within seconds. If none exists after this time, the submission
+# was interrupted.
 _APPEARANCE_S = 900.0
 
 
 class Deciders:
-    """The state of the Jobs whose end is the job's end."""
+    """The state of the Jobs whose end ends the job."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -41,9 +41,9 @@ class Deciders:
         return bool(self._seen)
 
     def need_us(self, jobs: Sequence[Mapping[str, Any]]) -> bool:
-        """True if any of them still runs or is yet to come, by the API server's current list.
+        """True if, by the API server's current list, a deciding Job runs or does not exist yet.
 
-        One that was there and is gone was deleted: it needs nobody. One that failed ends the job.
+        A Job that disappeared was deleted and counts as ended. A failed Job ends the job.
         """
         names = {str(job["metadata"]["name"]) for job in jobs}
         self._seen |= names
@@ -59,12 +59,12 @@ class Deciders:
 
 
 def list_jobs(server: str, namespace: str, job: str, account: Path = ACCOUNT) -> list[Any]:
-    """The Jobs of `job` that decide. Raises OSError or ValueError where there is no good answer."""
+    """The deciding Jobs of `job`. Raises OSError or ValueError without a valid answer."""
     selector = f"tensorwire/job={job},tensorwire/decides=true"
     query = urllib.parse.urlencode({"labelSelector": selector})
     request = urllib.request.Request(
         f"{server}/apis/batch/v1/namespaces/{namespace}/jobs?{query}",
-        # Read anew each time: Kubernetes renews it.
+        # Read again each time, because Kubernetes renews the token.
         headers={"Authorization": f"Bearer {(account / 'token').read_text()}"},
     )
     context = None
@@ -82,7 +82,7 @@ def wait(
     account: Path = ACCOUNT,
     interval_s: float = _INTERVAL_S,
 ) -> None:
-    """Returns when the job needs its servants no more."""
+    """Returns when the job has ended and its serving tasks are no longer needed."""
     deciders = Deciders(expected)
     appear_by = time.monotonic() + _APPEARANCE_S
     last_problem = ""
@@ -93,14 +93,14 @@ def wait(
                 return
             problem = ""
         except (OSError, ValueError, KeyError) as error:
-            problem = f"cannot see how the job {job} is doing ({error}); going on"
+            problem = f"cannot read the state of the job {job} ({error}); trying again"
             if isinstance(error, urllib.error.HTTPError) and error.code == 403:
                 problem += "; this pod's service account must be allowed to list jobs"
         if problem and problem != last_problem:
             _say(problem)
         last_problem = problem
         if not problem and not deciders.any_seen and time.monotonic() > appear_by:
-            _say(f"the job {job} never came")
+            _say(f"the job {job} was not created")
             return
         time.sleep(interval_s)
 
@@ -108,10 +108,10 @@ def wait(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True, help="name of the job")
-    parser.add_argument("--jobs", required=True, type=int, help="number of its Jobs that decide")
+    parser.add_argument("--jobs", required=True, type=int, help="number of its deciding Jobs")
     arguments = parser.parse_args()
-    # As the first process of a container it would otherwise ignore the signal to end. Only the end
-    # of the job is a success: a pod that is evicted with status 0 would not be replaced.
+    # The first process of a container ignores SIGTERM by default. Only the end of the job is a
+    # success; a pod that is evicted with status 0 would not be replaced.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     address = f"[{host}]" if ":" in host else host

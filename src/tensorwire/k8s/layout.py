@@ -1,4 +1,4 @@
-"""Layouts: which tasks share a node; the cases that are compared, and the labels of nodes."""
+"""Layouts (which tasks share a node), the compared cases, and the labels of nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLOCATED, ISOLATED = "colocated", "isolated"
 LAYOUTS = (COLOCATED, ISOLATED)
-# The labels of the published test, spelled as it spells them: nodes that have them stay usable.
+# The labels of the published test, in its spelling, so that nodes labelled for it can be used.
 SCENARIO_LABEL, CASE_LABEL, INDEX_LABEL, TYPE_LABEL = "SCENCE", "CASE", "INDEX", "TYPE"
 SCENARIOS = {COLOCATED: "1", ISOLATED: "2"}
 
@@ -33,7 +33,7 @@ class Group:
 
 
 def split(role: str, tasks: int, per_node: int) -> tuple[Group, ...]:
-    """A role's tasks, `per_node` to a group; the last group has what is left."""
+    """Splits a role's tasks into groups of `per_node`; the last group has the rest."""
     return tuple(
         Group(role, index, first, min(per_node, tasks - first))
         for index, first in enumerate(range(0, tasks, per_node))
@@ -47,21 +47,21 @@ def workers_per_node(layout: str, workers: int, ps: int, wanted: int | None) -> 
     if layout == COLOCATED and servers != ps:
         raise UsageError(
             f"co-located, each node has one ps and {per_node} workers: {workers} workers need "
-            f"{servers} ps, not {ps} (change --ps or --workers-per-node, or --layout isolated)"
+            f"{servers} ps, not {ps} (change --ps or --workers-per-node, or use --layout isolated)"
         )
     return per_node
 
 
 def servers(layout: str, groups: Sequence[Group]) -> int:
-    """The number of nodes that the groups take."""
+    """The number of nodes that the groups need."""
     of_role = {role: sum(1 for g in groups if g.role == role) for role in ("worker", "ps")}
     return of_role["worker"] + (of_role["ps"] if layout == ISOLATED else 0)
 
 
 def node_labels(layout: str, case: str, groups: Sequence[Group]) -> list[dict[str, str]]:
-    """The labels of each node that a labelled job takes: those of its workers, then of its ps.
+    """The labels of each node of a labelled job: nodes of workers first, then nodes of ps.
 
-    Co-located, a node is for the workers and the ps of the same index.
+    In the co-located layout, a node has the workers and the ps of the same index.
     """
     return [
         dict(group_labels(layout, case, group))
@@ -74,7 +74,7 @@ def node_labels(layout: str, case: str, groups: Sequence[Group]) -> list[dict[st
 def group_labels(layout: str, case: str, group: Group) -> Mapping[str, str]:
     """The labels that a node needs for a group of a labelled job.
 
-    A chief goes with the first workers.
+    A chief is placed with the first workers.
     """
     labels = {
         SCENARIO_LABEL: SCENARIOS[layout],
@@ -91,7 +91,7 @@ _FORM = "cases: [{name: small, workers: 4, ps: 2, workers_per_node: 2}]"
 
 @dataclass(frozen=True)
 class JobCase:
-    """A number of tasks, which either layout can place."""
+    """Numbers of tasks, for either layout."""
 
     name: str
     workers: int
@@ -99,7 +99,7 @@ class JobCase:
     workers_per_node: int
 
 
-# From a test of TensorFlow 1.3 on Kubernetes, in which a server runs ten workers.
+# From a test of TensorFlow 1.3 on Kubernetes with ten workers per server.
 PUBLISHED = (
     JobCase("1", 10, 1, 10),
     JobCase("2", 50, 5, 10),
@@ -109,7 +109,7 @@ PUBLISHED = (
 
 
 def read_cases(path: Path) -> tuple[JobCase, ...]:
-    """The cases of a user's file; UsageError says what is wrong with it and shows the form."""
+    """Reads the cases of a user's file. UsageError says what is wrong and shows the form."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -123,12 +123,12 @@ def read_cases(path: Path) -> tuple[JobCase, ...]:
     names = [case.name for case in (*PUBLISHED, *cases)]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{path}: there is more than one case {name}: give it another name")
+            raise UsageError(f"{path}: there are several cases {name}: use different names")
     return cases
 
 
 def find_case(name: str, cases: tuple[JobCase, ...]) -> JobCase:
-    """The case of that name; UsageError lists those there are."""
+    """The case of that name. UsageError lists the known cases."""
     for case in cases:
         if case.name == name:
             return case
@@ -176,23 +176,23 @@ def plan(
     )
     wanted = node_labels(layout, case.name, groups)
     if len(set(nodes)) < len(nodes):
-        raise UsageError("a node is named twice: each is one server of the case")
+        raise UsageError("a node is named twice: each node is one server of the case")
     none: Labels = dict.fromkeys(_ALL)
     if remove:
         return dict.fromkeys(nodes, none)
     if len(nodes) < len(wanted):
-        raise UsageError(f"case {case.name}, {layout}, takes {len(wanted)} nodes, not {len(nodes)}")
+        raise UsageError(f"case {case.name}, {layout}, needs {len(wanted)} nodes, not {len(nodes)}")
     return {node: {**none, **labels} for node, labels in zip(nodes, wanted, strict=False)}
 
 
 def command(node: str, labels: Labels) -> str:
-    """The kubectl command that does it."""
+    """The kubectl command that sets and removes these labels."""
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in labels.items()]
     return shlex.join(["kubectl", "label", "node", node, "--overwrite", *words])
 
 
 def apply_labels(connection: Connection, wanted: Mapping[str, Labels]) -> None:
-    """Raises TensorwireError where a node is not there or may not be labelled."""
+    """Labels the nodes. Raises TensorwireError if a node does not exist or may not be labelled."""
     for node, labels in wanted.items():
         with connection.explained():
             connection.core.patch_node(node, {"metadata": {"labels": dict(labels)}})

@@ -1,8 +1,8 @@
-"""The published experiment: both layouts of a case, on one model, with what it did not measure.
+"""The published experiment, both layouts of a case on one model, with more measurements.
 
 A side is a layout with a placement of variables. Each round runs every side once, as a job that is
-started, watched while it trains, and removed; A B, then B A, so that a machine that grows slower or
-faster does not bias the result.
+started, observed while it trains, and removed. The order is A B, then B A, so that a drift of the
+machine's speed does not bias the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
 COMMAND = "k8s compare"
 
 _FIRST_STEPS = 10
-"""Uncounted steps of each worker. Afterwards every variable and lazy resource exists."""
+"""Uncounted first steps of each worker, which create all variables and lazy resources."""
 _POLL_S = 0.5
 
 
@@ -50,11 +50,11 @@ class LayoutComparison:
     seconds: float = 20.0
     """The time for which each training job is observed."""
     up_within_s: float = 900.0
-    """The deadline for each task of a job to start training."""
+    """The time that the tasks of a job may take until they train."""
 
     @property
     def blocks(self) -> int:
-        """The number of times that `run` advances its watcher."""
+        """The number of `advance` calls that the watcher gets."""
         return len(self.arrangements) * self.rounds
 
     @property
@@ -68,7 +68,7 @@ class LayoutComparison:
 
 
 def hot_model() -> Script:
-    """The script that is trained where the user has none: one big variable."""
+    """The default script, with one big variable."""
     path = Path(__file__).with_name("hot_model.py")
     return Script(f"{CONFIG_FOLDER}/{path.name}", path.read_text(encoding="utf-8"))
 
@@ -77,17 +77,19 @@ def workers_per_node(case: JobCase, workers: int | None) -> int:
     """The number of workers per node that keeps the case's number of servers with fewer workers.
 
     Raises:
-        UsageError: the case has fewer workers, or its servers cannot share them out.
+        UsageError: the case has fewer workers, or they cannot be divided among its servers.
     """
     if workers is None:
         return case.workers_per_node
     if workers > case.workers:
-        raise UsageError(f"--workers must be less than {case.workers}, which case {case.name} has")
+        raise UsageError(
+            f"--workers must be at most {case.workers}, the number of case {case.name}"
+        )
     servers = -(-case.workers // case.workers_per_node)
     per_node = -(-workers // servers)
     if -(-workers // per_node) != servers:
         raise UsageError(
-            f"case {case.name} has {servers} servers for its workers: --workers takes a multiple "
+            f"case {case.name} has {servers} servers for its workers: --workers must be a multiple "
             f"of {servers}"
         )
     return per_node
@@ -105,7 +107,7 @@ class Look:
 
 
 class LayoutSide(Side[None, LayoutResult]):
-    """A layout with a placement of variables; a block is a job that is started and watched."""
+    """A layout with a placement of variables; a block is a job that is run and observed."""
 
     def __init__(
         self, layout: str, placement: str, plan: LayoutComparison, stage: Stage, watcher: Watcher
@@ -119,7 +121,7 @@ class LayoutSide(Side[None, LayoutResult]):
         self._looks: list[Look] = []
 
     def block(self, what: None, steps: int | None) -> list[float]:
-        """Seconds of a step, workers together."""
+        """Runs a job; returns one mean: seconds per step, over all workers together."""
         plan, watcher = self._plan, self._watcher
         name = f"round {len(self._looks) + 1} of {plan.rounds}, {self.name}"
         job = dataclasses.replace(plan.job, layout=self._layout, placement=self._placement)
@@ -133,7 +135,7 @@ class LayoutSide(Side[None, LayoutResult]):
         return [1.0 / seen.steps_per_s]
 
     def result(self, case: MeasuredCase[None], rounds: Rounds) -> LayoutResult:
-        """The round in the middle stands for all, but for the steps."""
+        """The median of the steps over the rounds; all else is from the round with median speed."""
         plan = self._plan
         by_speed = sorted(self._looks, key=lambda each: each.steps_per_s)
         middle = by_speed[len(by_speed) // 2]
@@ -169,7 +171,7 @@ def run(plan: LayoutComparison, stage: Stage, watcher: Watcher) -> Record[Layout
     """Runs every layout under every placement `plan.rounds` times.
 
     Raises:
-        TensorwireError: a job failed, did not get up in time, or ended before it was looked at.
+        TensorwireError: a job failed, did not start in time, or ended before it was observed.
     """
     sides = [
         LayoutSide(layout, placement, plan, stage, watcher)
@@ -178,27 +180,29 @@ def run(plan: LayoutComparison, stage: Stage, watcher: Watcher) -> Record[Layout
     cases = [MeasuredCase(plan.case.name, None, [None] * plan.rounds)]
     pairs = _pairs(plan)
     record = measure(COMMAND, sides, cases, Unwatched(), pairs=pairs, back_and_forth=True)
-    return dataclasses.replace(record, lab=stage.document)  # it is known only now
+    return dataclasses.replace(record, lab=stage.document)  # known only after the jobs have run
 
 
 def _watch(
     running: RunningJob, job: Job, plan: LayoutComparison, stage: Stage, name: str, watcher: Watcher
 ) -> Look:
     _until_it_trains(running, job, plan.up_within_s, lambda t: watcher.activity(f"{name}: {t}"))
-    watcher.activity(f"{name}: looking at it for {plan.seconds:g} s")
+    watcher.activity(f"{name}: observing it for {plan.seconds:g} s")
     before = running.metrics()
     _let_go_on(running, plan.seconds)
     after = running.metrics()
     expected = {f"{task.job}:{task.index}" for task, _ in job.cluster.tasks()}
     if missing := expected - {each.name for each in before} & {each.name for each in after}:
-        raise TensorwireError(f"{', '.join(sorted(missing))} gave no metrics while it trained")
+        raise TensorwireError(
+            f"{', '.join(sorted(missing))} served no metrics during the observation"
+        )
     return look_at(before, after, job, running.node_of, stage)
 
 
 def _until_it_trains(
     running: RunningJob, job: Job, within_s: float, say: Callable[[str], None]
 ) -> None:
-    """Returns when every task that trains has taken its first steps."""
+    """Returns when every training task has completed its first steps."""
     deadline = time.monotonic() + within_s
     expected = sum(1 for _ in job.cluster.tasks())
     training = sum(len(job.cluster.jobs[role]) for role in _training_roles(job))
@@ -228,7 +232,7 @@ def _let_go_on(running: RunningJob, seconds: float) -> None:
 
 
 def _trains(task: TaskMetrics, job: Job) -> bool:
-    """True if the task trains, and has taken its first steps."""
+    """True if the task trains and has completed its first steps."""
     if task.name.partition(":")[0] not in _training_roles(job):
         return False
     from_ps = (
@@ -250,7 +254,7 @@ def look_at(
     node_of: Mapping[str, str],
     stage: Stage,
 ) -> Look:
-    """An observation made of two looks at all tasks of a job."""
+    """An observation from two readings of the metrics of all tasks of a job."""
     nodes = sorted(set(node_of.values()))
     link = stage.link_mb_per_s
     given = look.Surroundings(
@@ -283,7 +287,7 @@ def look_at(
         )
         crossing += _moved(now, then, "tx_bytes", _elsewhere(now.name, node_of)) / seconds / 1e6
     if evidence.job is None:
-        raise TensorwireError("the tasks gave no metrics of a job")
+        raise TensorwireError("the tasks served no metrics of a job")
     split = of_job.typical_split(evidence.job.workers)
     return Look(
         steps_per_s=_steps_per_s(evidence.job, before, after),
@@ -314,7 +318,7 @@ def _moved(
 def _steps_per_s(
     job: JobEvidence, before: Sequence[TaskMetrics], after: Sequence[TaskMetrics]
 ) -> float:
-    """Steps of all workers. With a coordinator: calls of the busiest ps, as in `k8s status`."""
+    """Steps of all workers; with a coordinator, calls on the busiest ps, as in `k8s status`."""
     if of_job.total_steps(job):
         return sum((worker.steps or 0.0) / worker.seconds for worker in job.workers)
     earlier = {each.name: each for each in before}
@@ -325,12 +329,12 @@ def _steps_per_s(
         if now.name.startswith("ps:")
     ]
     if not max(rates, default=0.0) > 0:
-        raise TensorwireError("no step was taken while the job was looked at: give more --seconds")
+        raise TensorwireError("no step was completed during the observation: increase --seconds")
     return max(rates)
 
 
 def _pairs(plan: LayoutComparison) -> list[tuple[str, str]]:
-    """Layout against layout under each placement, placement against placement under each layout."""
+    """Compares the layouts under each placement, and the placements under each layout."""
     name = plan.side_name
     first, *others = plan.placements
     pairs = [

@@ -1,4 +1,4 @@
-"""The result of `k8s compare` for one layout, and how it is shown."""
+"""The result of `k8s compare` for one layout, and its presentation."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TaskLoad:
     """"ps:0"."""
     node: str
     cores: float
-    """CPU seconds a second."""
+    """CPU seconds per second."""
     cpu_limit: float
     """The CPU limit of the task's pod."""
     memory_mb: float
-    """Resident, of 10^6 bytes, at the end."""
+    """Resident memory at the end, in MB of 10^6 bytes."""
     in_mb_per_s: float
     out_mb_per_s: float
 
@@ -36,7 +36,7 @@ class Verdict:
     rule: str
     title: str
     cost: float | None
-    """Share of a step, 0 to 1; None where it is not known."""
+    """Share of a step, 0 to 1; None if it is unknown."""
     confidence: str
     change: str
     evidence: tuple[str, ...]
@@ -55,7 +55,7 @@ class LayoutResult(Result):
     protocol: str
     case: str
     case_workers: int
-    """The number of workers in the case; `workers` of them were run."""
+    """The number of workers in the case, of which `workers` were run."""
     workers: int
     ps: int
     nodes: int
@@ -64,13 +64,14 @@ class LayoutResult(Result):
     steps_per_s: float
     """Rate of all workers together; the median over the rounds."""
     between_nodes_mb_per_s: float
-    """What tasks of different nodes sent each other; these and what follows: of the round in the
-    middle."""
+    """Traffic between tasks on different nodes. This field and the following ones are from the
+    round with median speed.
+    """
     tasks: tuple[TaskLoad, ...]
     step: str | None
-    """The parts of a worker's step, in words; None if they are not known."""
+    """The parts of a worker's step, as text; None if they are unknown."""
     verdicts: tuple[Verdict, ...]
-    """The costliest first."""
+    """Findings of the doctor, the most expensive first."""
 
     @property
     def metric(self) -> Metric:
@@ -86,7 +87,7 @@ class LayoutResult(Result):
         return details(record)
 
 
-_NOTHING = "the doctor has nothing to say"
+_NOTHING = "the doctor found nothing"
 
 
 def _section(record: Record[LayoutResult]) -> Section:
@@ -125,14 +126,14 @@ def _section(record: Record[LayoutResult]) -> Section:
 
 
 def details(record: Record[LayoutResult]) -> list[Section]:
-    """A _section for each layout: the load of its tasks, and the verdict with its reasons."""
+    """A section for each layout: the load of its tasks, and the doctor's findings."""
     return [_detail(r, record.results) for r in record.results]
 
 
 def tasks_table(results: Sequence[LayoutResult]) -> Table:
-    """A row a task."""
+    """One row per task."""
     return Table(
-        "What each task used (MB = 10^6 bytes)",
+        "Resources of each task (MB = 10^6 bytes)",
         ["layout", "task", "node", "CPUs", "of", "memory MB", "in MB/s", "out MB/s"],
         [
             [
@@ -170,7 +171,7 @@ def _detail(result: LayoutResult, results: Sequence[LayoutResult]) -> Section:
         f"{_name(result, results)}: {result.nodes} node{'s' * (result.nodes != 1)}",
         _verdict(result.verdicts),
         [
-            Bars("CPU of each task", "CPUs", cpu, "CPU seconds a second."),
+            Bars("CPU of each task", "CPUs", cpu, "CPU seconds per second."),
             Bars("Traffic of each task, both directions", "MB/s", traffic, "MB = 10^6 bytes."),
         ],
         notes=notes,
@@ -184,12 +185,12 @@ def _headline(ratios: Mapping[str, Ratio], results: Sequence[LayoutResult]) -> s
         first, second = name.split("/")
         if ratio.interval is None:
             sentences.append(
-                f"In one round {first} took {ratio.value:.2f} times the steps a second of {second}."
+                f"In one round, {first} ran {ratio.value:.2f} times the steps a second of {second}."
             )
         elif ratio.interval[0] < 1 < ratio.interval[1]:
-            sentences.append(f"Whether {first} or {second} is faster, the rounds do not tell.")
+            sentences.append(f"The rounds do not show whether {first} or {second} is faster.")
         else:
-            sentences.append(f"{first} takes {times(ratio)} the steps a second of {second}.")
+            sentences.append(f"{first} runs {times(ratio)} the steps a second of {second}.")
     return " ".join(sentences)
 
 

@@ -1,4 +1,4 @@
-"""A job as manifests: Jinja2 templates, which a user may replace one by one."""
+"""Renders a job as manifests, from Jinja2 templates, each of which a user may replace."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Manifest = dict[str, Any]
 
 
 def render(job: Job, templates: Path | None = None) -> str:
-    """The job's manifests, as one stream of YAML documents.
+    """The job's manifests as one stream of YAML documents.
 
     Args:
-        templates: a folder whose files go before ours of the same name.
+        templates: a folder whose files replace the built-in files of the same name.
 
     Raises:
-        TensorwireError: a template is wrong; names the file and the line.
+        TensorwireError: a template is wrong; the message names file and line.
     """
     if templates is not None and not templates.is_dir():
         raise UsageError(f"there is no folder {templates} with templates")
@@ -60,8 +60,8 @@ def parse(text: str) -> list[Manifest]:
     """The documents of a stream that `render` made.
 
     Raises:
-        TensorwireError: it is not YAML, or a document is no object of Kubernetes; a template of the
-            user's made it.
+        TensorwireError: a user's template produced text that is not YAML, or a document that is not
+        a Kubernetes object.
     """
     try:
         documents = [d for d in yaml.load_all(text, _LOADER) if d is not None]
@@ -77,12 +77,12 @@ def parse(text: str) -> list[Manifest]:
 
 
 def documents(text: str) -> list[str]:
-    """The stream's documents as they are written, comments and all."""
+    """The documents of the stream as text, including comments."""
     return [d for d in re.split(r"^---$\n?", text, flags=re.MULTILINE) if d.strip()]
 
 
 def file_names(manifests: list[Manifest]) -> list[str]:
-    """A file's name for each manifest, in the order in which they are to be applied."""
+    """A file name for each manifest; sorted names give the order of applying."""
     return [
         f"{number:03d}-{manifest['kind'].lower()}-{manifest['metadata']['name']}.yaml"
         for number, manifest in enumerate(manifests)
@@ -90,25 +90,25 @@ def file_names(manifests: list[Manifest]) -> list[str]:
 
 
 def copy_templates(folder: Path) -> list[Path]:
-    """Puts our templates into `folder`, which must not have files of these names."""
+    """Copies the built-in templates into `folder`, which must not have files of these names."""
     for path in sorted(TEMPLATES.iterdir()):
         if (folder / path.name).exists():
-            raise UsageError(f"{folder / path.name} is there already: name another folder")
+            raise UsageError(f"{folder / path.name} exists already: name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     return [Path(shutil.copy(path, folder)) for path in sorted(TEMPLATES.iterdir())]
 
 
-# The C library's is ten times as fast; some builds of PyYAML lack it.
+# The loader in C is ten times as fast, but some builds of PyYAML lack it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _quote(value: object) -> str:
-    """JSON is YAML, and leaves no question what a text's type is."""
+    """The value as JSON, which is valid YAML with unambiguous types."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _where(error: jinja2.TemplateError) -> str:
-    """The innermost template's file and line."""
+    """File and line of the innermost template."""
     place = "a template"
     traceback = error.__traceback__
     while traceback is not None:

@@ -1,4 +1,4 @@
-"""The place where `tensorwire k8s compare` runs jobs: a cluster, or a lab with one of its own."""
+"""The places where `tensorwire k8s compare` runs jobs: a cluster, or a cluster in a lab."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tensorwire.metrics.task_metrics import TaskMetrics
 
 
 class RunningJob(ABC):
-    """A job that was started and is measured."""
+    """A started job that is measured."""
 
     @abstractmethod
     def go_on(self) -> None:
-        """Does what is due now, which takes little time.
+        """Performs due work, which takes little time.
 
         Raises:
-            TensorwireError: a task has failed, or its training has ended.
+            TensorwireError: a task has failed, or the training has ended.
         """
 
     @abstractmethod
     def metrics(self) -> list[TaskMetrics]:
-        """Metrics of the tasks that serve metrics now."""
+        """Metrics of the tasks that currently serve metrics."""
 
     @abstractmethod
     def troubles(self) -> str:
-        """The reasons why tasks do not start, for an error; empty if none is known."""
+        """The reasons why tasks do not start, for an error message; empty if none is known."""
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, job: Job) -> AbstractContextManager[RunningJob]:
-        """Starts a job; nothing of it is left afterwards, however the block is left."""
+        """Starts a job; the context removes everything of it on exit, also after an exception."""
 
     @property
     @abstractmethod
@@ -62,12 +62,12 @@ class Stage(ABC):
     @property
     @abstractmethod
     def document(self) -> LabDocument | None:
-        """The lab as a record has it; None outside of one."""
+        """The lab for a record; None outside a lab."""
 
 
 def ended_early(task: str) -> TensorwireError:
     """The error of `go_on` for training that has ended."""
     return TensorwireError(
-        f"{task} has ended before its metrics were read: let the script train longer, or look at "
-        "it for fewer --seconds"
+        f"{task} ended before its metrics were read: make the script train longer, or use fewer "
+        "--seconds"
     )

@@ -1,4 +1,4 @@
-"""The state of a job: pure functions from the API server's lists to tasks, troubles and an end."""
+"""The state of a job: pure functions from the API server's lists to tasks, troubles and outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TaskState:
     """Restarts of its containers plus replaced pods."""
     metrics_port: int = 9100
     trouble: str | None = None
-    """Why it does not go on, and what to do; None where nothing is wrong."""
+    """Why the task does not progress, and what to do; None if nothing is wrong."""
 
     @property
     def name(self) -> str:
@@ -55,12 +55,12 @@ class JobState:
 
     @property
     def is_up(self) -> bool:
-        """True if every task serves or has done its work."""
+        """True if every task serves or has finished."""
         return bool(self.tasks) and self.count("ready", SUCCEEDED) == len(self.tasks)
 
     @property
     def all_troubles(self) -> list[str]:
-        """Each once: a hundred tasks often have the same."""
+        """All troubles without repetition, because many tasks often have the same one."""
         found = [*self.troubles, *(f"{t.name}: {t.trouble}" for t in self.tasks if t.trouble)]
         first: dict[str, str] = {}
         for trouble in found:
@@ -69,7 +69,7 @@ class JobState:
 
     @property
     def failed_task(self) -> TaskState | None:
-        """The one that was tried most often: when a Job fails, its other tasks are ended, too."""
+        """The failed task with the most restarts, because other tasks are ended with their Job."""
         failed = [task for task in self.tasks if task.phase == FAILED]
         return max(failed, key=lambda task: task.restarts, default=None)
 
@@ -78,8 +78,8 @@ def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[O
     """The state of a job.
 
     Args:
-        jobs, pods: its objects, as the API server lists them (plain dictionaries).
-        events: of its namespace; those of other objects are passed over.
+        jobs, pods: the job's objects, as the API server lists them (plain dictionaries).
+        events: all events of the namespace; those of other objects are ignored.
     """
     by_task: dict[tuple[str, int], list[Object]] = {}
     for pod in pods:
@@ -106,7 +106,7 @@ def _meta(thing: Object, what: str) -> Mapping[str, str]:
 
 
 def _condition(thing: Object, kind: str) -> Object | None:
-    """The condition of that type, where it holds."""
+    """The condition of that type if it is true, else None."""
     for condition in thing.get("status", {}).get("conditions") or ():
         if condition["type"] == kind and condition["status"] == "True":
             return condition  # type: ignore[no-any-return]
@@ -148,7 +148,7 @@ def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskSta
 
 
 def _is_lost(status: Object, containers: Sequence[Object]) -> bool:
-    """True if the controllers say that a pod is not ready whose kubelet said that it is."""
+    """True if the controllers report a pod as not ready that its kubelet reported as ready."""
     said = [c["status"] for c in status.get("conditions") or () if c["type"] == "Ready"]
     return said not in ([], ["True"]) and all(container.get("ready") for container in containers)
 
@@ -162,8 +162,8 @@ def _trouble(role: str, pod: Object, containers: Sequence[Object]) -> str | None
     if _is_lost(pod.get("status", {}), containers):
         node = pod["spec"]["nodeName"]
         return (
-            f"its node {node} does not answer: it is replaced when the node is back, or when "
-            f"whoever runs the cluster says that the node is gone (`kubectl delete node {node}`)"
+            f"its node {node} does not answer: the task is replaced when the node is back, or when "
+            f"the cluster's administrator removes the node (`kubectl delete node {node}`)"
         )
     for condition in pod.get("status", {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
@@ -175,10 +175,10 @@ def _trouble(role: str, pod: Object, containers: Sequence[Object]) -> str | None
         if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
             return (
                 f"the image {container.get('image')} cannot be pulled ({_short(said) or reason}): "
-                "check --image, and --pull-secret where the registry wants to know who asks"
+                "check --image, and --pull-secret if the registry requires a login"
             )
         if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
-            return f"its container cannot be made: {_short(said) or reason}"
+            return f"its container cannot be created: {_short(said) or reason}"
         ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
         if ended and container["name"] == "task" and int(ended.get("exitCode") or 0):
             return _death(role, ended)
@@ -190,7 +190,7 @@ def _trouble(role: str, pod: Object, containers: Sequence[Object]) -> str | None
 
 def _unschedulable(role: str, said: str) -> str:
     kind = "ps" if role == "ps" else "worker"
-    hint = f"ask for less (--{kind}-cpu, --{kind}-memory, --workers-per-node) or add nodes"
+    hint = f"request less (--{kind}-cpu, --{kind}-memory, --workers-per-node) or add nodes"
     if "affinity" in said and "Insufficient" not in said:
         hint = "the layout needs more nodes, or nodes with the labels of `tensorwire k8s label`"
     return f"it fits on no node ({_short(said)}): {hint}"
@@ -199,12 +199,12 @@ def _unschedulable(role: str, said: str) -> str:
 def _death(role: str, ended: Object) -> str:
     if ended.get("reason") == "OOMKilled":
         kind = "ps" if role == "ps" else "worker"
-        return f"it was killed because it used more memory than it may: give --{kind}-memory more"
+        return f"it was killed because it exceeded its memory limit: increase --{kind}-memory"
     return f"its script ended with exit status {ended['exitCode']}"
 
 
 def _not_made(jobs: Sequence[Object], events: Sequence[Object]) -> Iterator[str]:
-    """Why Jobs could make no pods, from their events."""
+    """Why Jobs could not create pods, from their events."""
     uids = {job["metadata"].get("uid"): job for job in jobs}
     for event in events:
         job = uids.get((event.get("involvedObject") or {}).get("uid"))
@@ -212,15 +212,15 @@ def _not_made(jobs: Sequence[Object], events: Sequence[Object]) -> Iterator[str]
             continue
         name, said = job["metadata"]["name"], _short(str(event.get("message") or ""))
         if "exceeded quota" in said:
-            hint = "ask for less or have the quota of the namespace raised"
+            hint = "request less or have the quota of the namespace raised"
         elif "PodSecurity" in said:
-            hint = "the namespace forbids what a template of yours asks for"
+            hint = "the namespace forbids a setting of your templates"
         else:
             hint = "see `kubectl describe job`"
         status = job.get("status", {})
         made = int(status.get("active") or 0) + int(status.get("succeeded") or 0)
         if made < int(job["spec"].get("completions") or 1):
-            yield f"{name}: its pods cannot be made ({said}): {hint}"
+            yield f"{name}: its pods cannot be created ({said}): {hint}"
 
 
 def _short(text: str) -> str:
@@ -230,24 +230,24 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """The progress of a job as its ps report it, counted from their start."""
+    """The progress of a job, from counters of its ps since their start."""
 
     at_s: float
     steps: int
-    """Parts of steps that workers ran on the ps that ran most."""
+    """Parts of steps that workers ran on the busiest ps."""
     bytes: int
-    """Bytes that all ps sent and received."""
+    """Bytes that all ps sent and received together."""
 
 
 def counts(task: TaskMetrics) -> tuple[int, int]:
-    """Parts of steps that a task ran, and bytes that it moved over sockets."""
+    """Parts of steps that a task ran, and bytes that it sent and received over sockets."""
     moved = sum(peer.tx_bytes + peer.rx_bytes for peer in task.peers)
     return task.run_graphs + task.eager_calls, moved
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Rates between two Figures."""
+    """The progress between two `JobMetrics`."""
 
     steps: int
     steps_per_s: float

@@ -1,4 +1,4 @@
-"""Manifests to a cluster, by server-side apply, and away from it again."""
+"""Applies manifests to a cluster by server-side apply, and deletes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorwire.k8s.render import Manifest
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 
 _MANAGER = "tensorwire"
-# What the API server alone decides on.
+# Fields that only the API server sets.
 _SERVERS_OWN = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
 _KINDS = (
     ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
@@ -37,28 +37,28 @@ _KINDS = (
     ("rbac.authorization.k8s.io/v1", "Role"),
     ("v1", "ServiceAccount"),
 )
-# The API groups of objects that every job has.
+# API groups of objects that every job has.
 _OF_EVERYBODY = ("v1", "batch", "networking.k8s.io")
 _POLL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Change:
-    """The effect of applying a manifest on the cluster, planned or done."""
+    """The effect of applying a manifest to the cluster, planned or done."""
 
     kind: str
     name: str
     what: str
     """CREATED, CHANGED or UNCHANGED."""
     difference: str
-    """A unified diff of the object in YAML; empty where there is none."""
+    """A unified diff of the object in YAML; empty without a difference."""
 
 
 def with_kept_token(connection: Connection, job: Job) -> Job:
-    """The job, with the token of its Secret where that is there: submitted again, it is the same.
+    """The job with the token of its existing Secret, so that submitting it again changes nothing.
 
     Raises:
-        TensorwireError: the Secret may not be looked at, or has no token.
+        TensorwireError: the Secret may not be read, or is not the Secret of this job.
     """
     if job.token is None:
         return job
@@ -73,26 +73,26 @@ def with_kept_token(connection: Connection, job: Job) -> Job:
     labels, data = found["metadata"].get("labels") or {}, found.get("data") or {}
     if JOB_LABEL not in labels or "token" not in data:
         raise TensorwireError(
-            f"there is a Secret {job.token_secret} that is not this job's: take another --name, or "
-            "name the one to use with --token-secret"
+            f"the Secret {job.token_secret} exists and is not of this job: use another --name, or "
+            "name a Secret to use with --token-secret"
         )
     return dataclasses.replace(job, token=base64.b64decode(data["token"]).decode())
 
 
 def preview(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:
-    """Dry run of `submit`. The API server checks everything, and stores nothing.
+    """Dry run of `submit`: the API server checks all manifests and stores nothing.
 
     Raises:
-        TensorwireError: the cluster would refuse; says what to do.
+        TensorwireError: the cluster would refuse; the message says what to do.
     """
     return [_change(connection, manifest) for manifest in manifests]
 
 
 def submit(connection: Connection, manifests: Sequence[Manifest]) -> list[Change]:
-    """Makes the cluster have the manifests; done again, it changes nothing.
+    """Applies the manifests. Applying the same manifests again changes nothing.
 
-    All of them are checked by the API server before the first is kept, and where one is refused all
-    the same, those that this call made are removed.
+    The API server checks all of them before the first is stored. If one is refused nevertheless,
+    the objects that this call created are removed.
 
     Raises:
         TensorwireError: the cluster refuses; says what to do.
@@ -115,15 +115,15 @@ def submit(connection: Connection, manifests: Sequence[Manifest]) -> list[Change
 
 
 def delete(connection: Connection, name: str, timeout_s: float) -> list[str]:
-    """Removes all objects of a job, and waits until its pods are gone. Returns what it removed.
+    """Removes all objects of a job, waits until its pods are gone, and returns the removed objects.
 
     Raises:
-        TensorwireError: a permission is missing, or pods are still there after `timeout_s` seconds.
+        TensorwireError: a permission is missing, or pods still exist after `timeout_s` seconds.
     """
     removed = []
     for api_version, kind in _KINDS:
         for found in _objects(connection, api_version, kind, name):
-            # Those that a JobSet made go with it.
+            # Objects that a JobSet created are deleted with it.
             if not found["metadata"].get("ownerReferences"):
                 _delete(connection, api_version, kind, found)
                 removed.append(f"{kind} {found['metadata']['name']}")
@@ -131,7 +131,7 @@ def delete(connection: Connection, name: str, timeout_s: float) -> list[str]:
     while pods := _objects(connection, "v1", "Pod", name):
         if time.monotonic() > deadline:
             raise TensorwireError(
-                f"{len(pods)} pods of {name} are still there after {timeout_s:g} s, the first is "
+                f"{len(pods)} pods of {name} still exist after {timeout_s:g} s, the first is "
                 f"{pods[0]['metadata']['name']}: see `kubectl describe pod`"
             )
         time.sleep(_POLL_S)
@@ -152,8 +152,8 @@ def _change(connection: Connection, manifest: Manifest) -> Change:
     try:
         after = apply(connection, manifest, dry_run=True)
     except TensorwireError as error:
-        # Who binds a role must have its rights, and the role of a job that is new is not there yet:
-        # the API server looks for it in a dry run, too.
+        # To check the rights of a RoleBinding, the API server looks for its Role, also in a dry
+        # run. The Role of a new job does not exist yet.
         absent = getattr(error.__cause__, "status", None) == 404
         if before is not None or kind != "RoleBinding" or not absent:
             raise
@@ -164,7 +164,7 @@ def _change(connection: Connection, manifest: Manifest) -> Change:
 
 
 def apply(connection: Connection, manifest: Manifest, dry_run: bool = False) -> Manifest:
-    """Makes the cluster have one object; returns it as it then is, or would be.
+    """Creates or updates one object; returns it as it then is, or would be.
 
     Raises:
         TensorwireError: the cluster refuses; says what to do.
@@ -176,7 +176,7 @@ def apply(connection: Connection, manifest: Manifest, dry_run: bool = False) -> 
             body=manifest,
             namespace=manifest["metadata"].get("namespace") or connection.namespace,
             field_manager=_MANAGER,
-            # What this job says about its own objects goes before what anybody else set.
+            # The job's own manifests override fields that others have set.
             force_conflicts=True,
             **options,
         )
@@ -196,7 +196,7 @@ def _difference(title: str, before: Manifest | None, after: Manifest) -> str:
 def _lines(manifest: Manifest) -> list[str]:
     metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SERVERS_OWN}
     shown = {k: v for k, v in manifest.items() if k != "status"} | {"metadata": metadata}
-    if manifest["kind"] == "Secret":  # a terminal is no place for it
+    if manifest["kind"] == "Secret":  # must not be shown on a terminal
         shown["data"] = dict.fromkeys(shown.get("data") or {}, "(not shown)")
     text: str = yaml.safe_dump(shown, sort_keys=True)
     return text.splitlines(keepends=True)
@@ -206,14 +206,14 @@ def _objects(connection: Connection, api_version: str, kind: str, name: str) -> 
     try:
         resource = connection.resource(api_version, kind)
     except TensorwireError:
-        return []  # a cluster without JobSet has none
+        return []  # for example a cluster without JobSet
     with connection.explained():
         try:
             found = resource.get(
                 namespace=connection.namespace, label_selector=f"{JOB_LABEL}={name}"
             )
         except API_ERRORS as error:
-            # Who may not even look at them did not make any.
+            # A user who may not list these objects has not created any.
             if error.status == 403 and api_version.partition("/")[0] not in _OF_EVERYBODY:
                 return []
             raise

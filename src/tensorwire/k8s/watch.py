@@ -1,4 +1,4 @@
-"""A job in a cluster: how it is doing, what its tasks print, and waiting for its end."""
+"""Watches a job in a cluster: its state, the output of its tasks, and its end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONGEST_SILENCE_S = 24 * 3600.0  # of a task whose log is followed
 
 
 def observe(connection: Connection, name: str) -> JobState:
-    """The job's state now.
+    """The current state of the job.
 
     Raises:
         TensorwireError: there is no such job, or the cluster does not answer.
@@ -48,7 +48,7 @@ def observe(connection: Connection, name: str) -> JobState:
     try:
         events = _list(connection, "v1", "Event", field_selector="reason=FailedCreate")
     except TensorwireError:
-        events = []  # who may not see events sees less, and that is all
+        events = []  # without this permission, the state has less detail
     return job_state(jobs, pods, events)
 
 
@@ -60,15 +60,15 @@ def wait(
     interval_s: float,
     tell: Callable[[JobState, Progress | None], None],
 ) -> JobState:
-    """Follows a job to its end, and tells what it sees every `interval_s` seconds.
+    """Follows a job to its end, and calls `tell` with its state every `interval_s` seconds.
 
     Args:
-        up_within_s: how long its tasks may take, in total, until each of them serves. Once they
-            do there is no limit, until tasks are lost and do not come back for as long.
+        up_within_s: the time until all tasks serve. After that there is no limit, unless tasks are
+        lost and do not come back within the same time.
 
     Raises:
-        TensorwireError: they took longer, and what holds them up; or the cluster did not answer for
-            ten minutes. The job stays.
+        TensorwireError: the tasks took longer (the message says why), or the cluster did not answer
+        for ten minutes. The job is not removed.
     """
     metrics: JobMetrics | None = None
     not_up_since = answered = time.monotonic()
@@ -110,7 +110,7 @@ def read_metrics(connection: Connection, state: JobState) -> JobMetrics | None:
             continue
         metrics = metrics_of(connection, task)
         if metrics is None:
-            return None  # the sum of some of them would make no rate
+            return None  # a sum over only some ps would give a wrong rate
         ran, moved_here = counts(metrics)
         steps, moved, heard = max(steps, ran), moved + moved_here, True
     return JobMetrics(time.monotonic(), steps, moved) if heard else None
@@ -134,10 +134,10 @@ def metrics_of(connection: Connection, task: TaskState) -> TaskMetrics | None:
 
 
 def find_tasks(state: JobState, wanted: str | None) -> list[TaskState]:
-    """The tasks of that name ("worker:3", or "worker" for all), all of them where it is None.
+    """The tasks named `wanted` ("worker:3", or "worker" for all workers); all if it is None.
 
     Raises:
-        UsageError: there is none; lists what there is.
+        UsageError: there is no such task; the message lists the tasks.
     """
     tasks = [t for t in state.tasks if wanted is None or wanted in (t.role, t.name)]
     if tasks:
@@ -152,14 +152,14 @@ def find_tasks(state: JobState, wanted: str | None) -> list[TaskState]:
 def log(
     connection: Connection, task: TaskState, *, tail: int | None = None, follow: bool = False
 ) -> Iterator[str]:
-    """The lines that a task printed, without their ends; those of its newest pod.
+    """The lines that a task's newest pod has printed, without line ends.
 
     Raises:
-        TensorwireError: it has not printed anything that can be read yet; says why.
+        TensorwireError: there is no log yet; the message says why.
     """
     if task.pod is None:
         raise TensorwireError(f"{task.name} has no pod yet{_because(task)}")
-    if task.node is None:  # the API server would answer with an empty log
+    if task.node is None:  # the API server would return an empty log
         raise TensorwireError(f"{task.name} has not started yet{_because(task)}")
     options: dict[str, Any] = {"tail_lines": tail} if tail is not None else {}
     if follow:
@@ -174,7 +174,7 @@ def log(
                 **options,
             )
         except API_ERRORS as error:
-            if error.status == 400:  # the kubelet has no container to ask yet
+            if error.status == 400:  # the kubelet has no container yet
                 raise TensorwireError(f"{task.name} has not started yet{_because(task)}") from None
             raise
         rest = b""
@@ -189,9 +189,9 @@ def log(
 def logs(
     connection: Connection, tasks: list[TaskState], *, tail: int | None, follow: bool
 ) -> Iterator[tuple[TaskState, str]]:
-    """The lines of several tasks: one after the other, or as they print them until each has ended.
+    """The lines of several tasks: task by task, or with `follow` as they print them, until the end.
 
-    Why a task has none is a line of its own, in brackets.
+    For a task without a log, a line in brackets says why.
     """
     if not follow:
         for task in tasks:
@@ -225,10 +225,10 @@ def _log_or_reason(
 
 
 def epitaph(connection: Connection, name: str, state: JobState) -> str:
-    """Why a job failed, in a line, and the last lines of the task that failed below it."""
+    """A line that says why a job failed, followed by the last lines of the failed task."""
     task = state.failed_task
     if task is None:
-        # The pod went with its Job, or the Job was failed from outside.
+        # The pod was deleted with its Job, or the Job was failed externally.
         return f"the job {name} has failed" + "".join(f"; {t}" for t in state.all_troubles[:3])
     why = task.trouble or "it failed"
     try:
@@ -244,7 +244,7 @@ def _because(task: TaskState) -> str:
 
 
 def _is_to_come(connection: Connection, name: str) -> bool:
-    """True if there is an object of that name whose controller is yet to create the Jobs."""
+    """True if an object of that name exists whose controller has not created the Jobs yet."""
     for api_version, kind in _MAKERS:
         try:
             resource = connection.resource(api_version, kind)

@@ -1,4 +1,4 @@
-"""CPU shares: a control group for each host, of cgroup version 2 or, where that is, version 1."""
+"""CPU limits: a control group for each host, in version 1 or version 2 of cgroups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PREFIX = "tensorwire-lab-"
 
 
 class CpuGroup:
-    """A control group whose processes share a number of CPUs; without a limit at first."""
+    """A control group whose processes share a number of CPUs; initially without a limit."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the group, whose parent has to be one of `parents()`.
+        """Makes the group; use a path from `paths`.
 
         Raises:
-            TensorwireError: this user may not.
+            TensorwireError: this user has no permission.
         """
         self.path = path
         try:
@@ -31,7 +31,7 @@ class CpuGroup:
             raise TensorwireError(f"no control group {path}: {error.strerror}") from error
 
     def set(self, cpus: float | None) -> None:
-        """Limits all its processes together to `cpus` CPUs; None: to nothing.
+        """Limits all its processes together to `cpus` CPUs; None: no limit.
 
         Raises:
             TensorwireError: the kernel refuses.
@@ -54,14 +54,14 @@ class CpuGroup:
 
 
 def _claimed(path: Path) -> int:
-    """Makes the group and returns a descriptor that has it locked, as long as its owner lives."""
+    """Makes the group and returns a descriptor that locks it as long as its owner lives."""
     while True:
         path.mkdir()
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.exists():
             return descriptor
-        os.close(descriptor)  # swept before it was locked
+        os.close(descriptor)  # another process swept it before it was locked
 
 
 def paths(count: int) -> list[Path]:
@@ -71,14 +71,14 @@ def paths(count: int) -> list[Path]:
 
 
 def sweep() -> list[Path]:
-    """Removes and returns the groups of owners that have died with their cleanup processes.
+    """Removes and returns the groups whose owner and cleanup process have both died.
 
-    A lock tells, and not a process id, which means another process in another container.
+    A lock shows whether the owner lives. A process id would not work across containers.
     """
     swept = []
     for parent in _parents():
         for path in parent.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError):  # its owner lives, or it is gone meanwhile
+            with contextlib.suppress(OSError):  # its owner lives, or the group was removed
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +90,7 @@ def sweep() -> list[Path]:
 
 
 def _parents() -> list[Path]:
-    """The group, at most one, in which groups with the CPU controller can be made."""
+    """The group in which groups with the CPU controller can be made; empty if there is none."""
     own: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -101,7 +101,8 @@ def _parents() -> list[Path]:
         if kind == "cgroup" and "cpu" in options.split(",") and "cpu" in own:
             return [Path(mount + own["cpu"])]
         if kind == "cgroup2" and "" in own:
-            # A group with processes has no children with controllers, so mostly not our own.
+            # A group that contains processes cannot have children with controllers (cgroup 2), so
+            # its parents are tried, too.
             group = Path(mount + own[""])
             return [
                 each

@@ -1,4 +1,4 @@
-"""Messages between a process and a task that it started: one JSON object a line, over pipes."""
+"""Messages between a process and a task that it started: one JSON object per line, over pipes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Message = dict[str, Any]
 
 
 class ChannelClosed(TensorwireError):
-    """The other end is gone. The task's log knows why."""
+    """The other end has ended. The task's log shows why."""
 
 
 class Channel:
-    """The starter's end. Messages go one at a time and are answered one by one."""
+    """The end of the process that started the task. Each message is answered before the next."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         """`process` has pipes as its standard input and output; `name` is for error messages."""
@@ -32,19 +32,19 @@ class Channel:
         self._buffer = b""
 
     def send(self, message: Message) -> None:
-        """Raises ChannelClosed when the task is gone."""
+        """Sends a message. Raises ChannelClosed if the task has ended."""
         try:
             self._stdin.write(json.dumps(message).encode() + b"\n")
             self._stdin.flush()
         except OSError as error:
-            raise ChannelClosed(f"{self._name} is gone: {error}") from error
+            raise ChannelClosed(f"{self._name} has ended: {error}") from error
 
     def receive(self, timeout_s: float) -> Message:
         """The next message.
 
         Raises:
-            ChannelClosed: the task is gone, or sent something that is no message.
-            TensorwireError: nothing came within `timeout_s`, or the task reported an error
+            ChannelClosed: the task has ended, or sent something else than a message.
+            TensorwireError: no answer within `timeout_s`, or the task reported an error
                 (a message {"error": text}).
         """
         deadline = time.monotonic() + timeout_s
@@ -56,7 +56,7 @@ class Channel:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            raise ChannelClosed(f"{self._name} sent no message but {line[:80]!r}")
+            raise ChannelClosed(f"{self._name} sent an invalid message: {line[:80]!r}")
         if "error" in message:
             raise TensorwireError(f"{self._name}: {message['error']}")
         return message
@@ -69,11 +69,11 @@ class Channel:
             raise TensorwireError(f"{self._name} did not answer within {timeout_s:g} s")
         data = os.read(self._stdout.fileno(), 65536)
         if not data:
-            raise ChannelClosed(f"{self._name} is gone")
+            raise ChannelClosed(f"{self._name} has ended")
         self._buffer += data
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until `receive` has a message, or the end, to read; False after `timeout_s`."""
+        """Waits until `receive` can read data or the end of the stream; False after `timeout_s`."""
         return bool(self._buffer or select.select([self._stdout], [], [], timeout_s)[0])
 
     def request(self, message: Message, timeout_s: float) -> Message:
@@ -83,7 +83,7 @@ class Channel:
 
 
 class TaskEnd:
-    """The task's end. Make it first thing: whatever prints afterwards prints to the log."""
+    """The task's end. Create it first: all later output of the process goes to its log."""
 
     def __init__(self) -> None:
         self._input: IO[bytes] = os.fdopen(os.dup(0), "rb")

@@ -1,4 +1,4 @@
-"""Cleaning up after an owner that ends in any way: a process, a lock, and a sweep of leftovers."""
+"""Cleans up after an owner that was killed: a cleanup process, a lock, and a sweep of leftovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DISMISSAL_S = 3.0
 
 
 class CleanupProcess:
-    """A process that cleans up when this one dies before it has called `dismiss`."""
+    """A process that cleans up if this process dies before it calls `dismiss`."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class CleanupProcess:
         directory: Path | None = None,
         cgroups: Sequence[Path] = (),
     ) -> None:
-        """Names what goes: processes that carry a token, a directory, control groups."""
+        """Names what to remove: processes that carry a token, a directory, control groups."""
         legacy = {
             "token": token,
             "directory": None if directory is None else str(directory),
@@ -41,7 +41,7 @@ class CleanupProcess:
         )
 
     def dismiss(self) -> None:
-        """The owner has cleaned up by itself."""
+        """Ends the cleanup process, because the owner has cleaned up."""
         stdin = self._process.stdin
         assert stdin is not None
         with contextlib.suppress(OSError):
@@ -56,25 +56,25 @@ _CLAIM = "running"
 
 
 class Claim:
-    """Says that the owner of a cluster's directory is alive, until `release` or its death."""
+    """A lock that shows that a directory's owner is alive, until `release` or the owner's death."""
 
     def __init__(self, directory: Path, token: str) -> None:
         self._path = directory / _CLAIM
         self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        # Locked before there is a token: who finds a file without one lets it be.
+        # Locked before the token is written: `sweep` ignores a file without a token.
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         os.write(self._descriptor, token.encode())
 
     def release(self) -> None:
-        """The directory is no leftover, even if it stays: its logs are wanted."""
+        """Ends the claim. If the directory remains, its logs are needed and it is not swept."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def sweep(parent: Path) -> None:
-    """Ends the processes of clusters without an owner, and removes their directories."""
+    """Ends the processes of clusters whose owner has died, and removes their directories."""
     for path in parent.glob(f"{PREFIX}*/{_CLAIM}"):
-        with contextlib.suppress(OSError), path.open("rb") as file:  # it is gone, or another user's
+        with contextlib.suppress(OSError), path.open("rb") as file:  # removed, or another user's
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if token := file.read().decode():
                 cleanup_process.kill_all(token)

@@ -1,15 +1,15 @@
-"""Removes what a cluster or a lab left behind when the process that owned it is gone.
+"""Removes what a cluster or a lab left behind if its owner was killed.
 
-Run as a script, alone: `cleanup_process.py LEGACY`. Only the owner holds the other end of the pipe
-that is its standard input. LEGACY is JSON: {"token": text or null, "directory": path or null,
-"cgroups": [paths]}. A byte on the pipe means that the owner has cleaned up itself. If the pipe ends
-without one, the owner has died, and this process cleans up.
+Run as a stand-alone script: `cleanup_process.py LEGACY`. Standard input is a pipe whose other end
+only the owner holds. LEGACY is JSON: {"token": text or null, "directory": path or null,
+"cgroups": [paths]}. A byte on the pipe means that the owner has cleaned up. If the pipe ends
+without a byte, the owner has died, and this process cleans up.
 
-A parent-death signal would not do: it reaches only direct children, fires when the *thread* that
-started them ends, and has to be set between fork and exec. A token in the environment reaches every
-descendant, one that moved to a session of its own too.
+A parent-death signal is not enough: it reaches only direct children, is sent when the *thread* that
+started them ends, and must be set between fork and exec. A token in the environment reaches every
+descendant, including those in their own session.
 
-Only the standard library, and little of it: this starts beside every cluster.
+Imports little, and only from the standard library, because it starts with every cluster.
 """
 
 import contextlib
@@ -56,13 +56,13 @@ def remove_cgroup(path: Path) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             for pid in (path / "cgroup.procs").read_text().split():
-                if pid != "0":  # of another container, unknown here; to kill it means to kill us
+                if pid != "0":  # another container's process; kill(0) means this process group
                     os.kill(int(pid), signal.SIGKILL)
         try:
             path.rmdir()
         except FileNotFoundError:
             return
-        except OSError:  # a process that was killed is not gone at once
+        except OSError:  # a killed process takes a moment to disappear
             time.sleep(0.02)
 
 
@@ -74,7 +74,7 @@ def main(legacy: str) -> None:
         return
     if wanted["token"] is not None:
         kill_all(wanted["token"])
-        # The owner may have died between fork and exec, when a child does not carry the token yet.
+        # If the owner died between fork and exec, a child gets the token only now.
         time.sleep(0.2)
         kill_all(wanted["token"])
     for path in wanted["cgroups"]:

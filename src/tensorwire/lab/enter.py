@@ -1,7 +1,7 @@
 """Runs a command on a host: `enter.py PLACE COMMAND ARGUMENTS…`.
 
-PLACE is JSON: {"namespaces": [paths], "cgroup": path or null}. Run as a script, alone, and with
-only the standard library: it starts before every task of a lab and becomes that task.
+PLACE is JSON: {"namespaces": [paths], "cgroup": path or null}. A stand-alone script that uses only
+the standard library, because it runs before every task of a lab and then becomes that task.
 """
 
 import ctypes
@@ -17,12 +17,12 @@ def main(place: str, argv: list[str]) -> None:
     if wanted["cgroup"] is not None:
         Path(wanted["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
     libc = ctypes.CDLL(None, use_errno=True)
-    # All are opened before the first is entered: a path may mean something else there.
+    # Open all before entering the first, because paths may mean something else inside.
     descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in wanted["namespaces"]]
     for descriptor in descriptors:
         if libc.setns(descriptor, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot enter a host of the lab")
-    # Entering a mount namespace leads to its root.
+    # Entering a mount namespace changes the working directory to its root.
     os.chdir(directory)
     try:
         os.execvp(argv[0], argv)

@@ -1,16 +1,15 @@
 """Labs: hosts as network namespaces of this machine, joined by a bridge.
 
-Each host has a link to the bridge, with a rate and a delay that can be changed while it carries
-traffic, its own names (`host0` and so on, in an /etc/hosts that only its tasks see), and, where
-control groups allow, a share of the CPUs. A link can be cut, and, in a lab with a relay, lose
-packets.
+Each host has a link to the bridge, whose rate and delay can be changed under traffic. It has its
+own names (`host0` and so on, in an /etc/hosts that only its tasks see) and, if control groups are
+available, a limit of CPUs. A link can be cut and, in a lab with a relay, lose packets.
 
-The namespaces have no name and no place in the file system: they live as long as a descriptor or a
-process refers to them. Even if the owner is killed, nothing is left once its tasks have ended, and
-their LocalCluster or its cleanup process ends them. Control groups do have names; they have a
-cleanup process of their own, and the next lab removes what both left.
+The namespaces have no name and no path in the file system: they exist as long as a descriptor or a
+process refers to them. So even if the owner is killed, nothing is left after its tasks have ended;
+their LocalCluster or its cleanup process ends them. Control groups have names. They have their own
+cleanup process, and the next lab removes what remains.
 
-Without root or pyroute2 the hosts are this machine's loopback, and `notes` says that.
+Without root or pyroute2, all hosts are this machine's loopback, and `notes` says so.
 """
 
 from __future__ import annotations
@@ -36,36 +35,37 @@ from tensorwire.lab.network import NetworkUnavailable, Switch
 from tensorwire.lab.settings import HostSettings, LabSettings
 from tensorwire.owning_context import OwningContext
 
-# BBR, a default on some machines, measures its way to the rate and is often far below it on a link
-# this short. "reno" is what every kernel lets a namespace choose; there is no loss to recover from.
+# BBR, the default on some machines, probes for the rate and often stays far below it on such short
+# links. Every kernel lets a namespace choose "reno"; without loss it is good enough.
 _CONGESTION_CONTROL = "reno"
 
 _NAMES = "names"
-"""The key of the note that hosts' names do not resolve."""
+"""The key of the note that host names do not resolve."""
 
 Result = TypeVar("Result")
 
 
 class Relay(Protocol):
-    """Carries every packet between a lab's hosts and its switch, in place of veth pairs."""
+    """Forwards every packet between a lab's hosts and its switch, instead of veth pairs."""
 
     def set(self, host: int, settings: HostSettings) -> None:
-        """Changes the settings of a host, by its number, in both directions."""
+        """Changes the settings of host number `host`, in both directions."""
 
 
 MakeRelay = Callable[[str, Sequence[str]], AbstractContextManager[Relay]]
-"""From the paths of the network namespaces of the switch and of each host. Entering it makes the
-interfaces, or raises NetworkUnavailable."""
+"""Makes a Relay from the paths of the network namespaces of the switch and of each host. Entering
+the result makes the interfaces, or raises NetworkUnavailable.
+"""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A place for a task, and the address at which others find it."""
+    """A place for tasks, and its address for other tasks."""
 
     address: str
     name: str = "localhost"
     namespaces: tuple[str, ...] = ()
-    """Paths of its namespaces, the network's first; none of its own: this process's."""
+    """Paths of its namespaces, the network's first; empty: it uses this process's."""
     cgroup: Path | None = None
     port: int | None = None
     """Port of its one task; None: any free port."""
@@ -83,7 +83,7 @@ class Host:
         return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
 
     def inside(self, work: Callable[[], Result]) -> Result:
-        """Runs `work` on this host's network, with the threads that it starts; returns its result.
+        """Runs `work`, and threads that it starts, on this host's network; returns its result.
 
         Raises what `work` raises.
         """
@@ -96,12 +96,12 @@ class Host:
                     raise OSError(ctypes.get_errno(), "cannot enter a host of the lab")
             return work()
 
-        # In a thread that ends here: this one stays where it is.
+        # In a temporary thread, so that the current thread keeps its network.
         with ThreadPoolExecutor(1) as there:
             return there.submit(enter_first).result()
 
     def received_bytes(self) -> int | None:
-        """Bytes that came to this host over its link so far; None where it has none in a lab."""
+        """Bytes that this host has received over its link; None if it has no link of a lab."""
         return network.received_bytes(self.namespaces[0]) if self.namespaces else None
 
 
@@ -109,7 +109,7 @@ LOOPBACK = Host("127.0.0.1")
 
 
 class Lab(OwningContext):
-    """Hosts, and the network between them. A context manager: nothing of it is left afterwards."""
+    """Hosts and the network between them. A context manager that removes everything at its end."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class Lab(OwningContext):
         change_cpus: bool = False,
         relay: MakeRelay | None = None,
     ) -> None:
-        """Makes nothing yet.
+        """Prepares the lab; hosts are made on entering it.
 
         Args:
-            change_cpus: the hosts' CPUs will be limited later, if not from the start.
-            relay: what carries every packet, and can lose and delay them.
+            change_cpus: True if CPU limits will be set later, although `settings` has none.
+            relay: makes a relay that forwards every packet, and can lose or delay packets.
         """
         self._settings = list(settings.hosts)
         self._nodes = settings.nodes
@@ -168,18 +168,18 @@ class Lab(OwningContext):
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each thing that was asked for and is not so, for the user to read."""
+        """A sentence for each setting that could not be applied, for the user."""
         return list(self._notes.values())
 
     @property
     def unmet(self) -> list[str]:
-        """Those of `notes` that make a measurement mean something else: of links and CPUs."""
+        """The `notes` about links and CPUs, which change the meaning of a measurement."""
         return [note for about, note in self._notes.items() if about != _NAMES]
 
     def set(self, index: int, settings: HostSettings) -> None:
-        """Changes host `index`, while its tasks run; traffic on its way is not lost.
+        """Changes host `index`, also while its tasks run; packets in flight are not lost.
 
-        What this machine cannot do is said in `notes`.
+        `notes` names what this machine cannot apply.
         """
         self._settings[index] = settings
         self._apply(index)
@@ -209,12 +209,12 @@ class Lab(OwningContext):
             self._notes["rate"] = f"rate and delay of the links are not applied: {error}"
         if delay_s and not switch.has_delay:
             self._notes["delay"] = (
-                "the delay is not applied: this kernel cannot hold packets back, it lacks netem"
+                "the delay is not applied: this kernel has no netem, which delays packets"
             )
 
     def _make_groups(self, stack: contextlib.ExitStack) -> None:
         paths = cgroups.paths(len(self._settings))
-        # Started first and dismissed last: it also handles groups that do not exist.
+        # Started first and dismissed last; it also handles groups that do not exist yet.
         stack.callback(CleanupProcess(cgroups=paths).dismiss)
         try:
             for path in paths:

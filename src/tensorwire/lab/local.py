@@ -1,4 +1,4 @@
-"""The tasks of a cluster as processes of this machine."""
+"""A cluster whose tasks are processes of this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _exit_words(code: int) -> str:
 class TaskProcess:
     """One task of a LocalCluster: a process, its log, and the address that it should serve.
 
-    `LocalCluster.start` makes it.
+    Made by `LocalCluster.start`.
     """
 
     job: str
@@ -65,7 +65,7 @@ class TaskProcess:
 
     @property
     def channel(self) -> Channel:
-        """The task's line of JSON messages; only where it was started with `channel=True`."""
+        """The task's channel for JSON messages; only if it was started with `channel=True`."""
         if self._channel is None:
             raise RuntimeError(f"{self.name} was started without a channel")
         return self._channel
@@ -91,7 +91,7 @@ class TaskProcess:
     def stop(self, signal_number: int = signal.SIGKILL, timeout_s: float = 10.0) -> None:
         """Ends the task and its process group, and waits until it has ended.
 
-        It does not count as failed afterwards; the same job and index may be started again.
+        It then does not count as failed. The same job and index may be started again.
 
         Raises:
             TensorwireError: the task did not end within `timeout_s` seconds.
@@ -107,22 +107,22 @@ class TaskProcess:
             ) from None
 
     def signal(self, signal_number: int) -> None:
-        """Sends a signal to the task's process group; nothing happens when it has ended."""
-        # A process that was polled and has ended is reaped: its id may be another's by now.
+        """Sends a signal to the task's process group, unless the task has ended."""
+        # `poll` reaps an ended process; after that, its id may belong to another process.
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
 
 
 class LocalCluster:
-    """Tasks of named jobs, each a process in a session of its own, on 127.0.0.1 or on a lab host.
+    """Tasks of named jobs, each a process in its own session, on 127.0.0.1 or on a host of a lab.
 
-    A context manager. When it is left, however it is left, every process that was started in it is
-    ended, children of tasks too; when this process is killed outright, a cleanup process does the
-    same. Logs live in a temporary directory that is removed at the end, unless they are needed:
-    when an error names one of them, and when the block raised something unforeseen.
+    A context manager. On exit it ends every process that was started in it, including children of
+    tasks. If this process is killed, a cleanup process does the same. Logs are in a temporary
+    directory. It is removed at the end, unless an error names a log in it or the block raised an
+    unexpected exception.
 
-    Every wait has a deadline.
+    Every wait has a timeout.
     """
 
     def __init__(
@@ -136,12 +136,11 @@ class LocalCluster:
 
         Args:
             jobs: the number of tasks of each job, {"ps": 1, "worker": 2}.
-            hosts: the hosts of a job, over which its tasks are dealt in turns; a job that it lacks
-                runs on this one.
-            may_fail: a task that has failed is somebody else's business: its log is not kept.
+            hosts: the hosts of a job, used in turn by its tasks; other jobs run on this machine.
+            may_fail: True if failed tasks are expected; then their logs are not kept.
 
         Raises:
-            TensorwireError: this machine has not enough free ports.
+            TensorwireError: this machine does not have enough free ports.
         """
         self._hosts = {job: (hosts or {}).get(job, [LOOPBACK]) for job in jobs}
         self._may_fail = may_fail
@@ -165,7 +164,8 @@ class LocalCluster:
         self._directory = parent / f"{cleanup.PREFIX}{self._token}"
         with contextlib.ExitStack() as undo:
             undo.callback(self._lease.release)
-            # First, so that it removes the directory whatever interrupts the next lines.
+            # Started first, so that it removes the directory even if the next lines are
+            # interrupted.
             self._cleanup_process = CleanupProcess(token=self._token, directory=self._directory)
             undo.callback(self._cleanup_process.dismiss)
             self._directory.mkdir(0o700)
@@ -181,7 +181,7 @@ class LocalCluster:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Looked at before the tasks are ended: what is ended now has not failed by itself.
+        # Read before the tasks are ended, because tasks that are ended here have not failed.
         keep_logs = bool(self.failed()) and not self._may_fail
         if isinstance(exception, TensorwireError):
             keep_logs = str(self.directory) in str(exception)
@@ -216,7 +216,7 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """The folder of the logs; tasks may put files there, which go with the cluster."""
+        """The folder of the logs. Tasks may put files there; they are removed with the cluster."""
         if self._directory is None:
             raise RuntimeError("LocalCluster is a context manager: use it in a with statement")
         return self._directory
@@ -241,15 +241,16 @@ class LocalCluster:
         """Starts a task.
 
         Args:
-            job, index: which task of `spec` this is.
+            job, index: the task of `spec`.
             argv: the command line, the program first.
             env: variables on top of this process's own. TensorFlow logs only its errors unless
                 TF_CPP_MIN_LOG_LEVEL is set here or in this process.
-            stdout: a file for the standard output; without one it goes to the log, where the
-                standard error always goes.
+            stdout: a file for the standard output; None: the log, which always has the standard
+            error.
             channel: connect standard input and output to `Task.channel`.
-            stream: a descriptor for both instead: a connection to another process.
-            cwd: the working directory; without one, this process's own.
+            stream: a descriptor to use as standard input and output, such as a connection to
+            another process.
+            cwd: the working directory; None: that of this process.
 
         Raises:
             TensorwireError: the program cannot be started.
@@ -301,11 +302,11 @@ class LocalCluster:
         addresses = [host.address for hosts in self._hosts.values() for host in hosts]
         environment = {
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            "PYTHONUNBUFFERED": "1",  # a killed task's last words are in its log
-            # gRPC obeys http_proxy even for addresses of this machine.
+            "PYTHONUNBUFFERED": "1",  # keeps the last lines of a killed task in its log
+            # gRPC uses http_proxy even for addresses of this machine.
             "no_grpc_proxy": ",".join(["localhost", LOOPBACK.address, *addresses]),
             **os.environ,
-            # TensorFlow leaves files behind, and more of them when it is killed.
+            # TensorFlow leaves temporary files behind, especially if it is killed.
             "TMPDIR": str(self.temporary),
             **extra,
         }
@@ -325,13 +326,13 @@ class LocalCluster:
         return [task for task in self._tasks if task.has_failed()]
 
     def check(self) -> None:
-        """Raises TensorwireError when a task has failed: which, how, and its last log lines."""
+        """Raises TensorwireError if a task has failed; it names the task and its last log lines."""
         failed = self.failed()
         if failed:
             raise self.error_of(failed[0])
 
     def error_of(self, task: TaskProcess) -> TensorwireError:
-        """The error for a task that ended, or closed its channel, when it should not have."""
+        """The error for a task that unexpectedly ended or closed its channel."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             task.process.wait(1.0)
         code = task.poll()
@@ -341,7 +342,7 @@ class LocalCluster:
         return TensorwireError(f"{task.name} {what}{words}")
 
     def wait(self, tasks: Iterable[TaskProcess], timeout_s: float) -> None:
-        """Waits until every task of `tasks` has ended well, watching all tasks of the cluster.
+        """Waits until all of `tasks` have ended successfully, and watches all tasks of the cluster.
 
         Raises:
             TensorwireError: a task of the cluster failed, or the time was up.
@@ -358,7 +359,7 @@ class LocalCluster:
                 names = ", ".join(task.name for task in unfinished)
                 tail = unfinished[0].tail()
                 raise TensorwireError(
-                    f"{names} not done within {timeout_s:g} s; "
+                    f"{names} did not end within {timeout_s:g} s; "
                     f"the log of the first ({unfinished[0].log}) ends:\n{tail}"
                 )
             time.sleep(_POLL_S)
@@ -398,7 +399,7 @@ class LocalCluster:
                 task.process.wait(max(0.0, deadline - time.monotonic()))
         for task in self._tasks:
             task.signal(signal.SIGKILL)
-        cleanup_process.kill_all(self._token)  # children of tasks, in whatever group or session
+        cleanup_process.kill_all(self._token)  # children of tasks, in any group or session
         for task in self._tasks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 task.process.wait(_TERMINATION_GRACE_S)

@@ -1,4 +1,4 @@
-"""The namespaces of one host: network, host name, and the files that only it sees."""
+"""The namespaces of one host: network, host name, and mounts (its own /etc/hosts)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Namespaces:
     def __init__(self, maker: int, unresolved: str | None) -> None:
         """Opens the namespaces of the process `maker`, which may end afterwards."""
         self.unresolved = unresolved
-        """Why its names do not resolve; None where they do."""
+        """Why host names do not resolve; None if they do."""
         self.descriptors: list[int] = []
         try:
             for kind in unshare.KINDS:
@@ -41,9 +41,9 @@ class Namespaces:
 
 
 class NamespaceMaker:
-    """The process that makes them. A context manager: it is gone afterwards.
+    """The process that makes the namespaces of a host. A context manager that ends the process.
 
-    Several are started first and asked then, because a process takes its time to start.
+    All makers of a lab are started before the first is used, because starting a process is slow.
     """
 
     def __init__(self, hostname: str, hosts_file: str, congestion_control: str) -> None:
@@ -59,12 +59,14 @@ class NamespaceMaker:
         return self
 
     def make(self) -> Namespaces:
-        """Raises NetworkUnavailable where this user or this kernel cannot."""
+        """Makes the namespaces. Raises NetworkUnavailable if the user or the kernel does not allow
+        it.
+        """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(self._hosts_file.encode() + b"\0")
             self._process.stdin.flush()
-            # It makes a few system calls, so it answers or it dies: no deadline is needed.
+            # No timeout is needed: the process makes a few system calls, and answers or dies.
             answer = json.loads(self._process.stdout.readline())
         except (OSError, ValueError) as error:
             raise NetworkUnavailable(f"no network namespace can be made: {error}") from error

@@ -1,4 +1,4 @@
-"""Links between the hosts of a lab, made by netlink (pyroute2)."""
+"""Links between the hosts of a lab, made through netlink (pyroute2)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def held_back() -> Iterator[None]:
     """Delays an exception that would end this process until the end of the block.
 
-    For a moment only, around code that forks, or runs callbacks in which exceptions vanish.
+    Use it only briefly, around code that forks or runs callbacks that swallow exceptions.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # exceptions of signals are the main thread's
+        yield  # Python raises signal exceptions in the main thread only
         return
     owner = os.getpid()
     heard: list[int] = []
@@ -33,7 +33,7 @@ def held_back() -> Iterator[None]:
     def hear(number: int, frame: FrameType | None) -> None:
         if os.getpid() == owner:
             heard.append(number)
-        elif number != signal.SIGINT:  # a fork; at a terminal it gets its owner's Ctrl-C, too
+        elif number != signal.SIGINT:  # in a fork; a Ctrl-C at the terminal is for its owner
             os._exit(128 + number)
 
     handlers = {number: signal.getsignal(number) for number in _ENDING}
@@ -51,24 +51,23 @@ def held_back() -> Iterator[None]:
 
 _LINK = "link0"
 _BRIDGE = "bridge0"
-# Addresses that RFC 2544 sets aside for benchmarks; each lab has a network to itself.
+# Addresses that RFC 2544 reserves for benchmarks. Each lab has its own network.
 _NETWORK = ipaddress.ip_network("198.18.0.0/24")
-# What a link may send at once after a pause: small against a tensor, large against the time it
-# takes to wake the machine's timer.
+# A link's burst: small compared with a tensor, but enough to bridge the timer's wake-up latency.
 BURST_BYTES = 256 << 10
-"""Bytes that a link passes at once after a pause, in addition to its rate; the planner uses it."""
+"""Bytes that a link sends at once after a pause, in addition to its rate. Used by the planner."""
 _QUANTUM_BYTES = 60_000
 _ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
-# What a delayed link may hold: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.
+# Queue of a delayed link: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.
 _DELAYED_PACKETS = 100_000
 
 
 class NetworkUnavailable(TensorwireError):
-    """This machine, or this user, cannot make hosts."""
+    """This machine or this user cannot make network namespaces or their links."""
 
 
 def check_available() -> None:
-    """Raises NetworkUnavailable without the library."""
+    """Raises NetworkUnavailable if pyroute2 is missing."""
     try:
         with held_back():
             import pyroute2  # noqa: F401
@@ -83,7 +82,7 @@ def addresses(hosts: int) -> list[str]:
 
 
 def received_bytes(namespace: str) -> int:
-    """Bytes that came over the link to the host whose network namespace this is."""
+    """Bytes that the host with this network namespace has received over its link."""
     with _control(namespace) as control:
         (link,) = control.get_links(_index(control, _LINK))
         return int(link.get_nested("IFLA_STATS64", "rx_bytes"))
@@ -92,12 +91,12 @@ def received_bytes(namespace: str) -> int:
 class Switch:
     """A bridge in a namespace of its own, and a link from it to each host that has joined.
 
-    A link is a pair of virtual interfaces; both ends have its rate, and the host's its delay. Hosts
-    of a node are linked to a bridge of the node, and that to the one that joins all.
+    A link is a pair of virtual interfaces. Both ends have the rate; the host's end also has the
+    delay. Hosts of a node are linked to the node's bridge, which is linked to the main bridge.
     """
 
     def __init__(self, namespace: str) -> None:
-        """Raises NetworkUnavailable where the kernel has no bridges."""
+        """Raises NetworkUnavailable if the kernel has no bridges."""
         self._namespace = namespace
         self._hosts: list[str] = []
         self._shaped: set[tuple[str, str]] = set()
@@ -130,8 +129,9 @@ class Switch:
     def join(
         self, namespace: str, descriptor: int | None, address: str, node: int | None = None
     ) -> None:
-        """Links a host, whose network namespace is `namespace`, held by `descriptor`; without that
-        its interfaces exist."""
+        """Links the host with the network namespace `namespace`, open as `descriptor`. If that is
+        None, its interfaces exist already.
+        """
         port = f"host{len(self._hosts)}"
         with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
             if descriptor is not None:
@@ -147,19 +147,19 @@ class Switch:
         self._hosts.append(namespace)
 
     def plug(self, host: int, is_in: bool) -> None:
-        """Takes the link of a host, by its number, out of the bridge, or puts it back.
+        """Removes the link of host number `host` from the bridge, or puts it back.
 
-        Both ends stay up, so neither kernel knows.
+        Both interfaces stay up, so neither end is notified.
         """
         with _control(self._namespace) as control:
             bridge = _index(control, _BRIDGE) if is_in else 0
             control.link("set", index=_index(control, f"host{host}"), master=bridge)
 
     def shape(self, host: int, rate_bits_per_s: float | None, delay_s: float) -> None:
-        """Gives the link of a host, by its number, a rate and a delay; what is queued stays.
+        """Sets rate and delay of the link of host number `host`; queued packets are kept.
 
         Raises:
-            TensorwireError: the kernel has no such queue, or refuses.
+            TensorwireError: the kernel lacks the queueing discipline, or refuses.
         """
         self._shape(self._namespace, f"host{host}", rate_bits_per_s, 0.0)
         self._shape(self._hosts[host], _LINK, rate_bits_per_s, delay_s)
@@ -200,7 +200,7 @@ class Switch:
             control.tc(command, "netem", index, _DELAY, parent=_CLASS, **how)
             self._delayed.add(place)
         except NetlinkError as error:
-            if error.code != errno.ENOENT:  # that is: no such queueing discipline
+            if error.code != errno.ENOENT:  # ENOENT: no such queueing discipline
                 raise
             self.has_delay = False
 
@@ -217,7 +217,7 @@ def _or_unavailable(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _control(namespace: str) -> Iterator[Any]:
-    """pyroute2's view of a network namespace. It forks, and has an event loop."""
+    """pyroute2's handle of a network namespace. pyroute2 forks and has an event loop."""
     from pyroute2 import NetNS
 
     with held_back(), NetNS(namespace, flags=0) as control:

@@ -12,8 +12,8 @@ from pathlib import Path
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
 
-# With data_port's rule these keep both ports below Linux's default range of ephemeral ports
-# (32768 up), where an outgoing connection could take one between the check and its use.
+# With data_port's rule, both ports are below Linux's default range of ephemeral ports (from 32768),
+# where an outgoing connection could take a port between the check and its use.
 _CANDIDATES: Sequence[int] = range(5000, 12768)
 _LISTENING = "0A"  # in /proc/net/tcp
 
@@ -29,7 +29,7 @@ def _is_free(port: int) -> bool:
 
 
 def listening_ports(pid: int) -> set[int]:
-    """The TCP ports that are listened at where process `pid` is, by whatever process."""
+    """The TCP ports on which any process listens in the network namespace of process `pid`."""
     ports = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -42,20 +42,20 @@ def listening_ports(pid: int) -> set[int]:
 
 @dataclass
 class PortLease:
-    """Ports that no other lease, in this process or another of this machine, will hand out.
+    """Ports that no other lease, in this or another process of this machine, hands out.
 
-    A claim is a Unix socket with an abstract name: the kernel drops it with the process, it leaves
-    no file, and it belongs to the network namespace as the port does.
+    A claim is a Unix socket with an abstract name. The kernel removes it with the process, it
+    leaves no file, and like the port it belongs to the network namespace.
     """
 
     candidates: Sequence[int] = field(default_factory=lambda: _CANDIDATES)
     _claims: list[socket.socket] = field(default_factory=list)
 
     def take(self, in_a_row: int = 1) -> int:
-        """A port p such that p and data_port(p) are free, the first of so many in a row.
+        """The first of `in_a_row` consecutive ports p such that p and data_port(p) are free.
 
         Raises:
-            TensorwireError: no such pair is left.
+            TensorwireError: no such ports are left.
         """
         for first in random.SystemRandom().sample(self.candidates, len(self.candidates)):
             held = len(self._claims)

@@ -14,10 +14,10 @@ from tensorwire.units import RATE_EXAMPLE, parse_quantity, parse_rate
 EXAMPLE = "hosts=2,rate=10gbit,delay=50us"
 MOST_HOSTS = 64
 HIGHEST_BITS_PER_S = 32e9
-"""The kernel's interface has 32 bits for bytes a second."""
+"""The kernel's interface has 32 bits for the bytes per second."""
 _LOWEST_BITS_PER_S = 1e4
 _LONGEST_DELAY_S = 10.0
-# The kernel gives out CPU time in slices of 1 ms at least, every 100 ms.
+# The kernel grants CPU time in slices of at least 1 ms per 100 ms.
 FEWEST_CPUS = 0.01
 
 _DELAY_UNITS = {"us": "1e-6", "ms": "1e-3", "s": "1"}
@@ -25,16 +25,15 @@ _DELAY_UNITS = {"us": "1e-6", "ms": "1e-3", "s": "1"}
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """A link to the bridge that joins all hosts. None: as fast as the machine."""
+    """A link to the bridge that joins all hosts."""
 
     rate_bits_per_s: float | None = None
-    """The capacity of the link in each direction."""
+    """The capacity of the link in each direction; None: as fast as the machine."""
     delay_s: float = 0.0
-    """How much later arrives what is sent from behind it; a round trip has the delays of both
-    ends."""
+    """Delay of packets that the host sends; a round trip has the delays of both hosts."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what no link can be."""
+        """Raises UsageError for impossible values."""
         rate = self.rate_bits_per_s
         if rate is not None and not _LOWEST_BITS_PER_S <= rate <= HIGHEST_BITS_PER_S:
             raise UsageError("the rate of a lab's link is from 10kbit to 32gbit")
@@ -47,21 +46,23 @@ class HostSettings(LinkSettings):
     """The settings of one host and of its link."""
 
     cpus: float | None = None
-    """CPU seconds a second that all tasks of the host together may use."""
+    """CPU seconds per second that all tasks of the host together may use; None: no limit."""
     is_cut: bool = False
-    """True if the link drops everything silently, as if a remote cable were pulled."""
+    """True if the link drops all packets silently, like a cable pulled at a remote switch."""
     loss: float = 0.0
-    """The share of packets that are lost, in each direction. This and `late` take a lab with a
-    relay."""
+    """The share of packets that are lost in each direction. This and `late` require a lab with a
+    relay.
+    """
     late: float = 0.0
-    """The share of packets that come `late_s` after their turn, behind those that overtake them."""
+    """The share of packets that are delayed by `late_s`, so that later packets overtake them."""
     late_s: float = 0.0
     node: int | None = None
-    """The machine whose link it shares with other hosts, by its place in `LabSettings.nodes`; its
-    own link then leads there. None: it is a machine."""
+    """Index in `LabSettings.nodes` of the node to which the host's link leads. The hosts of a node
+    share its link. None: the host is not part of a node.
+    """
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what no host can have."""
+        """Raises UsageError for impossible values."""
         super().__post_init__()
         if not 0 <= self.loss <= 1 or not 0 <= self.late <= 1:
             raise UsageError("the shares of packets that are lost or late are from 0 to 1")
@@ -77,17 +78,18 @@ class LabSettings:
 
     hosts: tuple[HostSettings, ...]
     nodes: tuple[LinkSettings, ...] = ()
-    """Machines on which several hosts are, as pods are on the nodes of a cluster: what hosts of one
-    node send each other does not pass its link."""
+    """Links of nodes with several hosts each, like the pods on a node of a cluster. Traffic between
+    hosts of one node does not use the node's link.
+    """
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what is no lab."""
+        """Raises UsageError for a wrong number of hosts."""
         if not 2 <= len(self.hosts) <= MOST_HOSTS:
             raise UsageError(f"a lab has from 2 to {MOST_HOSTS} hosts, not {len(self.hosts)}")
 
     @staticmethod
     def alike(hosts: int, settings: HostSettings) -> LabSettings:
-        """`hosts` hosts that are all the same."""
+        """`hosts` hosts with equal settings."""
         return LabSettings((settings,) * hosts)
 
     def document(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def parse(text: str) -> LabSettings:
     """Reads "hosts=2,rate=10gbit,delay=50us,cpus=1"; all but `hosts` may be left out.
 
     Raises:
-        UsageError: a name or a value is not understood, comes twice, or no host can have it.
+        UsageError: a name or a value is not understood, given twice, or impossible.
     """
     given: dict[str, str] = {}
     for entry in text.split(","):
@@ -120,15 +122,15 @@ def parse(text: str) -> LabSettings:
         if not equals or not value:
             raise UsageError(f"--lab: {entry.strip()!r} is not NAME=VALUE, as in {EXAMPLE}")
         if name in given:
-            raise UsageError(f"--lab: {name} comes twice")
+            raise UsageError(f"--lab: {name} is given twice")
         given[name] = value
     if unknown := given.keys() - {"hosts", "rate", "delay", "cpus"}:
         raise UsageError(
-            f"--lab: there is no {min(unknown)!r}: it takes hosts, rate, delay and cpus, "
+            f"--lab: unknown setting {min(unknown)!r}: use hosts, rate, delay and cpus, "
             f"as in {EXAMPLE}"
         )
     if "hosts" not in given:
-        raise UsageError(f"--lab: say how many hosts, as in {EXAMPLE}")
+        raise UsageError(f"--lab: the number of hosts is missing, as in {EXAMPLE}")
     if not re.fullmatch(r"\d{1,4}", given["hosts"]):
         raise UsageError(f"--lab: hosts must be a number, not {given['hosts']!r}")
     settings = HostSettings()
@@ -147,10 +149,10 @@ def parse(text: str) -> LabSettings:
 
 
 def parse_link(option: str, text: str) -> LinkSettings:
-    """The link of a rate as "10gbit".
+    """A link with a rate such as "10gbit".
 
     Raises:
-        UsageError: the text is not a rate, or no link can have it; the message names the option.
+        UsageError: `text` is not a rate, or an impossible one; the message names the option.
     """
     return LinkSettings(_understood(f"{option} ", text, parse_rate(text), RATE_EXAMPLE))
 

@@ -1,9 +1,9 @@
 """Makes the namespaces of one host, and waits: `unshare.py HOSTNAME CONGESTION_CONTROL`.
 
-Standard input has the host's /etc/hosts up to an empty byte. The answer is a line of JSON,
-{"names": true or the reason why they do not resolve} or {"error": text}; then it waits for the end
-of its input, while whoever started it opens what it needs under /proc. Run as a script, alone, and
-with only the standard library, in a process that has one thread.
+Standard input has the host's /etc/hosts, ended by a zero byte. The answer is a line of JSON,
+{"names": true or the reason why they do not resolve} or {"error": text}. The process then waits for
+the end of its input, while its starter opens the namespaces under /proc. A stand-alone script that
+uses only the standard library, because the process must have one thread.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ KINDS = ("net", "uts", "mnt")
 
 
 class _Kernel:
-    """System calls that the standard library lacks (or has only since Python 3.12)."""
+    """System calls that the standard library lacks, or has only since Python 3.12."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -32,10 +32,10 @@ class _Kernel:
 
 
 def _resolve(kernel: _Kernel, hosts: bytes) -> None:
-    """Puts `hosts` in the place of /etc/hosts, for this mount namespace only.
+    """Replaces /etc/hosts by `hosts`, for this mount namespace only.
 
-    The file is on a file system in memory that has no place of its own any more, so it goes with
-    the namespace.
+    The file is on a tmpfs that is unmounted from its path afterwards, so it disappears with the
+    namespace.
     """
     kernel("mount", b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None)
     kernel("mount", b"tmpfs", b"/tmp", b"tmpfs", ctypes.c_ulong(0), b"size=1m")

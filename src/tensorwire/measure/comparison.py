@@ -1,4 +1,4 @@
-"""Comparisons of sides: ratios with intervals, doubts, and how a record shows them."""
+"""Comparisons of sides: ratios with intervals, warnings about them, and their presentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tensorwire.measure.statistics import Rounds
 
 _FAR = 1.0 / 3.0
-"""An interval that reaches further from its ratio, as a share of it, deserves a warning."""
+"""A wider interval, relative to its ratio, causes a warning."""
 _BUSY_LOAD = 0.5
 _MUCH_STEAL = 0.02
 
@@ -27,7 +27,7 @@ def times(ratio: Ratio) -> str:
 
 
 def ratio_table(ratios: Mapping[str, Ratio]) -> list[Table]:
-    """A row a comparison; no table without a comparison."""
+    """A table with one row per comparison; empty without comparisons."""
     if not ratios:
         return []
     rows = [[name, f"{ratio.value:.2f}", interval(ratio)] for name, ratio in ratios.items()]
@@ -36,7 +36,7 @@ def ratio_table(ratios: Mapping[str, Ratio]) -> list[Table]:
 
 
 def interval(ratio: Ratio) -> str:
-    """ "3.10 to 3.41", or "-" where one round cannot say."""
+    """ "3.10 to 3.41", or "-" if there was only one round."""
     if ratio.interval is None:
         return "-"
     low, high = ratio.interval
@@ -44,37 +44,37 @@ def interval(ratio: Ratio) -> str:
 
 
 def doubts(ratios: Mapping[str, Ratio], more: str = "--rounds and --iters") -> list[str]:
-    """A warning for each ratio that the rounds do not support; `more` is what would."""
+    """A warning for each uncertain ratio; `more` names the options that would help."""
     found = [
-        f"{name}: {reason}; more {more} give a firmer figure"
+        f"{name}: {reason}; more {more} give a more certain figure"
         for name, ratio in ratios.items()
         if (reason := doubt(ratio))
     ]
     if unknown := [name for name, ratio in ratios.items() if ratio.interval is None]:
-        found.append(f"how firm {', '.join(unknown)} may be is not known: it takes several rounds")
+        found.append(
+            f"no confidence interval for {', '.join(unknown)}: this requires several rounds"
+        )
     return found
 
 
 def doubt(ratio: Ratio) -> str:
-    """Why the rounds do not support a ratio; empty where they do, or nothing is known."""
+    """Why a ratio is uncertain; empty if it is not, or if there is no interval."""
     if ratio.interval is None:
         return ""
     low, high = ratio.interval
     if low < 1.0 < high:
-        return (
-            f"the rounds do not tell which is faster, the ratio is somewhere from {interval(ratio)}"
-        )
+        return f"the rounds do not show which is faster: the ratio may be from {interval(ratio)}"
     if max(ratio.value - low, high - ratio.value) > _FAR * ratio.value:
-        return f"the rounds disagree, the ratio is somewhere from {interval(ratio)}"
+        return f"the rounds disagree: the ratio may be from {interval(ratio)}"
     return ""
 
 
 _ALL = 0.99
-"""So much of the bytes is all: greetings and small tensors always go by TCP."""
+"""This share of the bytes counts as all, because greetings and small tensors always use TCP."""
 
 
 def transport_used(socket_bytes: float, memory_bytes: float) -> str:
-    """What a side's tensors went over, by what its tasks sent."""
+    """The transport of a side's tensors, from the bytes that its tasks sent."""
     share = memory_bytes / (socket_bytes + memory_bytes) if memory_bytes else 0.0
     if share < 1.0 - _ALL:
         return "TCP"
@@ -84,7 +84,7 @@ def transport_used(socket_bytes: float, memory_bytes: float) -> str:
 
 
 def transport_of(tasks: Iterable[Mapping[str, Any]]) -> str:
-    """What a side's tensors went over, by the plug-in's counters of its tasks; empty under grpc."""
+    """The transport of a side's tensors, from the plug-in's counters of its tasks."""
     counters = list(tasks)
     return transport_used(
         sum(each.get("tx_bytes", 0) for each in counters),
@@ -93,14 +93,14 @@ def transport_of(tasks: Iterable[Mapping[str, Any]]) -> str:
 
 
 def transport_notes(transports: Mapping[str, str]) -> list[str]:
-    """ "transport: grpc TCP; grpc++ shared memory", in a line."""
+    """A line such as "transport: grpc TCP; grpc++ shared memory"."""
     if not transports:
         return []
     return ["transport: " + "; ".join(f"{name} {used}" for name, used in transports.items())]
 
 
 def noise_notes(noise: Noise | None) -> list[str]:
-    """The machine's noise, in a line."""
+    """The machine's noise, as one line."""
     if noise is None:
         return []
     scattered = ", ".join(f"{name} {share:.0%}" for name, share in noise.scatter.items())
@@ -112,7 +112,7 @@ def noise_notes(noise: Noise | None) -> list[str]:
 
 
 def noise_warnings(noise: Noise | None, host: Machine) -> list[str]:
-    """Why this machine was not fit to measure on."""
+    """Reasons why this machine was not suitable for measuring."""
     warnings = []
     if noise is not None and noise.load_start > _BUSY_LOAD * host.cores:
         warnings.append(
@@ -120,18 +120,18 @@ def noise_warnings(noise: Noise | None, host: Machine) -> list[str]:
             f"{host.cores} cores"
         )
     if noise is not None and noise.steal > _MUCH_STEAL:
-        warnings.append(f"the hypervisor gave {noise.steal:.0%} of the CPU time to others")
+        warnings.append(f"the hypervisor gave {noise.steal:.0%} of the CPU time to other machines")
     return warnings
 
 
 def in_brackets(ratio: Ratio) -> str:
-    """ " (3.10 to 3.41)", or nothing where one round cannot say."""
+    """ " (3.10 to 3.41)", or "" if there was only one round."""
     return "" if ratio.interval is None else f" ({interval(ratio)})"
 
 
 def compare(rounds: Mapping[str, Rounds], pairs: Sequence[tuple[str, str]]) -> dict[str, Ratio]:
-    """ "a/b" for each pair of `pairs` that was measured."""
-    from tensorwire.measure.statistics import speedup  # and numpy, which no --help waits for
+    """The ratio "a/b" of each pair of `pairs` that was measured."""
+    from tensorwire.measure.statistics import speedup  # late, because it imports numpy
 
     return {
         f"{first}/{second}": speedup(rounds[first], rounds[second])
@@ -143,7 +143,7 @@ def compare(rounds: Mapping[str, Rounds], pairs: Sequence[tuple[str, str]]) -> d
 def by_side_and_case(
     rounds: Mapping[str, Mapping[str, Rounds]],
 ) -> dict[str, Rounds]:
-    """The rounds of each case and side as those of one: "grpc", or "grpc tiny" of several cases."""
+    """The rounds by name: "grpc", or "grpc tiny" if there are several cases."""
     return {
         name + _case_suffix(case, rounds): of_side
         for case, of_sides in rounds.items()
@@ -155,7 +155,7 @@ def compare_cases(
     rounds: Mapping[str, Mapping[str, Rounds]],
     pairs: Sequence[tuple[str, str]] = PAIRS,
 ) -> dict[str, Ratio]:
-    """`pairs` in each case of `rounds`; the case is in the name where there are several."""
+    """Compares `pairs` in each case of `rounds`; names contain the case if there are several."""
     ratios = {}
     for case, of_sides in rounds.items():
         for name, ratio in compare(of_sides, pairs).items():
@@ -197,7 +197,7 @@ def step_bars(title: str, steps: Iterable[tuple[str, StepMs]]) -> Bars:
 
 
 def by_case(results: Sequence[_Row]) -> list[tuple[str, list[_Row]]]:
-    """The results of each case, in the order in which the cases first come."""
+    """The results grouped by case, in the order of each case's first result."""
     cases: dict[str, list[_Row]] = {}
     for result in results:
         cases.setdefault(result.case, []).append(result)  # type: ignore[attr-defined]
@@ -222,11 +222,11 @@ def compared(ratios: Mapping[str, Ratio], does: str) -> str:
 
 
 def section(record: Record[Result], *, follows_others: bool = False) -> Section:
-    """The record as people read it.
+    """The record as a section of a report.
 
     Args:
-        record: of any experiment.
-        follows_others: the load before it was that of our own experiments.
+        record: the record of any experiment.
+        follows_others: True if the load before the measurement came from our own experiments.
 
     Raises:
         ValueError: nothing was measured.

@@ -29,12 +29,12 @@ REWRITES = {
 
 
 def parse_rewrites(text: str) -> tuple[str, ...]:
-    """The sides of "tensor_fuse,exact_rewrites+bfloat16", each with one or several rewrites.
+    """Parses "tensor_fuse,exact_rewrites+bfloat16" into sides with one or several rewrites each.
 
-    All exact ones of "all", each on a side of its own; none of "none".
+    "all" means all exact rewrites, each on its own side; "none" means no side.
 
     Raises:
-        UsageError: one is unknown, or a side is named twice.
+        UsageError: a rewrite is unknown, or a side is named twice.
     """
     if text.strip() in ("all", "none"):
         return tuple(REWRITES) if text.strip() == "all" else ()
@@ -47,7 +47,7 @@ def parse_rewrites(text: str) -> tuple[str, ...]:
         if name not in (*REWRITES, *WIRE_DTYPES):
             raise UsageError(
                 f"unknown rewrite {name!r}: --rewrites takes "
-                f"{', '.join([*REWRITES, *WIRE_DTYPES])}, several with + between them, all or none"
+                f"{', '.join([*REWRITES, *WIRE_DTYPES])}, several joined by +, all or none"
             )
     if len(set(sides)) != len(sides):
         raise UsageError(f"--rewrites {text} names a side twice")
@@ -60,7 +60,7 @@ def config_arguments(rewrites: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_protocols(text: str) -> tuple[str, ...]:
-    """The protocols of "grpc,grpc++", in that order.
+    """Parses "grpc,grpc++"; keeps the order.
 
     Raises:
         UsageError: a name is unknown or given twice, or the list is empty.
@@ -80,10 +80,10 @@ def parse_protocols(text: str) -> tuple[str, ...]:
 class Setting:
     """The settings of a protocol's tasks.
 
-    `transport`, one of TRANSPORTS, reaches the tasks as TENSORWIRE_TRANSPORT, `checksum` as
-    TENSORWIRE_CHECKSUM. `rewrites`, of REWRITES and WIRE_DTYPES, are those of its graphs; in the
-    setting of a whole comparison, the sides as which the last protocol takes part once more
-    (parse_rewrites).
+    `transport`, one of TRANSPORTS, is passed to the tasks as TENSORWIRE_TRANSPORT, and `checksum`
+    as TENSORWIRE_CHECKSUM. `rewrites` (names of REWRITES and WIRE_DTYPES) apply to the graphs. In
+    the setting of a whole comparison, `rewrites` has one element for each additional side of the
+    last protocol (see parse_rewrites).
     """
 
     rewrites: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Setting:
         return TENSOR_FUSE in self.rewrites
 
     def task_environment(self) -> dict[str, str]:
-        # Benchmarks of the way between tasks leave accelerators alone.
+        # Benchmarks of the traffic between tasks do not use accelerators.
         return {
             "TENSORWIRE_TRANSPORT": self.transport,
             "TENSORWIRE_CHECKSUM": str(int(self.checksum)),
@@ -105,7 +105,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contender:
-    """A protocol as it takes part in a comparison."""
+    """A protocol with a setting, as one side of a comparison."""
 
     protocol: str
     setting: Setting
@@ -122,14 +122,14 @@ def rewritten_name(protocol: str, rewrites: Sequence[str]) -> str:
 
 
 def side_name(protocol: str, tensor_fuse: bool) -> str:
-    """The name of a side that may only be fused: "grpc", "grpc++ fused"."""
+    """The name of a side without rewrites other than fusion: "grpc", "grpc++ fused"."""
     return rewritten_name(protocol, (TENSOR_FUSE,) if tensor_fuse else ())
 
 
 def contenders(protocols: Sequence[str], setting: Setting) -> tuple[Contender, ...]:
-    """Each protocol without rewrites, as in a stock TensorFlow.
+    """Each protocol without rewrites, and the last protocol again with each of the rewrites.
 
-    As each side of the rewrites of `setting`, the last protocol takes part once more.
+    The rewrites are the elements of `setting.rewrites`.
     """
     return (
         *(Contender(each, dataclasses.replace(setting, rewrites=())) for each in protocols),
@@ -156,7 +156,7 @@ PAIRS = (
     ("grpc exact", "grpc fused"),
     *((f"grpc++ exact {each}", "grpc++ exact") for each in WIRE_DTYPES),
 )
-"""Contenders' names, the one that should be faster first, in the order in which they are shown."""
+"""Pairs of names to compare, in the order of presentation; the first should be faster."""
 
 
 DEFAULT_SETTING = Setting()

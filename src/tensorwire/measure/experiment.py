@@ -1,4 +1,4 @@
-"""An experiment: sides that take turns at its cases, and the record of what they took.
+"""An experiment: sides that take turns in its cases, and the record of their times.
 
 All sides start before the first one is measured, and run as long as the experiment. In each round
 of a case every side runs a block of steps, one side after the other. Other load on the machine then
@@ -27,12 +27,12 @@ SomeResult = TypeVar("SomeResult", bound=Result)
 
 @dataclass(frozen=True)
 class Case(Generic[What]):
-    """One case of an experiment, which all sides run in some rounds."""
+    """One case of an experiment, which all sides run in several rounds."""
 
     name: str
     what: What
     steps: Sequence[int | None]
-    """The number of steps of each round; None: as many as fill a round, by the side's warm-up."""
+    """The number of steps of each round; None: as many as fill a round, found in the warm-up."""
 
 
 class Side(ABC, Generic[What, SomeResult]):
@@ -41,17 +41,17 @@ class Side(ABC, Generic[What, SomeResult]):
     name: str
     """The side's name in tables and ratios."""
     tensorflow: str | None = None
-    """The side's version of TensorFlow, once it has started."""
+    """The side's version of TensorFlow, set when it has started."""
 
     def __enter__(self) -> Any:
-        """Starts what it needs, and does not wait for it."""
+        """Starts the side's processes without waiting for them."""
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Ends what it started."""
+        """Ends the side's processes."""
 
     def wait_started(self, watcher: Watcher) -> None:
-        """Returns when it can be measured."""
+        """Waits until the side can be measured."""
 
     def takes_part(self, what: What) -> bool:
         """True if this side is measured in this case."""
@@ -62,17 +62,17 @@ class Side(ABC, Generic[What, SomeResult]):
 
     @abstractmethod
     def block(self, what: What, steps: int | None) -> Sequence[float]:
-        """Runs this number of steps; returns seconds of each, or one mean."""
+        """Runs this number of steps; returns the seconds of each step, or one mean."""
 
     def verify(self, what: What) -> None:
-        """Raises TensorwireError unless the steps did what they should have done."""
+        """Raises TensorwireError unless the steps had the right effect."""
 
     def transport(self) -> str | None:
-        """What its tensors went over so far (`transport_used`); None where it has no tensors."""
+        """The transport of its tensors so far (`transport_used`); None if it has no tensors."""
         return None
 
     def result(self, case: Case[What], rounds: Rounds) -> SomeResult | None:
-        """The side's row of the record; None: it has none."""
+        """The side's result for the record; None if it has none."""
         return None
 
     def ceiling_mb_per_s(self, case: Case[What], rounds: Rounds) -> float | None:
@@ -96,11 +96,11 @@ def measure(
     With one case a ratio is called "grpc++/grpc"; with several, "grpc++/grpc tiny" and so on.
 
     Args:
-        pairs: sides' names, the one that should be faster first.
-        lab: the lab, as the record has it.
-        back_and_forth: the sides take turns A B, B A, and not A B, A B.
-        cases_take_turns: a round has a block of each case, and not all rounds of a case come before
-            those of the next. The cases have equally many rounds.
+        pairs: names of sides to compare; the first should be faster.
+        lab: the lab's settings for the record.
+        back_and_forth: True if the order of sides alternates: A B, B A instead of A B, A B.
+        cases_take_turns: True if each round has a block of each case, instead of all rounds of one
+        case before the next. The cases then have the same number of rounds.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.
@@ -148,7 +148,7 @@ def _take_turns(
     prefix: str,
     back_and_forth: bool,
 ) -> dict[str, dict[str, list[Sequence[float]]]]:
-    """Seconds by case and side; a round has a block of each case on each side."""
+    """Runs all rounds; returns seconds by case and side. A round runs each case on each side."""
     taking_part = [(case, [s for s in sides if s.takes_part(case.what)]) for case in cases]
     rounds: dict[str, dict[str, list[Sequence[float]]]] = {
         case.name: {side.name: [] for side in of_case} for case, of_case in taking_part

@@ -12,16 +12,16 @@ from tensorwire.lab.hosts import LOOPBACK
 from tensorwire.measure.record import LabDocument
 
 SERVING_JOBS = frozenset({"ps", "server", "receiver"})
-"""The jobs at one end of the link; every other job is at its other end."""
+"""The jobs at one end of the link; all other jobs are at the other end."""
 
 _LAB_UNITS = (("rate_mbit_per_s", "Mbit/s"), ("delay_us", "us of delay"), ("cpus", "CPUs each"))
 
 
 class HostPool:
-    """This machine, or a lab that is up."""
+    """The hosts of an experiment: this machine, or a running lab."""
 
     is_this_machine = True
-    """True if all tasks have this machine's files and programs, as they do in a lab."""
+    """True if all tasks can use this machine's files and programs, as in a lab."""
 
     def __init__(self, lab: Lab | None = None) -> None:
         self._lab = lab
@@ -33,19 +33,19 @@ class HostPool:
 
     @property
     def notes(self) -> list[str]:
-        """Facts about these hosts that people should know, and that the record does not contain."""
+        """Facts about these hosts for the user that the record does not contain."""
         return []
 
     @property
     def document(self) -> LabDocument | None:
-        """The lab as a record has it; None without one."""
+        """The lab for a record; None without a lab."""
         if self._lab is None:
             return None
         made = {"network": self._lab.has_network, "notes": self._lab.notes}
         return from_document(LabDocument, {**self._lab.settings.document(), **made})
 
     def cluster(self, jobs: Mapping[str, int]) -> LocalCluster:
-        """A cluster with so many tasks of each job, none of whose ends shares a host."""
+        """A cluster with these numbers of tasks. The two ends of a link are on different hosts."""
         hosts = (LOOPBACK,) if self._lab is None else self._lab.hosts
         return LocalCluster(jobs, spread(hosts, jobs))
 
@@ -66,7 +66,7 @@ def open_host_pool(settings: LabSettings | None) -> Iterator[HostPool]:
     with Lab(settings) as lab:
         if lab.unmet:
             raise UsageError(
-                f"this machine cannot make the lab that --lab asks for: {'; '.join(lab.unmet)}. "
+                f"this machine cannot make the lab of --lab: {'; '.join(lab.unmet)}. "
                 "Without --lab, loopback is measured",
                 page="docs/lab.md",
             )
@@ -74,9 +74,9 @@ def open_host_pool(settings: LabSettings | None) -> Iterator[HostPool]:
 
 
 def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Host]]:
-    """The host of each task; no host has tasks of both ends, where there are two or more.
+    """The host of each task. With two or more hosts, no host has tasks of both ends.
 
-    Each end gets hosts in proportion to its tasks, and deals them out in turn.
+    Each end gets hosts in proportion to its tasks, and uses them in turn.
     """
     serving = sum(count for job, count in jobs.items() if job in SERVING_JOBS)
     share = round(len(hosts) * serving / sum(jobs.values()))
@@ -93,7 +93,7 @@ def spread(hosts: Sequence[Host], jobs: Mapping[str, int]) -> dict[str, list[Hos
 
 
 def lab_notes(lab: LabDocument | None) -> list[str]:
-    """The hosts of the lab, and what was asked for and is not so; nothing without a lab."""
+    """The hosts of the lab, and settings that could not be applied; empty without a lab."""
     if lab is None:
         return []
     words = [f"{lab['hosts']} hosts"]

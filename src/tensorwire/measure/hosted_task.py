@@ -13,11 +13,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class HostedTask:
-    """A process that answers the requests of the one that started it.
+    """A task process that answers requests of the process that started it.
 
     The constructor gets the fields of the first message. A request is a method marked with
-    `request`: it gets the fields of its message, checked against its annotations, and returns the
-    answer, or yields several.
+    `request`. It gets the fields of its message, checked against its annotations, and returns one
+    answer or yields several.
     """
 
     def ready(self) -> Message:
@@ -38,5 +38,5 @@ def used_cpu_s() -> float:
 
 
 def thread_count() -> int:
-    """Threads of this process, those of native code included."""
+    """Number of threads of this process, including those of native code."""
     return len(list(Path("/proc/self/task").iterdir()))

@@ -1,4 +1,4 @@
-"""The load of the machine by other programs during a measurement."""
+"""The load on the machine by other programs during a measurement."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class NoiseWatch:
         self._times = psutil.cpu_times()
 
     def seen(self, rounds: Mapping[str, statistics.Rounds]) -> Noise:
-        """The noise so far; `rounds` are those of each side."""
+        """The noise so far. `rounds`: the rounds of each side."""
         load, _, _ = os.getloadavg()
         now = psutil.cpu_times()
-        # Guests' time is in user's too.
+        # Guest time is also contained in user time.
         fields = [name for name in now._fields if not name.startswith("guest")]
         total_s = sum(getattr(now, name) - getattr(self._times, name) for name in fields)
         stolen_s = now.steal - self._times.steal

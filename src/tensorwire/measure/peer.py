@@ -1,9 +1,9 @@
-"""The first words between the two ends of a measurement on different hosts, and the line they use.
+"""The connection between the two ends of a measurement on different hosts, and its handshake.
 
-One end waits at its task's address, the other calls it there, each with a deadline that names whom
-it waits for. Both say who they are; when they do not fit, both fail with the same sentence. From
-then on the line carries JSON messages, and its loss tells each end that the other is gone. Who
-waited has closed its listening socket by then, so what is measured can listen at that address.
+One end listens at its task's address and the other connects to it. Both have a timeout, whose error
+names the missing peer. They exchange a `Hello`; if these do not fit, both fail with the same error.
+After that the connection carries JSON messages, and its loss shows that the other end has ended.
+The listening socket is closed by then, so measured processes can listen at that address.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _HELLO_TIMEOUT_S = 5.0
 _LONGEST_HELLO_BYTES = 4096
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _POLL_S = 0.25
-# A host that loses its power says nothing: after so long without a sign of life it is gone.
+# TCP keepalive, which detects a host that lost its power.
 _IDLE_S, _PROBE_EVERY_S, _PROBES = 10, 5, 4
 
 
 class PeerGone(TensorwireError):
-    """The other host ended the line, or cannot be reached any more."""
+    """The other host closed the connection, or cannot be reached any more."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The identity of the sender. `part` is the task: "ps:0", "worker:0", "server", "client"."""
+    """The identity of the sender. `part` is its task: "ps:0", "worker:0", "server", "client"."""
 
     command: str
     part: str
@@ -50,7 +50,9 @@ class Hello:
     host: str = dataclasses.field(default_factory=platform.node)
 
     def check(self, other: Hello) -> None:
-        """Raises TensorwireError unless both can measure together; the same at both ends."""
+        """Raises TensorwireError if the two cannot measure together. Both ends raise the same
+        error.
+        """
         first, second = sorted((self, other), key=lambda hello: hello.part)
         for field, what, advice in (
             ("command", "commands", "start the same one on both"),
@@ -66,7 +68,7 @@ class Hello:
 
 
 def installed_tensorflow() -> str | None:
-    """The version of the TensorFlow of this Python, without importing it; None without one."""
+    """The version of the installed TensorFlow, without importing it; None if there is none."""
     for name in ("tensorflow", "tensorflow-cpu", "tensorflow_cpu", "tf-nightly"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -74,9 +76,9 @@ def installed_tensorflow() -> str | None:
 
 
 class Peer:
-    """The line to the other host. A context manager: it is closed at the end.
+    """The connection to the other host. A context manager that closes it.
 
-    `hello` is what the other said of itself.
+    `hello` is the other end's identity.
     """
 
     def __init__(self, stream: socket.socket, address: str) -> None:
@@ -100,7 +102,7 @@ class Peer:
         self._stream.close()
 
     def fileno(self) -> int:
-        """Descriptor for select: readable when `receive` has a message, or the end, to read."""
+        """Descriptor for select; readable if `receive` can read data or the end of the stream."""
         return self._stream.fileno()
 
     @property
@@ -108,7 +110,7 @@ class Peer:
         return f"{self.hello.part} at {self.address}"
 
     def send(self, message: Message) -> None:
-        """Raises PeerGone."""
+        """Sends a message. Raises PeerGone."""
         try:
             self._stream.settimeout(_HELLO_TIMEOUT_S)
             self._stream.sendall(json.dumps(message).encode() + b"\n")
@@ -119,8 +121,8 @@ class Peer:
         """The next message.
 
         Raises:
-            PeerGone: there will be no more.
-            TensorwireError: no message came within `timeout_s`, or what came is not a message.
+            PeerGone: the connection has ended.
+            TensorwireError: no message arrived within `timeout_s`, or it is not a JSON object.
         """
         line = self._line(timeout_s, _LONGEST_MESSAGE_BYTES)
         try:
@@ -128,11 +130,11 @@ class Peer:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            raise TensorwireError(f"{self.name} sent no message but {line[:80]!r}")
+            raise TensorwireError(f"{self.name} sent an invalid message: {line[:80]!r}")
         return message
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until `receive` has a message, or the end, to read; False after `timeout_s`."""
+        """Waits until `receive` can read data or the end of the stream; False after `timeout_s`."""
         return b"\n" in self._buffer or bool(select.select([self], [], [], timeout_s)[0])
 
     def _line(self, timeout_s: float, longest_bytes: int) -> bytes:
@@ -154,16 +156,16 @@ class Peer:
         return PeerGone(f"{self.name} ended before it was done")
 
     def end(self) -> None:
-        """Says that nothing more will be sent; `receive` goes on."""
+        """Ends the sending direction; `receive` still works."""
         with contextlib.suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
 
     def set_blocking(self) -> None:
-        """Before another process uses the connection as a file. `send` undoes it."""
+        """Call this before another process uses the connection as a file. `send` undoes it."""
         self._stream.settimeout(None)
 
     def is_open(self) -> bool:
-        """True if the other host still listens; reads nothing."""
+        """True if the other host has not closed the connection; reads no data."""
         try:
             return self._stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
@@ -172,11 +174,11 @@ class Peer:
             return False
 
     def greet(self, me: Hello) -> None:
-        """Exchanges who both are.
+        """Exchanges the identities of both ends.
 
         Raises:
-            PeerGone: the other end says nothing that a tensorwire would say.
-            TensorwireError: both ends do not fit.
+            PeerGone: the other end is not a process of tensorwire.
+            TensorwireError: the two ends do not fit.
         """
         self.send({"tensorwire": dataclasses.asdict(me)})
         try:
@@ -201,8 +203,8 @@ def await_peer(
     """Listens at `address`, this host's own "host:port", until the other end has greeted.
 
     Args:
-        expected: who should come, for the error: "worker at host2:12222".
-        check: called now and then while waiting; what it raises ends the wait.
+        expected: the expected peer, for the error message: "worker at host2:12222".
+        check: called repeatedly while waiting; an exception ends the wait.
 
     Raises:
         TensorwireError: no peer connected in time, the peer does not match, or the port is in use.
@@ -218,23 +220,23 @@ def accept_peer(
     deadline: float,
     check: Callable[[], None] | None = None,
 ) -> Peer:
-    """`await_peer` at a socket that listens; `deadline` is of time.monotonic()."""
+    """`await_peer` with a listening socket. `deadline` is a time of time.monotonic()."""
     began = time.monotonic()
     while True:
         if check is not None:
             check()
         if time.monotonic() > deadline:
             raise TensorwireError(
-                f"the {expected} did not come to port {server.getsockname()[1]} within "
-                f"{deadline - began:.3g} s: start it there with the same flags, and see that this "
-                "port can be reached from it"
+                f"the {expected} did not connect to port {server.getsockname()[1]} within "
+                f"{deadline - began:.3g} s: start it there with the same flags, and check that "
+                "this port can be reached from there"
             )
         if not select.select([server], [], [], _POLL_S)[0]:
             continue
         stream, (host, port, *_) = server.accept()
         with contextlib.ExitStack() as stack:
             peer = stack.enter_context(Peer(stream, f"{host}:{port}"))
-            # A stranger: a port scan, a health check. Who is expected may yet come.
+            # Ignore strangers, such as port scans and health checks, and keep waiting.
             with contextlib.suppress(PeerGone):
                 peer.greet(me)
                 stack.pop_all()
@@ -248,7 +250,7 @@ def call_peer(
     timeout_s: float,
     check: Callable[[], None] | None = None,
 ) -> Peer:
-    """Calls the other end at `address` until it answers; arguments and errors as `await_peer`."""
+    """Connects to `address` until the other end answers; arguments and errors as `await_peer`."""
     host, port = split_address(address)
     deadline = time.monotonic() + timeout_s
     while True:
@@ -266,7 +268,7 @@ def call_peer(
                 reason = str(error) if isinstance(error, PeerGone) else error.strerror or str(error)
                 raise TensorwireError(
                     f"no {expected} after {timeout_s:g} s ({reason}): start it there with the same "
-                    "flags, and see that the port is open"
+                    "flags, and check that the port is open"
                 ) from error
         time.sleep(_POLL_S)
 

@@ -26,7 +26,7 @@ from tensorwire.measure.section import Section
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that measured."""
+    """The machine on which was measured."""
 
     cpu: str
     cores: int
@@ -66,7 +66,7 @@ class Metric:
     """The one number of a result by which several runs are compared."""
 
     of: str
-    """The case with all that makes figures comparable: "one ps, 64 clients, 4096 bytes"."""
+    """The case with all settings that matter for a comparison: "one ps, 64 clients, 4096 bytes"."""
     side: str
     value: float
     unit: str
@@ -77,12 +77,12 @@ class Metric:
 class Result(ABC):
     """The result of one side in one case. Each experiment derives a dataclass of its own.
 
-    A record of one of its `commands` is read as that class.
+    A record of one of its `commands` is decoded as that class.
     """
 
     commands: ClassVar[tuple[str, ...]] = ()
     more_rounds_by: ClassVar[str] = "--rounds and --iters"
-    """The options that make ratios firmer."""
+    """The options that make ratios more certain."""
 
     def __init_subclass__(cls) -> None:
         for command in cls.commands:
@@ -96,7 +96,7 @@ class Result(ABC):
     @staticmethod
     @abstractmethod
     def section(record: Record[Any]) -> Section:
-        """A record of these results as people read it, without what all records have in common."""
+        """A record of these results as a section, without the parts that all records share."""
 
     @staticmethod
     def details(record: Record[Any]) -> Sequence[Section]:
@@ -108,9 +108,9 @@ _RESULT_TYPES: dict[str, type[Result]] = {}
 
 
 class LabDocument(TypedDict):
-    """The lab as a record has it: `LabSettings.document`, and what came of it.
+    """The lab in a record: `LabSettings.document`, and whether it could be applied.
 
-    Of rate, delay and CPUs one value where all hosts have the same, else one for each.
+    Rate, delay and CPUs are one value if all hosts have the same, else a list with one per host.
     """
 
     hosts: int
@@ -118,9 +118,9 @@ class LabDocument(TypedDict):
     delay_us: float | list[float | None] | None
     cpus: float | list[float | None] | None
     network: bool
-    """True if there was a link."""
+    """True if the lab had a network with links."""
     notes: list[str]
-    """Requirements that were not met."""
+    """Settings that could not be applied."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Ratio:
     value: float
     """Ratio of the medians over the rounds; above 1: the first is faster."""
     interval: tuple[float, float] | None = None
-    """The 95 % confidence interval; None: one round does not give one."""
+    """The 95 % confidence interval; None if there was only one round."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,11 @@ class Noise:
     """The load by other programs during a measurement, and the scatter of the rounds."""
 
     load_start: float
-    """Load average of the minute before: the work of others."""
+    """Load average over the minute before the measurement, from other programs."""
     load_end: float
-    """Load average at the end: ours is in it."""
+    """Load average at the end, including the measurement itself."""
     steal: float
-    """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to others."""
+    """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to other machines."""
     scatter: Mapping[str, float]
     """The interquartile range of the rounds divided by their median, for each side."""
 
@@ -160,19 +160,19 @@ class Record(Generic[Result_co]):
     """One call of a measuring command.
 
     `ratios` has a key "a/b" for each comparison; above 1 always means that a is faster.
-    `ceilings` has MB/s of what the machine does without TensorFlow: "tcp", "memcpy", "iperf3".
+    `ceilings` has the MB/s of programs without TensorFlow: "tcp", "memcpy", "iperf3".
     """
 
     command: str
     tensorflow: str | None
-    """The version of TensorFlow; None if it takes no part."""
+    """The version of TensorFlow; None if it was not used."""
     results: Sequence[Result_co]
     ratios: Mapping[str, Ratio]
     version: str = field(default_factory=lambda: tensorwire.__version__)
     host: Machine = field(default_factory=Machine.here)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     transports: Mapping[str, str] = field(default_factory=dict)
-    """What the tensors of each side went over: "TCP", "shared memory", or both with shares."""
+    """The transport of each side's tensors: "TCP", "shared memory", or both with shares."""
     noise: Noise | None = None
     lab: LabDocument | None = None
     """The settings of the lab; None outside a lab."""
@@ -180,7 +180,7 @@ class Record(Generic[Result_co]):
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty if it was not recorded."""
 
     def document(self) -> dict[str, Any]:
-        """The record as JSON, in the order in which people read it."""
+        """The record for JSON, in a readable order."""
         document: dict[str, Any] = {
             "command": self.command,
             "version": self.version,
@@ -212,7 +212,7 @@ class Record(Generic[Result_co]):
         """Reads what `to_json` wrote.
 
         Raises:
-            TensorwireError: the text is no such record.
+            TensorwireError: the text is not a record.
         """
         try:
             document = json.loads(text)
@@ -222,10 +222,10 @@ class Record(Generic[Result_co]):
 
     @staticmethod
     def from_document(document: Any) -> Record[Result]:
-        """Reads what `document` gave, also where it lacks what older versions did not write.
+        """Reads what `document` returned. Fields that older versions did not write may be missing.
 
         Raises:
-            TensorwireError: it is no such record.
+            TensorwireError: the document is not a record.
         """
         try:
             result_type: Any = _RESULT_TYPES[document["command"]]
@@ -253,7 +253,7 @@ class Record(Generic[Result_co]):
             raise not_a_record(error) from error
 
     def write(self, path: Path) -> None:
-        """Writes the JSON to `path`, whole or not at all.
+        """Writes the JSON to `path` atomically.
 
         Raises:
             TensorwireError: the file cannot be written.
@@ -262,12 +262,12 @@ class Record(Generic[Result_co]):
 
 
 def not_a_record(error: Exception) -> TensorwireError:
-    """The error for a text that is no record because of `error`."""
+    """The error for a text that is not a record, because of `error`."""
     return TensorwireError(f"this is no record of a benchmark: {error!r}")
 
 
 def json_text(document: dict[str, Any]) -> str:
-    """JSON as records are written: a line a field, floats with six significant digits."""
+    """The JSON text of a record: one line per field, floats with six significant digits."""
     return json.dumps(to_document(document), indent=1) + "\n"
 
 

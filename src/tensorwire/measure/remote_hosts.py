@@ -1,13 +1,12 @@
-"""An experiment whose tasks are on different hosts, each started there by hand.
+"""An experiment whose tasks are on different hosts; the user starts a command on each.
 
-One end *leads*: it measures, and runs the tasks of its own host as ever. Every other is an *agent*:
-it waits at its task's address for the leader, and starts on its host what the leader asks for. A
-task there looks to the leader like one of its own: a `remote_task` stands for it here, a process
-whose standard input and output are the other task's, as with a remote shell. So an experiment does
-not know where its tasks are.
+One host *leads*: it measures, and runs the tasks of its own host as usual. Every other host runs an
+*agent*: it listens at its task's address for the leader, and starts the tasks that the leader
+requests. For each remote task, the leader runs a local `remote_task` process, which forwards
+standard input and output, like a remote shell. So an experiment does not know where its tasks are.
 
-An address HOST:PORT of --ps-hosts or --worker-hosts is where the agent waits; its tasks listen at
-the ports above, one for each side of the comparison, and at their data ports.
+Each address HOST:PORT of --ps-hosts and --worker-hosts is where that host's agent listens. Its
+tasks listen at the next higher ports, one for each side of the comparison, and at their data ports.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _LEADER = ("worker", 0)
 _POLL_S = 0.2
 _ANSWER_S = 30.0
 _TASK_NAME = re.compile(r"tensorwire(\.\w+)+:\w+")
-# What an experiment sets for its tasks; all else is as the task's own host has it.
+# Variables that an experiment sets for its tasks; all others come from the task's own host.
 _ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
 
 
@@ -56,14 +55,14 @@ class HostRole:
 
     command: str
     hosts: Mapping[str, Sequence[str]]
-    """Addresses "host:port" of the jobs ps and worker, by task."""
+    """Addresses "host:port" of the tasks of the jobs ps and worker."""
     job: str
     index: int
     peer_timeout_s: float = 120.0
 
     @property
     def leads(self) -> bool:
-        """True if this host measures: the host of the first worker does."""
+        """True if this host measures; that is the host of the first worker."""
         return (self.job, self.index) == _LEADER
 
     @property
@@ -80,24 +79,26 @@ class HostRole:
 
 @dataclass(frozen=True)
 class RemoteHost(Host):
-    """The host of one task, where an agent starts it."""
+    """The host of one remote task, which an agent starts."""
 
     relay: str = ""
-    """JSON: what `remote_task` has to know."""
+    """JSON: the first argument of `remote_task`."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """Runs a task of this package there; `argv` is that of a task host."""
+        """The command that runs a task of this package there; `argv` is that of a task host."""
         module = "tensorwire.measure.remote_task"
         return [sys.executable, "-m", module, self.relay, argv[-1]]
 
 
 class RemoteHostPool(HostPool):
-    """The hosts of a HostRole that leads."""
+    """The hosts of an experiment on several hosts, for the leader."""
 
     is_this_machine = False
 
     def __init__(self, role: HostRole, sessions: Mapping[str, str]) -> None:
-        """`sessions`: by agent's address what proves to it that a request is of this call."""
+        """`sessions`: by agent's address, the id by which the agent recognizes this call's
+        requests.
+        """
         super().__init__()
         self._role = role
         self._sessions = sessions
@@ -134,10 +135,10 @@ class RemoteHostPool(HostPool):
 
 @contextlib.contextmanager
 def lead(role: HostRole, watcher: Watcher) -> Iterator[HostPool]:
-    """The hosts of a role that leads, once every agent has come.
+    """Connects to all agents and yields the hosts, for a role that leads.
 
     Raises:
-        TensorwireError: one did not come in time, does not fit, or is not what its address says.
+        TensorwireError: an agent was not reached in time, has another version, or another task.
     """
     with contextlib.ExitStack() as stack:
         sessions = {}
@@ -153,8 +154,8 @@ def lead(role: HostRole, watcher: Watcher) -> Iterator[HostPool]:
                 )
                 if peer.hello.part != f"{job}:{index}":
                     raise TensorwireError(
-                        f"at {address} is {peer.hello.part} and not {job}:{index}: give the same "
-                        "--ps-hosts and --worker-hosts everywhere"
+                        f"{address} is {peer.hello.part}, not {job}:{index}: give the same "
+                        "--ps-hosts and --worker-hosts on all hosts"
                     )
                 sessions[address] = uuid.uuid4().hex
                 peer.send({"session": sessions[address]})
@@ -179,7 +180,7 @@ class _Started:
 
 @dataclass
 class _Session:
-    """The state of one measurement, as its leader requested it."""
+    """The state of one measurement in an agent."""
 
     leader: Peer
     name: str
@@ -187,14 +188,14 @@ class _Session:
 
 
 def serve(role: HostRole, watcher: Watcher) -> None:
-    """Starts what the leader asks for, until it says that it is done.
+    """Runs an agent: starts tasks for the leader until the leader is done.
 
-    Whoever can reach the address can have a benchmark's task started, which is no more than
-    TensorFlow's own server allows.
+    There is no authentication: any client that reaches the address can start a benchmark's task.
+    TensorFlow's own server allows more than that.
 
     Raises:
-        TensorwireError: no leader came in time, it does not fit, it went too early, or a task
-            failed.
+        TensorwireError: no leader connected in time, it does not fit, it left too early, or a task
+        failed.
     """
     leader_at = role.hosts[_LEADER[0]][_LEADER[1]]
     expected = f"worker at {leader_at}"
@@ -249,7 +250,7 @@ def _start(session: _Session, peer: Peer, stack: contextlib.ExitStack) -> None:
 
 
 def _see_ended(session: _Session) -> None:
-    """Tells the leader of tasks that ended, and raises when one failed that was still wanted."""
+    """Reports ended tasks to the leader. Raises if a task failed while it was still in use."""
     for started in tuple(session.started):
         code = started.task.poll()
         if code is None:
@@ -264,5 +265,5 @@ def _see_ended(session: _Session) -> None:
 
 
 def relay_environment() -> Mapping[str, str]:
-    """The variables of this process's environment that an experiment sets for its tasks."""
+    """The variables in this process's environment that an experiment sets for its tasks."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}

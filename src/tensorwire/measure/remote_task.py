@@ -1,8 +1,9 @@
-"""Stands for a task of another host: `python -m tensorwire.measure.remote_task WHERE TASK`.
+"""Represents a task on another host: `python -m tensorwire.measure.remote_task WHERE TASK`.
 
-WHERE is JSON: {"agent": address, "hello", "start"} (`remote_hosts`), TASK is as `task_host` takes
-it. Each line of standard input goes to that task, and each of its lines comes out here. This
-process ends as the task ended, with its last words on standard error.
+WHERE is JSON: {"agent": address, "hello", "start"} (see `remote_hosts`). TASK is as for
+`task_host`. Each line of standard input is forwarded to that task, and each line of the task is
+printed here. The process ends with the task's exit status, and prints the end of the task's log to
+standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _forward(end: TaskEnd, peer: Peer) -> None:
         while (message := end.receive()) is not None:
             peer.send(message)
     except PeerGone:
-        return  # the other direction says why
+        return  # the other direction reports the reason
     peer.end()
 
 
@@ -51,11 +52,11 @@ def main(where: str, task: str) -> int:
                 return int(message["ended"]) % 256
             end.send(message)
     except PeerGone:
-        sys.stderr.write(f"the agent at {agent} went\n")
+        sys.stderr.write(f"the agent at {agent} has ended\n")
         return 1
 
 
 if __name__ == "__main__":
     code = main(*sys.argv[1:])
     sys.stderr.flush()
-    os._exit(code)  # a thread still waits at standard input
+    os._exit(code)  # a thread still waits for standard input

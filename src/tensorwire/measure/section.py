@@ -1,4 +1,4 @@
-"""The parts of a report: plain data that the terminal and the page both show."""
+"""The parts of a report: plain data for both the terminal and the page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text."""
+    """A table whose cells are text."""
 
     title: str
     columns: Sequence[str]
     groups: Sequence[Sequence[Sequence[str]]]
-    """Rows that belong together, with a line between one group and the next."""
+    """Groups of rows; a line separates one group from the next."""
     text_columns: int = 1
     """Number of columns at the left that contain words; the others contain numbers."""
 
@@ -29,16 +29,16 @@ class Bar:
     label: str
     value: float
     series: str
-    """The key of the colour: the side's name, so that a side has one colour in every chart."""
+    """The side's name; it selects the colour, which is the same in every chart."""
     low: float | None = None
     high: float | None = None
     more: str = ""
-    """Text after the figure."""
+    """Text after the value."""
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Lengths from zero, side by side."""
+    """A bar chart; all bars start at zero."""
 
     title: str
     unit: str
@@ -58,7 +58,7 @@ class WaterfallStage:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """A chart of what is left from stage to stage, and what each stage loses."""
+    """A chart of the value that is left at each stage, and of the loss at each stage."""
 
     title: str
     unit: str
@@ -91,16 +91,16 @@ Chart = Bars | Waterfall | Lines
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: what it says in a sentence, then pictures, then the figures."""
+    """A part of a report: a headline with the result, then charts, then tables and notes."""
 
     title: str
     headline: str = ""
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
-    """Caveats that a reader must know before believing the figures."""
+    """Facts that a reader needs to interpret the figures."""
     warnings: Sequence[str] = ()
-    """Why some of them should not be believed."""
+    """Reasons why some figures may be wrong."""
     is_detail: bool = False
     """True if a page shows the section folded."""
 
@@ -111,7 +111,7 @@ class Report:
 
     title: str
     facts: Sequence[str]
-    """The place and the tools of the measurement."""
+    """Versions, machine and time of the measurement."""
     sections: Sequence[Section]
     headlines: Sequence[str] = ()
-    """The findings, the most important first."""
+    """The main results, the most important first."""

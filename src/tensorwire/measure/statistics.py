@@ -1,7 +1,7 @@
 """Statistics of repeated measurements on a shared machine.
 
 A measurement is a list of rounds, and a round is a list of step times in seconds. Sides take turns
-round by round, so that a slow minute of the machine affects all of them.
+in each round, so a slow minute of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def typical_s(rounds: Rounds) -> float:
 def speedup(first: Rounds, second: Rounds) -> Ratio:
     """The speed of `first` divided by the speed of `second`, with its interval.
 
-    The two measurements have as many rounds each, taken in turns.
+    Both measurements have the same number of rounds, measured in turns.
 
     Raises:
-        ValueError: they have not.
+        ValueError: the numbers of rounds differ, or are zero.
     """
     if len(first) != len(second) or not first:
         raise ValueError(f"{len(first)} rounds cannot be compared with {len(second)}")
@@ -64,9 +64,9 @@ def speedup(first: Rounds, second: Rounds) -> Ratio:
 
 
 def _speedup_interval(first: Rounds, second: Rounds) -> tuple[float, float] | None:
-    """A percentile bootstrap over whole rounds: what disturbs a round disturbs both sides of it.
+    """A percentile bootstrap over whole rounds, because a disturbance affects a round's both sides.
 
-    Not BCa: it is not defined for medians of so few. The same rounds give the same interval.
+    BCa is not used, because it is undefined for medians of so few values. Deterministic.
     """
     if len(first) < 2:
         return None
@@ -81,13 +81,12 @@ def _speedup_interval(first: Rounds, second: Rounds) -> tuple[float, float] | No
 
 
 def scatter(rounds: Rounds) -> float:
-    """How much the rounds of one side differ: the quartile distance of their medians, over the
-    median."""
+    """The variation of one side's rounds: interquartile range of their medians, over the median."""
     low, middle, high = np.percentile([np.median(times) for times in rounds], [25, 50, 75])
     return float((high - low) / middle)
 
 
 def split(iters: int, rounds: int) -> list[int]:
-    """Splits `iters` steps over rounds as evenly as possible, at least one for each."""
+    """Splits `iters` steps over rounds as evenly as possible, with at least one step per round."""
     rounds = max(1, min(rounds, iters))
     return [iters // rounds + (index < iters % rounds) for index in range(rounds)]

@@ -3,8 +3,7 @@
 The class is a `HostedTask`. The process that started this one sends JSON messages (`lab.channel`):
 first the task's setup, then {"do": the name of a request, and its arguments}. A TensorwireError or
 an error of TensorFlow is answered by {"error": text} and ends the process with status 1. Any other
-error ends it with a traceback in the log. The process also ends when the channel is closed,
-whatever the task does at that moment.
+error ends it with a traceback in the log. The process also ends at once when the channel is closed.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ def task_type(name: str) -> type[HostedTask]:
     """The class that MODULE:CLASS names.
 
     Raises:
-        ValueError: it names no HostedTask.
+        ValueError: `name` is not the name of a HostedTask.
     """
     module, _, class_name = name.partition(":")
     found = getattr(importlib.import_module(module), class_name, None)
     if not (isinstance(found, type) and issubclass(found, HostedTask)):
-        raise ValueError(f"{name} is no task")
+        raise ValueError(f"{name} is not a task")
     return found
 
 
 def answers(task: HostedTask, message: Message) -> Iterator[Message]:
-    """The answers to a request, as the task gives them.
+    """Yields the answers to a request as the task makes them.
 
     Raises:
         ValueError, TypeError: the task has no such request, or it takes other arguments.
@@ -56,12 +55,11 @@ def answers(task: HostedTask, message: Message) -> Iterator[Message]:
 
 
 def first_line(error: Any) -> str:
-    """The part of a TensorFlow error that helps a user: its first line."""
-    # A session puts the lines of the script that made the node before it; under that is the error
-    # as the runtime gave it.
+    """The first line of a TensorFlow error, which is the useful part for a user."""
+    # A session prepends the script lines that made the node; the context has the original error.
     while hasattr(error.__context__, "message"):
         error = error.__context__
-    # TensorFlow rules a line of "=" above the errors of several tasks.
+    # TensorFlow prints a line of "=" above errors of several tasks.
     lines = [line.strip() for line in str(error.message).splitlines() if line.strip(" =")]
     return lines[0] if lines else type(error).__name__
 
@@ -69,7 +67,7 @@ def first_line(error: Any) -> str:
 def _read(end: TaskEnd, messages: queue.SimpleQueue[Message]) -> None:
     while (message := end.receive()) is not None:
         messages.put(message)
-    os._exit(0)  # threads of TensorFlow's would wait for tasks that may have gone
+    os._exit(0)  # threads of TensorFlow may wait for tasks that have ended
 
 
 def _serve(end: TaskEnd, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that stay for a measurement, as the process that measures starts and asks them."""
+"""Starts tasks for the duration of a measurement, and sends requests to them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Watcher(Protocol):
     """Receives the progress of a measurement."""
 
     def activity(self, text: str) -> None:
-        """Called with the activity that begins now."""
+        """Shows the activity that begins now."""
 
     def advance(self, count: int = 1) -> None:
-        """`count` rounds are done."""
+        """Reports that `count` more rounds are done."""
 
 
 class Unwatched:
@@ -41,7 +41,7 @@ class Unwatched:
 
 
 def host_argv(name: str) -> list[str]:
-    """The command line of the host of a task, "MODULE:CLASS"."""
+    """The command line of the task host for a task "MODULE:CLASS"."""
     return [sys.executable, "-m", "tensorwire.measure.task_host", name]
 
 
@@ -58,7 +58,7 @@ def start_task(
     setup: Message,
     env: Mapping[str, str] | None = None,
 ) -> Process:
-    """Starts a task in a cluster, and does not wait for it; `setup`: the constructor's arguments.
+    """Starts a task in a cluster without waiting for it. `setup`: the constructor's arguments.
 
     Raises:
         TensorwireError: the process cannot be started, or ended at once.
@@ -69,7 +69,7 @@ def start_task(
 
 
 def send(cluster: LocalCluster, process: Process, message: Message) -> None:
-    """Sends a task a message; an error has its last words."""
+    """Sends a message to a task. An error contains the end of the task's log."""
     try:
         process.channel.send(message)
     except ChannelClosed:
@@ -77,7 +77,7 @@ def send(cluster: LocalCluster, process: Process, message: Message) -> None:
 
 
 def answer(cluster: LocalCluster, process: Process, timeout_s: float) -> Message:
-    """The task's next message, or an error that has its last words."""
+    """The task's next message. An error contains the end of the task's log."""
     try:
         return process.channel.receive(timeout_s)
     except ChannelClosed:
@@ -87,22 +87,22 @@ def answer(cluster: LocalCluster, process: Process, timeout_s: float) -> Message
 def ask(
     cluster: LocalCluster, process: Process, message: Message, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Message:
-    """A request to a task and its answer."""
+    """Sends a request to a task and returns the answer."""
     send(cluster, process, message)
     return answer(cluster, process, timeout_s)
 
 
 def wait_started(cluster: LocalCluster, process: Process, watcher: Watcher) -> str:
-    """Waits for a task that has a TensorFlow; returns the version of that."""
+    """Waits for a task with TensorFlow; returns the version of TensorFlow."""
     version: str = wait_ready(cluster, process, watcher)["tensorflow"]
     return version
 
 
 def wait_ready(cluster: LocalCluster, process: Process, watcher: Watcher) -> Message:
-    """Waits for a task that got its setup; returns what it says first.
+    """Waits for a started task; returns its first message.
 
-    The first use of a protocol compiles something, perhaps for minutes: what the task says of it in
-    its log is passed on.
+    The first use of a protocol may compile for minutes. The task's log lines about this are passed
+    to `watcher`.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not process.channel.wait(1.0) and time.monotonic() < deadline:
@@ -113,14 +113,14 @@ def wait_ready(cluster: LocalCluster, process: Process, watcher: Watcher) -> Mes
 
 
 class TaskProcesses(OwningContext):
-    """Tasks of a cluster, one a job. A context manager: none of them survives it."""
+    """Tasks of a cluster, one per job. A context manager that ends all of them."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._processes: dict[str, Process] = {}
 
     def _start(self) -> None:
-        """Starts them. Overridden where not all of them are started by `_start_task`."""
+        """Starts the tasks; overridden by subclasses."""
 
     def _start_task(
         self, job: str, kind: type[HostedTask], setup: Message, env: Mapping[str, str] | None = None
@@ -135,5 +135,5 @@ class TaskProcesses(OwningContext):
         return ask(self._cluster, self._processes[job], message, timeout_s)
 
     def address(self, job: str) -> str:
-        """The address at which the job's task serves, or may serve."""
+        """The address reserved for the server of the job's task."""
         return self._processes[job].address

@@ -1,1 +1,1 @@
-"""Figures of the machine: interfaces, processes, the engine."""
+"""Metrics of tasks and of the machine: interfaces, processes, the engine."""

@@ -1,9 +1,9 @@
 """The parts of one step's time: input, own compute, a ps's compute, the wire, and the rest.
 
-The step's own trace says when this task computed and when it waited for input; what is left of the
-step is waiting. How long tensors from other tasks were waited for, and how much of that was the
-producer's doing, is what grpc++ counts. What a step then waits for without wanting a tensor, a
-ps that still applies gradients, is seen in the other tasks' part of the trace, where there is one.
+The step's trace shows when this task computed and when it waited for input; the rest of the step is
+waiting. grpc++ counts how long Recvs waited for tensors from other tasks, and which part of that
+was because of the producer. A step may also wait without a Recv, for a ps that still applies
+gradients. This is taken from the other tasks' part of the trace, if there is one.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from tensorwire.metrics.task_metrics import StepTotals
 
 Interval = tuple[float, float]
-"""Beginning and end in microseconds."""
+"""Begin and end in microseconds."""
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """When what ran in a step. Intervals may overlap and come in any order."""
+    """The times of the operations of a step. Intervals may overlap, and have any order."""
 
     compute: Sequence[Interval] = ()
     """When kernels of this task ran."""
     input: Sequence[Interval] = ()
-    """When input was fetched for it; same clock."""
+    """When the task fetched input; same clock."""
     others: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
     """When kernels of each other task ran, by that task's clock; empty if unknown."""
 
@@ -52,15 +52,15 @@ class StepBreakdown:
     step: int
     step_s: float
     input_s: float
-    """Waiting for input, while nothing was computed."""
+    """Waiting for input while no kernel of this task ran."""
     compute_s: float
-    """At least one kernel of this task ran."""
+    """Time in which at least one kernel of this task ran."""
     ps_s: float
     """Waiting for another task to compute."""
     wire_s: float
-    """Waiting for a tensor that was made."""
+    """Waiting for a tensor that was already computed."""
     rest_s: float
-    """TensorFlow between kernels, Python around the step, waiting that nothing explains."""
+    """The rest: TensorFlow between kernels, Python around the step, unexplained waiting."""
 
     def scalars(self) -> dict[str, float]:
         """Tags and values for TensorBoard."""
@@ -74,7 +74,7 @@ def break_down(
 ) -> StepBreakdown:
     """Splits the step from `begin_us` to `end_us` (the clock of `trace.compute`).
 
-    `before` and `after` are of right before its beginning and right after its end.
+    `before` and `after` were read right before its begin and right after its end.
     """
     whole = [(begin_us, end_us)]
     compute = union(trace.compute, whole)
@@ -90,7 +90,7 @@ def break_down(
     ps_us = recv_us - wire_us
     left_us -= recv_us
 
-    # This task has nothing left to do and another one has.
+    # The time after this task's last operation, in which another task still works.
     own_end = max((end for _, end in active), default=begin_us)
     tail = [(own_end, end_us)]
     ends = [
@@ -130,8 +130,9 @@ def _length(intervals: Iterable[Interval]) -> float:
 
 
 def _within(intervals: Sequence[Interval], begin: float, end: float) -> list[Interval]:
-    """Shifted as little as puts them between `begin` and `end`: they are by another host's clock,
-    and were part of the step."""
+    """Intervals of another host's clock, shifted by the smallest amount that puts them between
+    `begin` and `end`, because they were part of the step.
+    """
     if not intervals:
         return []
     first = min(each[0] for each in intervals)
@@ -148,7 +149,7 @@ class _Totals:
         self._now = StepTotals()
 
     def add(self, step: StepBreakdown) -> None:
-        """Sums a step."""
+        """Adds a step to the sums."""
         with self._lock:
             parts = {
                 name: getattr(self._now, name) + getattr(step, name)

@@ -1,4 +1,4 @@
-"""The metrics of this process: what the plug-in counted, and what the system knows."""
+"""The metrics of this process, from the plug-in and from the operating system."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def usable_cores() -> float:
-    """Cores that this process may use: its CPU set or its control group's quota, if less.
+    """Cores that this process may use: the smaller of its CPU set and its control group's quota.
 
-    A quota is what Kubernetes makes of `limits.cpu`; all processes of the group share it.
+    Kubernetes implements `limits.cpu` by a quota, which all processes of the group share.
     """
     return min(float(len(os.sched_getaffinity(0))), *_quotas(), float("inf"))
 
 
 def _quotas() -> Iterator[float]:
-    """Quotas of its group and of all groups above it, in cores."""
+    """Quotas of this process's group and of all groups above it, in cores."""
     for group, mount in _groups():
         for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
@@ -39,7 +39,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _groups() -> Iterator[tuple[Path, Path]]:
-    """The groups of this process that may have CPU quotas, each with where its kind is mounted."""
+    """The groups of this process that may have CPU quotas, each with its mount point."""
     own: dict[str, str] = {}
     for line in _CGROUPS.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -53,7 +53,7 @@ def _groups() -> Iterator[tuple[Path, Path]]:
 
 
 def _quota(folder: Path) -> float:
-    """Raises OSError or ValueError where the group has none."""
+    """The quota in cores. Raises OSError or ValueError if the group has none."""
     if (folder / "cpu.max").exists():
         quota, period = (folder / "cpu.max").read_text().split()
         return int(quota) / int(period)  # ValueError: "max"

@@ -1,7 +1,7 @@
 """Serves a task's metrics over HTTP: ``/metrics`` for Prometheus, ``/figures`` as JSON.
 
-Off unless a port or a Unix socket is asked for, by `serve` or by the environment; on loopback
-unless another address is.
+Off unless `serve` or the environment names a port or a Unix socket. Listens on loopback unless
+another address is named.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tensorwire.metrics import observed_job
 from tensorwire.metrics.collect import Source
 
 PORT_VARIABLE = "TENSORWIRE_METRICS_PORT"
-"""0: any free one."""
+"""The port; 0: any free port."""
 HOST_VARIABLE = "TENSORWIRE_METRICS_HOST"
 SOCKET_VARIABLE = "TENSORWIRE_METRICS_SOCKET"
-"""A path, or a folder in which each process makes one of its own."""
+"""Path of a socket, or of a folder in which each process makes its own socket."""
 
 LOOPBACK = "127.0.0.1"
 _log = logging.getLogger("tensorwire")
@@ -46,7 +46,7 @@ class Endpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops serving; a Unix socket's file goes."""
+        """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -59,13 +59,13 @@ def serve(
     host: str = LOOPBACK,
     socket_path: Path | None = None,
 ) -> Endpoint:
-    """Serves what `source` returns, in a thread: at a TCP port (0: a free one) or a Unix socket.
+    """Serves the metrics of `source` in a thread, at a TCP port (0: a free one) or a Unix socket.
 
     Raises:
         TensorwireError: the port or the path cannot be used; the message says why.
     """
     if (port is None) == (socket_path is None):
-        raise ValueError("an endpoint is at a port or at a socket")
+        raise ValueError("give either a port or a socket")
     if socket_path is not None:
         return _serve_socket(source, socket_path)
     assert port is not None
@@ -88,10 +88,10 @@ def start_from_environment(
 
     Args:
         stats: `tensorwire.tf.stats`.
-        await_task: returns when this process is a task. What only starts tasks, or loads their
-            data, must not take their port.
+        await_task: returns when this process is a task. A process that only starts tasks or loads
+        data must not take their port.
 
-    Whatever fails is a line in the log: a training must not end for it.
+    A failure is only logged, because it must not end the training.
     """
     if not (os.environ.get(PORT_VARIABLE) or os.environ.get(SOCKET_VARIABLE)):
         return
@@ -110,8 +110,7 @@ def start_from_environment(
             observed_job.announce(address)
         except (OSError, TensorwireError) as error:
             _log.warning(
-                "tensorwire: this task is not announced to `tensorwire top` (%s); "
-                "it can be named: --endpoints %s",
+                "tensorwire: `tensorwire top` does not find this task (%s); use --endpoints %s",
                 error,
                 address,
             )
@@ -134,12 +133,12 @@ def _wanted(environment: Mapping[str, str]) -> dict[str, Any]:
 def _server_class(host: str) -> type[ThreadingHTTPServer]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
-        # Two processes that share a port would share its scrapes.
+        # If two processes shared a port, each scrape would reach only one of them.
         allow_reuse_port = False
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def server_bind(self) -> None:
-            # Not HTTPServer's, which asks the name service who we are and may wait for it.
+            # Not HTTPServer's method, which resolves this host's name and may block on that.
             socketserver.TCPServer.server_bind(self)
 
     return Server
@@ -155,7 +154,7 @@ def _serve_socket(source: Source, path: Path) -> Endpoint:
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(str(path))
             raise OSError("another process serves there")
-        path.unlink(missing_ok=True)  # of a process that was killed
+        path.unlink(missing_ok=True)  # left by a process that was killed
         server = _UnixServer(str(path), _handler(source))
     except OSError as error:
         raise TensorwireError(
@@ -175,7 +174,7 @@ def _serve_socket(source: Source, path: Path) -> Endpoint:
 
 def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds, for who connects and says nothing
+        timeout = 10  # seconds, for clients that connect and send nothing
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -203,9 +202,9 @@ def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """A scrape every few seconds is no news."""
+            """Logs nothing, because scrapes come every few seconds."""
 
         def address_string(self) -> str:
-            return str(self.client_address)  # of a Unix socket it is no pair
+            return str(self.client_address)  # for a Unix socket it is not a pair
 
     return Handler

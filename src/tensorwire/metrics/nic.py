@@ -1,4 +1,4 @@
-"""The traffic of network interfaces: bytes a second in and out, and the share of their speed."""
+"""The traffic of network interfaces: bytes per second in and out, and the share of their speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NicRate:
     in_bytes: int
     out_bytes: int
     mbit_per_s: int | None
-    """Nominal speed of the link; None where the kernel knows none (loopback, most virtual ones)."""
+    """Nominal speed of the link; None if the kernel reports none (loopback, most virtual links)."""
 
     @property
     def in_kb_per_s(self) -> float:
@@ -44,7 +44,7 @@ class NicRate:
 
 
 def nominal_mbit_per_s(interface: str) -> int | None:
-    """The link's speed in Mbit/s, or None where the kernel knows none."""
+    """The link's speed in Mbit/s, or None if the kernel reports none."""
     try:
         speed = int((_SYSFS / interface / "speed").read_text())
     except (OSError, ValueError):
@@ -61,12 +61,12 @@ def choose(wanted: Sequence[str]) -> list[str]:
     there = psutil.net_if_stats()
     for name in wanted:
         if name not in there:
-            raise UsageError(f"no interface {name!r}: there are {', '.join(sorted(there))}")
+            raise UsageError(f"no interface {name!r}: choose from {', '.join(sorted(there))}")
     return list(wanted) or sorted(name for name, stats in there.items() if stats.isup)
 
 
 class Watch:
-    """Counts from its making on."""
+    """Counts the traffic of interfaces since its creation."""
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         self._interfaces = list(interfaces)
@@ -74,7 +74,7 @@ class Watch:
 
     def _look(self) -> tuple[float, dict[str, tuple[int, int]]]:
         counters = psutil.net_io_counters(pernic=True)
-        # An interface that goes away, a container's say, counts on from nothing when it is back.
+        # The counters of an interface that disappears, such as a container's, restart at zero.
         moved = {
             name: (counters[name].bytes_recv, counters[name].bytes_sent)
             for name in self._interfaces
@@ -83,7 +83,7 @@ class Watch:
         return time.monotonic(), moved
 
     def intervals(self, seconds: float) -> Iterator[list[NicRate]]:
-        """Every `seconds`, what each interface moved since the last time; without end."""
+        """Yields the rates since the last yield every `seconds`, without end."""
         due = self._last[0]
         while True:
             due += seconds
@@ -93,7 +93,7 @@ class Watch:
             self._last = now
 
     def averages(self) -> list[NicRate]:
-        """The mean rates of each interface since the beginning."""
+        """The mean rates of each interface since the creation of this object."""
         return self._rates(self._begun, self._look())
 
     def _rates(

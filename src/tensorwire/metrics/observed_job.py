@@ -25,7 +25,7 @@ NO_TASK = (
     "--metrics-port 0`, or with TENSORWIRE_METRICS_PORT=0 if the script names grpc++, or name "
     "them: --endpoints HOST:PORT,…"
 )
-"""What to do where no task has announced itself."""
+"""Error message for the case that no task has announced itself."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Announcement:
 
     pid: int
     started_s: float
-    """When the process started: a number may be another process's by now."""
+    """When the process started, because `pid` may be reused by another process."""
     address: str
     """ "host:port" or "unix:PATH"."""
 
@@ -51,11 +51,11 @@ def folder() -> Path:
 
 
 def announce(address: str) -> None:
-    """Lets this user's other processes know where this one serves its metrics, until it ends.
+    """Announces the address of this process's metrics to the user's other processes.
 
     Raises:
         OSError: the folder cannot be made or written.
-        TensorwireError: it belongs to somebody else.
+        TensorwireError: the folder belongs to another user.
     """
     where = folder()
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,12 +63,12 @@ def announce(address: str) -> None:
     pid = os.getpid()
     record = {"pid": pid, "started_s": psutil.Process(pid).create_time(), "address": address}
     file = where / f"{pid}.json"
-    partial = where / f".{pid}.json"  # readers see all of it or nothing
+    partial = where / f".{pid}.json"  # then renamed, so that readers see a whole file
     partial.write_text(json.dumps(record), encoding="utf-8")
     partial.replace(file)
 
     def withdraw() -> None:
-        if os.getpid() == pid:  # not in a child that has inherited this
+        if os.getpid() == pid:  # not in a child process that has inherited this handler
             file.unlink(missing_ok=True)
 
     atexit.register(withdraw)
@@ -89,7 +89,7 @@ def discover() -> list[Announcement]:
         try:
             record = Announcement(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
-            continue  # it went away, or another version's
+            continue  # it was removed, or written by another version
         if _runs(record):
             found.append(record)
         else:
@@ -117,7 +117,7 @@ TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class Fetched:
-    """The result of asking one endpoint: metrics, or the reason why there are none."""
+    """The answer of one endpoint: metrics, or the reason why there are none."""
 
     address: str
     metrics: TaskMetrics | None
@@ -125,10 +125,10 @@ class Fetched:
 
 
 def check_address(address: str) -> str:
-    """The address as it is.
+    """Checks an endpoint's address and returns it unchanged.
 
     Raises:
-        UsageError: it is neither HOST:PORT nor unix:PATH.
+        UsageError: `address` is neither HOST:PORT nor unix:PATH.
     """
     host, _, port = address.rpartition(":")
     if address.startswith("unix:/") or (host and port.isdecimal() and int(port) < 65536):
@@ -144,7 +144,9 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
         reply = connection.getresponse()
         body = reply.read()
         if reply.status != 200:
-            return Fetched(address, None, f"it is no endpoint of tensorwire (HTTP {reply.status})")
+            return Fetched(
+                address, None, f"it is not an endpoint of tensorwire (HTTP {reply.status})"
+            )
         return Fetched(address, TaskMetrics.from_json(json.loads(body)))
     except (OSError, http.client.HTTPException) as error:
         return Fetched(address, None, getattr(error, "strerror", None) or str(error) or "no answer")
@@ -155,7 +157,7 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
 
 
 def fetch_all(addresses: Iterable[str], timeout_s: float = TIMEOUT_S) -> list[Fetched]:
-    """Asks all at once, so that one that hangs does not delay the others; keeps their order."""
+    """Asks all endpoints in parallel, so that one that hangs delays no other; keeps the order."""
     wanted = list(addresses)
     if not wanted:
         return []
@@ -182,14 +184,14 @@ def _connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 class ObservedJob:
-    """The tasks at given endpoints, or those of this user on this host that announced theirs."""
+    """The tasks at given endpoints, or the tasks of this user on this host that announced one."""
 
     def __init__(self, addresses: Sequence[str] | None = None) -> None:
         self._named = list(addresses) if addresses is not None else None
         self._last: list[TaskMetrics] = []
 
     def addresses(self) -> list[str]:
-        """Addresses of the endpoints to ask now; tasks that announce themselves come and go."""
+        """Addresses of the endpoints to ask now. Tasks that announce themselves may change."""
         if self._named is not None:
             return self._named
         return [found.address for found in discover()]

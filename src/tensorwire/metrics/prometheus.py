@@ -1,4 +1,4 @@
-"""A task's metrics as Prometheus metrics, by its conventions for names and units."""
+"""A task's metrics as Prometheus metrics, with Prometheus' conventions for names and units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorwire.metrics.collect import Source
 from tensorwire.metrics.task_metrics import TaskMetrics, short_name
 
 MOST_TENSORS = 20
-"""Tensors with a metric of their own: those that moved most. More labels would be useless."""
+"""Number of tensors with their own label: those with the most bytes. Limits the label count."""
 
 _BY_DIRECTION = ("task", "peer", "direction")
 
@@ -20,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsCollector(Collector):
-    """Reads the metrics again for each scrape."""
+    """Reads the metrics at each scrape."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -30,7 +30,7 @@ class MetricsCollector(Collector):
 
 
 def exposition(source: Source) -> bytes:
-    """The answer to a scrape, as CONTENT_TYPE: the task's metrics and its process's."""
+    """The answer to a scrape, as CONTENT_TYPE: metrics of the task and of its process."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(MetricsCollector(source))

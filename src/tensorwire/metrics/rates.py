@@ -1,4 +1,4 @@
-"""Rates of a job's tasks, and their evenness, from two looks at the job."""
+"""Rates of a job's tasks, and imbalances between them, from two looks at the job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from tensorwire.metrics.task_metrics import FUSED, TaskMetrics, TensorMetrics
 
 UNEVEN = 1.5
-"""A task with so much more than the mean of its job is out of balance."""
+"""A task with this multiple of its job's mean, or more, is an imbalance."""
 QUIET_BYTES_PER_S = 10e3
 QUIET_CORES = 0.1
-"""A job whose mean is below has nothing to share out."""
+"""If the mean of a job is below these limits, imbalances are not reported."""
 
 
 @dataclass(frozen=True)
 class HotTensor:
-    """The variable, or else the tensor, of which a task moved most."""
+    """The variable, or else the tensor, with the most bytes of a task."""
 
     name: str
-    """The variable's, where a task of the job knows whose the tensor is."""
+    """Name of the variable if a task of the job knows it, else of the tensor."""
     bytes_per_s: float
     share: float
     """Share of all tensor bytes that the task moved, 0 to 1."""
@@ -29,26 +29,26 @@ class HotTensor:
 
 @dataclass(frozen=True)
 class TaskRates:
-    """Rates of one task over one interval. A second is one of the task's host."""
+    """Rates of one task over one interval, by the clock of the task's host."""
 
     task: str
     """ "ps:0"."""
     cluster: str
-    """The gRPC address of its cluster's first ps; "" where all tasks are of one cluster."""
+    """The gRPC address of its cluster's first ps; "" if all tasks are of one cluster."""
     host: str
     pid: int
     seconds: float
     cores: float
-    """CPU seconds a second."""
+    """CPU seconds per second."""
     rss_bytes: int
     in_bytes_per_s: float
     out_bytes_per_s: float
     requests_per_s: float
-    """Tensors, parts of steps and operations that others had from it."""
+    """Tensors, parts of steps and operations that it served to other tasks, per second."""
     waiting: float
     """Share of the time in which a Recv waited for another task, 0 to 1."""
     wire: float
-    """Share of what Recvs waited that was for the wire, and not for a producer, 0 to 1."""
+    """Share of the waiting time of Recvs that was for the wire, not for a producer, 0 to 1."""
     reactor: float
     """Share of the time in which its busiest communication thread was busy, 0 to 1."""
     hot: HotTensor | None
@@ -72,7 +72,7 @@ class TaskRates:
 
 @dataclass(frozen=True)
 class Imbalance:
-    """A task that has more of something than its job's other tasks."""
+    """A task with a much higher rate than the mean of its job."""
 
     task: str
     cluster: str
@@ -94,7 +94,7 @@ class JobRates:
     tasks: tuple[TaskRates, ...]
     imbalances: tuple[Imbalance, ...]
     unreachable: Mapping[str, str]
-    """Endpoint to why it has no figures."""
+    """The reason for each endpoint without metrics."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,7 +106,7 @@ def between(
     variables: Mapping[str, str] | None = None,
     cluster: str = "",
 ) -> TaskRates | None:
-    """The rates of one process; None where the records are of two, or no time has passed.
+    """The rates of one process; None if the records are of two processes or no time has passed.
 
     `variables` names the variable of a tensor; `cluster` is as in `TaskRates`.
     """
@@ -151,11 +151,11 @@ def job_rates(
     now: Iterable[TaskMetrics],
     unreachable: Mapping[str, str] | None = None,
 ) -> JobRates:
-    """The rates of all tasks between two looks; a new task is left to the next look."""
+    """The rates of all tasks between two looks. A new task has rates only from the next look on."""
     known = {(each.process.host, each.process.pid): each for each in before}
     tasks = []
     for cluster, members in by_cluster(now).items():
-        # A master knows the graph, and a ps only what it sends.
+        # A master knows the graph; a ps knows only the names of tensors that it sends.
         variables = {v.tensor: v.name for each in members for v in each.variables if v.tensor}
         for each in members:
             earlier = known.get((each.process.host, each.process.pid))
@@ -167,9 +167,9 @@ def job_rates(
 
 
 def by_cluster(metrics: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:
-    """Tasks by their cluster; "" has them all where no two have one name.
+    """Tasks by their cluster; all under "" if no two tasks have the same name.
 
-    Then they are of one job, though its tasks may not agree on what its first ps is called.
+    In that case they are of one job, even if its tasks use different names for the first ps.
     """
     known = list(metrics)
     named = [each.name for each in known if each.tasks]
@@ -182,9 +182,9 @@ def by_cluster(metrics: Iterable[TaskMetrics]) -> dict[str, list[TaskMetrics]]:
 
 
 def find_imbalances(tasks: Sequence[TaskRates]) -> list[Imbalance]:
-    """The tasks that move UNEVEN times the bytes, or use UNEVEN times the CPU, of their job's mean.
+    """The tasks with at least UNEVEN times the mean bytes or CPU of their job.
 
-    Jobs of one task, and those that do next to nothing, have none.
+    Jobs with one task and nearly idle jobs have none.
     """
     jobs: dict[tuple[str, str], list[TaskRates]] = defaultdict(list)
     for task in tasks:
@@ -228,7 +228,7 @@ def _hottest(
     for tensor in now:
         key = (tensor.task, tensor.peer, tensor.direction, tensor.name)
         by = tensor.bytes - earlier.get(key, 0)
-        total += by if tensor.direction != FUSED else 0  # those are in another's count
+        total += by if tensor.direction != FUSED else 0  # already counted in the fused tensor
         if tensor.name:
             moved[variables.get(tensor.name, tensor.name)] += by
     if total <= 0 or not moved:
@@ -240,6 +240,6 @@ def _hottest(
 
 
 def _natural(task: str) -> tuple[str, int, str]:
-    """worker:2 comes before worker:10."""
+    """A sort key that puts worker:2 before worker:10."""
     job, _, index = task.partition(":")
     return (job, int(index), "") if index.isdecimal() else (job, -1, index)

@@ -1,8 +1,8 @@
-"""The metrics of one task: what it moved, for whom it waited, and what its process used.
+"""The metrics of one task: its traffic, its waiting times, and the resources of its process.
 
-All counts run from the start of the process; two records of one task and the time between them make
-rates (`tensorwire.metrics.rates`). `TaskMetrics.to_json` is what the endpoint serves under
-``/figures``; docs/metrics.md describes every field.
+All counts start with the process. Rates are computed from two records of a task
+(`tensorwire.metrics.rates`). The endpoint serves `TaskMetrics.to_json` under ``/figures``.
+docs/metrics.md describes every field.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from tensorwire.dataclass_json import from_document
 OUT = "out"
 IN = "in"
 FUSED = "fused"
-"""Direction of a tensor that was sent within a fused tensor, which is counted, too."""
+"""Direction of a tensor that was sent within a fused tensor; the fused tensor is counted, too."""
 
 
 @dataclass(frozen=True)
 class PeerTraffic:
-    """Between a task and one peer; `tx` is what the task sent, `rx` what it received."""
+    """The traffic between a task and one peer: `tx` is sent, `rx` is received by the task."""
 
     task: str
-    """In TensorFlow's long form, like all names here: "/job:ps/replica:0/task:0"."""
+    """In TensorFlow's long form, as all task names here: "/job:ps/replica:0/task:0"."""
     peer: str
     tx_bytes: int
-    """Over sockets. `lent_bytes` are on top."""
+    """Bytes sent over sockets, without `lent_bytes`."""
     rx_bytes: int
     tx_frames: int
     rx_frames: int
     tx_syscalls: int
     rx_syscalls: int
     lent_bytes: int
-    """Payloads that the peer, on the same host, read in this task's memory."""
+    """Payload bytes that the peer, on the same host, read from this task's memory."""
     read_bytes: int
-    """Payloads that this task read in the peer's memory."""
+    """Payload bytes that this task read from the peer's memory."""
     connects: int
     tx_tensors: int
     rx_tensors: int
     tx_tensor_bytes: int
     rx_tensor_bytes: int
     not_ready_us: int
-    """The sum of the times for which Recvs waited because the peer had not made the tensor yet."""
+    """The time that Recvs waited until the peer had computed the tensor, summed over Recvs."""
     wire_us: int
-    """The sum of the times for which Recvs waited for a tensor that was made."""
+    """The time that Recvs waited for a tensor that was already computed, summed over Recvs."""
     damaged_frames: int = 0
     """Frames from the peer with a wrong checksum."""
 
@@ -66,71 +66,71 @@ class TensorMetrics:
     task: str
     peer: str
     direction: str
-    """OUT, IN or FUSED; waits are those of IN."""
+    """OUT, IN or FUSED; only IN has waiting times."""
     name: str
-    """Name of the node that makes it. "": all tensors without an entry of their own."""
+    """Name of the node that makes it; "" for all tensors without their own entry."""
     tensors: int
     bytes: int
     not_ready_us: int
     wire_us: int
     waiting: int = 0
-    """Recvs that wait for it now; of IN."""
+    """Recvs that wait for it now; for IN only."""
 
 
 @dataclass(frozen=True)
 class VariableMetrics:
     """A variable of a graph that a session of the task executes, and a tensor that crosses for it.
 
-    A variable has as many of these as tensors: what others read of it, and what they update it or
-    look it up with.
+    A variable has one such record for each of its tensors: those that other tasks read, and those
+    with which they update it or look it up.
     """
 
     name: str
     task: str
     """The task that holds the variable."""
     bytes: int
-    """0 where its shape is not known."""
+    """0 if its shape is unknown."""
     tensor: str
     """The name of its tensor in `TensorFigures`; "" if none crosses."""
 
 
 @dataclass(frozen=True)
 class ReactorMetrics:
-    """A thread that moves bytes."""
+    """Metrics of one reactor (communication thread)."""
 
     task: str
     index: int
     busy_us: int
-    """Time in which it was not waiting for something to do."""
+    """Time in which it was not waiting for events."""
 
 
 @dataclass(frozen=True)
 class PoolMetrics:
-    """The memory that is kept for large tensors."""
+    """The pool of memory for large tensors."""
 
     used_bytes: int = 0
     kept_bytes: int = 0
-    """Memory that is not used, and not given back to the system yet."""
+    """Memory that is free for reuse and not yet returned to the system."""
     hits: int = 0
-    """Blocks that were used again."""
+    """Blocks that were reused."""
     misses: int = 0
-    """Blocks that were made."""
+    """Blocks that were allocated."""
 
 
 @dataclass(frozen=True)
 class ServedTask:
-    """A task that the process is. More than one only in tests and notebooks."""
+    """A task of this process. Only tests and notebooks have several tasks in a process."""
 
     task: str
     polling: int
-    """1 where its reactors spin instead of sleeping."""
+    """1 if its reactors poll instead of sleeping."""
     cluster: str = ""
-    """The gRPC address of the cluster's first ps, which no other cluster has at that time."""
+    """The gRPC address of the cluster's first ps, which identifies the cluster."""
 
 
 @dataclass(frozen=True)
 class StepTotals:
-    """The sampled steps of a task that splits their time (`metrics.breakdown`), summed."""
+    """Sums over the sampled steps of a task that splits their time (`metrics.breakdown`)."""
 
     sampled: int = 0
     step_s: float = 0.0
@@ -143,7 +143,7 @@ class StepTotals:
 
 @dataclass(frozen=True)
 class ProcessMetrics:
-    """The process of a task, as its system sees it."""
+    """The process of a task, from the operating system."""
 
     host: str
     pid: int
@@ -161,58 +161,59 @@ class TaskMetrics:
 
     process: ProcessMetrics
     clock_us: int
-    """The steady clock of the host when the counts were read: what rates divide by."""
+    """The steady clock of the host when the counts were read; used to compute rates."""
     recv_tensors: int
-    """Tensors wanted from other tasks."""
+    """Tensors that this task requested from other tasks."""
     pushed_tensors: int
     """The received tensors that arrived as pushes."""
     served_tensors: int
     """Requests for a tensor that this task answered."""
     run_graphs: int
-    """Parts of steps that a master elsewhere had this task run."""
+    """Parts of steps that this task ran for a master in another task."""
     eager_calls: int
-    """Operations and functions that TF2 elsewhere had this task run."""
+    """Operations and functions that this task ran for TF2 in another task."""
     fused_messages: int
     fused_tensors: int
-    """Tensors that travelled in `fused_messages`."""
+    """Tensors that were sent in `fused_messages`."""
     recv_waiting_us: int
-    """Time in which at least one Recv waited for another task, those that still wait included."""
+    """Time in which at least one Recv waited for another task, including current waits."""
     pool: PoolMetrics = PoolMetrics()
     tasks: tuple[ServedTask, ...] = ()
     peers: tuple[PeerTraffic, ...] = ()
     reactors: tuple[ReactorMetrics, ...] = ()
     tensors: tuple[TensorMetrics, ...] = ()
     open_sessions: int = 0
-    """This task's sessions at other tasks, one for each of these, that are open now."""
+    """Open sessions of this task at other tasks; a session counts once per such task."""
     running_graphs: int = 0
-    """Parts of this task's steps that other tasks execute now."""
+    """Parts of this task's steps that other tasks are executing."""
     session_graphs: int = 0
     """Graphs that sessions of this task execute."""
     unfiltered_graphs: int = 0
-    """The graphs whose session has the devices of other workers: no device_filters."""
+    """Those of the graphs whose session has no device_filters, so it uses other workers' devices.
+    """
     variables: tuple[VariableMetrics, ...] = ()
     """Variables of those graphs."""
     steps: StepTotals = StepTotals()
-    """Sampled steps; there are none without a hook, a callback or a timer."""
+    """Sampled steps; zero without a hook, a callback or a timer."""
     looked_up_ids: int = 0
-    """Ids of lookups that `unique_pull` rewrote, on the task that they are from."""
+    """Ids of lookups that `unique_pull` rewrote, counted in the task that looks up."""
     unique_ids: int = 0
-    """The ids that it sent for them."""
+    """Ids that were sent for `looked_up_ids`, without repeats."""
 
     @property
     def name(self) -> str:
-        """ "ps:0"; several are joined by commas, and a process that is no task is "pid 123"."""
+        """ "ps:0"; several are joined by commas; "pid 123" for a process that is not a task."""
         names = [short_name(task.task) for task in self.tasks]
         return ",".join(names) or f"pid {self.process.pid}"
 
     @property
     def cluster(self) -> str:
-        """Whose task it is; "" of a process that is no task."""
+        """The cluster of its task; "" for a process that is not a task."""
         return next((task.cluster for task in self.tasks), "")
 
     @property
     def requests(self) -> int:
-        """The requests of other tasks: for tensors, parts of steps, operations."""
+        """The number of served requests: for tensors, parts of steps, operations."""
         return sum(peer.tx_tensors for peer in self.peers) + self.run_graphs + self.eager_calls
 
     def to_json(self) -> dict[str, Any]:
@@ -221,15 +222,15 @@ class TaskMetrics:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> TaskMetrics:
-        """Reads what `to_json` made, perhaps by a newer version: unknown names are ignored.
+        """Reads what `to_json` made; ignores unknown names, which may be of a newer version.
 
         Raises:
-            ValueError: something is missing.
+            ValueError: a field is missing or has a wrong type.
         """
         return from_document(cls, record)
 
 
 def short_name(task: str) -> str:
-    """ "ps:0" of "/job:ps/replica:0/task:0"; anything else as it is."""
+    """ "ps:0" for "/job:ps/replica:0/task:0"; other names are returned unchanged."""
     found = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", task)
     return f"{found[1]}:{found[2]}" if found else task

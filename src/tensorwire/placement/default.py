@@ -1,7 +1,7 @@
-"""Placement for a script that says none: TensorFlow's defaults in this process are replaced.
+"""Placement for a script that chooses none: replaces TensorFlow's defaults in this process.
 
-What is to be done comes through the environment, so that the tasks which a script starts have it
-too, and must be known before the script runs; the number of ps is known when it names its cluster.
+The placement is passed through the environment, so that tasks that the script starts inherit it.
+The variables must be known before the script runs; the number of ps is known from its cluster.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tensorwire.placement import device, plan, splits, strategy_v2
 from tensorwire.placement.plan import PlacementPlan, Variable
 from tensorwire.placement.traffic import Traffic
 
-_MOST_BYTES = 120_000  # the kernel takes no string of the environment over 128 KiB
+_MOST_BYTES = 120_000  # the kernel limits a string of the environment to 128 KiB
 
 
 def encode(variables: Sequence[Variable], traffic: Traffic | None) -> str:
     """Encodes a placement for the environment; no variables means greedy placement by bytes.
 
     Raises:
-        TensorwireError: there are too many of them.
+        TensorwireError: there are too many variables for the environment.
     """
     document = {
         "variables": plan.documents_of(variables),
@@ -41,7 +41,10 @@ def encode(variables: Sequence[Variable], traffic: Traffic | None) -> str:
 
 
 def install(encoded: str) -> None:
-    """TensorFlow must have been imported. A script that names a strategy of its own keeps it."""
+    """Installs a placement that `encode` made. TensorFlow must have been imported.
+
+    A script that names its own strategy keeps it.
+    """
     from tensorflow.python.distribute import parameter_server_strategy_v2 as pss
     from tensorflow.python.ops import variable_scope
     from tensorflow.python.training import device_setter

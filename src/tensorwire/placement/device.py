@@ -1,7 +1,7 @@
 """Strategies for ``tf.compat.v1.train.replica_device_setter(ps_strategy=…)``.
 
-Called with each operation that belongs on a ps, in the order of the graph; the answer is the index
-of its ps.
+A strategy is called with each operation that belongs on a ps, in the order of the graph. It returns
+the index of the ps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RoundRobinStrategy:
 
 
 def byte_size_load_fn(op: Any) -> float:
-    """The bytes of a variable's value; 0 for what is on a ps and has no shape, such as a table.
+    """The bytes of a variable's value; 0 for operations without a shape, such as tables.
 
     Raises:
         ValueError: the variable's shape is not fully known.
@@ -45,7 +45,7 @@ def byte_size_load_fn(op: Any) -> float:
 class GreedyLoadBalancingStrategy:
     """Each operation goes to the ps with the smallest load so far.
 
-    `load_fn` gives what an operation adds to its ps: bytes, or any other measure.
+    `load_fn` returns the load that an operation adds to its ps, in bytes or any other unit.
     """
 
     def __init__(self, num_tasks: int, load_fn: Callable[[Any], float] = byte_size_load_fn) -> None:
@@ -59,7 +59,7 @@ class GreedyLoadBalancingStrategy:
 
 
 class PlannedStrategy:
-    """Puts what a plan names where the plan says, and the rest where the fewest bytes are."""
+    """Places variables by a plan, and all others on the ps with the fewest bytes."""
 
     def __init__(self, plan: PlacementPlan) -> None:
         self._tasks = {part.name: part.task for part in plan.parts}

@@ -1,4 +1,4 @@
-"""The variables of a graph, and which tensors cross between tasks for them."""
+"""The variables of a graph, and the tensors that cross between tasks for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import PART, Crossing
 
 _HANDLES = ("VarHandleOp", "VariableV2", "Variable")
-# They run when a training begins or is restored, not at every step.
+# These run when training starts or is restored, not in every step.
 _ONCE = ("AssignVariableOp", "Assign", "VarIsInitializedOp", "IsVariableInitialized")
-# They change variables at every step: an optimizer's operations, counters and averages.
+# These change variables in every step: an optimizer's operations, counters and averages.
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?Scatter|Assign(Add|Sub)")
-# They take ids, or have a row for each id; the last two are an optimizer's sum over equal ids.
+# These take ids, or have one row per id; with the last two an optimizer sums over equal ids.
 _BY_ROWS = re.compile(
     r"((Resource)?Gather|(Resource)?SparseApply|(Resource)?Scatter|Unique|UnsortedSegmentSum)"
 )
@@ -27,9 +27,9 @@ _BY_ROWS = re.compile(
 def of_graph(graph: Any) -> list[Crossing]:
     """Every tensor of a ``tf.Graph`` that a step may move to or from a variable on a ps.
 
-    What is colocated with a variable counts as on its ps, so that a graph without devices tells
-    something too. One that two variables need crosses for each. Where the graph updates variables,
-    a step is what these updates need: no saving, no evaluation.
+    Operations colocated with a variable count as on its ps, so this works for graphs without
+    devices, too. A tensor that two variables need counts for both. If the graph updates variables,
+    only operations that these updates need are part of a step, not saving or evaluation.
     """
     owners = _Owners(graph)
     found: dict[tuple[str, str, bool], Crossing] = {}
@@ -57,7 +57,7 @@ def of_graph(graph: Any) -> list[Crossing]:
 
 
 def _of_a_step(graph: Any) -> list[Any]:
-    """The operations of a training step, in the order of the graph; all where none can be told."""
+    """The operations of a training step, in the graph's order; all if nothing updates variables."""
     needed = [op for op in graph.get_operations() if _UPDATE.match(op.type)]
     seen = {op.name for op in needed}
     for op in needed:  # grows while it is walked
@@ -73,7 +73,7 @@ def _sizes(shape: Any) -> Iterator[int]:
 
 
 class _Owners:
-    """The variable that an operation on a ps works for."""
+    """Finds the variable to which an operation on a ps belongs."""
 
     def __init__(self, graph: Any) -> None:
         self._variables = {op.name: op for op in graph.get_operations() if op.type in _HANDLES}
@@ -83,26 +83,26 @@ class _Owners:
         return "/job:ps" in op.device or self._beside(op) is not None
 
     def of(self, op: Any) -> str | None:
-        """The nearest variable among what it needs on the ps, or else among what needs it."""
+        """The nearest variable among the op's inputs on the ps, or else among its consumers."""
         if op.name not in self._known:
             self._known[op.name] = self._nearest(op, _producers) or self._nearest(op, _consumers)
         return self._known[op.name]
 
     def rows(self, variable: str) -> int | None:
-        """The first dimension of the variable; None if it is not known or there is none."""
+        """The first dimension of the variable; None for an unknown shape or a scalar."""
         shape = known_shape(self._variables[variable].node_def)
         return shape[0] if shape else None
 
     def _beside(self, op: Any) -> str | None:
-        """The variable that the operation is, reads or writes, or is colocated with."""
+        """The variable that the operation is, reads, writes, or is colocated with."""
         if op.name in self._variables:
             return self._root(op)
-        # TensorFlow runs it where the resource is, whatever its device says.
+        # TensorFlow runs the operation where the resource is, not on the operation's own device.
         handle = next((t.op for t in op.inputs if t.op.type == "VarHandleOp"), None)
         return self._root(op if handle is None else handle)
 
     def _root(self, op: Any) -> str | None:
-        """The variable that a slot belongs to."""
+        """The variable to which a slot belongs."""
         names = (group.decode().removeprefix("loc:@") for group in op.colocation_groups())
         own = op.name if op.name in self._variables else None
         return next((n for n in names if n in self._variables and n != op.name), own)
@@ -132,11 +132,11 @@ _VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 
 
 def variables_of(graph_def: Any, splittable: Collection[str] | None = None) -> list[Variable]:
-    """The variables that ``replica_device_setter`` would be asked about, in that order.
+    """The variables that ``replica_device_setter`` places, in its order.
 
-    Slots, and all that is colocated with a variable, count as bytes of that variable. Tables and
-    the like weigh nothing, but take their turn. `splittable`: the names of variables that can be
-    made in parts; None stands for all.
+    Slots, and everything colocated with a variable, count as bytes of that variable. Tables and the
+    like count 0 bytes, but are listed. `splittable`: the names of variables that can be split;
+    None: all can.
     """
     from tensorflow.python.training.device_setter import STANDARD_PS_OPS
 
@@ -184,7 +184,7 @@ def known_shape(node: Any) -> tuple[int, ...] | None:
 
 
 def value_bytes(node: Any, shape: tuple[int, ...]) -> int:
-    """Bytes of a value of a variable's type; 0 for a table, which has none."""
+    """Bytes of a value with this shape and the node's type; 0 for a table, which has no value."""
     import tensorflow as tf
 
     if "shape" not in node.attr:
@@ -193,7 +193,7 @@ def value_bytes(node: Any, shape: tuple[int, ...]) -> int:
 
 
 def model_of(graph: Any, splittable: Collection[str] | None = None) -> Model:
-    """A ``tf.Graph``'s variables, see `variables_of`, and what crosses for them."""
+    """The variables of a ``tf.Graph`` (see `variables_of`) and the tensors that cross for them."""
     variables = variables_of(graph.as_graph_def(), splittable)
     return Model(tuple(variables), tuple(of_graph(graph)))
 
@@ -210,7 +210,7 @@ def model_of_function(build: Callable[[], Any]) -> Model:
 
 @contextmanager
 def noting_splittable(names: set[str]) -> Iterator[None]:
-    """Adds the names of variables that ``get_variable`` makes: those can be made in parts."""
+    """Adds the names of variables that ``get_variable`` makes, because only these can be split."""
     import tensorflow as tf
 
     def noting(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -228,7 +228,7 @@ def model_of_file(path: Path) -> Model:
     """Reads a SavedModel's folder, a MetaGraph (`.meta`) or a graph in text (`.pbtxt`).
 
     Raises:
-        UsageError: it is none of them, or has no variables.
+        UsageError: the file is none of these, or its graph has no variables.
     """
     model = model_of_graph_def(_graph_def(path))
     if not model.variables:
@@ -237,13 +237,13 @@ def model_of_file(path: Path) -> Model:
 
 
 def model_of_graph_def(graph_def: Any) -> Model:
-    """`model_of` without crossings, if the graph cannot be imported."""
+    """The model of a GraphDef; without crossings if the graph cannot be imported."""
     import tensorflow as tf
 
     try:
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(graph_def, name="")
-    except (ValueError, tf.errors.OpError):  # operations of the user's own, for one
+    except (ValueError, tf.errors.OpError):  # for example because of the user's custom operations
         return Model(tuple(variables_of(graph_def)))
     return model_of(graph)
 

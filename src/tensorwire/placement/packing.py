@@ -1,6 +1,6 @@
-"""Loads into bins. A load is a tuple of numbers, one for each thing that must be even.
+"""Packs loads into bins. A load is a tuple with one number per quantity to balance.
 
-Every function gives the bin of each load, in the order of the loads, and is deterministic.
+The packing functions return the bin of each load, in the order of the loads, deterministically.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ Load: TypeAlias = tuple[float, ...]
 
 
 def round_robin(count: int, bins: int) -> list[int]:
-    """The i-th goes to bin i modulo `bins`, whatever it weighs."""
+    """Puts load i into bin i modulo `bins`, regardless of its size."""
     return [index % bins for index in range(count)]
 
 
 def greedy(loads: Sequence[Load], bins: int) -> list[int]:
-    """Each load, in the order given, goes to the bin that is least full with it."""
+    """Puts each load, in the given order, into the bin that is least full afterwards."""
     return _pack(loads, range(len(loads)), bins)
 
 
 def longest_first(loads: Sequence[Load], bins: int) -> list[int]:
     """`greedy`, the largest loads first (longest processing time).
 
-    With loads of one number the fullest bin holds at most 4/3 - 1/(3 bins) times what it would in
-    the best packing (R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+    For loads of one number, the fullest bin holds at most 4/3 - 1/(3 bins) times as much as in the
+    optimal packing (R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
     """
     shares = _shares(loads)
     return _pack(loads, sorted(range(len(loads)), key=lambda i: (-max(shares[i]), i)), bins)
@@ -42,15 +42,15 @@ def fill(loads: Sequence[Load], places: Sequence[int], bins: int) -> list[Load]:
 
 
 def imbalance(values: Sequence[float]) -> float:
-    """Largest over mean: 1 is even, the number of values is all in one. 1 where all are zero."""
+    """Largest over mean: 1 if all are equal (or zero), the number of values if one has all."""
     total = sum(values)
     return max(values) * len(values) / total if total > 0 else 1.0
 
 
 def unevenness(held: Sequence[Load]) -> tuple[float, float]:
-    """A key to compare packings, less is better: the worst `imbalance`, then the rest.
+    """A key to compare packings, smaller is better: the worst `imbalance`, then a sum of squares.
 
-    The rest matters where one load alone is too much for any bin.
+    The sum decides if one load alone is too large for any bin.
     """
     columns = list(zip(*held, strict=True))
     worst = max(imbalance(column) for column in columns)
@@ -59,7 +59,7 @@ def unevenness(held: Sequence[Load]) -> tuple[float, float]:
 
 
 def too_full(held: Sequence[Load], tolerance: float) -> list[tuple[int, int]]:
-    """Bin and respect, the fullest first, of what is over `tolerance` times the mean."""
+    """(bin, index in the load) of each value above `tolerance` times the mean, fullest first."""
     means = [sum(column) / len(held) for column in zip(*held, strict=True)]
     ratios = [
         (value / mean, place, dimension)
@@ -71,7 +71,7 @@ def too_full(held: Sequence[Load], tolerance: float) -> list[tuple[int, int]]:
 
 
 def _shares(loads: Sequence[Load]) -> list[Load]:
-    """Each load as shares of the whole, so that bytes and bytes a second can be compared."""
+    """Each load as shares of the total, so that bytes and bytes per second can be compared."""
     totals = [sum(each) for each in zip(*loads, strict=True)]
     return [
         tuple(value / total if total else 0.0 for value, total in zip(load, totals, strict=True))
@@ -86,7 +86,7 @@ def _pack(loads: Sequence[Load], order: Sequence[int], bins: int) -> list[int]:
     places = [0] * len(loads)
     for item in order:
         share = shares[item]
-        # Least full in its fullest respect; then in all together, for loads that weigh nothing.
+        # By the bin's fullest quantity; then by the sum of all, which decides for loads of zero.
         place = min(
             range(bins),
             key=lambda b: (

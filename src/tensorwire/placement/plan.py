@@ -1,4 +1,4 @@
-"""Plans: each variable, in how many parts, and the ps of each part."""
+"""Placement plans: the number of parts of each variable, and the ps of each part."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tensorwire.placement import packing
 from tensorwire.placement.packing import Load
 from tensorwire.placement.traffic import Crossing, Traffic, row_bounds
 
-# Below this a part costs more as a message than it takes off a ps.
+# The message of a smaller part costs more than the part relieves a ps.
 MIN_PART_BYTES = 128 << 10
-# As even as a plan must be; more parts for less would be more messages for nothing.
+# Largest over mean load that is good enough; more parts would cost messages without a benefit.
 TOLERANCE = 1.1
 _PARTS_PER_PS = 8
-_MOST_NAMES = 8  # in a message
+_MOST_NAMES = 8  # in an error message
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable as the graph has it, with the slots that an optimizer keeps beside it."""
+    """A variable of the graph, with the slots that an optimizer keeps for it."""
 
     name: str
     shape: tuple[int, ...]
     item_bytes: int
     slot_bytes: int = 0
-    """Bytes of colocated variables, whose parts are on the same ps as its own parts."""
+    """Bytes of colocated variables; their parts are on the same ps as the variable's parts."""
     can_split: bool = True
 
     @property
@@ -102,7 +102,7 @@ class PlacementPlan:
 
     @property
     def traffic_per_ps(self) -> list[float] | None:
-        """Bytes a step; None where no figures were given."""
+        """Bytes per step; None if the traffic is unknown."""
         if self.traffic is None:
             return None
         return self._sum(lambda part: part.traffic_bytes_per_step or 0.0)
@@ -123,7 +123,7 @@ class PlacementPlan:
         return None if self.traffic_per_ps is None else packing.imbalance(self.traffic_per_ps)
 
     def to_document(self) -> dict[str, Any]:
-        """The plan with what it makes of each ps, for JSON."""
+        """The plan and the load of each ps, for JSON."""
         return {
             "strategy": self.strategy,
             "ps": self.ps,
@@ -148,13 +148,13 @@ class PlacementPlan:
         """Reads what `to_document` wrote, without the traffic.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the document is not a plan.
         """
         try:
             tasks = {entry["name"]: tuple(entry["tasks"]) for entry in document["variables"]}
             ps = int(document["ps"])
             if not all(t and all(0 <= task < ps for task in t) for t in tasks.values()):
-                raise ValueError("a variable has no ps, or one that there is not")
+                raise ValueError("a variable has no ps, or a ps that does not exist")
             return PlacementPlan(str(document["strategy"]), ps, variables_of(document), tasks)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"this file is not a placement plan: {error!r}") from error
@@ -166,15 +166,15 @@ def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:
 
 
 def variables_of(document: Mapping[str, Any]) -> tuple[Variable, ...]:
-    """The variables of a plan or a dry run; KeyError, TypeError or ValueError for others."""
+    """The variables of a plan or a dry run. Raises KeyError, TypeError or ValueError."""
     return from_document(tuple[Variable, ...], document["variables"])
 
 
 def whole(variables: Sequence[Variable], patterns: Sequence[str]) -> tuple[Variable, ...]:
-    """The variables, with those marked as not to be split that a shell pattern names.
+    """The variables; those that match a shell pattern are marked as not to be split.
 
     Raises:
-        UsageError: a pattern names none.
+        UsageError: a pattern matches no variable.
     """
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(each.name, pattern) for each in variables):
@@ -196,7 +196,7 @@ def to_json(document: Mapping[str, Any]) -> str:
 def round_robin(
     variables: Sequence[Variable], ps: int, traffic: Traffic | None = None
 ) -> PlacementPlan:
-    """TensorFlow's own: one after the other, whatever they weigh."""
+    """TensorFlow's default: places variables on the ps in turn, regardless of their size."""
     return _whole("round_robin", variables, ps, packing.round_robin(len(variables), ps), traffic)
 
 
@@ -214,12 +214,12 @@ def balanced(
     tolerance: float = TOLERANCE,
     min_part_bytes: int = MIN_PART_BYTES,
 ) -> PlacementPlan:
-    """All variables known: splits those above a fair share, packs the largest first.
+    """Splits variables above a fair share and packs the largest first; all must be known.
 
     Then, while a ps has more than `tolerance` times the mean, the largest variable on the fullest
-    such ps that can be split further gets one part more: no more parts than it takes. With
-    `traffic`, measured or predicted, bytes and traffic are both evened out. No part is smaller than
-    `min_part_bytes`.
+    such ps that can be split further gets one more part. So there are no more parts than needed.
+    With `traffic`, measured or predicted, bytes and traffic are both balanced. No part is smaller
+    than `min_part_bytes`.
     """
     limits = {v.name: _most_parts(v, ps, min_part_bytes) for v in variables}
     counts = _fair_counts(variables, ps, traffic, limits)
@@ -309,7 +309,7 @@ def _most_parts(variable: Variable, ps: int, min_part_bytes: int) -> int:
 def _fair_counts(
     variables: Sequence[Variable], ps: int, traffic: Traffic | None, limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """The number of fair shares in each variable, of bytes or of traffic: its number of parts."""
+    """The initial number of parts: the fair shares, of bytes or of traffic, in each variable."""
     whole = [_load(_parts(v, (0,), traffic)[0]) for v in variables]
     totals = [sum(each) for each in zip(*whole, strict=True)]
     counts = {}

@@ -1,4 +1,4 @@
-"""Making the variables that a plan splits in parts, without a change where they are made."""
+"""Creates variables in the parts of a plan, without changes to the code that creates them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OURS = "_tensorwire_rows_in_order"
 
 @contextmanager
 def splitting(plan: PlacementPlan) -> Iterator[None]:
-    """Within it, ``tf.compat.v1.get_variable`` makes what `plan` splits as PartitionedVariable."""
+    """In this scope, ``tf.compat.v1.get_variable`` splits variables as `plan` says."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -25,7 +25,7 @@ def splitting(plan: PlacementPlan) -> Iterator[None]:
 
 
 def splitter(plan: PlacementPlan) -> Callable[..., Any]:
-    """A ``custom_getter``: partitions by name. A partitioner of the user's own wins."""
+    """A ``custom_getter`` that partitions by name. The user's own partitioner has priority."""
 
     def get_split(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         count = len(plan.tasks.get(name, ()))
@@ -43,7 +43,7 @@ def splitter(plan: PlacementPlan) -> Callable[..., Any]:
 
 @functools.cache
 def _split_class() -> Any:
-    """A class for split variables that serves scripts which do not know of the split."""
+    """The class of split variables, for scripts that do not know of the split."""
     import tensorflow as tf
     from tensorflow.python.ops import variables
 
@@ -54,9 +54,9 @@ def _split_class() -> Any:
             return tf.group(super()._apply_assign_fn(assign_fn, value))
 
         def __getattr__(self, name: str) -> Any:
-            own = vars(self).get("_name")  # not there yet in a copy
+            own = vars(self).get("_name")  # a copy does not have it yet
             raise AttributeError(
-                f"{own} was split by its placement, and as a whole has no {name!r}: leave it whole "
+                f"{own} was split by its placement, so it has no {name!r}: do not split it "
                 f"(tensorwire run --keep-whole {own}, or balanced(..., keep_whole=[{own!r}]))"
             )
 
@@ -64,11 +64,11 @@ def _split_class() -> Any:
 
 
 def look_up_in_order() -> None:
-    """Row i of a variable that we split is row i of its parts in order, whatever a look-up says.
+    """Makes look-ups find row i of a split variable at row i of its parts in order.
 
-    ``tf.compat.v1.nn.embedding_lookup`` deals rows out to parts like cards ("mod") unless told
-    otherwise: a model trained so could not be read from a checkpoint of the whole variable, nor
-    the other way. Who looked up in one variable did not mean that.
+    By default, ``tf.compat.v1.nn.embedding_lookup`` assigns row i to part i modulo the number of
+    parts ("mod"). Then checkpoints of split and of whole variables would not be interchangeable. A
+    script written for a whole variable does not expect that.
     """
     from tensorflow.python.ops import embedding_ops
 

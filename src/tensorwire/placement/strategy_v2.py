@@ -1,7 +1,7 @@
-"""``tf.distribute.ParameterServerStrategy`` under a plan.
+"""Makes ``tf.distribute.ParameterServerStrategy`` follow a plan.
 
-The strategy asks its `variable_partitioner` by shape alone and takes one ps after the other. Both
-are decided in two methods of its `extended`, which here learn the variable's name first.
+The strategy itself partitions by shape alone and uses the ps in turn. Two methods of its `extended`
+decide this; here they are replaced by methods that first determine the variable's name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorwire.placement.plan import PlacementPlan
 
 
 class Names:
-    """Names for variables in the order in which they are made: TF2 does not make them unique."""
+    """Unique names for variables, by the order of their creation; names of TF2 are not unique."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -30,15 +30,15 @@ class Names:
 
 
 def is_placed(kwargs: Mapping[str, Any]) -> bool:
-    """True if a variable with these arguments is given a ps, and not put beside another."""
+    """True if a variable with these arguments gets its own ps, and not that of another variable."""
     return "colocate_with" not in kwargs and not kwargs.get("per_worker_variable")
 
 
 def attach(extended: Any, plan: PlacementPlan) -> None:
-    """Variables that the strategy of `extended` makes from now on are split and put as planned.
+    """Makes the strategy of `extended` split and place the variables that it makes from now on.
 
-    What the plan does not name goes where the fewest bytes are planned. A `variable_partitioner` of
-    the user's own decides about splitting; the plan then about where.
+    Variables that the plan does not name go to the ps with the fewest planned bytes. If the user
+    has set a `variable_partitioner`, it decides about splitting, and the plan only about the ps.
     """
     placer = _Placer(extended, plan)
     extended._create_variable = placer.create_variable
@@ -50,7 +50,7 @@ class _Placer:
         self._extended = extended
         self._plan = plan
         self._names = Names()
-        # TensorFlow's own, whatever plan was there before: the last one counts.
+        # TensorFlow's own methods, not those of an earlier plan: the last plan counts.
         own = type(extended)
         self._create: Callable[..., Any] = partial(own._create_variable, extended)
         self._create_one: Callable[..., Any] = partial(own._create_variable_round_robin, extended)
@@ -73,9 +73,9 @@ class _Placer:
             self._extended._variable_partitioner = own
 
     def create_one(self, next_creator: Any, **kwargs: Any) -> Any:
-        """A whole variable, or one part of it: parts are made in order."""
+        """Creates a whole variable, or the next part of one: parts are created in order."""
         task = self._pending.pop(0) if self._pending else self._loads.index(min(self._loads))
-        # TensorFlow's own method puts it on the ps of this number modulo the number of ps.
+        # TensorFlow's method uses the ps with this number modulo the number of ps.
         self._extended._variable_count = task
         variable = self._create_one(next_creator, **kwargs)
         if not self._pending:

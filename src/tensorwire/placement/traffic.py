@@ -1,12 +1,12 @@
-"""The traffic of each variable in an earlier run: the record that placement weighs by.
+"""The traffic of each variable in an earlier run, which placement balances.
 
     {"variables": {"embedding": {"bytes_per_step": 5.1e6,
                                  "rows": [[0, 1000, 4.0e6], [1000, 90000, 1.1e6]]},
                    "dense/kernel": 8192}}
 
-A variable is an object or just its bytes a step. `rows` (first row, row after the last, bytes a
-step) says how hot ranges of rows are. Parts of a variable that was split already, named as
-"embedding/part_0", count as its ranges of rows.
+The value of a variable is an object, or only its bytes per step. `rows` (first row, row after the
+last, bytes per step) gives the traffic of ranges of rows. Parts of a variable that was already
+split, such as "embedding/part_0", count as its ranges of rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensorwire.metrics.task_metrics import IN, TaskMetrics
 
 PART = re.compile(r"(.+)/part_(\d+)")
 ASSUMED_BATCH = 256
-"""Examples of a step where nobody says: what dense layers move is compared to what lookups move."""
+"""Batch size if none is given. It decides how dense layers compare with lookups."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Crossing:
     variable: str
     to_ps: bool
     shape: Sequence[int] | None
-    """-1: a size that the graph leaves open; None: not even the rank is known."""
+    """-1: the size is unknown; None: the rank is unknown."""
     item_bytes: int
     table_rows: int | None = None
-    """Rows of the variable, where the tensor is ids or rows of a lookup or a sparse gradient."""
+    """Rows of the variable, if the tensor holds ids or rows of a lookup or a sparse gradient."""
 
     def bytes(self, batch: int, *, unique: bool = False) -> float | None:
-        """The size, with `batch` for open dimensions; None without a rank.
+        """The size in bytes, with `batch` for unknown dimensions; None if the rank is unknown.
 
-        `unique`: as with exact rewrites: each id once, if all ids are equally frequent. That is an
-        upper bound, because fewer ids are different where some are frequent.
+        `unique`: each id counts once, as with exact rewrites. All ids are assumed equally frequent;
+        this is an upper bound, because with frequent ids fewer distinct ones occur.
         """
         if self.shape is None:
             return None
@@ -56,7 +56,7 @@ class Crossing:
 
 
 class RowRange(NamedTuple):
-    """Rows `first` up to `end`, not included, and what moved for them."""
+    """Rows `first` (included) to `end` (excluded), and their traffic."""
 
     first: int
     end: int
@@ -65,17 +65,17 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes a step and variable, read and written together, of all workers."""
+    """Bytes per step of each variable, reads plus writes, of all workers together."""
 
     bytes_per_step: Mapping[str, float]
     rows: Mapping[str, Sequence[RowRange]] = field(default_factory=dict)
     is_prediction: bool = False
-    """True if it was computed from shapes and not measured in a run."""
+    """True if it was computed from shapes, False if it was measured in a run."""
 
     def of(self, name: str, rows: int, first: int, end: int) -> float:
-        """Bytes a step for rows `first` to `end` of the `rows` rows of a variable.
+        """Bytes per step for rows `first` to `end` (excluded) of a variable with `rows` rows.
 
-        A variable that the metrics do not know moved nothing.
+        0 for a variable that is not in the metrics.
         """
         ranges = self.rows.get(name) or self._parts(name, rows)
         if not ranges:
@@ -105,10 +105,10 @@ class Traffic:
         *,
         exact_rewrites: bool = False,
     ) -> Traffic | None:
-        """The traffic of one worker by the shapes of what crosses; None where nothing does.
+        """The traffic of one worker, from the shapes of `crossings`; None if there are none.
 
-        `batch`, or ASSUMED_BATCH, stands for every size that the graph leaves open. What has no
-        rank moves nothing. `exact_rewrites`: each id of a batch and its row cross once.
+        `batch`, or ASSUMED_BATCH, replaces unknown sizes. Tensors of unknown rank count 0 bytes.
+        `exact_rewrites`: each id of a batch and its row count once.
         """
         moved: dict[str, float] = {}
         for crossing in crossings:
@@ -124,7 +124,7 @@ class Traffic:
         *,
         exact_rewrites: bool = False,
     ) -> Traffic | None:
-        """The traffic that files of an earlier run say; without files, the predicted one.
+        """The traffic in files of an earlier run; without files, the predicted traffic.
 
         Raises:
             UsageError: see `read`.
@@ -135,14 +135,14 @@ class Traffic:
 
     @staticmethod
     def of_metrics(metrics: Sequence[TaskMetrics], crossings: Iterable[Crossing]) -> Traffic:
-        """The traffic that tasks have counted, by the variables for which it crossed.
+        """The traffic that tasks have counted, by variable.
 
         Args:
-            metrics: of ps, of workers or of both, and then those of the ps count.
-            crossings: of the graph that they ran.
+            metrics: of ps, of workers, or of both; if both are given, only those of the ps count.
+            crossings: those of the graph that the tasks ran.
 
         Raises:
-            UsageError: they counted nothing that is known of the graph.
+            UsageError: the metrics name no tensor of the graph.
         """
         owners = {(each.node, each.to_ps): each.variable for each in crossings}
         entries = [
@@ -158,12 +158,12 @@ class Traffic:
         for worker, to_ps, tensor in entries:
             if (variable := owners.get((tensor.name, to_ps))) is not None:
                 moved[variable] = moved.get(variable, 0.0) + tensor.bytes
-                # What crosses at each step crosses as often as there were steps.
+                # A tensor that crosses in each step was counted once per step.
                 steps[worker] = max(steps.get(worker, 0), tensor.tensors)
         if not moved:
             raise UsageError(
-                "the metrics name no tensor of this graph: give those of a run of the same model, "
-                "with TF1's sessions, before it was split"
+                "the metrics name no tensor of this graph: use metrics of a run of the same model, "
+                "with TF1's sessions, and with variables that are not split"
             )
         total = max(sum(steps.values()), 1)
         return Traffic({variable: size / total for variable, size in moved.items()})
@@ -173,7 +173,7 @@ class Traffic:
         """Reads a record of traffic, or metrics of tasks (docs/metrics.md), one file each.
 
         Raises:
-            UsageError: they are neither, or cannot be read.
+            UsageError: the files are neither, or cannot be read.
         """
         documents = [read_json(path) for path in paths]
         if all(isinstance(each, dict) and "tensors" in each for each in documents):
@@ -181,11 +181,11 @@ class Traffic:
                 metrics = [TaskMetrics.from_json(each) for each in documents]
             except (KeyError, TypeError, ValueError) as error:
                 raise UsageError(
-                    f"this file does not have the metrics of a task: {error!r}"
+                    f"this file does not contain metrics of a task: {error!r}"
                 ) from error
             return Traffic.of_metrics(metrics, crossings)
         if len(paths) > 1:
-            raise UsageError("several files of traffic must be metrics of tasks, one each")
+            raise UsageError("several files of traffic must each contain the metrics of one task")
         try:
             return Traffic.from_document(documents[0])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -204,7 +204,7 @@ class Traffic:
             moved[name] = float(entry["bytes_per_step"])
             ranges = [RowRange(int(a), int(b), float(m)) for a, b, m in entry.get("rows", ())]
             if moved[name] < 0 or any(r.bytes_per_step < 0 or r.first >= r.end for r in ranges):
-                raise ValueError(f"the metrics of {name} cannot be")
+                raise ValueError(f"the metrics of {name} are invalid")
             if ranges:
                 rows[name] = ranges
         return Traffic(moved, rows)
@@ -220,9 +220,9 @@ class Traffic:
 
 
 def row_bounds(rows: int, parts: int) -> list[tuple[int, int]]:
-    """First row and row after the last of each part, as TensorFlow's partitioners cut.
+    """First row and row after the last of each part, as TensorFlow's partitioners split.
 
-    Even, and the first parts have one more where it does not divide.
+    Parts have equal sizes; if the rows cannot be divided evenly, the first parts have one more.
     """
     size, extra = divmod(rows, parts)
     bounds, first = [], 0

@@ -1,5 +1,5 @@
-"""The plug-in for the installed TensorFlow: one that the package carries (`plugin.prebuilt`), or
-compiled, once, into the cache (`plugin.cache`).
+"""The plug-in for the installed TensorFlow: from the package (`plugin.prebuilt`), or compiled once
+into the cache (`plugin.cache`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tensorwire.plugin.tensorflow_install import (
 PLUGIN_NAME = "tensorwire_plugin.so"
 TYPICAL_S = 20
 PREBUILT_VARIABLE = "TENSORWIRE_PREBUILT"
-"""0: what the package carries is left aside, and the plug-in is compiled."""
+"""If 0, plug-ins in the package are ignored, and the plug-in is compiled."""
 
-# NDEBUG: the wheels are built with it, and without it some of TensorFlow's classes have another
-# layout. Symbols stay visible, as in every library of custom operations: what TensorFlow's inline
-# functions keep in static variables must be one thing for TensorFlow and for the plug-in.
+# NDEBUG: the wheels are built with it, and it changes the layout of some of TensorFlow's classes.
+# Symbols stay visible, as in every library of custom operations, because TensorFlow and the plug-in
+# must share the static variables of TensorFlow's inline functions.
 _FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-pthread", "-w")
-# A default of some systems leaves libraries out, which changes the order of what is left. A symbol
-# that TensorFlow declares and does not export is found here, not when a job loads the plug-in.
+# Some systems link with --as-needed by default, which changes the order of libraries. With -z defs
+# a symbol that TensorFlow does not export is found here, not when a job loads the plug-in.
 _LINK_FLAGS = ("-shared", "-pthread", "-Wl,--no-as-needed", "-Wl,-z,defs")
 _UNIT = "plugin.cc"
 _OBJECT = "plugin.o"
@@ -49,14 +49,14 @@ class PluginSource:
     plugin: Path | None = None
     """The built plug-in, for a library that is linked with it."""
     prebuilt: Path | None = None
-    """The folder of libraries that are compiled already, if the package has one."""
+    """The folder of compiled libraries, if the package has one."""
 
     def units(self) -> list[Path]:
-        """The files to compile, together: what they name in anonymous namespaces must differ."""
+        """The files, which are compiled as one: names in anonymous namespaces must be distinct."""
         return sorted(self.folder.glob("*.cc"))
 
     def files(self) -> list[Path]:
-        """Every file whose change asks for another build."""
+        """Every file whose change requires a new build."""
         headers = (*self.folder.glob("*.h"), *self.include.rglob("*.h"))
         return self.units() + sorted(headers)
 
@@ -64,14 +64,14 @@ class PluginSource:
         """Digest of everything that a build depends on, except TensorFlow and the compiler."""
         parts: list[str | bytes] = [__version__, self.name, *_FLAGS, *_LINK_FLAGS]
         if self.plugin is not None:
-            parts.append(self.plugin.parent.name)  # which has the digest of all it was made of
+            parts.append(self.plugin.parent.name)  # contains the digest of its sources
         for file in self.files():
             parts += [file.name, file.read_bytes()]
         return digest(*parts)
 
 
 def packaged_source() -> PluginSource:
-    """The source that came with this package."""
+    """The plug-in's source in this package."""
     native = engine.native_folder()
     return PluginSource(
         native / "plugin",
@@ -99,11 +99,11 @@ def ensure_built(
     source: PluginSource | None = None,
     rebuild: bool = False,
 ) -> Path:
-    """The library of `source` (the plug-in) for `tensorflow` (the installed one), built if need be.
+    """The library of `source` (the plug-in) for `tensorflow` (the installed one).
 
-    Any number of processes may call this at once: one builds, the others wait for it. Where there
-    is no compiler, what another one built from the same source is as good. `rebuild` compiles,
-    whatever is there.
+    Builds it if needed. Any number of processes may call this: one builds, the others wait for it.
+    Without a compiler, a build of the same source by another compiler is used. `rebuild` always
+    compiles.
     Raises TensorwireError that says what to do; nothing half-built is left.
     """
     tensorflow = tensorflow or find_tensorflow()
@@ -132,7 +132,7 @@ class Inventory:
     tensorflow: TensorFlowInstall
     carried: prebuilt.Carried
     fitting: Path | None
-    """The one of `carried` that fits."""
+    """The plug-in of `carried` that fits; None if there is none."""
     cached: list[Path]
     """Finished builds that fit."""
     unfit: list[Path]
@@ -140,7 +140,7 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Looks, and compiles nothing. Raises TensorwireError as `find_tensorflow` does."""
+    """Lists the plug-ins; compiles nothing. Raises TensorwireError as `find_tensorflow` does."""
     tensorflow, source = find_tensorflow(), packaged_source()
     carried = prebuilt.carried(source.prebuilt, source.digest)
     finished = sorted(tensorflow_install.cache_folder().glob(f"*/{source.name}"))
@@ -181,7 +181,7 @@ def recipe(tensorflow: TensorFlowInstall, source: PluginSource) -> cache.Recipe:
 
 
 def _unit(source: PluginSource) -> str:
-    """All sources as one: nearly all of a compilation is TensorFlow's headers, read once so.
+    """All sources as one unit, because most of the compile time goes into TensorFlow's headers.
 
     Measured with 8 source files: 14 s of CPU time in place of 80 s.
     """
@@ -211,7 +211,7 @@ def _standard_first(flags: tuple[str, ...]) -> list[str]:
 
 
 def include_folders(tensorflow: TensorFlowInstall) -> list[Path]:
-    """The wheel's headers. Those of its dependencies expect to be included from their own roots."""
+    """The wheel's header folders; headers of its dependencies are included from their own roots."""
     external = tensorflow.include / "external"
     candidates = [tensorflow.include]
     for folder in sorted(external.iterdir()) if external.is_dir() else []:
@@ -223,8 +223,8 @@ def include_folders(tensorflow: TensorFlowInstall) -> list[Path]:
 def _link_command(
     tensorflow: TensorFlowInstall, source: PluginSource, cxx: compiler.Compiler
 ) -> list[str]:
-    # No rpath: whoever loads the plug-in has loaded the engine and TensorFlow before, and the
-    # dynamic linker finds both by their SONAME.
+    # No rpath: the engine and TensorFlow are loaded before the plug-in, and the dynamic linker
+    # finds both by their SONAME.
     beside = [str(source.plugin)] if source.plugin is not None else []
     return [
         *cxx.command,

@@ -1,8 +1,8 @@
-"""Libraries that are compiled where they are used, once, into a cache.
+"""Libraries that are compiled once, on the machine that uses them, into a cache.
 
-A finished build is a folder that appears by one rename, so that whoever finds it finds all of it.
-Its name carries a digest of everything that the result depends on: another TensorFlow, another
-compiler or a changed source is another folder.
+A finished build is a folder that is created by one rename, so it is always complete. Its name
+contains a digest of everything that the result depends on: another TensorFlow, another compiler or
+a changed source gives another folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISSING_SHOWN = 3
 
 @dataclass(frozen=True)
 class Recipe:
-    """The build of a library: its commands, and what it depends on apart from the compiler."""
+    """The build of a library: its commands, and all dependencies except the compiler."""
 
     name: str
     """File name of the library."""
@@ -37,24 +37,24 @@ class Recipe:
     against: str
     """The target in messages: "TensorFlow 2.21.0"."""
     key: str
-    """The build's name in the cache; another one for everything that changes the result."""
+    """The build's name in the cache; it differs for everything that changes the result."""
     commands: Callable[[compiler.Compiler], Sequence[Sequence[str]]]
-    """Command lines to run in an empty folder; the last makes `name`."""
+    """Command lines to run in a folder that holds only `units`; the last one makes `name`."""
     units: Mapping[str, str]
-    """Files that the commands find there, and their text."""
+    """Source files for the commands: name and text."""
     typical_s: int
     facts: Mapping[str, object]
-    """Kept beside the library, for people."""
+    """Facts about the build, stored next to the library for users."""
     undefined_help: str = ""
     """Advice for undefined symbols, for messages."""
 
 
 def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
-    """The library of `recipe`, built if need be.
+    """The library of `recipe`; builds it if needed.
 
-    Any number of processes may call this at once: one builds, the others wait for it. Where there
-    is no compiler, what another one built from the same source is as good.
-    Raises TensorwireError that says what to do; nothing half-built is left.
+    Any number of processes may call this at once: one builds, the others wait for it. Without a
+    compiler, a build of the same source by another compiler is used. Raises TensorwireError that
+    says what to do; nothing half-built is left.
     """
     cache = tensorflow_install.cache_folder()
     try:
@@ -77,7 +77,7 @@ def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
 
 @contextmanager
 def _writing_to(cache: Path) -> Iterator[None]:
-    """Turns what the file system refuses into an error that names the way out."""
+    """Turns errors of the file system into an error message that names a remedy."""
     try:
         yield
     except OSError as error:
@@ -89,8 +89,8 @@ def _writing_to(cache: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(path: Path, what: str) -> Iterator[None]:
-    """Holds a lock that ends with the process that holds it, however that ends."""
-    import filelock  # takes a quarter of the time of `import tensorwire.tf`
+    """Holds a lock, which is also released if the process is killed."""
+    import filelock  # the import takes a quarter of the time of `import tensorwire.tf`
 
     lock = filelock.FileLock(path)
     try:
@@ -111,7 +111,7 @@ def _locked(path: Path, what: str) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
-    """Builds into `finished`, which appears whole or not at all. The caller holds the lock."""
+    """Builds into `finished`, which is created atomically. The caller holds the lock."""
     work = finished.with_name(f".{finished.name}.building")
     log = finished.with_name(f"{finished.name}.log")
     shutil.rmtree(work, ignore_errors=True)  # of a build that was killed
@@ -169,6 +169,6 @@ def _explain(
 
 
 def _say(text: str) -> None:
-    """Progress goes to stderr, so that it never mixes with what a script prints."""
+    """Prints progress to stderr, so that it does not mix with a script's output."""
     sys.stderr.write(text)
     sys.stderr.flush()

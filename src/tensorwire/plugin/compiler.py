@@ -1,4 +1,4 @@
-"""The C++ compiler: finding it, and running it so that it ends with us."""
+"""Finds the C++ compiler, and runs it so that it ends with this process."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class PackageFlags:
     """Flags for the compiler and the linker."""
 
 
-# As GNU ld and gold report it, and as lld and mold do. All demangle.
+# The messages of GNU ld and gold, and of lld and mold. All demangle names.
 _UNDEFINED = re.compile(r"undefined (?:reference to [`'](.+)'|(?:\w+ )?symbol: (.+))$")
 
 
 class CompileError(Exception):
-    """A compiler or its linker said no. ``output`` is all that it said."""
+    """A compiler or its linker failed. ``output`` is all that it printed."""
 
     def __init__(self, command: Sequence[str], output: str) -> None:
         super().__init__(f"{command[0]} failed")
@@ -60,10 +60,10 @@ class CompileError(Exception):
         self.output = output
 
     def first_error(self) -> str:
-        """The first line of the output that is an error, or else its first line."""
+        """The first error line of the output, or else its first line."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line or "undefined reference" in line]
-        return (errors or lines or ["it said nothing"])[0]
+        return (errors or lines or ["it printed nothing"])[0]
 
     def undefined_symbols(self) -> list[str]:
         """The undefined symbols that the linker reported, demangled, without duplicates."""
@@ -72,7 +72,7 @@ class CompileError(Exception):
 
 
 def find_compiler() -> Compiler:
-    """``$CXX`` where it is set, else the first of g++, c++, clang++.
+    """``$CXX`` if it is set, else the first of g++, c++, clang++ that exists.
 
     Raises TensorwireError that says what to install.
     """
@@ -121,11 +121,11 @@ def package_flags(name: str) -> PackageFlags | None:
 
 
 def run(command: Sequence[str], folder: Path) -> None:
-    """Runs a compiler in `folder`; whatever interrupts it ends the compiler too.
+    """Runs a compiler in `folder`; the compiler is ended if this call is interrupted.
 
-    Raises CompileError where it fails, TensorwireError where time runs out.
+    Raises CompileError if it fails, TensorwireError after COMPILE_TIMEOUT_S.
     """
-    # A session of its own, because the driver's children must end with the driver.
+    # In its own session, so that the compiler driver's children can be ended with it.
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -134,7 +134,7 @@ def run(command: Sequence[str], folder: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "LC_ALL": "C"},  # CompileError reads what it says
+        env={**os.environ, "LC_ALL": "C"},  # CompileError parses the messages
         start_new_session=True,
     )
     try:

@@ -1,4 +1,4 @@
-"""Short names for what a build depends on."""
+"""Digests of what a build depends on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def digest(*parts: str | bytes) -> str:
-    """A short name for all of `parts`, in their order."""
+    """A digest of `parts` in their order: 16 hexadecimal digits of SHA-256."""
     sha = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -18,7 +18,7 @@ from tensorwire.plugin.build import ensure_built
 
 @dataclass(frozen=True)
 class LoadedPlugin:
-    """The plug-in in this process; it stays until the process ends."""
+    """The plug-in in this process. It cannot be unloaded."""
 
     path: Path
     library: ctypes.CDLL
@@ -29,9 +29,9 @@ _loaded: LoadedPlugin | None = None
 
 
 def load() -> Path:
-    """Registers the protocol "grpc++" with TensorFlow; twice is once. Returns the library's path.
+    """Registers the protocol "grpc++" with TensorFlow, once. Returns the library's path.
 
-    Compiles the plug-in where that has not been done. Raises TensorwireError that says what to do.
+    Compiles the plug-in if needed. Raises TensorwireError that says what to do.
     """
     global _loaded  # noqa: PLW0603 - a library is loaded once a process
     with _lock:
@@ -51,7 +51,7 @@ def load() -> Path:
 
 
 def _check_environment() -> None:
-    """Raises UsageError for settings that the plug-in reads too late to refuse them."""
+    """Raises UsageError for wrong settings that the plug-in would read too late to reject."""
     rewrites.check_environment()
     pool_mb = os.environ.get("TENSORWIRE_POOL_MB", "")
     if pool_mb and not pool_mb.isdecimal():
@@ -62,7 +62,7 @@ def _load(path: Path) -> LoadedPlugin:
     import tensorflow as tf
 
     try:
-        # First, so that the plug-in finds it by its SONAME and needs no rpath.
+        # The engine first, so that the plug-in finds it by its SONAME and needs no rpath.
         ctypes.CDLL(str(engine.engine_library()))
         tf.load_library(str(path))
         library = ctypes.CDLL(str(path))
@@ -80,10 +80,10 @@ def _load(path: Path) -> LoadedPlugin:
 
 
 def stats() -> dict[str, Any]:
-    """This process's metrics on grpc++ since it began; docs/metrics.md says what each one is.
+    """This process's metrics on grpc++ since its start; docs/metrics.md describes each.
 
-    Totals over all peers, then "pool", and a list each for "tasks", "peers", "reactors" and
-    "tensors". Raises TensorwireError where the plug-in is not loaded.
+    The dict has totals over all peers, "pool", and the lists "tasks", "peers", "reactors" and
+    "tensors". Raises TensorwireError if the plug-in is not loaded.
     """
     if _loaded is None:
         raise TensorwireError("the grpc++ plug-in is not loaded: import tensorwire.tf first")

@@ -1,9 +1,9 @@
-"""The few places where TensorFlow's Python decides on a protocol.
+"""Patches of the few places where TensorFlow's Python chooses a protocol.
 
 Every server that a script makes (tf.compat.v1.train.Server, tf.distribute.Server, an estimator's, a
-distribution strategy's) takes its definition from ``server_lib._make_server_def``; every strategy
-that runs remote functions gives its definition to the eager context. The session's target stays
-"grpc://", because the master session is on gRPC under either protocol.
+distribution strategy's) gets its definition from ``server_lib._make_server_def``. Every strategy
+that runs remote functions passes its definition to the eager context. The session's target stays
+"grpc://", because the master session uses gRPC with either protocol.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LOOK_FOR_SIGNALS_S = 1.0
 
 
 def after_import(name: str, callback: Callable[[], None]) -> None:
-    """Calls `callback` once module `name` has been imported: now, if it has, or else as soon as.
+    """Calls `callback` now if module `name` has been imported, or else right after its import.
 
-    An exception of the callback leaves the ``import`` statement that caused it.
+    An exception of the callback is raised by the ``import`` statement.
     """
     if name in sys.modules:
         callback()
@@ -35,7 +35,7 @@ def after_import(name: str, callback: Callable[[], None]) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds one module as the other finders do, and has its loader call back."""
+    """Finds one module as the other finders do, and calls back after its loader has run."""
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name = name
@@ -57,7 +57,7 @@ class _AfterImport(MetaPathFinder):
         finally:
             self._here.inside = False
         if spec is not None and spec.loader is not None:
-            # On the instance, so that the loader keeps its type: others ask it for sources.
+            # Patch the instance, so that the loader keeps its type, which others need for sources.
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
@@ -102,7 +102,7 @@ def _with_protocol(method: Any, protocol: str) -> Any:
     def with_protocol(self: Any, server_def: Any, *args: Any, **kwargs: Any) -> Any:
         if server_def is not None and server_def.protocol != protocol:
             changed = type(server_def)()
-            changed.CopyFrom(server_def)  # the caller's own stays as it was
+            changed.CopyFrom(server_def)  # the caller's object is not changed
             changed.protocol = protocol
             server_def = changed
         return inner(self, server_def, *args, **kwargs)
@@ -111,12 +111,12 @@ def _with_protocol(method: Any, protocol: str) -> Any:
 
 
 def _original(function: Any) -> Any:
-    """The function that an earlier replacement stands for, or the function itself."""
+    """The function that an earlier patch replaced, or the function itself."""
     return getattr(function, "__wrapped__", function)
 
 
 def let_estimators_name_our_protocol() -> None:
-    """Estimators (TensorFlow up to 2.15) accept "grpc++", which their own check does not know."""
+    """Makes estimators (TensorFlow up to 2.15) accept "grpc++", which their check rejects."""
     after_import("tensorflow_estimator.python.estimator.run_config", _widen_run_config_check)
 
 
@@ -139,9 +139,9 @@ def _widen_run_config_check() -> None:
 
 
 def let_config_protos_name_rewrites() -> None:
-    """``ConfigProto(tensor_fuse=True)`` works, as GRPC++'s manual writes it, with every rewrite.
+    """Makes ``ConfigProto(tensor_fuse=True)`` work, as in GRPC++'s manual, and all other rewrites.
 
-    The class stays TensorFlow's own, and so does what it makes: only its initialiser takes more.
+    The class stays TensorFlow's own; only its initializer accepts more arguments.
     """
     from tensorflow.core.protobuf import config_pb2
 
@@ -162,10 +162,10 @@ def let_config_protos_name_rewrites() -> None:
 
 
 def let_ctrl_c_end_a_join() -> None:
-    """Ctrl-C ends a task that waits in ``server.join()``.
+    """Makes Ctrl-C end a task that waits in ``server.join()``.
 
-    TensorFlow waits where Python never learns of a signal; here the main thread waits for another
-    one that waits there.
+    TensorFlow waits in native code, where Python does not handle signals. So ``join`` runs in
+    another thread, for which the main thread waits.
     """
     from tensorflow.python.training import server_lib
 
@@ -186,7 +186,7 @@ def let_ctrl_c_end_a_join() -> None:
 
         waiting = threading.Thread(target=wait, name="tensorwire-join", daemon=True)
         waiting.start()
-        # A signal in the moment before it waits, or one that another thread gets, wakes nobody.
+        # A signal right before the wait, or one delivered to another thread, does not end the wait.
         while waiting.is_alive():
             waiting.join(_LOOK_FOR_SIGNALS_S)
         if failures:
@@ -196,10 +196,10 @@ def let_ctrl_c_end_a_join() -> None:
 
 
 def refuse_partial_runs_that_fuse() -> None:
-    """``Session.partial_run_setup`` raises InvalidArgumentError where the session fuses tensors.
+    """Makes ``Session.partial_run_setup`` raise InvalidArgumentError if the session fuses tensors.
 
-    What a partial run is fed may depend on what it returned before; the graph does not show that,
-    and tensors that travel as one would wait for each other.
+    The feeds of a partial run may depend on its earlier results. The graph does not show this
+    dependency, so tensors in one message could wait for each other.
     """
     from tensorflow.python.client import session
     from tensorflow.python.framework import errors

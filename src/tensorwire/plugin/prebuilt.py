@@ -1,8 +1,8 @@
-"""The plug-ins that the package carries, compiled where it was built (`make wheel`).
+"""The compiled plug-ins in the package, which `make wheel` puts there.
 
-Below ``_native/prebuilt`` each is in a folder that is named by its content; ``index.json`` says
-which one belongs to which fingerprint (`TensorFlowInstall.fingerprint`). A plug-in that does not
-fit is never loaded.
+Each is in a folder below ``_native/prebuilt`` that is named by its content. ``index.json`` maps
+fingerprints (`TensorFlowInstall.fingerprint`) to plug-ins. A plug-in that does not fit is never
+loaded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Carried:
         return sorted({name for plugin in self.plugins.values() for name in plugin.tensorflows})
 
     def explain(self, tensorflow: TensorFlowInstall, error: NoCompilerError) -> NoCompilerError:
-        """The error where no plug-in fits and no compiler is installed."""
+        """The error if no plug-in fits and no compiler is installed."""
         if not self.plugins:
             return error
         return NoCompilerError(
@@ -66,7 +66,8 @@ class Carried:
 def carried(folder: Path | None, source_digest: Callable[[], str]) -> Carried:
     """The plug-ins in `folder`, if they were compiled from the source with that digest.
 
-    A package without plug-ins does not need the digest, which takes reading all sources.
+    The digest is only computed if the package has plug-ins, because it requires reading all
+    sources.
     """
     if folder is None or not (folder / INDEX).exists():
         return Carried()

@@ -1,4 +1,4 @@
-"""The settings by which a session and a process ask for rewrites of graphs; the plug-in reads both.
+"""The settings of sessions and processes that switch on rewrites of graphs; the plug-in reads them.
 
 (native/tensorflow/graph_rewrite.h, fuse_pass.h, rewrite_pass.h, bundle_pass.h, narrow_pass.h)
 """
@@ -20,16 +20,16 @@ class Rewrite:
     optimizer: str
     """The name of a custom optimizer in a session's RewriterConfig."""
     variable: str
-    """Set to 1: in every session and function of the process."""
+    """The environment variable: 1 switches the rewrite on in all sessions and functions."""
 
     def ask_for_it(self, config: Any, **parameters: str) -> None:
-        """Sessions with this ConfigProto rewrite; a TensorFlow that does not know it goes on."""
+        """Switches the rewrite on in `config`; a TensorFlow without the plug-in ignores it."""
         entry = config.graph_options.rewrite_options.custom_optimizers.add(name=self.optimizer)
         for name, value in parameters.items():
             entry.parameter_map[name].s = value.encode()
 
     def is_asked_for(self, config: Any) -> bool:
-        """Whether sessions with this ConfigProto, or None, rewrite in this process."""
+        """Whether sessions of this process with this ConfigProto (or with None) use the rewrite."""
         return any(each._is_switched_on(config) for each in (self, EXACT_REWRITES))
 
     def _is_switched_on(self, config: Any) -> bool:
@@ -46,16 +46,16 @@ UNIQUE_PULL = Rewrite("tensorwire_unique_pull", "TENSORWIRE_UNIQUE_PULL")
 SUMMED_PUSH = Rewrite("tensorwire_summed_push", "TENSORWIRE_SUMMED_PUSH")
 BUNDLES = Rewrite("tensorwire_bundles", "TENSORWIRE_BUNDLES")
 EXACT_REWRITES = Rewrite("tensorwire_exact_rewrites", "TENSORWIRE_EXACT_REWRITES")
-"""All that leave every result as it is, bit by bit."""
+"""All rewrites that keep results bitwise identical."""
 
 WIRE_DTYPE = Rewrite("tensorwire_wire_dtype", "TENSORWIRE_WIRE_DTYPE")
-"""Floats that a step pulls and pushes cross in 16 bits; its variable has one of WIRE_DTYPES."""
+"""Sends pulled and pushed floats in 16 bits; its environment variable holds a WIRE_DTYPES value."""
 WIRE_DTYPES = ("bfloat16", "float16")
 WIRE_DTYPE_EXCLUDE_VARIABLE = "TENSORWIRE_WIRE_DTYPE_EXCLUDE"
 
 
 def check_environment() -> None:
-    """Raises UsageError where a variable of a rewrite has a value that means nothing."""
+    """Raises UsageError if the environment variable of a rewrite has an invalid value."""
     for rewrite in REWRITES.values():
         value = os.environ.get(rewrite.variable, "")
         if value not in ("", "0", "1"):
@@ -67,14 +67,14 @@ def check_environment() -> None:
 
 
 def ask_for_wire_dtype(config: Any, dtype: Any, exclude: str | Sequence[str] = ()) -> None:
-    """Sessions with this ConfigProto send floats of training steps in 16 bits.
+    """Makes sessions with this ConfigProto send floats of training steps in 16 bits.
 
     Args:
         dtype: one of WIRE_DTYPES, or the tf.DType of that name.
         exclude: patterns of names of variables, as in a shell: ``"dense/*"``.
 
     Raises:
-        UsageError: it is another dtype, or a pattern has a comma.
+        UsageError: `dtype` is another dtype, or a pattern contains a comma.
     """
     name = getattr(dtype, "name", dtype)
     if name not in WIRE_DTYPES:
@@ -92,4 +92,4 @@ REWRITES = {
     "bundles": BUNDLES,
     "exact_rewrites": EXACT_REWRITES,
 }
-"""The arguments of a ConfigProto that ask for them by True."""
+"""Rewrites by the ConfigProto argument that switches each on."""

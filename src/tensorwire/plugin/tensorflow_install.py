@@ -1,4 +1,4 @@
-"""The TensorFlow that is installed, and where libraries that are compiled for it are kept."""
+"""The installed TensorFlow, and the cache folder of libraries that are compiled for it."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class TensorFlowInstall:
 
     @property
     def identity(self) -> str:
-        """Tells apart builds that share a version number, such as a vendor's and PyPI's."""
+        """Distinguishes builds with the same version number, such as a vendor's and PyPI's."""
         sizes = ((self.library_folder / name).stat().st_size for name in LIBRARIES)
         return f"{self.version}/" + "/".join(map(str, sizes))
 
     def fingerprint(self, headers: Iterable[str]) -> str:
-        """Digest of the compile flags and of those of TensorFlow's `headers` that it has.
+        """Digest of the compile flags and of those `headers` that this TensorFlow has.
 
-        A library that was compiled with these flags, and included these headers, fits.
+        A library that was compiled with the same flags and the same headers fits.
         """
         wanted = sorted(headers)
         found = header_digests(self.include, wanted)
@@ -67,8 +67,8 @@ class TensorFlowInstall:
 def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
     """SHA-256 of each header that exists, by its path below `include`.
 
-    pip's record of the installed files has them, which is faster than reading the headers. They are
-    read where there is no record (conda, Debian), or two: then one is of what was overwritten.
+    They are taken from pip's record of installed files, which is faster than reading the headers.
+    The headers are read if there is no record (conda, Debian), or two, of which one is outdated.
     """
     wanted = set(headers)
     records = _records(include)
@@ -82,12 +82,12 @@ def header_digests(include: Path, headers: Iterable[str]) -> dict[str, str]:
 
 
 def _below_site(include: Path) -> str:
-    """The beginning of the names of all headers in a record."""
+    """The prefix of all header names in a record."""
     return f"{include.parent.name}/{include.name}/"
 
 
 def _records(include: Path) -> list[bytes]:
-    """Records of the distributions that have installed files below `include`."""
+    """The RECORD files of the distributions that have installed files below `include`."""
     line = f"\n{_below_site(include)}".encode()
     files = sorted(include.parent.parent.glob("*.dist-info/RECORD"))
     return [record for record in (file.read_bytes() for file in files) if line in record]
@@ -104,7 +104,7 @@ def _recorded(record: str, prefix: str, wanted: set[str]) -> dict[str, str]:
 
 
 def _encoded(sha256: bytes) -> str:
-    """A digest as pip's records spell it: URL-safe base64 without padding."""
+    """A digest in the format of pip's records: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
 
 
@@ -116,15 +116,15 @@ def not_installed() -> TensorwireError:
 
 
 def check_installed() -> None:
-    """Raises TensorwireError where there is no TensorFlow; does not import it, which takes long."""
+    """Raises TensorwireError if TensorFlow is missing. Does not import it, because that is slow."""
     if importlib.util.find_spec("tensorflow") is None:
         raise not_installed()
 
 
 def find_tensorflow() -> TensorFlowInstall:
-    """Imports TensorFlow and asks it.
+    """Imports TensorFlow and reads its version, paths and compile flags.
 
-    Raises TensorwireError if none is installed, or one that the plug-in cannot be built for.
+    Raises TensorwireError if it is missing, or if the plug-in cannot be built for it.
     """
     try:
         import tensorflow as tf
@@ -144,14 +144,14 @@ def find_tensorflow() -> TensorFlowInstall:
     for needed in (*(install.library_folder / name for name in LIBRARIES), install.include):
         if not needed.exists():
             raise TensorwireError(
-                f"this TensorFlow {install.version} has no {needed}, which the plug-in is built "
-                "against; the wheels tensorflow and tensorflow-cpu from PyPI have it"
+                f"this TensorFlow {install.version} has no {needed}, which the plug-in needs; "
+                "the wheels tensorflow and tensorflow-cpu from PyPI have it"
             )
     return install
 
 
 def check_version(version: str) -> None:
-    """TensorwireError for a TensorFlow that is too old, a warning for one that is untested."""
+    """Raises TensorwireError for a TensorFlow that is too old; warns for one that is untested."""
     found = re.match(r"(\d+)\.(\d+)", version)
     number = (int(found[1]), int(found[2])) if found else (0, 0)
     if number < OLDEST:

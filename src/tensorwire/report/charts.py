@@ -1,7 +1,7 @@
-"""Charts as SVG, drawn by Vega-Lite when the page is made: a page needs no script to show them.
+"""Charts as SVG. Vega-Lite draws them when the page is made, so the page needs no script.
 
-Text stays text, each mark says its figure to a screen reader, and colours are the page's CSS
-variables, so that one drawing serves light and dark.
+Text stays text, and each mark has a description for screen readers. Colours are the page's CSS
+variables, so one drawing works in light and in dark mode.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ COLOURS: Mapping[str, str] = MappingProxyType(
         "isolated": "var(--fused)",
     }
 )
-"""Colours of the sides of a comparison; a ceiling or a peer is grey."""
+"""Colours of the sides of a comparison; upper limits and other libraries are grey."""
 _OTHER = "var(--other)"
 _ROW_PX = 30
 _TALL_ROW_PX = 46
 _CHARACTER_PX = 7.5
 _MOST_FOR_LABELS = 0.3
-"""Labels that would take more of the width than this stand above their bars."""
+"""Labels that need a larger share of the width than this are placed above their bars."""
 _BAR_PX = 18
 _NARROW_PX = 500
 _DASHES = ([5, 4], [1, 2], [9, 3], [9, 3, 2, 3])
-"""Dash patterns of lines that belong to no side."""
+"""Dash patterns of lines whose series is not a side."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -68,7 +68,7 @@ def svg(chart: Chart, width_px: int) -> str:
 
 
 def colour(series: str) -> str:
-    """The CSS colour of a side; a series "balanced, grpc" has its side's."""
+    """The CSS colour of a side; a series such as "balanced, grpc" has the colour of "grpc"."""
     return COLOURS.get(series.rpartition(", ")[2], _OTHER)
 
 
@@ -117,12 +117,12 @@ def _rows(labels: Sequence[str], *, drawn: bool = True) -> Spec:
 
 
 def _text_px(texts: Iterable[str]) -> float:
-    """The width of the longest, in the widest of the page's fonts."""
+    """The width of the longest text, in the widest of the page's fonts."""
     return _CHARACTER_PX * max(map(len, texts), default=0)
 
 
 def _length(top: float, room_px: float, plot_px: float) -> Spec:
-    """An invisible axis from zero; each bar has its figure beside it, in `room_px`."""
+    """An invisible axis from zero. `room_px` is reserved for the figure beside each bar."""
     share = max(plot_px - room_px, 0.2 * plot_px) / plot_px
     return {"type": "quantitative", "axis": None, "scale": {"domain": [0, (top or 1.0) / share]}}
 

@@ -8,7 +8,7 @@ from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, Findi
 from tensorwire.doctor.job_usage import percent, ps_bytes
 from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
 
-_MOST_WORKERS = 6  # with a picture of their own
+_MOST_WORKERS = 6  # that get a chart of their own
 
 NOTHING = f"Nothing found that costs {percent(SMALLEST_COST)} of a step or more."
 
@@ -27,7 +27,7 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def page(diagnosis: Diagnosis) -> Report:
-    """The same with pictures."""
+    """The diagnosis as a page with charts."""
     evidence = diagnosis.evidence
     sections = [
         Section(
@@ -61,7 +61,7 @@ def page(diagnosis: Diagnosis) -> Report:
 
 
 def _weight(finding: Finding) -> str:
-    cost = "what it costs is not known"
+    cost = "cost unknown"
     if finding.is_risk:
         cost = "a risk"
     elif finding.cost is not None:

@@ -1,4 +1,4 @@
-"""Jobs on Kubernetes: tables, and lines while one goes on."""
+"""Jobs on Kubernetes: tables, and lines that follow a running job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState, Progress
 
 
 def cases_table(cases: Sequence[JobCase]) -> Table:
-    """A row a case and layout."""
+    """One row per case and layout."""
     table = Table(title="Cases", title_justify="left")
     for heading in ("scenario", "layout", "case"):
         table.add_column(heading, no_wrap=True)
@@ -30,7 +30,7 @@ def cases_table(cases: Sequence[JobCase]) -> Table:
 
 
 def tasks_table(state: JobState) -> Table:
-    """A row a task."""
+    """One row per task."""
     table = Table(title_justify="left")
     for heading in ("task", "phase", "restarts", "node", "pod"):
         table.add_column(heading, no_wrap=True)
@@ -69,7 +69,7 @@ def state_line(name: str, state: JobState, progress: Progress | None) -> str:
 
 
 class StateLines:
-    """Says a job's state when it is another one than before, and each trouble once."""
+    """Prints a job's state whenever it changes, and each trouble once."""
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self._name = name
@@ -86,5 +86,5 @@ class StateLines:
         for trouble in troubles:
             if trouble not in self._said:
                 self._say(f"  {trouble}")
-        # One that went and comes again is news.
+        # A trouble that disappeared and returns is printed again.
         self._said = set(troubles)

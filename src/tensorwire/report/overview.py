@@ -1,4 +1,4 @@
-"""All layers on one page: what is left of the link at each, and what each experiment found."""
+"""All layers on one page: the share of the link's rate that each keeps, and all results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def in_short(suite: Suite) -> Section:
 
 
 def headlines(suite: Suite) -> list[str]:
-    """The findings, in a sentence or two."""
+    """The main results, in one or two sentences."""
     layers = suite.summary.results
     found = []
     moved = {r.protocol: r for r in layers if r.layer == "transfer"}
@@ -144,13 +144,13 @@ def _layers(suite: Suite) -> Section | None:
     )
     notes = [
         *suite.notes,
-        "The protocols of one layer took turns; the layers ran one after the other, so that what "
-        "the machine did beside them may be in the step from one to the next.",
+        "The protocols of one layer took turns. The layers ran one after the other, so other load "
+        "on the machine may explain a part of the change from one layer to the next.",
     ]
     if any(r.layer == "train" for r in layers):
         notes.append(
-            "Training: what the tasks sent while they trained. It is what the model needs at the "
-            "speed at which it trained, not what the layer below it could carry."
+            "Training: the traffic of the tasks during training. This is what the model needs at "
+            "the reached speed, not what the layer below could carry."
         )
     return Section(
         "From the link to training",
@@ -192,7 +192,7 @@ def _failures(suite: Suite) -> Section | None:
         return None
     return Section(
         "Not measured",
-        # What follows the first line is a log's end; the JSON has it.
+        # The further lines are the end of a log; the JSON contains them.
         warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in suite.failures.items()],
     )
 

@@ -13,7 +13,7 @@ from tensorwire.measure.section import Chart, Report
 from tensorwire.report import charts
 
 _WIDTHS_PX = {"wide": 720, "narrow": 340}
-"""Each chart is drawn for a desk and for a phone; the page's style shows the one that fits."""
+"""Each chart is drawn for a desktop and for a phone; the page's CSS shows the one that fits."""
 
 
 def of_record(record: Record[Result]) -> Report:
@@ -28,7 +28,7 @@ def of_record(record: Record[Result]) -> Report:
 
 
 def facts(record: Record[Result]) -> list[str]:
-    """The tools and the place of the measurement."""
+    """The versions, the machine and the time of the measurement."""
     host = record.host
     return [
         f"tensorwire {record.version}",
@@ -41,7 +41,7 @@ def facts(record: Record[Result]) -> list[str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Writes the page, whole or not at all, and says on standard error where it is.
+    """Writes the page atomically, and prints its path to standard error.
 
     Raises:
         TensorwireError: the file cannot be written, or what draws is not installed.

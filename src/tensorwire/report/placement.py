@@ -1,4 +1,4 @@
-"""Plans of placement as a section: the strategies side by side, each ps, the largest variables."""
+"""Placement plans as a section: strategies side by side, loads of each ps, largest variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNEVEN = 1.5
 
 
 def section(plans: Sequence[PlacementPlan]) -> Section:
-    """Plans of the same variables for the same number of ps, a strategy each."""
+    """The section of `plans`: one plan per strategy, with the same variables and number of ps."""
     worst, best = (choose(plans, key=_worst) for choose in (max, min))
     headline = (
         f"{best.strategy} leaves the fullest ps with {_worst(best):.2f} times the mean, "
@@ -46,26 +46,26 @@ def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
     traffic = plans[0].traffic
     if traffic is not None and traffic.is_prediction:
         said.append(
-            "traffic is predicted for one worker from the shapes in the graph; --traffic takes "
-            "what a run moved, --batch what sizes stand for that the graph leaves open"
+            "traffic is predicted for one worker from the shapes in the graph; --traffic uses the "
+            "traffic of a run instead, --batch sets dimensions that are unknown in the graph"
         )
     elif traffic is not None:
         unknown = [v.name for v in plans[0].variables if v.bytes and not traffic.knows(v.name)]
         if unknown:
             names = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
             said.append(
-                f"no traffic is known of {len(unknown)} variables, and none counted: {names}"
+                f"the traffic of {len(unknown)} variables is unknown and not counted: {names}"
             )
     return said
 
 
 def _worst(plan: PlacementPlan) -> float:
-    """Largest over mean, of bytes or of traffic."""
+    """The larger imbalance (largest over mean) of bytes and traffic."""
     return max(plan.bytes_imbalance, plan.traffic_imbalance or 1.0)
 
 
 def _blame(plan: PlacementPlan) -> str:
-    """The ps that is too full, and the variables that fill it."""
+    """A sentence about the ps with the highest load and the variable that causes most of it."""
     by_traffic = (plan.traffic_imbalance or 0.0) > plan.bytes_imbalance
     loads = (plan.traffic_per_ps if by_traffic else None) or plan.bytes_per_ps
     fullest = loads.index(max(loads))

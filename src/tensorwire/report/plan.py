@@ -26,7 +26,7 @@ def name(question: PredictionRequest) -> str:
 
 
 def page(answer: PlanResult) -> Report:
-    """Everything; the terminal shows its sections."""
+    """The whole result as a page; the terminal shows its sections."""
     sections = [*_predicted(answer), *_curves(answer), *_offers(answer)]
     question = answer.basis.question
     last = sections[-1]
@@ -49,7 +49,7 @@ def _rests_on(answer: PlanResult) -> list[str]:
     calibration = basis.question.calibration
     beyond = basis.extrapolation(*answer.most)
     return [
-        f"rests on {basis.text}: {basis.machine}",
+        f"based on {basis.text}: {basis.machine}",
         f"job: {basis.question.job.source}",
         *([f"extrapolates: {'; '.join(beyond)}"] if beyond else []),
         *calibration.notes,
@@ -89,7 +89,7 @@ def _predicted(answer: PlanResult) -> list[Section]:
 
 
 def _changes(answer: PlanResult) -> Section:
-    """Changes to the first cluster; those that do not help are named, with the reason."""
+    """Changes to the first cluster; a note lists those that do not help, with the reason."""
     question, now = answer.predictions[0]
     rows = [["as it is", number(now.steps_per_s), "1"]]
     rows += [[c.text, number(c.steps_per_s), f"{c.gain:.2f}"] for c in answer.changes if c.helps]
@@ -247,21 +247,21 @@ def _offers(answer: PlanResult) -> list[Section]:
 
 _US, _NS = 1e6, 1e9
 _ROWS = (
-    ("a step, whatever crosses: worker (us)", "step_cpu_s", _US),
+    ("fixed cost of a step: worker (us)", "step_cpu_s", _US),
     ("a request to a ps: worker (us)", "request_worker_cpu_s", _US),
     ("a request to a ps: ps (us)", "request_ps_cpu_s", _US),
-    ("a tensor: who sends (us)", "tensor_send_cpu_s", _US),
-    ("a tensor: who receives (us)", "tensor_receive_cpu_s", _US),
-    ("a kilobyte: who sends (ns)", "byte_send_cpu_s", 1e3 * _NS),
-    ("a kilobyte: who receives (ns)", "byte_receive_cpu_s", 1e3 * _NS),
-    ("a step's waiting (us)", "step_latency_s", _US),
+    ("a tensor: sender (us)", "tensor_send_cpu_s", _US),
+    ("a tensor: receiver (us)", "tensor_receive_cpu_s", _US),
+    ("a kilobyte: sender (ns)", "byte_send_cpu_s", 1e3 * _NS),
+    ("a kilobyte: receiver (ns)", "byte_receive_cpu_s", 1e3 * _NS),
+    ("waiting per step (us)", "step_latency_s", _US),
     ("cores that an exchange keeps busy", "exchange_parallelism", 1.0),
-    ("times as much CPU in a crowd", "crowded_factor", 1.0),
+    ("CPU factor with many workers", "crowded_factor", 1.0),
 )
 
 
 def section(calibration: Calibration, path: Path) -> Section:
-    """The costs, and where they are kept."""
+    """The costs, and the file in which they are stored."""
     sides = sorted(calibration.costs)
     rows = [
         [label, *(number(getattr(calibration.costs[side], name) * scale) for side in sides)]
@@ -269,7 +269,7 @@ def section(calibration: Calibration, path: Path) -> Section:
     ]
     return Section(
         title="What a step costs",
-        headline=f"kept in {path}: `tensorwire plan` rests on it from now on.",
+        headline=f"stored in {path}: `tensorwire plan` uses it from now on.",
         tables=[Table("CPU time", ["", *sides], [rows])],
         notes=list(calibration.notes),
     )

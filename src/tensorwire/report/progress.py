@@ -1,4 +1,4 @@
-"""Progress on standard error: of measurements, and of a training on several protocols."""
+"""Progress on standard error, for measurements and for training on several protocols."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _LogLines:
-    """Lines for a log, where there is no terminal: each is written once."""
+    """Lines for a log, if there is no terminal; each distinct line is written once."""
 
     def __init__(self) -> None:
         self._written: set[str] = set()
@@ -37,16 +37,16 @@ class _LogLines:
 
 
 class ProgressDisplay(OwningContext):
-    """A context manager that shows how far the work is.
+    """A context manager that shows the progress of the work.
 
-    On a terminal it is a bar that goes away; elsewhere a line when an activity begins for the first
-    time.
+    On a terminal it shows a bar, which disappears at the end. Elsewhere it prints a line when an
+    activity begins for the first time.
     """
 
     def __init__(self, activity: str, total: int, *, is_long: bool = True) -> None:
-        """`activity` is what happens first; `total` is the number of `advance` calls to come.
+        """`activity` is the first activity; `total` is the number of `advance` calls to come.
 
-        `is_long`: False for what takes seconds: only a terminal shows it.
+        `is_long`: False for work of a few seconds, which only a terminal shows.
         """
         self._log = _LogLines() if is_long else None
         self._activity = activity
@@ -70,20 +70,20 @@ class ProgressDisplay(OwningContext):
             self.activity(self._activity)
 
     def activity(self, text: str) -> None:
-        """Says what happens now."""
+        """Shows `text` as the current activity."""
         if self._bar is not None:
             self._bar.update(self._task, description=text)
         elif self._log is not None:
             self._log.write(text)
 
     def advance(self, count: int = 1) -> None:
-        """`count` more of the total are done."""
+        """Adds `count` to the work that is done."""
         if self._bar is not None:
             self._bar.advance(self._task, count)
 
 
 class TrainingDisplay(OwningContext):
-    """Progress on standard error: a bar a contender for a person, a line a phase for a log.
+    """Progress on standard error: one bar per contender on a terminal, one line per phase in a log.
 
     A context manager; call it with each TrainProgress.
     """

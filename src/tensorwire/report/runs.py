@@ -24,11 +24,11 @@ _MOST_BARS = 24
 
 
 def section(command: str, runs: Runs) -> Section:
-    """The figures of all runs in one table, the ratios in another.
+    """A section that compares runs: the figures of all runs in one table, the ratios in another.
 
     Args:
-        command: the records'.
-        runs: each with one record of that command or, of different sizes, several.
+        command: the command of all records.
+        runs: the records of each run; several if the run measured several sizes.
     """
     return Section(
         f"{command}, {len(runs)} runs",
@@ -120,7 +120,7 @@ def _charts(runs: Runs) -> list[Bars]:
 
 
 def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
-    """The report of one file, as it was first shown, or of several, each with its runs."""
+    """The report of one file, as its command showed it, or a comparison of several files."""
     if len(runs) == 1:
         (only,) = runs.values()
         return overview.report(only) if isinstance(only, Suite) else page.of_record(only)
@@ -143,7 +143,7 @@ def _alone(of_runs: Mapping[str, list[Record[Result]]]) -> list[Section]:
         dataclasses.replace(shown := comparison.section(record), title=f"{shown.title}, {name}")
         for name, records in of_runs.items()
         for record in records
-        if record.command != COMMAND  # what it sums up is shown itself
+        if record.command != COMMAND  # the summary: its records are shown themselves
     ]
 
 
@@ -160,7 +160,7 @@ def read(path: Path) -> Record[Result] | Suite:
     """Reads the file that `--json` of any command wrote.
 
     Raises:
-        TensorwireError: it cannot be read, or is no record; the message names the file.
+        TensorwireError: the file cannot be read, or is not a record; the message names it.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

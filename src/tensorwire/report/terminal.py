@@ -1,4 +1,4 @@
-"""Sections of a report on a terminal: their tables and their words."""
+"""Prints sections of a report on a terminal: their tables, headlines and notes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.text import Text
 from tensorwire.measure.section import Section, Table
 
 _FILE_COLUMNS = 160
-"""A file and a pipe have no width: so many that no table is cut."""
+"""The width for a file or a pipe, which have none: enough that no table is cut."""
 
 
 def show(sections: Iterable[Section]) -> None:
-    """Prints tables, then what they mean, to standard output; readable in a file and a pipe too."""
+    """Prints tables, then headline, notes and warnings; also readable in a file or a pipe."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, highlight=False, width=max(console.width, _FILE_COLUMNS))

@@ -13,14 +13,14 @@ from tensorwire.metrics.rates import Imbalance, JobRates, TaskRates
 
 MARK = "▲"
 _FIRST_TO_GO = ("pid", "wire", "reactor", "requests", "memory", "waiting")
-"""Columns, in the order in which they are left out on a narrow terminal."""
+"""Columns in the order in which a narrow terminal leaves them out."""
 _UNEVEN = "bold yellow"
 
 
 def screen(rates: JobRates, every_s: float, columns: int) -> RenderableType:
-    """Tasks as a table; below it, in words, what is out of balance and who did not answer.
+    """Tasks as a table; below it sentences about imbalances and about tasks that did not answer.
 
-    Of several clusters each has a table. `columns` is the width of the terminal in characters.
+    Each cluster has its own table. `columns` is the width of the terminal in characters.
     """
     clusters = sorted({task.cluster for task in rates.tasks})
     return Group(
@@ -80,7 +80,7 @@ def _table(
         table.add_row(*(row[name] for name in widths))
     yield table
     if hidden:
-        yield Text(f"not shown for want of width: {', '.join(hidden)}", style="dim")
+        yield Text(f"not shown, terminal too narrow: {', '.join(hidden)}", style="dim")
 
 
 def _row(task: TaskRates, uneven: Set[tuple[str, str]]) -> dict[str, Text]:
@@ -138,14 +138,14 @@ _COLUMN = 2 * _NUMBER + 8
 
 
 def header(rates: Sequence[NicRate]) -> list[str]:
-    """Two lines: each interface with its nominal speed, and what stands below it."""
+    """Two lines: each interface with its nominal speed, and the titles of its columns."""
     names = "".join(f"{_nic_title(rate):^{_COLUMN}}" for rate in rates)
     units = "".join(f"{'KB/s in':>{_NUMBER}}{'KB/s out':>{_NUMBER}}{'of link':>8}" for _ in rates)
     return [names.rstrip(), units]
 
 
 def line(rates: Sequence[NicRate]) -> str:
-    """One interval as a line, with a column for each interface."""
+    """The rates of one interval as a line, with columns for each interface."""
     return "".join(
         f"{rate.in_kb_per_s:>{_NUMBER},.1f}{rate.out_kb_per_s:>{_NUMBER},.1f}{_share(rate):>8}"
         for rate in rates

@@ -1,4 +1,4 @@
-"""A training script of the user's, run with the plug-in in it, or dry: only to find its variables.
+"""Runs a user's training script with the plug-in loaded, or as a dry run that finds its variables.
 
-The script is not changed. `site/` reaches each interpreter that it starts.
+The script is not changed. `site/` is loaded by each Python interpreter that it starts.
 """

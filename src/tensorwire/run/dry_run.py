@@ -1,4 +1,4 @@
-"""The model of a training script, found by running it until it would train."""
+"""Finds the model of a training script by running the script until it would train."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _POLL_S = 0.05
 def model_of_script(
     command: Sequence[str], environment: Mapping[str, str], deadline_s: float = DEADLINE_S
 ) -> Model:
-    """Runs ``python COMMAND`` dry: it builds its graph, and is ended before it trains.
+    """Runs ``python COMMAND`` as a dry run: it builds its graph, and is ended before it trains.
 
-    No server is started and no other task is needed. The model has no variables where the script
-    ends, or waits as a ps does, without having made one for a ps.
+    No server is started and no other task is needed. The model has no variables if the script ends,
+    or waits as a ps does, before it has made a variable for a ps.
 
     Raises:
-        TensorwireError: the script failed, or was not done within `deadline_s` seconds.
+        TensorwireError: the script failed, or did not finish within `deadline_s` seconds.
     """
     with LocalCluster({"script": 1}) as cluster:
         found = cluster.directory / "variables.json"
@@ -38,25 +38,25 @@ def model_of_script(
         }
         script = cluster.start("script", 0, [sys.executable, *command], env)
         deadline = time.monotonic() + deadline_s
-        # Not until it ends: one that started its tasks itself would wait for them.
+        # Do not wait for the script's end: a script that starts its own tasks waits for them.
         while not found.exists() and script.poll() is None:
             if time.monotonic() > deadline:
                 raise TensorwireError(
-                    f"{command[0]} has made no session to train in after {deadline_s:g} s"
-                    f"{_last_words(script.log)}; give it longer with --deadline"
+                    f"{command[0]} has not opened a training session within {deadline_s:g} s"
+                    f"{_last_words(script.log)}; set a longer --deadline"
                 )
             time.sleep(_POLL_S)
         if found.exists():
             return Model.from_document(json.loads(found.read_text()))
         if script.poll():
             raise TensorwireError(
-                f"{' '.join(command)} failed before it would have trained{_last_words(script.log)}"
+                f"{' '.join(command)} failed before training{_last_words(script.log)}"
             )
         return Model(())
 
 
 def _last_words(log: Path) -> str:
-    """The exception that ended the script, in a line, or its last line."""
+    """The exception that ended the script, as one line, or else the last line of its log."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     traces = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     after = lines[traces[-1] + 1 :] if traces else lines[-1:]

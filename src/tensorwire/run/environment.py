@@ -1,10 +1,9 @@
-"""The environment in which a script that does not know the plug-in runs with it.
+"""The environment that loads the plug-in into a script that does not know of it.
 
-The script gets an interpreter of its own, exactly as ``python SCRIPT`` would give it one: its
-tracebacks, its exit status, its ``__main__`` and what it does before it imports TensorFlow are
-untouched. A folder in front of PYTHONPATH holds a ``sitecustomize`` that waits for TensorFlow to be
-imported. Both pass to the Python processes that the script starts, so its tasks run on the
-protocol too.
+The script gets its own interpreter, exactly as with ``python SCRIPT``: its tracebacks, its exit
+status, its ``__main__`` and what it does before it imports TensorFlow do not change. A folder at
+the front of PYTHONPATH holds a ``sitecustomize`` that waits for the import of TensorFlow. Python
+processes that the script starts inherit this environment, so its tasks use the protocol, too.
 """
 
 from __future__ import annotations
@@ -36,12 +35,11 @@ def environment(
     exact_rewrites: bool = False,
     wire_dtype: str | None = None,
 ) -> dict[str, str]:
-    """The environment in which Python processes load the plug-in as soon as they import TensorFlow.
+    """An environment in which Python processes load the plug-in when they import TensorFlow.
 
-    With a `protocol`, they use it whatever the script says; with `tensor_fuse`, all their sessions
-    and functions fuse, with `exact_rewrites` they are rewritten in all exact ways; with
-    `wire_dtype`, their steps send floats in 16 bits; with `placement` (of `placement.default`),
-    their variables are put by it.
+    `protocol` overrides the script's protocol. `tensor_fuse` and `exact_rewrites` apply to all
+    sessions and functions. `wire_dtype` sends floats of steps in 16 bits. `placement` (encoded by
+    `placement.default`) decides where variables are placed.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
@@ -60,12 +58,12 @@ def environment(
 
 
 def check_security() -> None:
-    """Refuses before the script begins what its first server would refuse.
+    """Checks job token and TLS before the script starts, as its first server would.
 
     Raises:
-        UsageError: the environment asks for a job token or TLS that no task could use.
+        UsageError: the settings for the job token or TLS are invalid.
     """
-    from tensorwire import engine  # which not every interpreter that a script starts has to load
+    from tensorwire import engine  # not needed in every interpreter that a script starts
 
     try:
         engine.check_security()
@@ -74,7 +72,7 @@ def check_security() -> None:
 
 
 def wait_for_tensorflow() -> None:
-    """Called in each new interpreter: hooks the import of TensorFlow."""
+    """Hooks the import of TensorFlow. Called in each new interpreter."""
     if found := os.environ.get(DRY_RUN_VARIABLE):
         from tensorwire.run import variable_observer
 
@@ -89,7 +87,7 @@ def _on_tensorflow() -> None:
     try:
         loader.load()
     except TensorwireError as error:
-        # The script is not at fault and cannot go on: our line, and no traceback through it.
+        # The script cannot go on, but the error is not its own: print one line, no traceback.
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
         sys.stderr.write(f"tensorwire: error: {error}\n")

@@ -1,8 +1,8 @@
-"""The dry run of a script: records the variables that it makes, and ends it before it trains.
+"""The dry run of a script: records its variables, and ends the script before it trains.
 
-Servers are not started, and no cluster is connected. A session that could train ends the process,
-as does the first function that a coordinator is asked to schedule, once it has been traced. What
-was seen goes to a file; of several processes, the first has it.
+No server is started and no cluster is connected. The process ends at the first session that could
+train, or after tracing the first function that a coordinator schedules. The variables are written
+to a file; of several processes, only the first writes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tensorwire.placement import graphs, strategy_v2
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.plugin.patches import after_import
 
-# Larger values are never made: a table of the real size need not fit into this machine.
+# Larger values are not allocated: a table of the real size may not fit into this machine.
 _MADE_BYTES = 1 << 20
 
 
 def watch(file: Path) -> None:
-    """Called in each interpreter of a dry run, before the script; `file` takes what is found."""
+    """Starts observing; called in each interpreter of a dry run. The model is written to `file`."""
     after_import("tensorflow", lambda: _Observer(file).install())
 
 
@@ -36,7 +36,9 @@ class _Observer:
         self._splittable: set[str] = set()
         self._names = strategy_v2.Names()
         self._of_strategy: dict[str, Variable] = {}
-        self._made: dict[int, tuple[str, Any]] = {}  # by id: its name, and itself to keep the id
+        self._made: dict[
+            int, tuple[str, Any]
+        ] = {}  # by id(): its name, and a reference that keeps the id valid
         self._servers = 0
 
     def install(self) -> None:
@@ -47,11 +49,11 @@ class _Observer:
         atexit.register(self._at_exit)
 
     def finish(self, graph: Any = None) -> NoReturn:
-        """Writes what was seen, if that is anything, and ends the process at once."""
+        """Writes the variables, if there are any, and ends the process at once."""
         self._write(graph)
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not by an exception, which the script might catch, and past threads that wait for peers.
+        # Not an exception, because the script might catch it. Also does not wait for other threads.
         os._exit(0)
 
     def _write(self, graph: Any) -> None:
@@ -65,11 +67,11 @@ class _Observer:
         ) as file:
             file.write(json.dumps(model.to_document()))
         with contextlib.suppress(FileExistsError):
-            os.link(file.name, self._file)  # whole or not at all, and only the first
+            os.link(file.name, self._file)  # atomic, and only the first process succeeds
         Path(file.name).unlink()
 
     def _at_exit(self) -> None:
-        """The script ended before it made a session: what it built counts, unless it failed."""
+        """If the script ended without a session, its graph is used, unless it failed."""
         import tensorflow as tf
 
         if not hasattr(sys, "last_value"):
@@ -129,7 +131,7 @@ class _Observer:
     def _end_before_training(self, target: Any, graph: Any) -> None:
         import tensorflow as tf
 
-        # A local session beside a cluster's server is for something else: to read data, say.
+        # A local session next to a cluster's server has another purpose, such as reading data.
         if not target and self._servers:
             return
         graph = graph or tf.compat.v1.get_default_graph()
@@ -158,8 +160,8 @@ class _Observer:
             strategy.extended._used_with_coordinator = True
 
         def schedule(coordinator: Any, fn: Any, args: Any = None, kwargs: Any = None) -> None:
-            # Tracing makes what is made late: the optimizer's slots. Where it needs what a dry run
-            # has not, the variables of the model are known nevertheless.
+            # Tracing also creates late variables, such as the optimizer's slots. It may fail in a
+            # dry run; the variables of the model are known by then.
             with contextlib.suppress(Exception), coordinator.strategy.scope():
                 fn.get_concrete_function(*(args or ()), **(kwargs or {}))
             observer.finish()
@@ -173,7 +175,7 @@ class _Observer:
             setattr(coordinator, waiting, lambda *args, **kwargs: observer.finish())
 
     def _variable(self, strategy: Any, kwargs: dict[str, Any]) -> Any:
-        """Notes a variable that a ParameterServerStrategy is asked for, and makes one like it."""
+        """Records a variable that a ParameterServerStrategy should make, and makes a local one."""
         import tensorflow as tf
         from tensorflow.python.ops import resource_variable_ops as resource
 
@@ -215,8 +217,8 @@ class _Observer:
 
 
 def _dataset_here(source: Any) -> Any:
-    """The dataset that a worker would make, from the dataset or the function that makes it."""
+    """The dataset that a worker would make; `source` is a dataset or a function that makes one."""
     dataset = source() if callable(source) else source
-    if hasattr(dataset, "build"):  # a strategy's, which leaves building to the workers
+    if hasattr(dataset, "build"):  # a strategy's dataset, which the workers build
         dataset.build()
     return dataset

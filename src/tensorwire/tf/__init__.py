@@ -1,9 +1,9 @@
-"""GRPC++ for the TensorFlow that is installed: importing this registers protocol "grpc++".
+"""GRPC++ for the installed TensorFlow: importing this module registers protocol "grpc++".
 
     import tensorwire.tf
     server = tf.compat.v1.train.Server(cluster, job_name, task_index, protocol="grpc++")
 
-Where the package carries no plug-in for this TensorFlow, the first import compiles one (see
+If the package contains no plug-in for this TensorFlow, the first import compiles one (see
 ``tensorwire build``).
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from tensorwire.plugin.loader import load, stats
 from tensorwire.tf.config import ConfigProto
 
-# Loaded when they are used: callbacks want Keras, which is slow to start.
+# Loaded on first use: callbacks need Keras, which is slow to import.
 _LAZY = {
     "FiguresHook": "hooks",
     "StepBreakdownHook": "hooks",

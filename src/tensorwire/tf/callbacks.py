@@ -1,6 +1,6 @@
 """Callbacks for Keras: a task's metrics and the breakdown of its steps, for TensorBoard.
 
-Imported when one of them is first used: Keras is slow to start, and there are two of it.
+Imported on first use, because Keras is slow to import, and there are two versions of it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class FiguresCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Writes this task's metrics as scalars ``tensorwire/…`` for TensorBoard.
 
     Args:
-        log_dir: where to, as for `tf.keras.callbacks.TensorBoard`.
-        every_steps: of training; each value is the mean since the last one.
+        log_dir: folder of the events, as for `tf.keras.callbacks.TensorBoard`.
+        every_steps: interval in training steps; each value is the mean over an interval.
     """
 
     def __init__(self, log_dir: str, every_steps: int = 100) -> None:
@@ -50,8 +50,8 @@ class StepBreakdownCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Splits the time of every `every_steps`-th step of training; see `StepTimer`.
 
     Args:
-        every_steps: of training.
-        log_dir: where scalars ``tensorwire/step/…`` go; None: nowhere.
+        every_steps: interval in training steps.
+        log_dir: folder for scalars ``tensorwire/step/…``; None: they are not written.
         on_step: called with each breakdown.
     """
 

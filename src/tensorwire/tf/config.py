@@ -24,28 +24,28 @@ def ConfigProto(
     task_index: int = 0,
     **kwargs: Any,
 ) -> Any:
-    """A stock ``tf.compat.v1.ConfigProto`` made of `kwargs`.
+    """Makes a stock ``tf.compat.v1.ConfigProto`` from `kwargs`.
 
-    With ``tensor_fuse``, tensors that cross between the same two tasks at the same depth of the
-    graph travel as one message, under "grpc" as well as "grpc++"; results are the same. Every task
-    of the cluster must have imported ``tensorwire.tf``.
+    With ``tensor_fuse``, tensors between the same two tasks at the same depth of the graph are sent
+    as one message, on "grpc" as well as on "grpc++". Results stay the same. Every task of the
+    cluster must have imported ``tensorwire.tf``.
 
     With ``unique_pull``, ids that repeat in a lookup are sent once and their rows come back once.
     With ``summed_push``, the gradients of equal ids are summed before they are sent to the ps.
-    With ``bundles``, operations of one kind that do not depend on each other run as one, such as
-    the lookups in all tables of a ps. Results of these are the same, bit by bit. ``exact_rewrites``
-    asks for all of them and for ``tensor_fuse``.
+    With ``bundles``, independent operations of one kind run as one, such as the lookups in all
+    tables of a ps. Results of these three are bitwise identical. ``exact_rewrites`` switches on all
+    three and ``tensor_fuse``.
 
-    With ``wire_dtype="bfloat16"`` or ``"float16"``, a step that trains sends float32 in 16 bits
-    between tasks: rows and variables that it pulls, rounded to the nearest, and gradients that it
-    pushes, rounded up or down by chance so that their mean is right. Results change. What is saved,
-    restored, assigned, fetched or counted never does, nor do variables whose name matches a pattern
-    of ``wire_dtype_exclude``, as a shell has them (``"dense/*"``).
-    ``tensorwire.tf.stats()["wire_dtypes"]`` lists each tensor.
+    With ``wire_dtype="bfloat16"`` or ``"float16"``, training steps send float32 in 16 bits between
+    tasks. Pulled rows and variables are rounded to the nearest value. Pushed gradients are rounded
+    stochastically, so that their mean is unbiased. Results change. Values that are saved, restored,
+    assigned, fetched or counted stay exact, and so do variables whose name matches a shell pattern
+    of ``wire_dtype_exclude`` (``"dense/*"``). ``tensorwire.tf.stats()["wire_dtypes"]`` lists each
+    tensor.
 
-    With ``cluster`` (a ``tf.train.ClusterSpec`` or what makes one), `device_filters` are set for
-    the session of this task: it sees the ps and itself, so that another worker that is lost, or has
-    finished, does not stall it.
+    With ``cluster`` (a ``tf.train.ClusterSpec``, or its argument), `device_filters` are set for the
+    session of this task: it sees only the ps and itself, so another worker that is lost or has
+    finished does not block it.
 
     Raises:
         UsageError: the cluster has no such task; `device_filters` are given, too; `wire_dtype` has
@@ -55,7 +55,9 @@ def ConfigProto(
 
     if cluster is not None:
         if "device_filters" in kwargs:
-            raise UsageError("ConfigProto takes device_filters or the cluster that sets them")
+            raise UsageError(
+                "give ConfigProto either cluster or device_filters: cluster sets device_filters"
+            )
         kwargs["device_filters"] = device_filters(
             tf.train.ClusterSpec(cluster).as_dict(), job_name, task_index
         )
@@ -72,13 +74,13 @@ def ConfigProto(
 
 
 def device_filters(jobs: Mapping[str, Any], job_name: str, task_index: int) -> list[str]:
-    """The devices that a task's session needs: its own, and those of all jobs that do not train.
+    """The device filters of a task's session: its own task, and all jobs that do not train.
 
     Args:
-        jobs: addresses by job, a list or a mapping from the task's index.
+        jobs: the addresses of each job, as a list or as a mapping from the task's index.
 
     Raises:
-        UsageError: there is no such task.
+        UsageError: the cluster has no such task.
     """
     tasks = jobs.get(job_name, ())
     known = tasks if isinstance(tasks, Mapping) else range(len(tasks))

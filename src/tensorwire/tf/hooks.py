@@ -22,7 +22,7 @@ def write(log_dir: str, step: int, values: Mapping[str, float]) -> None:
         tf.compat.v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()
     ]
     with contextlib.ExitStack() as stack:
-        if tf.executing_eagerly():  # which this writer refuses, though it runs no operation
+        if tf.executing_eagerly():  # the writer refuses this, although it runs no operation
             stack.enter_context(tf.Graph().as_default())
         writer = tf.compat.v1.summary.FileWriterCache.get(log_dir)
     writer.add_summary(tf.compat.v1.Summary(value=values_of_step), step)
@@ -33,7 +33,7 @@ _RunArgs = tf.compat.v1.train.SessionRunArgs
 
 
 class _SampledHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Has `_sampled` called for every `every_steps`-th step of this session."""
+    """Calls `_sampled` for every `every_steps`-th step of this session."""
 
     def __init__(self, every_steps: int, output_dir: str | None) -> None:
         if every_steps < 1:
@@ -52,7 +52,7 @@ class _SampledHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._sampling = self._count % self._every_steps == 0
         if not self._sampling:
             return None
-        # Only now: the global step is on a ps, and comes over the wire.
+        # Only for sampled steps, because the global step is on a ps and is sent over the wire.
         return _RunArgs(self._global_step, options=self._before(run_context))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -75,8 +75,8 @@ class FiguresHook(_SampledHook):
     """Writes this task's metrics as scalars ``tensorwire/…`` for TensorBoard.
 
     Args:
-        output_dir: where to, as for `tf.compat.v1.train.SummarySaverHook`.
-        every_steps: of this session; each value is the mean since the last one.
+        output_dir: folder of the events, as for `tf.compat.v1.train.SummarySaverHook`.
+        every_steps: interval in steps of this session; each value is the mean over an interval.
     """
 
     def __init__(self, output_dir: str, every_steps: int = 100) -> None:
@@ -93,11 +93,11 @@ class FiguresHook(_SampledHook):
 
 
 class StepBreakdownHook(_SampledHook):
-    """Splits the time of every `every_steps`-th step, which is traced and slower for that.
+    """Splits the time of every `every_steps`-th step. Tracing makes these steps slower.
 
     Args:
-        every_steps: of this session.
-        output_dir: where scalars ``tensorwire/step/…`` go; None: nowhere.
+        every_steps: interval in steps of this session.
+        output_dir: folder for scalars ``tensorwire/step/…``; None: they are not written.
         on_step: called with each breakdown.
     """
 

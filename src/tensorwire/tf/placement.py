@@ -1,13 +1,13 @@
 """Placement of variables on ps, for training scripts.
 
-TensorFlow deals variables out to the ps one after the other, so one large embedding makes one ps
-carry the load of all. For ``tf.compat.v1.train.replica_device_setter``:
+TensorFlow places variables on the ps in turn (round robin), so one large embedding overloads one
+ps. For ``tf.compat.v1.train.replica_device_setter``:
 
     setter = tf.compat.v1.train.replica_device_setter(
         cluster=cluster, ps_strategy=placement.GreedyLoadBalancingStrategy(num_tasks=5))
 
-A strategy that takes variables as they come cannot split what is too large for any ps. *Balanced*
-knows all of them first:
+Such a strategy sees one variable at a time and cannot split a variable that is too large for any
+ps. *Balanced* knows all variables in advance:
 
     plan = placement.balanced(build_model, ps=5)
     with placement.scope(plan, cluster=cluster):
@@ -18,8 +18,8 @@ and for ``tf.distribute.ParameterServerStrategy``:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     placement.apply(plan, strategy)
 
-Variables that were split are saved and restored under their own name as if they were whole, so
-that checkpoints of both kinds can be read into both.
+Split variables are saved and restored under their own name as if they were whole. So checkpoints of
+split and of whole variables are interchangeable.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def variables(source: Source) -> list[Variable]:
     """The variables that belong on a ps, in the order in which they are made.
 
     Args:
-        source: a function without arguments that builds the model, called in a graph of its own
-            that is thrown away; a ``tf.Graph``, GraphDef or MetaGraphDef; a path of a SavedModel, a
-            MetaGraph or a graph.pbtxt; or variables, which are given back.
+        source: a function without arguments that builds the model (it is called in a temporary
+        graph); a ``tf.Graph``, GraphDef or MetaGraphDef; the path of a SavedModel, a MetaGraph or a
+        graph.pbtxt; or variables, which are returned unchanged.
 
     Raises:
-        UsageError: the argument is of another type, or the file contains no graph.
+        UsageError: `source` has another type, or the file contains no graph.
     """
     return list(_model(source).variables)
 
@@ -89,7 +89,9 @@ def _model(source: Source) -> Model:
         return graphs.model_of_graph_def(source)
     if callable(source):
         return graphs.model_of_function(source)
-    raise UsageError(f"{source!r} is no graph, no path of one and no function that builds one")
+    raise UsageError(
+        f"{source!r} is not a graph, not the path of a graph, and not a function that builds one"
+    )
 
 
 def balanced(
@@ -104,23 +106,23 @@ def balanced(
 ) -> Plan:
     """A plan that splits variables above a fair share and packs the rest, the largest first.
 
-    Every task must make the same plan: from the same function, or the same file.
+    Every task must make the same plan, from the same function or the same file.
 
     Args:
         source: see `variables`.
         ps: number of ps.
-        traffic: what a step moves, which is evened out as well as what is held: what an earlier
-            run moved, or the files that say it (docs/placement.md). None: what the shapes in the
-            graph say, which a list of variables has not; `Traffic({})` leaves it aside.
-        exact_rewrites: True if the sessions have them; they change what the shapes in the graph
-            say: each id of a batch and its row move once.
-        keep_whole: names of variables that are not split, or patterns of names (``"tower/*"``).
-        tolerance: how much of the mean the fullest ps may hold before more is split.
-        min_part_bytes: no part is smaller.
+        traffic: bytes per step of each variable, which are balanced in addition to its size: of an
+        earlier run, or files with them (docs/placement.md). None: predicted from the shapes in the
+        graph, if `source` has a graph. `Traffic({})`: traffic is ignored.
+        exact_rewrites: True if the sessions use them; then predicted traffic counts each id of a
+        batch and its row once.
+        keep_whole: names, or patterns of names (``"tower/*"``), of variables that are not split.
+        tolerance: largest load of a ps, as a multiple of the mean, before more is split.
+        min_part_bytes: smallest size of a part.
 
     Raises:
-        UsageError: the source or the metrics cannot be read, `ps` is not positive, or no variable
-            has a name of `keep_whole`.
+        UsageError: the source or the metrics cannot be read, `ps` is not positive, or a name of
+        `keep_whole` matches no variable.
     """
     if ps < 1:
         raise UsageError(f"the number of ps must be at least 1, not {ps}")
@@ -138,10 +140,10 @@ def balanced(
 
 
 def device_setter(plan: Plan, **kwargs: Any) -> Any:
-    """``replica_device_setter`` by the plan; for `device_fn` of an estimator's RunConfig too.
+    """A ``replica_device_setter`` that follows the plan; also for `device_fn` of a RunConfig.
 
-    `kwargs` go to TensorFlow's, `cluster` for one. What the plan splits must be made within
-    `splitting`.
+    `kwargs`, such as `cluster`, are passed to TensorFlow's. Variables that the plan splits must be
+    created within `splitting`.
     """
     import tensorflow as tf
 
@@ -152,7 +154,7 @@ def device_setter(plan: Plan, **kwargs: Any) -> Any:
 
 @contextmanager
 def scope(plan: Plan, **kwargs: Any) -> Iterator[None]:
-    """`device_setter` and `splitting` together: what a TF1 model is built in."""
+    """`device_setter` and `splitting` together. Build a TF1 model in this scope."""
     import tensorflow as tf
 
     with tf.compat.v1.device(device_setter(plan, **kwargs)), splitting(plan):
@@ -160,10 +162,10 @@ def scope(plan: Plan, **kwargs: Any) -> Iterator[None]:
 
 
 def apply(plan: Plan, strategy: Any) -> None:
-    """A ParameterServerStrategy puts the variables that it makes from now on as planned.
+    """Makes a ParameterServerStrategy place the variables that it makes from now on by the plan.
 
     Raises:
-        UsageError: it is another strategy, or has not the plan's number of ps.
+        UsageError: `strategy` has another type, or another number of ps than the plan.
     """
     extended = strategy.extended
     if not hasattr(extended, "_create_variable_round_robin"):
@@ -172,5 +174,5 @@ def apply(plan: Plan, strategy: Any) -> None:
             "for tf.compat.v1 use placement.scope"
         )
     if extended._num_ps != plan.ps:
-        raise UsageError(f"a plan for {plan.ps} ps, and the strategy has {extended._num_ps}")
+        raise UsageError(f"the plan is for {plan.ps} ps, but the strategy has {extended._num_ps}")
     strategy_v2.attach(extended, plan)

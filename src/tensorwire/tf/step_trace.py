@@ -18,7 +18,7 @@ from tensorwire.metrics.breakdown import (
 )
 from tensorwire.plugin.loader import stats
 
-# Kernels that wait for input. What they wait for runs in threads of its own.
+# Kernels that wait for input. The input itself is made in other threads.
 _INPUT = re.compile(
     r"(MultiDevice)?IteratorGetNext|(One|Make)\w*Iterator|ReduceDataset|DatasetToSingleElement"
     r"|Queue\w*Dequeue|Reader\w*Read|MapUnstage|OrderedMapUnstage|Unstage"
@@ -32,7 +32,7 @@ _WAITING = re.compile(
 def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
     """Reads a step that ran with ``trace_level=FULL_TRACE``, in microseconds since 1970.
 
-    `own_task` as in "/job:worker/replica:0/task:0"; without a cluster there is only one.
+    `own_task` has the form "/job:worker/replica:0/task:0"; without a cluster it is not used.
     """
     compute: list[Interval] = []
     waiting: list[Interval] = []
@@ -56,16 +56,16 @@ def from_run_metadata(metadata: Any, own_task: str) -> StepTrace:
 
 
 def _operation(node: Any) -> str:
-    """The operation of "name = Operation(inputs)", or of a node with another label."""
+    """The operation in a label "name = Operation(inputs)", or else the whole label."""
     found = re.search(r" = (\w+)\(", node.timeline_label)
     return found[1] if found else str(node.timeline_label or node.node_name)
 
 
 class FunctionTrace:
-    """Traces what this process runs from now until `stop`, by TensorFlow's profiler.
+    """Traces the operations of this process from now until `stop`, with TensorFlow's profiler.
 
-    A function of TF2 has no RunMetadata with its kernels. Where a profile is being made already, or
-    TensorFlow keeps its profiler elsewhere, nothing is seen, and own compute is part of the rest.
+    Functions of TF2 have no RunMetadata with their kernels. If another profile is running, or this
+    TensorFlow has its profiler elsewhere, the trace is empty, and own compute counts as rest.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class FunctionTrace:
                 "", {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 0}
             )
             self._session = session
-        except Exception:  # whatever it is, the step must go on
+        except Exception:  # a failed trace must not stop the step
             return
         self._began_us = time.time() * 1e6
 
@@ -97,13 +97,13 @@ class FunctionTrace:
 
 
 def _from_events(trace: Any, began_us: float) -> StepTrace:
-    """Events are by the time since the profile began."""
+    """Converts the events, whose times are relative to the start of the profile."""
 
     def interval(event: Any) -> Interval:
         begin = began_us + event.timestamp_ps / 1e6
         return begin, begin + event.duration_ps / 1e6
 
-    # What tf.data maps runs in executors of its own, ahead of the step that will want it.
+    # Functions that tf.data maps run in their own executors, ahead of the step that uses them.
     pipeline = {
         event.args["id"]
         for event in trace.trace_events
@@ -134,7 +134,7 @@ def _from_events(trace: Any, began_us: float) -> StepTrace:
 
 
 class StepTimer:
-    """Splits the time of every `every_steps`-th step, which is traced and slower for that.
+    """Splits the time of every `every_steps`-th step. Tracing makes these steps slower.
 
         timer = tensorwire.tf.StepTimer()
         for _ in range(steps):
@@ -144,8 +144,8 @@ class StepTimer:
                 train_step(batch)
         print(timer.last)
 
-    What a function fetches from an iterator by itself counts as input without `input`. Waiting for
-    a ps that has work to do, but no tensor to give to this task, is part of the rest.
+    An iterator that is read within a function counts as input even without `input`. Waiting for a
+    ps that works, but sends no tensor to this task, counts as rest.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class StepTimer:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Around one step. What an exception leaves is no step."""
+        """A context manager around one step. A step that an exception leaves is not counted."""
         self._count += 1
         if self._count % self._every_steps != 0:
             yield
@@ -186,7 +186,7 @@ class StepTimer:
 
     @contextlib.contextmanager
     def input(self) -> Iterator[None]:
-        """Around what fetches a step's input, within `step`."""
+        """A context manager, within `step`, around the code that fetches the step's input."""
         begin_us = time.time() * 1e6
         try:
             yield

@@ -136,14 +136,14 @@ def test_a_dry_run_shows_the_difference_and_keeps_nothing(cluster: Cluster, run:
 def test_another_job_of_the_same_name_is_refused(cluster: Cluster, run: Run) -> None:
     run("submit", *JOB)
     said = one_line(run("submit", *JOB, "--worker-cpu", "2"))
-    assert "`tensorwire k8s delete` it first, or take another --name" in said
+    assert "remove it first with `tensorwire k8s delete`, or use another --name" in said
     assert run("submit", *JOB).out.endswith("11 unchanged\n")
 
 
 def test_a_quota_that_does_not_allow_the_objects_leaves_none(cluster: Cluster, run: Run) -> None:
     quota(cluster, {"count/jobs.batch": "3"})
     said = one_line(run("submit", *JOB))
-    assert f"namespace {cluster.namespace} has no room in its quota" in said
+    assert f"the quota of namespace {cluster.namespace} is too low" in said
     assert "--worker-cpu" in said
     eventually(lambda: not cluster.of_kind("jobs") and not cluster.of_kind("configmaps"))
 
@@ -159,7 +159,7 @@ def test_a_quota_that_does_not_allow_the_pods_is_told(
 ) -> None:
     quota(cluster, {"requests.cpu": "2.5"})
     done = run("submit", *JOB, *FOLLOW, "--up-within", "2")
-    assert "its pods cannot be made" in one_line(done) and "exceeded quota" in done.err
+    assert "its pods cannot be created" in one_line(done) and "exceeded quota" in done.err
     assert "have the quota of the namespace raised" in done.err
 
 
@@ -194,7 +194,7 @@ def test_a_task_that_needed_more_memory_says_so(nodes: BareNodes, run: Run, scri
 
     script(lambda: nodes.wait_placed(6), fail)
     done = run("submit", *JOB, *FOLLOW, "--retries", "0")
-    assert "worker:0" in done.err and "give --worker-memory more" in done.err
+    assert "worker:0" in done.err and "increase --worker-memory" in done.err
 
 
 def unschedulable(cluster: Cluster) -> int:
@@ -217,7 +217,7 @@ def waits_for_its_image(nodes: BareNodes) -> None:
         (
             ("--ps-cpu", "65"),
             lambda nodes: None,
-            "ask for less (--ps-cpu, --ps-memory, --workers-per-node) or add nodes",
+            "request less (--ps-cpu, --ps-memory, --workers-per-node) or add nodes",
         ),
         (
             ("--layout", "isolated"),
@@ -398,7 +398,7 @@ def test_an_unknown_user_namespace_or_job_is_said_in_a_line(cluster: Cluster, ru
     said = one_line(run("submit", *JOB, "--namespace", "nowhere"))
     assert "there is no namespace nowhere" in said
     cluster.control_plane.kubeconfig(cluster.kubeconfig, "wrong", cluster.namespace)
-    assert "the cluster does not know you" in one_line(run("status", "flights"))
+    assert "the cluster does not accept your login" in one_line(run("status", "flights"))
 
 
 def token_of(cluster: Cluster) -> str:
@@ -432,7 +432,7 @@ def test_a_secret_of_somebody_elses_is_not_taken(cluster: Cluster, run: Run) -> 
 
 def test_a_secret_of_the_jobs_that_lost_its_token_is_one_line(cluster: Cluster, run: Run) -> None:
     secret(cluster, labels={"tensorwire/job": "flights"})
-    assert "there is a Secret flights that is not this job's" in one_line(run("submit", *JOB))
+    assert "the Secret flights exists and is not of this job" in one_line(run("submit", *JOB))
 
 
 def test_who_may_not_look_at_secrets_is_told_what_else_there_is(cluster: Cluster, run: Run) -> None:

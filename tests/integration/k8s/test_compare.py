@@ -24,7 +24,7 @@ from tensorwire.measure.record import Record
 pytestmark = [
     pytest.mark.newest,
     pytest.mark.timeout(600, func_only=True),
-    pytest.mark.skipif(os.geteuid() != 0, reason="pods in the lab take root"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="pods in the lab require root"),
 ]
 
 
@@ -57,7 +57,7 @@ def test_a_job_that_is_there_is_left_alone(cluster: Cluster, run: Run) -> None:
     job = ("--name", "compare", "--image", "registry/image:1", "--script", "/app/train.py")
     assert run("submit", *job, "--workers", "4", "--ps", "2").status == 0
     image = ("--image", "registry/image:1", "--case", "1", "--workers", "2")
-    assert "a job of this name is there" in run("compare", *image).err
+    assert "a different job of this name exists" in run("compare", *image).err
     assert len(cluster.of_kind("jobs")) == 4
 
 

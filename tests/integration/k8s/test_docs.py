@@ -16,7 +16,7 @@ from tensorwire.k8s.local_kubernetes import ControlPlane, NodeSettings, VirtualK
 pytestmark = [
     pytest.mark.newest,
     pytest.mark.timeout(600, func_only=True),
-    pytest.mark.skipif(os.geteuid() != 0, reason="pods in the lab take root"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="pods in the lab require root"),
 ]
 
 ROOT = Path(__file__).parents[3]

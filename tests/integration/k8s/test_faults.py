@@ -191,8 +191,8 @@ def test_pods_below_the_restricted_standard_are_refused_and_told(
     named = ("--name", "flights", "--image", "image", "--script", "/app/train.py")
     size = ("--workers", "1", "--ps", "1", "--templates", str(tmp_path / "mine"))
     done = run("submit", *named, *size, "--wait", "--interval", "0.2", "--up-within", "2")
-    assert "its pods cannot be made" in one_line(done)
-    assert "the namespace forbids what a template of yours asks for" in done.err
+    assert "its pods cannot be created" in one_line(done)
+    assert "the namespace forbids a setting of your templates" in done.err
 
 
 def test_two_jobs_of_one_name_in_two_namespaces_have_names_of_their_own(

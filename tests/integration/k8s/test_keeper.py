@@ -116,7 +116,7 @@ def test_it_goes_on_while_the_api_server_is_away(
     assert not thread.is_alive()
     # An API server that starts refuses for a moment, as it has not read the roles yet: each reason
     # is said when it begins, and not again at each try.
-    problems = [line for line in capsys.readouterr().err.splitlines() if "going on" in line]
+    problems = [line for line in capsys.readouterr().err.splitlines() if "trying again" in line]
     assert "refused" in problems[0]
     assert len(problems) <= 4 and all(a != b for a, b in itertools.pairwise(problems)), problems
 

@@ -167,10 +167,9 @@ def test_check_greets_the_tasks_of_a_cluster_as_a_peer(
     )
     assert "/job:worker/replica:0/task:0 and accepts this host" in found["worker:0"]
     assert (
-        found["versions"]
-        == f"all that answer have tensorwire {tensorwire.__version__}, as this host"
+        found["versions"] == f"all tasks that answer have tensorwire {tensorwire.__version__}, too"
     )
-    assert found["clocks"].startswith("that of ")
+    assert found["clocks"].startswith("the clock of ")
     assert "to worker:0, the slowest" in found["links"]
 
     status, found = check({"TENSORWIRE_TOKEN_FILE": "", "TENSORWIRE_TOKEN": ""})

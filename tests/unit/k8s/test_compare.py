@@ -19,9 +19,9 @@ from tensorwire.k8s.layout_comparison import LayoutComparison, hot_model, look_a
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--claim", "data:/data"), "--claim: of a cluster; name its --image"),
-        (("--token-secret", "mine"), "--token-secret: of a cluster"),
-        (("--namespace", "a", "--context", "b"), "--namespace and --context: of a cluster"),
+        (("--claim", "data:/data"), "--claim: only for a cluster, which also needs --image"),
+        (("--token-secret", "mine"), "--token-secret: only for a cluster"),
+        (("--namespace", "a", "--context", "b"), "--namespace and --context: only for a cluster"),
     ],
 )
 def test_what_only_a_cluster_has_is_not_looked_for_in_the_lab(
@@ -58,7 +58,7 @@ def test_fewer_workers_keep_the_servers_of_a_case(
     case: int, workers: int | None, per_node: int
 ) -> None:
     assert workers_per_node(PUBLISHED[case], workers) == per_node
-    with pytest.raises(UsageError, match="--workers must be less than"):
+    with pytest.raises(UsageError, match="--workers must be at most"):
         workers_per_node(PUBLISHED[case], 51)
     with pytest.raises(UsageError, match="a multiple of 5"):
         workers_per_node(PUBLISHED[1], 7)

@@ -61,7 +61,7 @@ def test_a_keeper_that_is_evicted_has_not_succeeded() -> None:
     )
     try:
         assert keeper.stderr is not None
-        assert b"going on" in keeper.stderr.readline()
+        assert b"trying again" in keeper.stderr.readline()
         keeper.terminate()
         assert keeper.wait(30) == 143
     finally:

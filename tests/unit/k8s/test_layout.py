@@ -23,7 +23,7 @@ def test_labels_of_another_case_go_when_a_node_is_labelled() -> None:
 
 
 def test_too_few_nodes_to_label_are_refused() -> None:
-    with pytest.raises(UsageError, match="case 2, isolated, takes 10 nodes, not 2"):
+    with pytest.raises(UsageError, match="case 2, isolated, needs 10 nodes, not 2"):
         plan(PUBLISHED[1], ISOLATED, ["n1", "n2"])
     with pytest.raises(UsageError, match="named twice"):
         plan(PUBLISHED[0], ISOLATED, ["n1", "n1"])

@@ -279,9 +279,9 @@ def test_a_script_that_is_here_travels_with_the_job(
         ({"scheduling": "labels"}, "needs --case"),
         ({"grpc_port": 9100}, "must differ"),
         ({"environment": {"A-B": "1"}}, "not a valid name of an environment variable"),
-        ({"environment": {"TF_CONFIG": "{}"}}, "says which task a pod is"),
+        ({"environment": {"TF_CONFIG": "{}"}}, "cannot be set, because it tells a pod"),
         ({"claims": {"data": "relative"}}, "ABSOLUTE"),
-        ({"queue": "team"}, "takes --format jobset"),
+        ({"queue": "team"}, "requires --format jobset"),
         ({"queue": "a", "volcano_queue": "b", "format": "jobset"}, "waits in one queue"),
         ({"volcano_queue": "A B"}, "not a valid name of a queue"),
     ],
@@ -302,7 +302,7 @@ def test_quantities_that_are_none_are_refused(cpu: str) -> None:
 def test_a_template_of_the_users_goes_before_ours(tmp_path: Path) -> None:
     copied = copy_templates(tmp_path / "mine")
     assert {path.name for path in copied} == {path.name for path in TEMPLATES.iterdir()}
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         copy_templates(tmp_path / "mine")
     for path in copied:
         if path.name != "network.yaml.j2":

@@ -1,4 +1,4 @@
-"""Models that the training benchmarks run, each with the data it is trained on."""
+"""Models of the training benchmarks, each with its training data."""
 
 from tensorwire.bench.models import ctr, flights
 

@@ -1,11 +1,11 @@
-"""Click-through rate: a synthetic job whose tensors are those of a wide model in production.
+"""Click-through rate: a synthetic job with the tensor sizes of a wide production model.
 
-26 categorical columns, as many as the public click logs of advertisers have, with up to 100,000
-values; and 200 further small feature columns, each a table of its own with few values and a short
-embedding. Values follow Zipf's law, as users, sites and products do. The label is drawn from a
-hidden model of the same inputs (effects of single values, and of pairs of columns, which only the
-deep part can learn), so that the AUC tells whether training works. Everything follows from one
-seed: the data is the same on every machine.
+It has 26 categorical columns, as public click logs of advertisers do, with up to 100,000 values;
+and 200 small feature columns, each with its own table of few values and a short embedding. Values
+follow Zipf's law, as users, sites and products do. Labels are drawn from a hidden model of the same
+inputs (effects of single values, and of pairs of columns, which only the deep part can learn), so
+the AUC shows whether training works. All data is derived from one seed and is the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ZIPF_EXPONENT = 1.1
 _SEED = 26_200
 _MIN_VALUES, _MAX_VALUES = 100, 100_000
 _MIN_SMALL_VALUES, _MAX_SMALL_VALUES = 4, 100
-# Standard deviations of the hidden model's logit, by what makes it vary.
+# Standard deviations of the parts of the hidden model's logit.
 _CATEGORICAL_EFFECT = 1.2
 _SMALL_EFFECT = 0.8
 _PAIR_EFFECT = 0.8

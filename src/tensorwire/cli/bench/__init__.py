@@ -14,15 +14,15 @@ COMMANDS = {
     ),
     "tcp": (
         "tensorwire.cli.bench.tcp:tcp",
-        "Raw TCP, the ceiling; iperf3 beside it.",
+        "Measure raw TCP, the upper limit, and iperf3 for comparison.",
     ),
     "rpc": (
         "tensorwire.cli.bench.rpc:rpc",
-        "Raw RPC without TensorFlow: grpc++ and gRPC.",
+        "Measure raw RPC without TensorFlow: grpc++ and gRPC.",
     ),
     "transfer": (
         "tensorwire.cli.bench.tensors:transfer",
-        "Move one tensor from worker to ps, over and over.",
+        "Move one tensor from worker to ps repeatedly.",
     ),
     "steps": (
         "tensorwire.cli.bench.tensors:steps",

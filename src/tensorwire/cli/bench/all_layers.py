@@ -45,10 +45,10 @@ def all_layers(
     json_path: Path | None,
     report_path: Path | None,
 ) -> None:
-    """Measure every layer, from the link to training, and show what each loses.
+    """Measure every layer, from the link to training, and show what each layer loses.
 
-    A layer that fails is named, the others go on, and the exit status is 1. After Ctrl-C, the
-    files contain what was measured before.
+    If a layer fails, its name is printed, the other layers still run, and the exit status is 1.
+    After Ctrl-C, the files contain what was measured before.
     """
     from tensorwire.bench.all_layers import INTERRUPTED, AllLayersPlan, layers, run
     from tensorwire.measure import host_pool

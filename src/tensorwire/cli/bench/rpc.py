@@ -23,7 +23,7 @@ Examples:
 @click.option(
     "--message-size",
     type=int,
-    help="Bytes of a request; of a response, with --job server.  [default: 64; 10 with --job "
+    help="Bytes of a request; with --job server, of a response.  [default: 64; 10 with --job "
     "server]",
 )
 @click.option("--response-size", type=int, help="Bytes of a response.  [default: 10]")

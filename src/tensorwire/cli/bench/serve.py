@@ -64,7 +64,7 @@ def serve(
 ) -> None:
     """Ask one ps for tensors from many clients: requests a second, and their latency.
 
-    Payloads are named after those of TF-gRPC-Bench; all three have the same mean.
+    Payloads are named after those of TF-gRPC-Bench; all three have the same mean size.
     """
     from tensorwire.bench.serve import ServePlan, default_requests, run
 

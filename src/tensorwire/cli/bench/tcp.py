@@ -58,7 +58,7 @@ def tcp(
     comparison: Comparison,
     ends: TwoEnds,
 ) -> None:
-    """Raw TCP, the ceiling: one and several streams, and iperf3's where it is installed.
+    """Measure raw TCP, the upper limit: one and several streams, and iperf3 where installed.
 
     MB are 10^6 bytes.
     """

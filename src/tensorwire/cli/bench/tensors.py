@@ -29,7 +29,7 @@ Examples:
 @comparison_options(default_rounds=10)
 @between_hosts("bench transfer")
 def transfer(*, data_mb: float, iters: int | None, comparison: Comparison) -> None:
-    """Move one tensor from worker to ps, over and over.
+    """Move one tensor from worker to ps repeatedly.
 
     Also measures one raw TCP stream with buffers of the same size, and one memcpy of such a
     buffer, or iperf3 over a lab's link. On two hosts the worker ends with the line `transfer rate:
@@ -121,9 +121,9 @@ Examples:
 def tails(*, layer: str, bulk_mb: float, seconds: float, comparison: Comparison) -> None:
     """Time small steps while another worker moves large tensors.
 
-    One worker assigns a tensor of 4 KB to a ps, over and over: alone, and while a second worker
-    assigns a large tensor to the same ps without pause. Shown are the median, p99 and p99.9 of the
-    small steps, and the rate of the large tensors.
+    One worker assigns a tensor of 4 KB to a ps repeatedly: alone, and while a second worker assigns
+    a large tensor to the same ps without pause. Shown are the median, p99 and p99.9 of the small
+    steps, and the rate of the large tensors.
     """
     from tensorwire.bench.tails import TailsPlan, run
 

@@ -1,4 +1,4 @@
-"""The commands that train: `tensorwire demo` and `tensorwire bench train`."""
+"""The commands that train a model: `tensorwire demo` and `tensorwire bench train`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Examples:
     type=click.Choice(list(MODELS)),
     default="flights",
     show_default=True,
-    help="flights: the demo's; ctr: 26 categorical and 200 further small columns, synthetic.",
+    help="flights: the demo's model; ctr: 26 categorical and 200 further small columns, synthetic.",
 )
 @training_options
 @click.option(

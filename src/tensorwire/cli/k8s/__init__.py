@@ -1,4 +1,4 @@
-"""`tensorwire k8s`: jobs on Kubernetes, from a case to its end."""
+"""`tensorwire k8s`: jobs on Kubernetes, from manifests to the end of the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMANDS = {
 def k8s() -> None:
     """Run ps/worker jobs on Kubernetes, with workers and ps on the same nodes or on different ones.
 
-    docs/kubernetes.md tells how, from the image to the end of a job.
+    docs/kubernetes.md explains all steps, from the image to the end of a job.
     """
     try:
         import jinja2  # noqa: F401

@@ -34,7 +34,7 @@ Examples:
     type=Number(min=1, max=3600),
     default=20.0,
     show_default=True,
-    help="Seconds to observe each job once all of its workers train.",
+    help="Seconds to observe each job after all of its workers have begun to train.",
 )
 @click.option(
     "--rounds",
@@ -61,10 +61,10 @@ def compare(
 
     For each layout: steps a second, CPU, memory and traffic of every task, and what the doctor
     says. Without --image the jobs run in a lab on this machine, under Kubernetes' own control plane
-    (takes root, and `make control-plane` in a clone of tensorwire); with it they run on the cluster
-    of your kubeconfig, and are removed afterwards.
-    Without --script it trains a model most of whose weight is in one embedding. It runs on grpc++,
-    whose metrics are what is compared.
+    (requires root, and `make control-plane` in a clone of tensorwire). With --image they run on the
+    cluster of your kubeconfig, and are removed afterwards. Without --script the job trains a model
+    with most of its bytes in one embedding. It runs on grpc++, because the comparison uses the
+    metrics of grpc++.
 
     After -- come the script's own arguments, as for `tensorwire k8s submit`.
     """
@@ -83,7 +83,7 @@ def compare(
             "--token-secret": plan.job.own_token_secret,
         }
         if given := [option for option, value in of_a_cluster.items() if value]:
-            raise UsageError(f"{' and '.join(given)}: of a cluster; name its --image, too")
+            raise UsageError(f"{' and '.join(given)}: only for a cluster, which also needs --image")
         from tensorwire.k8s.in_lab import LabStage
 
         rate = parse_link("--link", link) if link else LinkSettings()
@@ -94,7 +94,7 @@ def compare(
             record = layout_comparison.run(plan, stage, progress)
     else:
         if link:
-            raise UsageError("--link is the lab's: a cluster's nodes have their own")
+            raise UsageError("--link is for the lab only: a cluster's nodes have their own links")
         from tensorwire.k8s.connection import Connection
         from tensorwire.k8s.in_cluster import ClusterStage
 

@@ -89,12 +89,12 @@ def submit(
 @name_argument
 @namespace_option
 @context_option
-@click.option("--watch", "follow", is_flag=True, help="Follow it to its end.")
+@click.option("--watch", "follow", is_flag=True, help="Follow the job to its end.")
 @interval_option
 def status(
     name: str, namespace: str | None, context: str | None, follow: bool, interval: float
 ) -> None:
-    """Show the tasks of the job NAME, what holds them up, and how fast it trains.
+    """Show the tasks of the job NAME, their problems, and how fast the job trains.
 
     The exit status is 1 if the job has failed.
     """
@@ -139,9 +139,13 @@ Examples:
 @name_argument
 @namespace_option
 @context_option
-@click.option("--task", help="One, as worker:3, or all of a role, as worker.  [default: all]")
-@click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each.")
-@click.option("--follow", "-f", is_flag=True, help="Go on as they are printed, until Ctrl-C.")
+@click.option(
+    "--task", help="One task, such as worker:3, or all of a role, such as worker.  [default: all]"
+)
+@click.option(
+    "--tail", type=click.IntRange(min=0), help="Show only this many last lines of each task."
+)
+@click.option("--follow", "-f", is_flag=True, help="Keep showing new lines, until Ctrl-C.")
 def logs(
     name: str,
     namespace: str | None,
@@ -150,7 +154,7 @@ def logs(
     tail: int | None,
     follow: bool,
 ) -> None:
-    """Show what the tasks of the job NAME print, each line behind its task's name."""
+    """Show what the tasks of the job NAME print. Each line begins with the name of its task."""
     from tensorwire.k8s import watch
     from tensorwire.k8s.connection import Connection
 
@@ -179,7 +183,7 @@ def logs(
 def delete(name: str, namespace: str | None, context: str | None, timeout: float) -> None:
     """Remove all objects of the job NAME, and wait until its pods are gone.
 
-    Removes all objects with the job's label. It is no error if the job does not exist.
+    Removes all objects with the job's label. A job that does not exist is not an error.
     """
     from tensorwire.k8s import submit as cluster
     from tensorwire.k8s.connection import Connection

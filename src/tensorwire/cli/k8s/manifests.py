@@ -44,13 +44,13 @@ Examples:
     "--output",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write a file an object into this folder, instead of one stream.",
+    help="Write one file per object into this folder, instead of one stream.",
 )
 def render(job: Job, templates: Path | None, output: Path | None, namespace: str | None) -> None:
-    """Write a job's manifests, as one YAML stream or a file an object.
+    """Write a job's manifests, as one YAML stream or as one file per object.
 
-    After -- come the script's own arguments. In these {task_index}, {task_type}, {ps_hosts},
-    {worker_hosts}, {ps} and {workers} are filled in; TF_CONFIG is set as well.
+    After -- come the script's own arguments. {task_index}, {task_type}, {ps_hosts}, {worker_hosts},
+    {ps} and {workers} in them are replaced by their values. TF_CONFIG is set, too.
     """
     from tensorwire.k8s import render as manifests
 
@@ -75,8 +75,8 @@ def render(job: Job, templates: Path | None, output: Path | None, namespace: str
 def templates(folder: Path) -> None:
     """Copy the Jinja2 templates of the manifests into FOLDER, to change them.
 
-    Keep what you change and remove the rest: --templates takes a file from your folder where it is
-    there, and ours otherwise.
+    Keep the files that you change and remove the others: --templates uses a file of your folder if
+    it exists there, and the built-in template otherwise.
     """
     from tensorwire.k8s.render import copy_templates
 
@@ -96,10 +96,10 @@ Examples:
 @click.option("--case", required=True, help="A published case (1 to 4), or one of --cases.")
 @cases_option
 @layout_option
-@click.option("--nodes", "first_nodes", help="The nodes to take, separated by commas or blanks.")
+@click.option("--nodes", "first_nodes", help="Nodes to label, separated by commas or blanks.")
 @click.argument("more_nodes", nargs=-1, metavar="[NODE]...")
-@click.option("--apply", is_flag=True, help="Label them now, instead of printing how.")
-@click.option("--remove", is_flag=True, help="Take the labels away again.")
+@click.option("--apply", is_flag=True, help="Label the nodes, instead of printing commands.")
+@click.option("--remove", is_flag=True, help="Remove the labels.")
 @context_option
 def label(
     case: str,
@@ -113,8 +113,8 @@ def label(
 ) -> None:
     """Print the labels that --scheduling labels looks for, or label the nodes.
 
-    The labels are the published test's: SCENCE (1 co-located, 2 isolated), CASE, INDEX of the
-    server, and TYPE (worker or ps) where they are isolated.
+    The labels are those of the published test: SCENCE (1 co-located, 2 isolated), CASE, INDEX of
+    the server, and TYPE (worker or ps) in the isolated layout.
     """
     from tensorwire.k8s.layout import PUBLISHED, command, find_case, plan, read_cases
 

@@ -1,4 +1,4 @@
-"""Options that several of the commands have."""
+"""Options that several of the k8s commands have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ layout_option = click.option(
     show_default=True,
     help="colocated: workers and one ps on each node; isolated: on different nodes.",
 )
-namespace_option = click.option("--namespace", "-n", help="Default: the kubeconfig's.")
+namespace_option = click.option(
+    "--namespace", "-n", help="Namespace of the job.  [default: the kubeconfig's]"
+)
 context_option = click.option(
     "--context", help="Context of the kubeconfig.  [default: its current one]"
 )
@@ -164,7 +166,7 @@ _JOB_OPTIONS = [
         type=click.Choice(["grpc++", "grpc"]),
         default="grpc++",
         show_default=True,
-        help="Used whatever the script says.",
+        help="Protocol of the job; overrides the script's.",
     ),
     *_REWRITE_OPTIONS,
     click.option(
@@ -181,7 +183,11 @@ _JOB_OPTIONS = [
 _EXPERIMENT_OPTIONS = [
     click.option("--case", required=True, help="A published case (1 to 4), or one of --cases."),
     cases_option,
-    click.option("--workers", type=_COUNT, help="Fewer than the case has, for a small machine."),
+    click.option(
+        "--workers",
+        type=_COUNT,
+        help="Number of workers, if fewer than the case has (for a small machine).",
+    ),
     click.option(
         "--placement",
         metavar="LIST",
@@ -192,8 +198,8 @@ _EXPERIMENT_OPTIONS = [
     ),
     click.option(
         "--script",
-        help="A training script, as for `k8s submit`, that trains until it is ended.  "
-        "[default: one of ours, with one big variable]",
+        help="A training script, as for `k8s submit`, that trains until it is stopped.  "
+        "[default: a built-in one with one big variable]",
     ),
     click.option("--image", help="Run on a cluster, in this container image.  [default: the lab]"),
     click.option("--name", default="compare", show_default=True, help="Name of the job."),
@@ -248,7 +254,7 @@ def experiment_options(command: Command) -> Command:
         found = _found(case, cases_file)
         job = Job(
             name=name,
-            image=image or "image",  # the lab's is this machine
+            image=image or "image",  # not used in the lab: its tasks run on this machine
             script=Script.named(script, has_image=bool(image))
             if script
             else layout_comparison.hot_model(),
@@ -290,7 +296,7 @@ def _common(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """These of the options, which then are not among them any more."""
+    """Removes the named options from `options` and returns them."""
     return {name: options.pop(name) for name in names}
 
 
@@ -303,7 +309,7 @@ def _token(token_secret: str | None, no_token: bool) -> dict[str, Any]:
 
 
 def _placements(text: str) -> tuple[str, ...]:
-    """The placements of "round_robin,balanced"; UsageError for what is none."""
+    """Parses "round_robin,balanced". Raises UsageError for an unknown or a repeated placement."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in STRATEGIES:
@@ -326,7 +332,7 @@ def _sizes(
     ps: int | None,
     workers_per_node: int | None,
 ) -> dict[str, Any]:
-    """The number of tasks, from a case or as they were said."""
+    """The numbers of tasks, from a case or from --workers and --ps."""
     if case is None:
         if workers is None or ps is None:
             raise UsageError("say how large the job is: --case NAME, or --workers and --ps")

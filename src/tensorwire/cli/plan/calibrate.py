@@ -1,4 +1,4 @@
-"""`tensorwire plan calibrate`: measures what a step costs on this machine, and keeps it."""
+"""`tensorwire plan calibrate`: measures the costs of a step on this machine, and stores them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorwire.plugin.tensorflow_install import check_installed
     epilog="""\b
 Examples:
   tensorwire plan calibrate
-  sudo tensorwire plan calibrate --json this-machine.json   # with links, which take root"""
+  sudo tensorwire plan calibrate --json this-machine.json   # with links, which require root"""
 )
 @click.option(
     "--protocols",
@@ -34,7 +34,7 @@ Examples:
 )
 @json_option
 def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
-    """Measure what a step costs on this machine, and keep it.
+    """Measure the costs of a step on this machine, and store them.
 
     Runs one worker and one ps, and two of each, for five to six minutes. Leave the machine idle
     meanwhile.

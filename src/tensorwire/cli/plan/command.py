@@ -1,4 +1,4 @@
-"""The options of `tensorwire plan`, and which question they ask."""
+"""The options of `tensorwire plan`, and the question that they make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "calibrate": (
         "tensorwire.cli.plan.calibrate:calibrate",
-        "Measure what a step costs on this machine, and keep it.",
+        "Measure the costs of a step on this machine, and store them.",
     ),
 }
 _PUBLISHED_WORKER_CORES, _PUBLISHED_PS_CORES = 0.3, 2.0

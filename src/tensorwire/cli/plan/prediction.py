@@ -24,7 +24,7 @@ from tensorwire.report.progress import ProgressDisplay
 
 @dataclass(frozen=True)
 class Asked:
-    """All options, checked as far as that needs no file."""
+    """All options, with the checks done that need no file."""
 
     from_path: Path | None
     model: str | None
@@ -47,7 +47,7 @@ class Asked:
         """Every layout, protocol and placement that was named.
 
         Raises:
-            TensorwireError: a file cannot be read, or is not what it should be.
+            TensorwireError: a file cannot be read, or has wrong contents.
         """
         job = self._job(calibration)
         return [
@@ -66,7 +66,7 @@ class Asked:
             return calibration_file.read(own), "this user's own calibration"
         if calibration_file.SHIPPED.exists():
             return calibration_file.read(calibration_file.SHIPPED), (
-                "the calibration shipped with tensorwire, of another machine, maybe a slower one: "
+                "the calibration shipped with tensorwire, from another, maybe slower machine: "
                 "`tensorwire plan calibrate` measures this one"
             )
         raise TensorwireError("there is no calibration yet: run `tensorwire plan calibrate`")
@@ -95,7 +95,7 @@ def give(asked: Asked, json_path: Path | None, report_path: Path | None) -> None
     """Predicts, writes the files that were asked for, and prints the tables.
 
     Raises:
-        TensorwireError: what was asked cannot be answered, or a file not be read or written.
+        TensorwireError: the question has no answer, or a file cannot be read or written.
     """
     from tensorwire.report import page, terminal
 

@@ -1,4 +1,4 @@
-"""Every rule is a function from the evidence to a finding, or None where it has nothing to say."""
+"""The rules. Each is a function from the evidence to a finding, or to None."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tensorwire.doctor.job_usage import percent, split_words
 from tensorwire.doctor.rules import placement, workers
 
 _NO_CORE_FREE = 0.9
-_HARMLESS = 2  # threads that sleep, however few the cores
+_HARMLESS = 2  # so many threads are never too many, because they sleep when idle
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Crowding:
 
 
 def crowding(job: JobEvidence) -> Crowding | None:
-    """The host where threads that poll take the largest share of cores that others want."""
+    """The host on which polling threads take the largest share of cores that others need."""
     found = []
     for host in job.hosts:
         polling = [t for t in job.tasks if t.host == host.host and t.polling and t.reactors]
@@ -41,7 +41,7 @@ def polling_crowded(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     host = found.host
-    busy = "" if host.cpu_share is None else f", {percent(host.cpu_share)} of whose time is used"
+    busy = "" if host.cpu_share is None else f", which are {percent(host.cpu_share)} busy"
     return Finding(
         rule="polling-crowded",
         title=f"Polling threads take the cores of {host.host}",
@@ -88,12 +88,12 @@ def threads_over_cores(evidence: Evidence) -> Finding | None:
 BUSY = 0.7
 """Share of a task's cores that counts as busy: kernels always leave some gaps."""
 _WAITS = 0.2
-# More ps, or a faster network, could then make a step at most a ninth faster.
+# With this share or more, more ps or a faster network save at most a tenth of a step.
 _COMPUTES = 0.9
 
 
 def ps_cpu_bound(evidence: Evidence) -> Finding | None:
-    """Workers wait for what the ps compute, and the ps have no CPU left."""
+    """Workers wait for the ps to compute, and the ps have no CPU left."""
     job = evidence.job
     if job is None or placement.hot(evidence) or workers.surplus(evidence) is not None:
         return None
@@ -132,7 +132,7 @@ def worker_compute_bound(evidence: Evidence) -> Finding | None:
     if split is None:
         return None
     computes = split.compute_s / split.step_s
-    # A worker at its limit is late in all that it does: in receiving what has come, too.
+    # A worker at its CPU limit also receives late, so its waiting time includes CPU shortage.
     shares = [worker.cpu_share for worker in usual if worker.cpu_share is not None]
     busy = statistics.mean(shares) if shares else 0.0
     if computes < _COMPUTES and busy < BUSY:

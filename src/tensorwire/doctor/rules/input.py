@@ -1,4 +1,4 @@
-"""The workers wait for their data."""
+"""Rule for workers that wait for their input data."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import workers
 
 _WAITS = 0.2
-_ENOUGH = 1.2  # times what is needed
+_ENOUGH = 1.2  # times the needed rate
 
 
 def input_bound(evidence: Evidence) -> Finding | None:
-    """The input takes a good part of a step, or its storage gives less than the job needs."""
+    """The input takes a large part of a step, or its storage is slower than the job needs."""
     job = evidence.job
     slow = workers.slowest(job) if job is not None else None
     usual = [
@@ -38,7 +38,8 @@ def input_bound(evidence: Evidence) -> Finding | None:
     if probe is not None:
         needed = probe.needed_mb_per_s
         sentences.append(
-            f"Reading alone gives {probe.mb_per_s:.0f} MB/s, a file opens in {probe.open_ms:.3g} ms"
+            f"Only reading the data gives {probe.mb_per_s:.0f} MB/s, a file opens in "
+            f"{probe.open_ms:.3g} ms"
             + ("." if needed is None else f"; a worker needs {needed:.3g} MB/s.")
         )
     slow_storage = storage is not None and storage < _ENOUGH
@@ -48,10 +49,10 @@ def input_bound(evidence: Evidence) -> Finding | None:
         cost=cost,
         evidence=tuple(sentences),
         confidence="high" if share is not None else "medium",
-        change="Bring the data nearer (a local copy, or more and larger files read in parallel): "
-        "the storage is what is slow."
+        change="The storage is too slow: make a local copy of the data, or read more and larger "
+        "files in parallel."
         if slow_storage
-        else "Let the input run ahead: dataset.map(..., num_parallel_calls=tf.data.AUTOTUNE)"
+        else "Prepare the input ahead: dataset.map(..., num_parallel_calls=tf.data.AUTOTUNE)"
         ".prefetch(tf.data.AUTOTUNE), and cache() what fits into memory.",
     )
 

@@ -1,4 +1,4 @@
-"""The way between the tasks: the link itself, the layer above it, and what it is asked to carry."""
+"""Rules for the network between the tasks: the link, the protocol above it, and its messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rules import placement
 
-_FULL = 0.75  # of the link, while anybody has something to send
-_WAITS_FOR_WIRE = 0.5  # of a step, where both directions of a link together are full
+_FULL = 0.75  # of the link's rate, while a task has something to send
+_WAITS_FOR_WIRE = 0.5  # of a step; then both directions together may fill a link
 _FAR_BELOW = 0.6
 _SMALL_BYTES = 100e3  # most Recvs of a click-through model are below this
 _MANY = 50  # a step
-# CPU time that a small tensor costs on its own and saves in a fused message: 726 tensors take 67 ms
-# on grpc, 17 on grpc++ and 12 fused (docs/decisions/measuring.md).
+# CPU time that fusing saves per small tensor: 726 tensors take 67 ms on grpc, 17 ms on grpc++ and
+# 12 ms fused (docs/decisions/measuring.md).
 _COST_OF_ONE_S = {"grpc": 75e-6, "grpc++": 7e-6}
 
 
@@ -39,15 +39,14 @@ def link_saturated(evidence: Evidence) -> Finding | None:
             *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="high" if split is not None and full > 0.85 else "medium",
-        change="Move fewer bytes a step: send ids that repeat in a batch, their rows and gradients "
-        "once (`tensorwire run --exact-rewrites`; results stay the same), look rows up on the ps, "
-        "take larger batches or half precision. Or put the ps on more hosts, each with a link of "
-        "its own.",
+        change="Move fewer bytes per step: send ids that repeat in a batch, their rows and "
+        "gradients once (`tensorwire run --exact-rewrites`; results stay the same), look rows up "
+        "on the ps, use larger batches or half precision. Or distribute the ps over more hosts.",
     )
 
 
 def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
-    """Host, use of its link while something is under way, use over all, and that in words."""
+    """Host, use of its link while tasks communicate, use over the whole time, and a sentence."""
     communicating = job_usage.communicating_share(job)
     split = job_usage.typical_split(job.workers)
     wire = 0.0 if split is None else split.wire_s / split.step_s
@@ -61,7 +60,7 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
         )
         for way, moved in (("out", out), ("in", into)):
             use = moved / host.link_mb_per_s
-            # One worker alone pauses while it computes; of several another one sends then.
+            # A single worker does not send while it computes; with several, another one sends then.
             alone = len(job.workers) == 1 and communicating
             full = min(1.0, use / communicating) if alone and communicating else use
             yield (
@@ -69,10 +68,11 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
                 full,
                 use,
                 f"{moved:.0f} MB/s {way} at {host.host}, whose link carries "
-                f"{host.link_mb_per_s:.0f}: {percent(use)} of all time"
+                f"{host.link_mb_per_s:.0f}: {percent(use)} on average"
                 + (f", {percent(full)} while not computing." if alone else "."),
             )
-        # Workers pull, and then push: one alone, or several in step, use one direction at a time.
+        # Workers first pull and then push. One worker, or several that run in lockstep, use one
+        # direction at a time.
         both = min(1.0, (out + into) / host.link_mb_per_s)
         if wire >= _WAITS_FOR_WIRE:
             yield (
@@ -80,7 +80,7 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
                 both,
                 both,
                 f"{out:.0f} MB/s out and {into:.0f} in at {host.host}, whose link carries "
-                f"{host.link_mb_per_s:.0f} each way: {percent(both)} of all time, because workers "
+                f"{host.link_mb_per_s:.0f} each way: {percent(both)} on average, because workers "
                 "use one direction after the other.",
             )
 
@@ -90,7 +90,8 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
     layers = evidence.layers
     if layers is None:
         return None
-    # What one protocol gets over it a link carries, however busy the hosts were meanwhile.
+    # The link carries at least what the fastest layer reached. Slower layers may have been measured
+    # while the hosts were busy.
     rates = [layer.mb_per_s or 0.0 for layer in layers.measured if layer.name != "link"]
     ceiling = max(rates, default=0.0)
     protocol = evidence.job.protocol if evidence.job is not None else "grpc"
@@ -124,7 +125,7 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
 
 
 def _fastest_layer(layers: Layers, protocol: str) -> tuple[str, float] | None:
-    """Tensors travel by RPC: where they are faster than it was, it can be as fast."""
+    """The faster of RPC and tensors: tensors use RPC, so RPC can be at least as fast as they."""
     rates = [(name, layers.mb_per_s(name, protocol)) for name in ("rpc", "tensor")]
     known = [(name, rate) for name, rate in rates if rate is not None]
     return max(known, key=lambda layer: layer[1], default=None)
@@ -158,8 +159,8 @@ def small_tensors(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{a_step:.0f} tensors of {size / 1e3:.2g} KB on average cross at a worker's step of "
             f"{worker_s / steps * 1e3:.3g} ms.",
-            f"One costs about {_COST_OF_ONE_S[job.protocol] * 1e6:.0f} us more on its own than in "
-            "a message with others.",
+            f"Alone, each costs about {_COST_OF_ONE_S[job.protocol] * 1e6:.0f} us more than in a "
+            "message with others.",
             *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
         ),
         confidence="medium",

@@ -1,4 +1,4 @@
-"""Rules for one ps with the load of several: a variable that is too big, or bad luck."""
+"""Rules for a ps with too much load: one variable is too big, or many are placed unevenly."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tensorwire.doctor.evidence import Confidence, Evidence, Finding, JobEvidenc
 from tensorwire.doctor.job_usage import mb, percent
 
 UNEVEN = 1.5
-"""Largest over mean; what `balanced` makes is at most 1.2."""
-_TOO_BIG = 1.2  # of a fair share: no packing of whole variables is even then
+"""Largest over mean load. Plans of `balanced` have at most 1.2."""
+_TOO_BIG = 1.2  # times a fair share: then no packing of whole variables is even
 
 
 @dataclass(frozen=True)
 class HotPs:
-    """The ps that carries most."""
+    """The ps with the highest load."""
 
     ps: str
     share: float
     """Share of the bytes of all ps."""
     imbalance: float
     heaviest: str
-    """Variable or tensor."""
+    """Name of the variable, or of the tensor if its variable is unknown."""
     heaviest_share: float
     """Share of the bytes of all ps, in the busier direction."""
     is_split_needed: bool
@@ -32,7 +32,7 @@ class HotPs:
 
 
 def hot(evidence: Evidence) -> HotPs | None:
-    """The ps that carries far more than its share, by traffic where a job was looked at."""
+    """The ps with far more than its share: of traffic if a job was observed, else of bytes."""
     if evidence.job is not None and len(evidence.job.ps) > 1:
         return _hot_by_traffic(evidence.job, evidence.placement)
     if evidence.placement is not None and evidence.placement.ps > 1:
@@ -41,7 +41,7 @@ def hot(evidence: Evidence) -> HotPs | None:
 
 
 def hot_ps(evidence: Evidence) -> Finding | None:
-    """Many variables that could be shared out are on one ps."""
+    """Too many variables are on one ps, although they could be distributed."""
     found = hot(evidence)
     if found is None or found.is_split_needed:
         return None
@@ -58,7 +58,7 @@ def hot_ps(evidence: Evidence) -> Finding | None:
 
 
 def big_variable(evidence: Evidence) -> Finding | None:
-    """Finds one variable that exceeds a fair share, so that its ps is hot wherever it is."""
+    """One variable exceeds a fair share, so its ps is hot in every placement."""
     found = hot(evidence)
     if found is None or not found.is_split_needed:
         return None
@@ -86,7 +86,7 @@ def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | No
         return None
     names = _variables(ps, placement)
     read, sent = (job_usage.bytes_by_name(flows, names) for flows in job_usage.flows_of(job, ps))
-    # What is read tells of its variable; of a gradient perhaps only the operation is known.
+    # A tensor that is read names its variable; for a gradient often only the operation is known.
     busier = read if 2 * read.total() >= sent.total() else sent
     heaviest, heaviest_bytes = busier.most_common(1)[0]
     heaviest_share = heaviest_bytes / (total * busier.total() / most)
@@ -124,7 +124,7 @@ def _cpu_sentence(job: JobEvidence, hot_task: str) -> list[str]:
 
 
 def _variables(ps: str, placement: Placement | None) -> dict[str, str]:
-    """The variables of a ps with their sizes, by the tensors that cross for them."""
+    """The variables of a ps with their sizes, by the names of their tensors on the wire."""
     index = int(ps.partition(":")[2])
     return {
         tensor: f"{part.variable} ({mb(part.bytes)})" if part.bytes else part.variable
@@ -160,6 +160,6 @@ def _hot_by_bytes(placement: Placement) -> HotPs | None:
             f"{percent(largest.bytes / loads[index])} of it is {largest.variable}.",
         ),
         cost=None,
-        # Bytes held are not bytes moved: an embedding sends only the rows that a batch names.
+        # Stored bytes are not traffic: an embedding sends only the rows that a batch uses.
         confidence="medium",
     )

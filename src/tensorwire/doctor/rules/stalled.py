@@ -1,4 +1,4 @@
-"""Rule for workers that take no step."""
+"""Rule for workers that complete no step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _URGENT = ("recv", "no session", "initialization", "between steps", "step")
 
 
 def within_long_step(worker: TaskUsage) -> bool:
-    """Whether a worker without a step computes: its step may only be longer than the look."""
+    """Whether a worker without a completed step computes: the step may be longer than the look."""
     stall = worker.stall
     busy = worker.cpu_s is not None and worker.cpu_s / worker.seconds >= _COMPUTES
     return stall is not None and stall.state == "step" and busy
 
 
 def no_step(evidence: Evidence) -> Finding | None:
-    """Workers whose endpoints answer, and whose steps do not end."""
+    """Workers whose endpoints answer, but whose steps do not end."""
     job = evidence.job
     if job is None:
         return None
@@ -32,7 +32,7 @@ def no_step(evidence: Evidence) -> Finding | None:
     seconds = max(worker.seconds for worker in stalled)
     return Finding(
         rule="no-step",
-        title=f"{names} took no step: none ended in the {seconds:.3g} s of this look",
+        title=f"{names} completed no step in the {seconds:.3g} s of this look",
         cost=1.0,
         evidence=tuple(_sentence(worker) for worker in stalled),
         confidence={"no session": "high", "initialization": "high", "recv": "medium"}.get(
@@ -54,11 +54,11 @@ def _sentence(worker: TaskUsage) -> str:
         waiting = "".join(f", and {peer} waits for its {name}" for peer, name in others.items())
         return f"{worker.task} is within a step{awaited}{waiting}{cores}."
     return {
-        "initialization": f"{worker.task} opened a session and received nothing but whether "
-        "variables are initialized: it waits for the chief.",
+        "initialization": f"{worker.task} opened a session and only checks whether variables are "
+        "initialized: it waits for the chief.",
         "no session": f"{worker.task} has executed nothing yet: it opened no session, and no "
         f"coordinator gave it work{cores}.",
-        "between steps": f"{worker.task} has an open session and executes nothing in it: it is in "
+        "between steps": f"{worker.task} has an open session but executes nothing in it: it runs "
         f"its own Python code{cores}.",
     }[stall.state]
 
@@ -75,26 +75,26 @@ def _what_to_do(state: str, stalled: list[TaskUsage], job: JobEvidence) -> str:
     if state == "recv":
         peer = worker.stall.awaited[0].peer
         return (
-            f"Look at what makes that tensor on {peer}: a queue or a barrier there waits for the "
-            "other workers' steps, a lost task for its restart (docs/faults.md)."
+            f"Find out why {peer} does not make this tensor: a queue or a barrier may wait for "
+            "other workers' steps, or a lost task must restart (docs/faults.md)."
         )
     if state == "no session":
         seen = ", ".join(task.task for task in job.tasks)
         return (
             f"Check that every task of the cluster runs: this look found {seen}. A session waits "
-            f"for each that it may use; the log of {worker.task} names the missing one."
+            f"for each task that it may use; the log of {worker.task} names the missing task."
         )
     if state == "initialization":
         return (
-            "Look at the chief (chief:0, or worker:0): whether it runs, and how far it is in "
-            "initializing or restoring the variables."
+            "Check that the chief (chief:0, or worker:0) runs, and how far it has initialized or "
+            "restored the variables."
         )
     if state == "step":
         return (
-            "Look longer than a step takes (--seconds 60). If still none ends, look at the input "
-            f"of {worker.task} with `py-spy dump` of its process, and at queues in its step."
+            "Look longer than a step takes (--seconds 60). If no step ends then, check the input "
+            f"of {worker.task} with `py-spy dump` of its process, and the queues in its step."
         )
     return (
-        f"Look at where the script of {worker.task} is, with `py-spy dump` of its process or in "
-        "its log: data for feed_dict, a hook, a checkpoint."
+        f"Find out what the script of {worker.task} does, with `py-spy dump` of its process or in "
+        "its log: it may prepare data for feed_dict, run a hook, or write a checkpoint."
     )

@@ -11,10 +11,10 @@ from tensorwire.doctor.job_usage import percent
 from tensorwire.units import number
 
 _SLOW = 0.7  # of the others' steps
-_BUSY = 0.5  # of a step that all take in common
+_BUSY = 0.5  # of a synchronous step
 _SURPLUS = 1.3  # times the workers that the ps can serve
 _SATURATED = 0.75
-_GAIN = 0.5  # of what workers added in proportion would bring
+_GAIN = 0.5  # of the gain if speed grew in proportion to the workers
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Straggler:
 
 
 def slowest(job: JobEvidence) -> Straggler | None:
-    """The worker that takes far fewer steps than the others, or keeps them waiting."""
+    """The worker that completes far fewer steps than the others, or makes them wait."""
     workers = [worker for worker in job.workers if worker.steps]
     if len(workers) < 2:
         return None
@@ -46,7 +46,7 @@ def slowest(job: JobEvidence) -> Straggler | None:
 
 
 def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
-    """The straggler of workers that wait for one another: equal steps, but one has more work."""
+    """The straggler in synchronous training: all take equal steps, but one works longer."""
     own = {w.task: w.split.own_s for w in workers if w.split is not None}
     if len(own) < 3:
         return None
@@ -59,8 +59,8 @@ def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
     return Straggler(
         slow,
         (own[slow.task] - usual) / (slow.step_s or own[slow.task]),
-        f"{slow.task} works {number(own[slow.task] * 1e3)} ms at a step, the others "
-        f"{number(usual * 1e3)} ms, and then they wait.",
+        f"{slow.task} works {number(own[slow.task] * 1e3)} ms in a step; the others work "
+        f"{number(usual * 1e3)} ms and then wait.",
     )
 
 
@@ -88,7 +88,7 @@ def straggler(evidence: Evidence) -> Finding | None:
 
 def _what_to_do(worker: TaskUsage, others: Split | None) -> str:
     if worker.split is None or others is None:
-        return f"Look at what else runs on {worker.host}, or move {worker.task} to another host."
+        return f"Check what else runs on {worker.host}, or move {worker.task} to another host."
     own, usual = worker.split, others
     more = {
         "its input": (own.input_s or 0.0) - (usual.input_s or 0.0),
@@ -97,11 +97,11 @@ def _what_to_do(worker: TaskUsage, others: Split | None) -> str:
     }
     reason = max(more, key=lambda name: more[name])
     return {
-        "its input": f"Look at the data of {worker.task}: its files, or the storage that "
-        f"{worker.host} reads them from.",
-        "its computing": f"Look at what else runs on {worker.host} and at the CPU limit of "
+        "its input": f"Check the input of {worker.task}: its files, or the storage from which "
+        f"{worker.host} reads them.",
+        "its computing": f"Check what else runs on {worker.host} and the CPU limit of "
         f"{worker.task}, or move it to a host like the others'.",
-        "its link": f"Look at the link of {worker.host} (`tensorwire nic` there), or move "
+        "its link": f"Check the link of {worker.host} (`tensorwire nic` there), or move "
         f"{worker.task} to a host like the others'.",
     }[reason]
 
@@ -115,18 +115,18 @@ class Surplus:
     """Workers that saturate it."""
     sentences: tuple[str, ...]
     is_measured: bool
-    """True if runs with fewer workers show it, and it is not computed from one run."""
+    """True if runs with fewer workers show it, False if it is computed from one run."""
 
 
 def surplus(evidence: Evidence) -> Surplus | None:
-    """Finds workers that the ps group cannot serve."""
+    """The workers beyond those that the ps group can serve; None if there are none."""
     if evidence.scaling is not None:
         return _measured_surplus(evidence.scaling)
     return _computed_surplus(evidence.job) if evidence.job is not None else None
 
 
 def _measured_surplus(scaling: Scaling) -> Surplus | None:
-    """The two largest runs, if the additional workers brought far less than their share."""
+    """The surplus if, from the second largest run to the largest, speed grew far too little."""
     few, many = sorted(scaling.runs, key=lambda run: run.workers)[-2:]
     if many.workers == few.workers:
         return None
@@ -145,11 +145,11 @@ def _measured_surplus(scaling: Scaling) -> Surplus | None:
 
 
 def _computed_surplus(job: JobEvidence) -> Surplus | None:
-    """The surplus if the ps are saturated by workers each of which alone would hardly load them.
+    """The surplus if the ps are saturated although each worker alone loads them little.
 
-    A step takes D of the busiest ps and Z of its worker. From (D + Z) / D workers on, each further
-    one only waits for the others: the asymptotic bound of a closed queueing network (Denning and
-    Buzen, The Operational Analysis of Queueing Network Models, 1978).
+    A step needs the time D of the busiest ps and Z of its worker. With more than (D + Z) / D
+    workers, each further one only adds waiting: the asymptotic bound of a closed queueing network
+    (Denning and Buzen, The Operational Analysis of Queueing Network Models, 1978).
     """
     steps = job_usage.total_steps(job)
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
@@ -158,7 +158,7 @@ def _computed_surplus(job: JobEvidence) -> Surplus | None:
         return None
     seconds = statistics.mean(task.seconds for task in job.ps)
     demand_s = max(shares) * seconds / steps
-    # The workers of a ps that is throttled seem to work less than they do.
+    # With a throttled ps, the work of its workers is underestimated; so the largest is used.
     own_s = max(own)
     enough = (demand_s + own_s) / demand_s
     if enough < 2 or len(job.workers) < _SURPLUS * enough:
@@ -167,16 +167,16 @@ def _computed_surplus(job: JobEvidence) -> Surplus | None:
         len(job.workers),
         enough,
         (
-            f"A step takes {number(demand_s * 1e3)} ms of the busiest ps, which is busy "
+            f"A step needs {number(demand_s * 1e3)} ms of the busiest ps, which is busy "
             f"{percent(max(shares))} of the time, and {number(own_s * 1e3)} ms of its worker: "
-            f"{enough:.1f} workers keep it busy, and there are {len(job.workers)}.",
+            f"{enough:.1f} workers keep the ps busy, and there are {len(job.workers)}.",
         ),
         is_measured=False,
     )
 
 
 def workers_past_saturation(evidence: Evidence) -> Finding | None:
-    """Workers were added that the ps group cannot serve."""
+    """The job has more workers than the ps group can serve."""
     found = surplus(evidence)
     if found is None:
         return None
@@ -196,7 +196,7 @@ def workers_past_saturation(evidence: Evidence) -> Finding | None:
 
 
 def no_device_filters(evidence: Evidence) -> Finding | None:
-    """Sessions that need every worker alive."""
+    """Sessions without device filters, which need every task to be alive."""
     sessions = evidence.sessions
     if sessions is None or not sessions.without_device_filters:
         return None

@@ -1,4 +1,4 @@
-"""Kubernetes on this machine: its own control plane, and nodes that are parts of a lab."""
+"""Kubernetes on this machine: the real control plane, with nodes that are parts of a lab."""
 
 from tensorwire.k8s.local_kubernetes.control_plane import ControlPlane, NoControlPlane, Pace
 from tensorwire.k8s.local_kubernetes.kubelet import NodeSettings, VirtualKubelet

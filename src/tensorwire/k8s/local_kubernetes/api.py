@@ -1,4 +1,4 @@
-"""Requests to the local API server, in JSON: what a kubelet asks for many times a second."""
+"""A small, fast JSON client for the local API server, for the kubelet's frequent requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MERGE = "application/merge-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
 NO_ANSWER = urllib3.exceptions.HTTPError
-"""What a request raises where there is no answer."""
+"""The exception of a request without an answer."""
 
 
 class Refused(Exception):
-    """An answer that is no success."""
+    """An unsuccessful answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Api:
-    """The API server, as one user."""
+    """The API server, accessed as one user."""
 
     def __init__(self, server: str, token: str, authority: Path) -> None:
         self._server = server
@@ -41,11 +41,11 @@ class Api:
         )
 
     def get(self, path: str, **query: str) -> Object:
-        """Raises Refused or NO_ANSWER, as the others do."""
+        """The object at `path`. Raises Refused or NO_ANSWER, as all methods do."""
         return self._ask("GET", f"{path}?{urlencode(query)}" if query else path)
 
     def items(self, path: str, **query: str) -> list[Object]:
-        """The objects of a list, from the API server's memory."""
+        """The objects of a list, from the API server's cache."""
         return list(self.get(path, resourceVersion="0", **query)["items"])
 
     def create(self, path: str, body: Mapping[str, Any]) -> Object:

@@ -1,6 +1,6 @@
-"""Pods of a lab and their containers: what runs, what is to be started or ended, and the status.
+"""Pods of a lab and their containers: starts, restarts and ends them, and reports their status.
 
-Nothing here talks to the API server. A container is a process, made by whoever calls `step`.
+This module does not use the API server. A container is a process; the caller of `step` starts it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Start = Callable[[Object], TaskProcess]
 """Starts the process of a container, by its specification."""
 
 _RESTART_DELAY_S = (0.5, 10.0)
-"""After the first failure, and the longest: Kubernetes waits from 10 s to five minutes."""
+"""After the first failure, and at most. Kubernetes itself waits from 10 s to five minutes."""
 
 
 def now() -> str:
-    """The time as Kubernetes writes it."""
+    """The current time in Kubernetes' format."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass
 class Probe:
-    """A tcpSocket probe: is somebody listening?"""
+    """A tcpSocket probe, which checks that a process listens."""
 
     wanted: Object
     port: int
@@ -42,7 +42,7 @@ class Probe:
         return self._failures >= int(self.wanted.get("failureThreshold", 3))
 
     def look(self, host: Host) -> bool | None:
-        """The result; None where it is not time to look."""
+        """The result of the probe; None if it is not due."""
         if time.monotonic() < self._next_s:
             return None
         self._next_s = time.monotonic() + min(1.0, float(self.wanted.get("periodSeconds", 10)))
@@ -63,7 +63,7 @@ class Container:
 
     spec: Object
     always: bool
-    """True if it is restarted whatever its exit status is."""
+    """True if it is restarted after every exit status."""
     on_failure: bool
     """True if it is restarted after a failure."""
     process: TaskProcess | None = None
@@ -87,7 +87,7 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit status of one that is not started again, as a shell has it."""
+        """The final exit status, as in a shell; None if it runs or will be restarted."""
         if self.process is None or (code := self.process.poll()) is None:
             return None
         if self.always or (self.on_failure and code != 0):
@@ -95,7 +95,7 @@ class Container:
         return code if code >= 0 else 128 - code
 
     def step(self, host: Host, start: Start) -> None:
-        """Starts it where it is due, and looks at its probes."""
+        """Starts the container if it is due, and runs its probes."""
         if self.process is not None and self.process.poll() is not None:
             if self.exit_code is not None:
                 self.ready = False
@@ -201,9 +201,9 @@ class RunningPod:
     main: list[Container]
     began: str = field(default_factory=now)
     refusal: tuple[str, str] | None = None
-    """Why its containers cannot be made: a reason of the API, and words."""
+    """Why its containers cannot be created: the API's reason, and a message."""
     prepare_at_s: float = 0.0
-    """When to try that again, by the monotonic clock."""
+    """Time of the next attempt to create them, by the monotonic clock."""
     _ends_at_s: float | None = None
     _asked: set[str] = field(default_factory=set)
     _initialized_once: bool = False
@@ -235,7 +235,7 @@ class RunningPod:
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing of it runs, or will."""
+        """True if no container runs, or will run."""
         if any(container.runs for container in self.containers):
             return False
         return self.is_ending or self._main_has_ended or self._init_has_failed
@@ -248,7 +248,7 @@ class RunningPod:
         return "Running" if self._initialized_once else "Pending"
 
     def step(self, start: Start) -> None:
-        """Does what is due: starts containers in order, ends the sidecars of a pod that is done."""
+        """Performs due work: starts containers in order, ends the sidecars of a finished pod."""
         if self.is_ending or self._main_has_ended or self._init_has_failed:
             self._end_rest()
             return
@@ -264,14 +264,14 @@ class RunningPod:
             container.step(self.host, start)
 
     def end(self, grace_s: float) -> None:
-        """Begins to end the pod: what still runs after `grace_s` seconds is killed."""
+        """Begins to end the pod; containers that still run after `grace_s` seconds are killed."""
         ends_at_s = time.monotonic() + grace_s
         if self._ends_at_s is None or ends_at_s < self._ends_at_s:
             self._ends_at_s = ends_at_s
         self._end_rest()
 
     def status(self, host_address: str) -> dict[str, Any]:
-        """The status of the API."""
+        """The pod's status in the API."""
         phase = self.phase
         ready = phase == "Running" and all(c.ready and c.runs for c in self.main)
         ready = ready and all(c.ready and c.runs for c in self.init if c.always)
@@ -310,7 +310,7 @@ class RunningPod:
         return any(container.exit_code not in (None, 0) for container in self.init)
 
     def _end_rest(self) -> None:
-        """Main containers first, then sidecars, each with SIGTERM before SIGKILL."""
+        """Ends the main containers and then the sidecars, each with SIGTERM before SIGKILL."""
         if self._ends_at_s is None:
             grace_s = float(self.manifest["spec"].get("terminationGracePeriodSeconds") or 30)
             self._ends_at_s = time.monotonic() + grace_s

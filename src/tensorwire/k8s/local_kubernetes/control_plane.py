@@ -1,8 +1,8 @@
-"""Kubernetes' own control plane on this machine: etcd, API server, controllers and scheduler.
+"""Kubernetes' real control plane on this machine: etcd, API server, controllers and scheduler.
 
 The programs are built from Kubernetes' sources by `make control-plane`, in a clone of tensorwire.
-They listen on loopback. Authentication is by tokens, authorization is RBAC. What the API server
-sends to pods goes through `egress`, because pods in a lab are in networks of their own.
+They listen on loopback. Authentication uses tokens, and authorization is RBAC. The API server
+connects to pods through `egress`, because pods of a lab are in other network namespaces.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tensorwire.owning_context import OwningContext
 from tensorwire.plugin.tensorflow_install import cache_folder
 
 SERVICE_ADDRESS, SERVICE_PORT = "198.18.0.1", 6443
-"""Where pods find the API server: the address of a lab's first host."""
+"""Address of the API server for pods: that of a lab's first host."""
 
 _UP_WITHIN_S = 120.0
 _POLL_S = 0.1
 _ADMIN = "admin"
-# Each component's user, as Kubernetes' default roles name it, and its groups.
+# Each component's user, as in Kubernetes' default roles, and the user's groups.
 _USERS = {
     _ADMIN: "system:masters",
     "system:kube-controller-manager": "",
@@ -49,17 +49,17 @@ _JOBSET_WEBHOOKS = "jobset-webhooks.yaml"
 
 
 class NoControlPlane(TensorwireError):
-    """The programs are not there, or cannot run here."""
+    """The programs are missing, or cannot run here."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed at which the control plane takes a node for lost, in seconds."""
+    """The times after which the control plane regards a node as lost."""
 
     lost_after_s: int = 40
-    """Seconds without a sign of life until a node is NotReady."""
+    """Seconds without a heartbeat until a node is NotReady."""
     evict_after_s: int = 300
-    """Seconds for which a pod stays bound to such a node."""
+    """Seconds until the pods of such a node are evicted."""
 
 
 def folder() -> Path:
@@ -68,7 +68,7 @@ def folder() -> Path:
 
 
 def check_built() -> None:
-    """Raises NoControlPlane, with how to build it."""
+    """Raises NoControlPlane if it is not built; the message says how to build it."""
     if not (folder() / "built").exists():
         raise NoControlPlane(
             f"Kubernetes' control plane is not built in {folder()}: run `make control-plane` in a "
@@ -79,10 +79,10 @@ def check_built() -> None:
 
 
 class ControlPlane(OwningContext):
-    """A context manager: runs from its start until the end, when nothing of it is left."""
+    """A context manager that runs the control plane, and removes everything at its end."""
 
     def __init__(self, pace: Pace | None = None) -> None:
-        """Starts nothing yet. Raises NoControlPlane."""
+        """Starts nothing. Raises NoControlPlane if it is not built."""
         check_built()
         self._pace = pace or Pace()
         self._tokens = {user: secrets.token_hex() for user in _USERS}
@@ -114,7 +114,7 @@ class ControlPlane(OwningContext):
 
     @property
     def certificate(self) -> Path:
-        """The certificate of every server here, with which clients check it."""
+        """The certificate of all servers here; clients use it to verify them."""
         return self._files / "tls.crt"
 
     @property
@@ -123,7 +123,7 @@ class ControlPlane(OwningContext):
         return self._files / "tls.key"
 
     def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
-        """Writes a kubeconfig, the administrator's where no token is given."""
+        """Writes a kubeconfig; for the administrator if no token is given."""
         path.write_text(yaml.safe_dump(self._kubeconfig(token or self._tokens[_ADMIN], namespace)))
         return path
 
@@ -133,7 +133,7 @@ class ControlPlane(OwningContext):
         if component == "jobset-controller":
             program = [str(folder() / component)]
         flags = [f"--{name}={value}" for name, value in self._flags(component).items()]
-        # The Go runtime's threads are many: two of them may run at once.
+        # Limits each Go program to two running threads.
         self._tasks[component] = self._cluster.start(
             component,
             0,
@@ -143,7 +143,7 @@ class ControlPlane(OwningContext):
         )
 
     def stop(self, component: str) -> None:
-        """Ends a component at once, as the loss of its machine does."""
+        """Kills a component, as if its machine were lost."""
         self._tasks[component].stop()
 
     def log(self, component: str) -> str:
@@ -154,20 +154,20 @@ class ControlPlane(OwningContext):
         return {name: task.pid for name, task in self._tasks.items()}
 
     def wait_ready(self) -> None:
-        """Returns when the API server answers again. Raises TensorwireError after two minutes."""
+        """Waits until the API server answers again. Raises TensorwireError after two minutes."""
         self._until(lambda: self._answers("kube-apiserver", "/readyz"), "the API server")
 
     def connection(self, namespace: str = "default") -> Connection:
-        """The administrator's connection to it."""
+        """A connection as the administrator."""
         path = self.kubeconfig(self._files / "admin.kubeconfig")
         return Connection(namespace=namespace, kubeconfig=path)
 
     def api(self) -> Api:
-        """The API server, as the administrator."""
+        """A client of the API server as the administrator."""
         return Api(self.server, self._tokens[_ADMIN], self.certificate)
 
     def apply(self, manifest: Mapping[str, Any]) -> None:
-        """Makes an object as the administrator, or makes it as given where it is there."""
+        """Creates or updates an object as the administrator."""
         with self.connection() as connection:
             submit.apply(connection, dict(manifest))
 
@@ -270,7 +270,7 @@ class ControlPlane(OwningContext):
         tokens = self._files / "tokens.csv"
         tokens.touch(0o600)
         tokens.write_text("\n".join(lines) + "\n")
-        # In the folder where the API server runs: the path of a Unix socket is short.
+        # Relative to the API server's folder, because the path of a Unix socket must be short.
         transport = {"uds": {"udsName": self.egress.path.name}}
         to_pods = {"proxyProtocol": "HTTPConnect", "transport": transport}
         selection = {
@@ -281,7 +281,7 @@ class ControlPlane(OwningContext):
         (self._files / "egress.yaml").write_text(yaml.safe_dump(selection))
 
     def _install_jobset(self) -> None:
-        """What JobSet's own manifests do, with the controller as a process instead of a pod."""
+        """Installs JobSet as its manifests do, but with the controller as a process."""
         address = self._cluster.spec["jobset-controller"][0]
         port = int(address.rpartition(":")[2])
         health = port + 20000
@@ -305,7 +305,7 @@ class ControlPlane(OwningContext):
         self._until(lambda: _answers(f"http://127.0.0.1:{health}/readyz"), "the JobSet controller")
         for manifest in yaml.safe_load_all((folder() / "jobset" / _JOBSET_WEBHOOKS).read_text()):
             reached = self._reached_here(manifest, address)
-            # The controller is ready before it knows its webhooks.
+            # The controller reports readiness before its webhooks work.
             for webhook in reached["webhooks"]:
                 url = webhook["clientConfig"]["url"]
                 self._until(
@@ -317,13 +317,13 @@ class ControlPlane(OwningContext):
         self._until(lambda: self._answers("kube-apiserver", jobsets), "the API server's JobSets")
 
     def _reached_here(self, webhooks: dict[str, Any], address: str) -> dict[str, Any]:
-        """JobSet's webhooks, at an address of this machine instead of a Service."""
+        """JobSet's webhooks, with an address on this machine instead of a Service."""
         authority = base64.b64encode(self.certificate.read_bytes()).decode()
         for webhook in webhooks["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
             webhook["clientConfig"] = {"url": f"https://{address}{path}", "caBundle": authority}
             if webhook["rules"][0]["resources"] == ["pods"]:
-                # As its kustomization has it: only pods of JobSets wait for the webhook.
+                # As in JobSet's kustomization: only pods of JobSets use the webhook.
                 key = "jobset.sigs.k8s.io/jobset-name"
                 webhook["objectSelector"] = {
                     "matchExpressions": [{"key": key, "operator": "Exists"}]
@@ -351,7 +351,7 @@ def _answers(url: str, token: str | None = None, authority: Path | None = None) 
     context = None if authority is None else ssl.create_default_context(cafile=str(authority))
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(url, headers=headers)
-    # Not through a proxy of the user's: this is loopback.
+    # Without the user's proxy, because this is loopback.
     handlers = [urllib.request.ProxyHandler({})]
     if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))  # type: ignore[arg-type]
@@ -364,7 +364,7 @@ def _answers(url: str, token: str | None = None, authority: Path | None = None) 
 
 
 def _make_certificate(certificate: Path, key: Path) -> None:
-    """One certificate that is its own authority, and the public key in a file of its own."""
+    """Makes a self-signed certificate, its key, and a separate file with the public key."""
     names = f"IP:127.0.0.1,IP:{SERVICE_ADDRESS},DNS:localhost,DNS:kubernetes.default.svc"
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     subject = ("-subj", "/CN=kubernetes/O=system:masters", "-addext", f"subjectAltName={names}")

@@ -1,7 +1,7 @@
-"""The way of the local API server to pods and kubelets: an HTTP CONNECT proxy on a Unix socket.
+"""Connections of the local API server to pods: an HTTP CONNECT proxy on a Unix socket.
 
-Kubernetes calls this an egress selector. A pod in a lab is in a network of its own, which only a
-thread that has entered it can reach.
+Kubernetes calls this an egress selector. A pod of a lab is in its own network namespace, which only
+a thread that has entered it can reach.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ CONNECT_S = 5.0
 _PIECE_BYTES = 1 << 16
 
 Route = Callable[[int], socket.socket]
-"""A connection to a port of one address. Raises OSError."""
+"""Connects to a port of one address. Raises OSError."""
 
 
 class Egress(OwningContext):
-    """A context manager; `path` is where the proxy listens."""
+    """A context manager that runs the proxy, which listens at `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._routes: dict[str, Route] = {}
 
     def _open(self, held: contextlib.ExitStack) -> None:
-        # By its folder's descriptor: the path of a Unix socket is short.
+        # Through the folder's descriptor, because the path of a Unix socket must be short.
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         held.callback(os.close, folder)
         server = _Server(f"/proc/self/fd/{folder}/{self.path.name}", _handler(self.connect))
@@ -43,7 +43,7 @@ class Egress(OwningContext):
 
     @contextlib.contextmanager
     def route(self, address: str, route: Route) -> Iterator[None]:
-        """While in it, connections to `address` are what `route` makes of their port."""
+        """Within the context, connections to `address` are made by `route`."""
         self._routes[address] = route
         try:
             yield
@@ -51,7 +51,7 @@ class Egress(OwningContext):
             del self._routes[address]
 
     def connect(self, address: tuple[str, int]) -> socket.socket:
-        """A connection to where the API server wants to go. Raises OSError."""
+        """Connects to an address for the API server. Raises OSError."""
         route = self._routes.get(address[0])
         return socket.create_connection(address, CONNECT_S) if route is None else route(address[1])
 
@@ -84,7 +84,7 @@ def _handler(
 
 
 def join(one: socket.socket, other: socket.socket) -> None:
-    """Carries bytes in both directions until both have ended."""
+    """Forwards bytes in both directions until both have ended."""
     one.settimeout(None)
     other.settimeout(None)
     back = threading.Thread(target=_carry, args=(other, one), daemon=True)
@@ -97,6 +97,6 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(_PIECE_BYTES):
             sink.sendall(data)
-    # Whoever reads the other end sees the end of the stream.
+    # The reader at the other end then sees the end of the stream.
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)

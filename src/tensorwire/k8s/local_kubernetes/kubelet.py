@@ -1,11 +1,11 @@
-"""A virtual kubelet: the nodes of a cluster are parts of a lab, and containers are processes there.
+"""A virtual kubelet: nodes are parts of a lab, and containers are processes on its hosts.
 
-It registers nodes, sees the pods that the scheduler binds to them, and runs each pod on a host of
-the lab behind its node's link, with an address of its own. The image of every container is this
-machine. Obeyed: environment, mounts, users, CPU limits, restart policies, sidecars, tcpSocket
-probes, deletion with its grace period. Not obeyed: limits of memory, NetworkPolicies, seccomp
-profiles, other probes, lifecycle hooks. There is no DNS: the names of headless Services are in
-/etc/hosts, as the EndpointSlices of the cluster have them.
+It registers nodes, watches the pods that the scheduler binds to them, and runs each pod on a host
+of the lab, behind its node's link and with its own address. The image of every container is this
+machine. Supported: environment, mounts, users, CPU limits, restart policies, sidecars, tcpSocket
+probes, and deletion with a grace period. Not supported: memory limits, NetworkPolicies, seccomp
+profiles, other probes, lifecycle hooks. There is no DNS; the names of headless Services are written
+to /etc/hosts from the cluster's EndpointSlices.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """A node, as it registers."""
+    """The settings with which a node registers."""
 
     name: str
     pods: int = 3
@@ -69,7 +69,7 @@ class NodeSettings:
 
 
 class VirtualKubelet(OwningContext):
-    """A context manager: its nodes are in the cluster while it is entered."""
+    """A context manager: its nodes exist in the cluster within the context."""
 
     def __init__(
         self,
@@ -81,19 +81,20 @@ class VirtualKubelet(OwningContext):
         images: Collection[str] | None = None,
         as_users: bool = True,
     ) -> None:
-        """Starts nothing yet.
+        """Starts nothing.
 
         Args:
-            link: of each node; as fast as the machine without.
-            limit_cpus: a pod gets the CPU time of its limits and no more, where this machine can.
-            images: the images that can be pulled; None: every one.
-            as_users: containers run as the user of their manifest; files of the image can be read.
+            link: the link of each node; None: as fast as the machine.
+            limit_cpus: True to apply the CPU limits of pods, if this machine can.
+            images: the images that can be pulled; None: all.
+            as_users: True to run containers as the user of their manifest, who can read all files
+            of the image.
 
         Raises:
-            NoControlPlane: this user cannot run pods, or the lab has no room for so many.
+            NoControlPlane: this user cannot run pods, or there are too many pods for a lab.
         """
         if os.geteuid() != 0:
-            raise NoControlPlane("pods in the lab take root: run this as root, or give --image")
+            raise NoControlPlane("pods in the lab require root: run this as root, or use --image")
         self._control_plane = control_plane
         self._nodes = {each.name: each for each in nodes}
         self._link = link or LinkSettings()
@@ -111,7 +112,7 @@ class VirtualKubelet(OwningContext):
         self._stop = threading.Event()
         self._lock = threading.RLock()
         self.notes: list[str] = []
-        """Requirements that this machine does not meet."""
+        """Settings of the lab that this machine could not apply."""
 
     def _open(self, held: contextlib.ExitStack) -> None:
         slots = [
@@ -122,7 +123,7 @@ class VirtualKubelet(OwningContext):
         settings = LabSettings((HostSettings(), *slots), (self._link,) * len(self._nodes))
         self._lab = held.enter_context(Lab(settings, change_cpus=self._limit_cpus))
         if not self._lab.has_network:
-            raise NoControlPlane(f"pods need a network of their own: {'; '.join(self._lab.notes)}")
+            raise NoControlPlane(f"pods need their own network: {'; '.join(self._lab.notes)}")
         self.notes = self._lab.notes
         service, *hosts = self._lab.hosts
         self._free: dict[str, list[int]] = {}
@@ -130,7 +131,7 @@ class VirtualKubelet(OwningContext):
         for name, node in self._nodes.items():
             self._free[name] = list(range(number, number + node.pods))
             number += node.pods
-        # Ports are the pods' own business.
+        # The pods choose their ports.
         alike = [dataclasses.replace(host, port=0) for host in hosts]
         self._cluster = held.enter_context(
             LocalCluster(
@@ -160,7 +161,7 @@ class VirtualKubelet(OwningContext):
             held.callback(thread.join)
         held.callback(self._stop.set)
 
-    # What a test does to it.
+    # Methods for tests.
 
     def container(self, pod: str, name: str = "task", namespace: str = "default") -> Container:
         """A container of a pod, by a part of the pod's name. Raises KeyError."""
@@ -172,7 +173,7 @@ class VirtualKubelet(OwningContext):
         raise KeyError(f"{namespace}/{pod}")
 
     def log(self, pod: str, name: str = "task", namespace: str = "default") -> Path:
-        """The log of a container that has been started, the newest one."""
+        """The newest log of a container. Raises KeyError if it was not started."""
         process = self.container(pod, name, namespace).process
         if process is None:
             raise KeyError(f"{namespace}/{pod} {name} has not been started")
@@ -183,7 +184,7 @@ class VirtualKubelet(OwningContext):
         self.container(pod, name, namespace).end(signal.SIGKILL)
 
     def lose(self, node: str) -> None:
-        """The node and all that runs on it is gone at once, and says nothing more."""
+        """Loses a node: kills all its processes, and sends no further status or heartbeat."""
         with self._lock:
             self._lost.add(node)
             for pod in self._pods.values():
@@ -199,12 +200,12 @@ class VirtualKubelet(OwningContext):
 
     @property
     def processes(self) -> int:
-        """The number of containers that run."""
+        """The number of running containers."""
         with self._lock:
             return sum(c.runs for pod in self._pods.values() for c in pod.containers)
 
     def tails(self) -> str:
-        """The last lines of all containers, for an error."""
+        """The last lines of all containers, for an error message."""
         with self._lock:
             return "\n".join(
                 f"--- {pod.manifest['metadata']['name']} {container.name}\n"
@@ -216,7 +217,7 @@ class VirtualKubelet(OwningContext):
     # The threads of the kubelet.
 
     def _beat(self) -> None:
-        """In a thread of its own: a node is not lost because its pods take time."""
+        """Sends heartbeats, in its own thread, so that slow pods do not delay them."""
         api = self._control_plane.api()
         while not self._stop.wait(_HEARTBEAT_S):
             for name in self._nodes.keys() - self._lost:
@@ -234,7 +235,7 @@ class VirtualKubelet(OwningContext):
                     for pod in list(self._pods.values()):
                         self._sync(pod)
             except (Refused, NO_ANSWER) as error:
-                # Until it answers, what runs goes on; what ends is started again afterwards.
+                # Until it answers, running containers continue; ended ones are restarted later.
                 _LOGGER.debug("the kubelet has no API server: %s", error)
             self._stop.wait(_STEP_S)
 
@@ -264,7 +265,7 @@ class VirtualKubelet(OwningContext):
 
     def _accept(self, manifest: Object, node: str) -> None:
         if not self._free[node]:
-            return  # one that ends makes room
+            return  # accepted later, when another pod has ended
         slot = self._free[node].pop()
         uid, namespace = manifest["metadata"]["uid"], manifest["metadata"]["namespace"]
         pod = RunningPod.of(manifest, self._lab.hosts[slot])
@@ -291,7 +292,7 @@ class VirtualKubelet(OwningContext):
             self._forget(pod)
 
     def _prepare(self, pod: RunningPod) -> tuple[str, str] | None:
-        """Gets a pod's images and volumes; says why not, where that is so."""
+        """Gets a pod's images and volumes; returns reason and message on failure."""
         for container in pod.containers:
             image = container.spec["image"]
             if self._images is not None and image not in self._images:
@@ -316,14 +317,14 @@ class VirtualKubelet(OwningContext):
         return self._cluster.start(f"pod-{slot}", number, argv, environment, cwd=Path("/"))
 
     def _user(self, manifest: Object, container: Mapping[str, Any]) -> list[str]:
-        """The command that becomes the container's user, without privileges."""
+        """The command prefix that switches to the container's user and drops privileges."""
         of_pod = manifest["spec"].get("securityContext") or {}
         wanted = of_pod | (container.get("securityContext") or {})
         user = wanted.get("runAsUser")
         if user is None or not self._as_users:
             return []
         group = wanted.get("runAsGroup", user)
-        # An image's files can be read by its users, and those of this machine perhaps cannot.
+        # In a real image the user can read the files; on this machine that needs a capability.
         reads = "+dac_read_search"
         return [
             *("setpriv", f"--reuid={user}", f"--regid={group}"),
@@ -333,7 +334,7 @@ class VirtualKubelet(OwningContext):
         ]
 
     def _environment(self, pod: RunningPod, container: Mapping[str, Any]) -> dict[str, str]:
-        """The variables of a container. Raises NotMountable for what is not there."""
+        """The environment of a container. Raises NotMountable if a source is missing."""
         manifest = pod.manifest
         namespace = manifest["metadata"]["namespace"]
         environment: dict[str, str] = {}
@@ -350,7 +351,9 @@ class VirtualKubelet(OwningContext):
             elif "fieldRef" in source:
                 value = volumes.field_of(manifest, source["fieldRef"]["fieldPath"])
             elif source:
-                raise NotMountable(f"the lab does not know where {each['name']} comes from")
+                raise NotMountable(
+                    f"the lab does not support the source of variable {each['name']}"
+                )
             else:
                 value = _filled_in(each.get("value") or "", environment)
             environment[each["name"]] = value
@@ -366,7 +369,7 @@ class VirtualKubelet(OwningContext):
         return image | environment
 
     def _claims(self, manifest: Object) -> dict[str, Path]:
-        """The folders of a pod's PersistentVolumeClaims: those of hostPath volumes."""
+        """The folders of a pod's PersistentVolumeClaims, which must be hostPath volumes."""
         found: dict[str, Path] = {}
         namespace = manifest["metadata"]["namespace"]
         for volume in manifest["spec"].get("volumes") or ():
@@ -376,12 +379,12 @@ class VirtualKubelet(OwningContext):
             claim = self._api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
             bound = self._api.get(f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
             if "hostPath" not in bound["spec"]:
-                raise NotMountable(f"the lab has only volumes of hostPath, and {name} is not")
+                raise NotMountable(f"the lab supports only hostPath volumes, which {name} is not")
             found[name] = Path(bound["spec"]["hostPath"]["path"])
         return found
 
     def _tell(self, pod: RunningPod) -> None:
-        """Writes the status of a pod, where it has changed."""
+        """Writes the status of a pod if it has changed."""
         metadata = pod.manifest["metadata"]
         status = pod.status(_NODE_ADDRESS)
         before = {c["type"]: c for c in pod.manifest.get("status", {}).get("conditions") or ()}
@@ -401,7 +404,7 @@ class VirtualKubelet(OwningContext):
         self._said[pod.uid] = said
 
     def _forget(self, pod: RunningPod) -> None:
-        """What a pod that has ended had is free again; one that is to be deleted goes."""
+        """Frees the resources of an ended pod; deletes it if deletion was requested."""
         if pod.manifest["metadata"].get("deletionTimestamp"):
             self._let_go(pod.manifest)
         del self._pods[pod.uid]
@@ -429,7 +432,7 @@ class VirtualKubelet(OwningContext):
     def _log_of(
         self, namespace: str, pod: str, container: str
     ) -> tuple[Path, Callable[[], bool]] | None:
-        """The log of a container, and what tells whether it still grows."""
+        """The log of a container, and a function that tells whether it still grows."""
         with self._lock:
             for each in [*self._pods.values(), *self._ended.values()]:
                 metadata = each.manifest["metadata"]
@@ -493,7 +496,7 @@ class VirtualKubelet(OwningContext):
 def register(
     api: Api, name: str, labels: Mapping[str, str], room: Mapping[str, str], kubelet_port: int = 0
 ) -> None:
-    """Makes a node that is ready, with that much room."""
+    """Creates a ready node with the capacity `room`."""
     own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
     metadata = {"name": name, "labels": own | dict(labels)}
     api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
@@ -510,7 +513,7 @@ def register(
 
 
 def beat(api: Api, node: str) -> None:
-    """A node's sign of life: its Lease."""
+    """Sends a heartbeat of a node: renews its Lease."""
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
     time_now = now().replace("Z", ".000000Z")
     spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": time_now}
@@ -525,7 +528,7 @@ def beat(api: Api, node: str) -> None:
 
 @contextlib.contextmanager
 def _service(control_plane: ControlPlane, host: Host) -> Iterator[None]:
-    """The API server's address for pods: a listener on `host` that leads to it."""
+    """A listener on `host` that forwards the pods' connections to the API server."""
     address = control_plane.server.removeprefix("https://").partition(":")
     there = (address[0], int(address[2]))
     listener = host.inside(lambda: socket.create_server((host.address, SERVICE_PORT)))
@@ -566,7 +569,7 @@ def _path(metadata: Object) -> str:
 
 
 def _cpus(manifest: Object) -> float | None:
-    """The CPUs that a pod's containers may use together; None: no limit."""
+    """The sum of the CPU limits of a pod's containers; None: no limit."""
     spec, total = manifest["spec"], 0.0
     for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
         limit = ((container.get("resources") or {}).get("limits") or {}).get("cpu")

@@ -1,4 +1,4 @@
-"""What the API server asks a kubelet for: the logs of containers, over TLS."""
+"""The kubelet's server for the API server's requests: logs of containers, over TLS."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 from tensorwire.owning_context import OwningContext
 
 LogOf = Callable[[str, str, str], "tuple[Path, Callable[[], bool]] | None"]
-"""From namespace, pod and container to its log, and whether it still grows; None: no such log."""
+"""Maps namespace, pod and container to the log and a function that tells if it grows, or None."""
 
 _POLL_S = 0.1
 _PIECE_BYTES = 1 << 16
 
 
 class KubeletServer(OwningContext):
-    """A context manager; only who has the control plane's own certificate is answered."""
+    """A context manager. Answers only clients with the control plane's certificate."""
 
     def __init__(self, certificate: Path, key: Path, log_of: LogOf) -> None:
         self._certificate, self._key, self._log_of = certificate, key, log_of
@@ -51,7 +51,7 @@ class _Server(ThreadingHTTPServer):
 
 def _handler(log_of: LogOf) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 30  # seconds, for who connects and says nothing
+        timeout = 30  # seconds, for clients that connect and send nothing
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)
@@ -79,7 +79,7 @@ def _handler(log_of: LogOf) -> type[BaseHTTPRequestHandler]:
                     time.sleep(_POLL_S)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """Logs nothing."""
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""The file system of a pod in a lab: this machine's, with what the pod's manifest mounts."""
+"""The file system of a pod in a lab: this machine's, with the mounts of the pod's manifest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tensorwire.plugin.tensorflow_install import cache_folder
 
 Object = Mapping[str, Any]
 
-# Each triple is "ro" or "rw", a source and a place; then, behind --, comes the command. What is
-# bound again as read-only last is the image's.
+# Arguments: triples of "ro" or "rw", a source and a target; then --, "ro" or "rw" for the image,
+# the working directory, and the command.
 SCRIPT = """set -e
 while [ "$1" != -- ]; do
   mount --rbind "$2" "$3"
@@ -34,12 +34,12 @@ exec "$@"
 """
 
 _PRIVATE = ("/etc", "/run", "/mnt", "/tmp")
-"""Folders of which each pod has its own, and below which anything can be mounted."""
-_RENEW_AT = 0.8  # of a token's life, as the kubelet does
+"""Folders that each pod has privately, and below which volumes can be mounted."""
+_RENEW_AT = 0.8  # of a token's lifetime, as in the real kubelet
 
 
 class NotMountable(Exception):
-    """The pod cannot have this volume now; says why, for the pod's status."""
+    """A volume cannot be mounted now. The message is for the pod's status."""
 
 
 @dataclass
@@ -49,11 +49,11 @@ class PodFiles:
     root: Path
     pod: Object
     etc: Path
-    """The /etc of all pods of its namespace, in which the names of services resolve."""
+    """The /etc of all pods of the namespace, with the names of services in its hosts file."""
     _renew_at: dict[Path, float] = field(default_factory=dict)
 
     def make(self, api: Api) -> None:
-        """Fetches what the volumes hold. Raises NotMountable, or what `api` raises."""
+        """Fetches the contents of the volumes. Raises NotMountable, or exceptions of `api`."""
         shutil.rmtree(self.root, ignore_errors=True)
         for name in _PRIVATE[1:]:
             (self.root / name.lstrip("/")).mkdir(parents=True)
@@ -65,7 +65,7 @@ class PodFiles:
             self._own(folder)
 
     def renew_tokens(self, api: Api, *, now: bool = False) -> None:
-        """Replaces service-account tokens that have lived most of their life, or all of them."""
+        """Replaces service-account tokens that expire soon; with `now`, all of them."""
         for path, renew_at in list(self._renew_at.items()):
             if now or time.monotonic() > renew_at:
                 for volume in self.pod["spec"].get("volumes") or ():
@@ -101,7 +101,7 @@ class PodFiles:
             if base is None:
                 if not Path(path).is_dir():
                     raise NotMountable(
-                        f"in the lab nothing can be mounted at {path}: take a folder below "
+                        f"the lab cannot mount a volume at {path}: use a folder below "
                         f"{', '.join(_PRIVATE)}"
                     )
                 words += [flag, str(source), path]
@@ -112,7 +112,7 @@ class PodFiles:
                 place.mkdir(parents=True, exist_ok=True)
                 words += [flag, str(source), str(place)]
         words += _with_the_image(of_base["/tmp"])
-        # Sources may be below /tmp, so that comes last.
+        # Sources may be below /tmp, so the private /tmp is mounted last.
         for base in _PRIVATE:
             own = base == "/tmp" or of_base[base] not in (self.etc, self.root / base.lstrip("/"))
             words += ["rw" if own else image, str(of_base[base]), base]
@@ -134,7 +134,7 @@ class PodFiles:
                 self._project(api, source, folder)
         elif "persistentVolumeClaim" not in volume:
             (kind,) = set(volume) - {"name"}
-            raise NotMountable(f"the lab has no volumes of kind {kind}")
+            raise NotMountable(f"the lab does not support volumes of kind {kind}")
 
     def _project(self, api: Api, source: Object, folder: Path) -> None:
         if "serviceAccountToken" in source:
@@ -176,7 +176,7 @@ class PodFiles:
         self._renew_at[path] = time.monotonic() + _RENEW_AT * lives_s
 
     def _own(self, folder: Path) -> None:
-        """Gives the files to the pod's group, as fsGroup asks for."""
+        """Changes the files' group to the pod's fsGroup, if it has one."""
         group = (self.pod["spec"].get("securityContext") or {}).get("fsGroup")
         if group is None:
             return
@@ -191,7 +191,7 @@ class PodFiles:
 
 
 def config_map(api: Api, namespace: str, name: str) -> dict[str, str]:
-    """The texts of a ConfigMap. Raises NotMountable where it is not there."""
+    """The texts of a ConfigMap. Raises NotMountable if it does not exist."""
     return _data(api, namespace, "configmap", name)
 
 
@@ -211,7 +211,7 @@ def _data(api: Api, namespace: str, kind: str, name: str) -> dict[str, str]:
 
 
 def field_of(pod: Object, path: str) -> str:
-    """The value of a fieldRef. Raises NotMountable for what the lab does not know."""
+    """The value of a fieldRef. Raises NotMountable for unsupported fields."""
     for kind in ("labels", "annotations"):
         start = f"metadata.{kind}['"
         if path.startswith(start) and path.endswith("']"):
@@ -220,11 +220,11 @@ def field_of(pod: Object, path: str) -> str:
         return str(pod["metadata"][path.partition(".")[2]])
     if path in ("spec.nodeName", "spec.serviceAccountName"):
         return str(pod["spec"].get(path.partition(".")[2], ""))
-    raise NotMountable(f"the lab does not know the field {path}")
+    raise NotMountable(f"the lab does not support the field {path}")
 
 
 def copy_of_etc(folder: Path) -> None:
-    """A copy of this machine's /etc, without what is no file."""
+    """Copies this machine's /etc, without sockets, pipes and devices."""
 
     def unreadable(parent: str, _: Sequence[str]) -> list[str]:
         return [
@@ -243,7 +243,7 @@ def copy_of_etc(folder: Path) -> None:
 
 
 def _canonical(path: str) -> str:
-    """The path as this machine has it: /var/run is /run."""
+    """The path with /var/run replaced by /run, as on this machine."""
     return path[4:] if path.startswith("/var/run/") else path.rstrip("/")
 
 
@@ -261,7 +261,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 def _with_the_image(folder: Path) -> list[str]:
-    """An own /tmp, in which what the image consists of is still found if it is below /tmp."""
+    """Mounts parts of the image that are below /tmp into the pod's private /tmp."""
     paths = {*sys.path, sys.prefix, sys.base_prefix, str(cache_folder())}
     tops = {Path(*Path(p).parts[:3]) for p in paths if p.startswith("/tmp/")}
     words: list[str] = []

@@ -1,7 +1,7 @@
-"""Runs first in every interpreter under ``tensorwire run``, then steps aside.
+"""Runs first in every interpreter under ``tensorwire run``.
 
-It takes its folder off ``sys.path`` again and hands over to the ``sitecustomize`` that would
-have run without it, so that a script sees what it would see anyway.
+It then removes its folder from ``sys.path`` and runs the ``sitecustomize`` that would have run
+without it, so that the script sees its usual environment.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 _here = Path(__file__).resolve().parent
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _here]
 
-# A process of another Python environment, which has no tensorwire, keeps its own protocol.
+# A Python environment without tensorwire keeps its own protocol.
 with contextlib.suppress(ImportError):
     from tensorwire.run.environment import wait_for_tensorflow
 
