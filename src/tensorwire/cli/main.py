@@ -91,6 +91,9 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         fail(str(error), error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.message, err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         hint = f" (see `{where.command_path} --help`)" if where is not None else ""
