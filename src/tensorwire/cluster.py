@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,15 @@ class ClusterSpec:
 
     @staticmethod
     def from_hosts(**jobs: str) -> ClusterSpec:
-        """A spec from addresses by job: ``from_hosts(ps="a:1,b:1", worker="c:1")``."""
-        return ClusterSpec(
-            {
-                job: tuple(h.strip() for h in hosts.split(",") if h.strip())
-                for job, hosts in jobs.items()
-            }
-        )
+        """A spec from addresses by job: ``from_hosts(ps="a:1,b:1", worker="c:1")``.
+
+        Raises UsageError where a job has no address, as with a shell's variable that is not set.
+        """
+        made = {job: tuple(filter(None, map(str.strip, h.split(",")))) for job, h in jobs.items()}
+        for job, addresses in made.items():
+            if not addresses:
+                raise UsageError(f"--{job}-hosts is empty: write host:port, as in 127.0.0.1:2222")
+        return ClusterSpec(made)
 
 
 ENDPOINT_MAP_NAME = ".endpoint_map"
@@ -192,8 +195,18 @@ def parse_tf_config(text: str) -> TfConfig | None:
         raise _malformed("it is not an object")
     cluster = config.get("cluster")
     if not cluster:
+        for key in config:
+            if get_close_matches(key, ["cluster"]) and key != "cluster":
+                raise _malformed(f'"{key}" should be "cluster"')
         return None
-    return TfConfig(_cluster(cluster), _task(config.get("task")), config.get("rpc_layer"))
+    jobs, task = _cluster(cluster), _task(config.get("task"))
+    # An evaluator is no task of its cluster.
+    if task is not None and task.job != "evaluator":
+        try:
+            jobs.address(task)
+        except UsageError as error:
+            raise _malformed(str(error)) from None
+    return TfConfig(jobs, task, config.get("rpc_layer"))
 
 
 def _malformed(what: str) -> UsageError:

@@ -132,7 +132,11 @@ make = tensorwire.tf.ConfigProto
 print(*make(cluster=cluster, job_name="worker", task_index=1).device_filters)
 print(*make(cluster=cluster, job_name="chief").device_filters)
 print(*make(device_filters=["/job:ps"], tensor_fuse=True).device_filters)
-for wrong in ({"job_name": "worker", "task_index": 2}, {"device_filters": ["/job:ps"]}):
+for wrong in (
+    {"job_name": "worker", "task_index": 2},
+    {"job_name": "worker", "task_index": "1"},
+    {"device_filters": ["/job:ps"]},
+):
     try:
         make(cluster=cluster, **wrong)
     except UsageError as error:
@@ -148,7 +152,8 @@ def test_config_proto_sets_device_filters_for_the_cluster_it_is_told() -> None:
         "/job:ps /job:worker/task:1",
         "/job:ps /job:chief/task:0",
         "/job:ps",
-        "the cluster has no task 2 of job 'worker'",
+        "the cluster has no task 2 of job 'worker'; its jobs: chief (1), worker (2), ps (1)",
+        "task_index is '1': give a number, as int(…) makes it of text",
         "give ConfigProto either cluster or device_filters: cluster sets device_filters",
     ]
 

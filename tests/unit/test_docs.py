@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tensorwire.plugin.settings import SETTINGS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -61,6 +63,7 @@ def test_every_environment_variable_is_in_the_settings() -> None:
     assert len(wanted) > 25
     documented = set(re.findall(r"`([A-Z_]+)`", (ROOT / "docs/settings.md").read_text()))
     assert wanted - documented == set()
+    assert {name for name in documented if name.startswith("TENSORWIRE_")} == set(SETTINGS)
 
 
 def test_the_readme_is_one_screen_or_two() -> None:

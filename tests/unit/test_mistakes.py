@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tensorwire.check.machine import machine
 from tensorwire.cli.main import main
+from tensorwire.plugin import loader
+from tensorwire.plugin.settings import misspelt
 
 _CLUSTER_FORM = (
     'it has the form {"cluster": {"ps": ["host:port", ...], "worker": [...]}, "task": '
     '{"type": "worker", "index": 0}}'
 )
+_NO_ENDPOINT = "--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out"
 _TWO_HOSTS = "two hosts need --job server on one and --job client --target HOST:PORT on the other"
 
 
@@ -40,6 +44,17 @@ class Mistake:
 MISTAKES = [
     Mistake("nosuch", "No such command 'nosuch'. (see `tensorwire --help`)"),
     Mistake("run nosuch.py", "there is no script nosuch.py"),
+    Mistake("run .", ". is a folder: name the script in it"),
+    Mistake(
+        "run python3 script.py",
+        "there is no script python3: leave it out, Python runs the script",
+    ),
+    Mistake(
+        "run --metrics-host 0.0.0.0 script.py",
+        "--metrics-host is for --metrics-port: give that, too",
+    ),
+    Mistake("run --keep-whole x script.py", "--keep-whole is for --placement balanced"),
+    Mistake("place --script . --ps 2", ". is a folder: name the script in it"),
     Mistake(
         "run --protocol grpc+ script.py",
         "Invalid value for '--protocol': 'grpc+' is not one of 'grpc++', 'grpc'. "
@@ -78,6 +93,18 @@ MISTAKES = [
     Mistake("bench transfer --json no/record.json", "--json no/record.json: there is no folder no"),
     Mistake("bench rpc --job client", _TWO_HOSTS),
     Mistake(
+        "bench tcp --port 1234",
+        "--port is for two hosts: give --job server, or --job client --target HOST:PORT, too",
+    ),
+    Mistake(
+        "bench transfer --task 1",
+        "--task is for several hosts: give --ps-hosts, --worker-hosts and --job, too",
+    ),
+    Mistake(
+        "bench steps --ps-hosts , --worker-hosts a:1 --job ps",
+        "--ps-hosts is empty: write host:port, as in 127.0.0.1:2222",
+    ),
+    Mistake(
         "bench rpc --job client --target no..host:1",
         '"no..host:1" is not an address: write host:port, as in 127.0.0.1:2222',
     ),
@@ -99,11 +126,17 @@ MISTAKES = [
         "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints (see docs/metrics.md)",
         status=1,
     ),
+    Mistake("top --endpoints ,", _NO_ENDPOINT),
+    Mistake("doctor --endpoints ,", _NO_ENDPOINT),
     Mistake(
         "doctor --record other.json",
         "other.json is no record of a look at a job, which `tensorwire doctor --json` writes: "
-        "'command'",
+        "it names no command",
         status=1,
+    ),
+    Mistake(
+        "doctor --plan other.json --endpoints 127.0.0.1:1",
+        "other.json is not a placement plan, which `tensorwire place --json` writes",
     ),
     Mistake(
         "report other.json",
@@ -121,6 +154,13 @@ MISTAKES = [
         "calibrate`, or give --graph or --from",
     ),
     Mistake("plan --link nan", "--link nan: write it as 10gbit or 500mbit, or none"),
+    Mistake("plan --case 9", "there is no case 9; there are 1, 2, 3, 4"),
+    Mistake("plan --case 1 --workers 3", "--workers and --case exclude each other"),
+    Mistake("plan --price-core 1", "--price-core is for --target: give that, too"),
+    Mistake(
+        "k8s render --name a --image [] --script script.py --case 1",
+        "'[]' is not the name of an image: write REGISTRY/NAME:TAG",
+    ),
     Mistake("place --ps 2", "give --graph or --script, one of them"),
     Mistake(
         "check --ps-hosts host1", '"host1" is not an address: write host:port, as in 127.0.0.1:2222'
@@ -149,6 +189,23 @@ MISTAKES = [
         "check",
         f'TF_CONFIG: "task": "index" is \'x\', not a number; {_CLUSTER_FORM}',
         env={"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": "x"}}'},
+    ),
+    Mistake(
+        "check",
+        f"TF_CONFIG: the cluster has no /job:worker/task:1; its jobs: ps (1), worker (1); "
+        f"{_CLUSTER_FORM}",
+        env={
+            "TF_CONFIG": '{"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, '
+            '"task": {"type": "worker", "index": 1}}'
+        },
+    ),
+    Mistake(
+        "check",
+        f'TF_CONFIG: "clusters" should be "cluster"; {_CLUSTER_FORM}',
+        env={"TF_CONFIG": '{"clusters": {"ps": ["a:1"]}}'},
+    ),
+    Mistake(
+        "check --worker-hosts ,", "--worker-hosts is empty: write host:port, as in 127.0.0.1:2222"
     ),
     Mistake(
         "check --ps-hosts 127.0.0.1:1",
@@ -184,3 +241,35 @@ def test_a_mistake_is_answered_in_one_line(
     says = mistake.says.replace("{folder}", str(tmp_path))
     assert capsys.readouterr().err == f"tensorwire: error: {says}\n"
     assert stop.value.code == mistake.status
+
+
+def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([])
+
+    said = capsys.readouterr().err
+    assert said.startswith("Usage: tensorwire [OPTIONS] COMMAND [ARGS]...\n\n")
+    assert stop.value.code == 2
+
+
+def test_a_misspelt_setting_is_told_with_the_right_one() -> None:
+    environment = {
+        "TENSORWIRE_TENSORFUSE": "1",
+        "TENSORWIRE_TENSOR_FUSE": "1",
+        "TENSORWIRE_PS_0_SERVICE_HOST": "10.0.0.1",  # as Kubernetes sets it
+    }
+    assert [*misspelt(environment)] == [
+        "TENSORWIRE_TENSORFUSE is no setting and has no effect: set TENSORWIRE_TENSOR_FUSE"
+    ]
+
+
+def test_a_misspelt_setting_is_told_at_the_start_and_by_check(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_POOL_GB", "2")
+    said = "TENSORWIRE_POOL_GB is no setting and has no effect: set TENSORWIRE_POOL_MB"
+
+    loader.check_environment()
+
+    assert caplog.messages == [f"tensorwire: {said}"]
+    assert [each.text for each in machine() if each.subject == "settings"] == [said]

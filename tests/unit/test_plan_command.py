@@ -99,10 +99,10 @@ def test_a_case_shows_both_scenarios_and_what_they_rest_on(
     ]
     assert {each["workers"] for each in found} == {10}
     assert document["calibration"]["host"]["cpu"] == "a CPU"
-    assert "10 workers asked, 2 measured" in document["extrapolation"]
+    assert "10 workers asked, at most 2 calibrated at once" in document["extrapolation"]
     for text in (done.stdout, page.read_text()):
         assert "a CPU, 2 cores" in text
-        assert "10 workers asked, 2 measured" in text
+        assert "10 workers asked, at most 2 calibrated at once" in text
 
 
 def test_one_hot_ps_is_warned_of_with_the_variable_that_is_why(

@@ -15,7 +15,7 @@ from tensorwire import engine
 from tensorwire.check.finding import Finding
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import nic
-from tensorwire.plugin import build, compiler
+from tensorwire.plugin import build, compiler, settings
 
 _FEW_FILES = 4096
 """A task needs a few descriptors for each peer, and one for each large tensor."""
@@ -32,6 +32,7 @@ def machine() -> Iterator[Finding]:
         _open_files,
         _cores,
         _security,
+        _settings,
         _links,
     )
     for check in checks:
@@ -144,6 +145,11 @@ def _security() -> Iterator[Finding]:
     if has_tls:
         text += ", and TLS"
     yield Finding("ok", "token and TLS", text)
+
+
+def _settings() -> Iterator[Finding]:
+    for sentence in settings.misspelt(os.environ):
+        yield Finding("warning", "settings", sentence)
 
 
 def _links() -> Iterator[Finding]:

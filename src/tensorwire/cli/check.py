@@ -68,7 +68,7 @@ def check(
 
 def _cluster(ps_hosts: str | None, worker_hosts: str | None) -> ClusterSpec | None:
     named: dict[str, Any] = {"ps": ps_hosts, "worker": worker_hosts}
-    hosts = {job: text for job, text in named.items() if text}
+    hosts = {job: text for job, text in named.items() if text is not None}
     if hosts:
         return ClusterSpec.from_hosts(**hosts)
     config = parse_tf_config(os.environ.get("TF_CONFIG", ""))

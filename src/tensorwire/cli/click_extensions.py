@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from tensorwire.errors import UsageError
 
 Commands = Mapping[str, tuple[str, str]]
 """Name -> ("module:attribute", the line of help), in the order in which they are listed."""
@@ -34,6 +37,23 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
+
+
+def refuse_unused(why: str, *names: str) -> None:
+    """Refuses options that the running command would ignore, given as it is.
+
+    Args:
+        why: what to do, after the option's name.
+        names: of the command's parameters; their defaults are no request.
+
+    Raises:
+        UsageError: one of them is on the command line.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in names and source is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{parameter.opts[0]} {why}")
 
 
 class Number(click.FloatRange):

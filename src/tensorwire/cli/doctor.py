@@ -18,6 +18,7 @@ from tensorwire.files import read_json
 from tensorwire.units import RATE_EXAMPLE, parse_rate
 
 if TYPE_CHECKING:
+    from tensorwire.bench.input import InputRate
     from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
 
 _PROBE_S = 5.0
@@ -148,17 +149,22 @@ def doctor(
     if (graph is None) != (ps is None):
         raise UsageError("--graph and --ps go together")
     others = plan_path or graph or data or layers or lab_text or ends.target
+    if plan_path is not None:  # read first: a look at the job takes longer
+        placement = _placement(plan_path)
+    elif graph is not None and ps is not None:
+        placement = _placement_of_graph(graph, ps)
+    else:
+        placement = None
+    read = None if data is None else _read(data)
     evidence = _of_job(endpoints, wait_s, seconds, records, needs_job=not others)
     if link is not None:
         evidence = job_evidence.with_link(evidence, link / 8e6)
     if layers or lab_text or ends.target:
         evidence = dataclasses.replace(evidence, layers=_layers(ends, lab_text))
-    if plan_path is not None:
-        evidence = dataclasses.replace(evidence, placement=_placement(plan_path))
-    if graph is not None and ps is not None:
-        evidence = dataclasses.replace(evidence, placement=_placement_of_graph(graph, ps))
-    if data is not None:
-        probe = _probe(data, evidence, data_mb_per_step)
+    if placement is not None:
+        evidence = dataclasses.replace(evidence, placement=placement)
+    if data is not None and read is not None:
+        probe = _probe(data, read, evidence, data_mb_per_step)
         evidence = dataclasses.replace(evidence, input=probe)
     diagnosis = diagnose(evidence)
     if json_path is not None:
@@ -186,16 +192,13 @@ def _of_job(
     from tensorwire.doctor.evidence import Evidence
     from tensorwire.doctor.records import read, scaling_of
     from tensorwire.measure.record import Machine
-    from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, check_address
+    from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
     from tensorwire.report.progress import ProgressDisplay
 
     if records:
         looks = [read(path) for path in records]
         return dataclasses.replace(looks[-1], scaling=scaling_of(looks) or looks[-1].scaling)
-    named = None
-    if endpoints is not None:
-        named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    job = ObservedJob(named)
+    job = ObservedJob(None if endpoints is None else addresses_of(endpoints))
     if wait_s:
         with ProgressDisplay("waiting for a worker's steps", 1, is_long=False):
             job_evidence.wait_for_steps(job, wait_s)
@@ -248,13 +251,17 @@ def _placement_of_graph(path: Path, ps: int) -> Placement:
     return placement_of_plan(round_robin(model_of_file(path).variables, ps), str(path))
 
 
-def _probe(path: str, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
+def _read(path: str) -> InputRate:
     from tensorwire.bench.input import probe
+
+    quiet_tensorflow()
+    return probe(path, _PROBE_S)
+
+
+def _probe(path: str, rate: InputRate, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
     from tensorwire.doctor.evidence import InputProbe
     from tensorwire.doctor.job_usage import typical_step_s
 
-    quiet_tensorflow()
-    rate = probe(path, _PROBE_S)
     step_s = typical_step_s(evidence.job) if evidence.job is not None else None
     return InputProbe(
         source=f"{rate.files} files at {path}, read one after the other for {rate.seconds:.2g} s",

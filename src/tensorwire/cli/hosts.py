@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from tensorwire.bench.raw_processes import CLIENT, DEFAULT_PORT, SERVER, Target
-from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.click_extensions import Number, refuse_unused
 from tensorwire.cli.options import Comparison
 from tensorwire.cluster import ClusterSpec
 from tensorwire.errors import UsageError
@@ -22,6 +22,9 @@ from tensorwire.measure.remote_hosts import HostRole
 from tensorwire.measure.task_processes import Watcher
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SEVERAL = "is for several hosts: give --ps-hosts, --worker-hosts and --job, too"
+_TWO = "is for two hosts: give --job server, or --job client --target HOST:PORT, too"
 
 
 def chosen_host_pool(comparison: Comparison, watcher: Watcher) -> AbstractContextManager[HostPool]:
@@ -77,9 +80,10 @@ def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Comm
             peer_timeout: float,
             **others: Any,
         ) -> Any:
-            if not (ps_hosts or worker_hosts or job):
+            if ps_hosts is None and worker_hosts is None and job is None:
+                refuse_unused(_SEVERAL, "task", "peer_timeout")
                 return command(comparison=comparison, **others)
-            if not (ps_hosts and worker_hosts and job):
+            if ps_hosts is None or worker_hosts is None or job is None:
                 raise UsageError(
                     "several hosts need --ps-hosts, --worker-hosts and --job (ps or worker)"
                 )
@@ -134,7 +138,10 @@ def two_ends_options(command: Command) -> Command:
     def with_ends(
         *, job: str | None, target: str | None, port: int, peer_timeout: float, **others: Any
     ) -> Any:
-        return command(ends=_ends(job, target, port, peer_timeout), **others)
+        ends = _ends(job, target, port, peer_timeout)
+        if job is None:
+            refuse_unused(_TWO, "port", "peer_timeout")
+        return command(ends=ends, **others)
 
     decorated: Any = with_ends
     for option in reversed(

@@ -92,6 +92,9 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         fail(str(error), error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.message, err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         fail(error.format_message().replace("\n", " ") + _hint(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):

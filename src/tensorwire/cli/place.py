@@ -11,7 +11,7 @@ import click
 from tensorwire import __version__
 from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option, report_option
-from tensorwire.cli.tensorflow import model_of_file
+from tensorwire.cli.tensorflow import check_script, model_of_file
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import write_whole
 from tensorwire.placement.plan import STRATEGIES, Model
@@ -133,8 +133,7 @@ def place(
 def _of_script(script: Path, arguments: tuple[str, ...], ps: int, deadline_s: float) -> Model:
     from tensorwire.run import dry_run
 
-    if not script.exists():
-        raise UsageError(f"there is no script {script}")
+    check_script(script)
     environment = {**os.environ}
     if "TF_CONFIG" not in environment:
         # The dry run connects to none of these addresses.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from tensorwire.cli.tensorflow import quiet_tensorflow
-from tensorwire.errors import UsageError
+from tensorwire.cli.click_extensions import refuse_unused
+from tensorwire.cli.tensorflow import check_script, quiet_tensorflow
 from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import STRATEGIES
 from tensorwire.plugin.rewrites import EXACT_REWRITES, WIRE_DTYPES
@@ -163,12 +163,13 @@ def run(
     The script runs as `python SCRIPT ARGUMENTS` would run it. The plug-in is also loaded in the
     Python processes that it starts. The exit status is the script's.
     """
-    if not as_module and not Path(script).exists():
-        raise UsageError(f"there is no script {script}")
+    if not as_module:
+        check_script(Path(script))
     target = ["-m", script] if as_module else [script]
-    if (traffic_paths or keep_whole) and placement != "balanced":
-        option = "--traffic" if traffic_paths else "--keep-whole"
-        raise UsageError(f"{option} is for --placement balanced")
+    if placement != "balanced":
+        refuse_unused("is for --placement balanced", "traffic_paths", "keep_whole")
+    if metrics_port is None and not os.environ.get(endpoint.PORT_VARIABLE):
+        refuse_unused("is for --metrics-port: give that, too", "metrics_host")
     run_environment.check_security()
     environment = run_environment.environment(
         protocol,

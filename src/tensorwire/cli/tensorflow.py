@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.placement.plan import Model
+
+_PYTHON = re.compile(r"python[0-9.]*$")
 
 
 def quiet_tensorflow() -> None:
@@ -15,6 +18,19 @@ def quiet_tensorflow() -> None:
     # TensorFlow 2.21 prints a notice about oneDNN at every log level. Nothing that a command
     # computes is faster with oneDNN.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+def check_script(script: Path) -> None:
+    """Refuses what Python could not run as a script, before it says so in its own words.
+
+    Raises:
+        UsageError: there is no such file, or it is a folder without a program.
+    """
+    if script.is_dir() and not (script / "__main__.py").exists():
+        raise UsageError(f"{script} is a folder: name the script in it")
+    if not script.exists():
+        leave_out = ": leave it out, Python runs the script" if _PYTHON.match(script.name) else ""
+        raise UsageError(f"there is no script {script}{leave_out}")
 
 
 def model_of_file(path: Path) -> Model:

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from tensorwire.cli.click_extensions import Number
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, check_address
+from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
 from tensorwire.report.top import screen, waiting_screen
 
 
@@ -48,10 +48,7 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
     """
     if as_json and not once:
         raise UsageError("--json goes with --once")
-    named = None
-    if endpoints is not None:
-        named = [check_address(each.strip()) for each in endpoints.split(",") if each.strip()]
-    job = ObservedJob(named)
+    job = ObservedJob(None if endpoints is None else addresses_of(endpoints))
     if not job.addresses():
         raise TensorwireError(NO_TASK, page="docs/metrics.md#tensorwire-top")
     console = Console(highlight=False)

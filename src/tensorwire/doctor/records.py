@@ -29,6 +29,8 @@ def read(path: Path) -> Evidence:
     """
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, Mapping) or "command" not in document:
+            raise ValueError("it names no command")
         if document["command"] != COMMAND:
             raise ValueError(f"it is of {document['command']!r}")
         evidence = from_document(Evidence, document["evidence"])
@@ -72,7 +74,7 @@ def placement_of_document(document: Any, source: str) -> Placement:
         if len(plans) != 1:
             raise UsageError(f"{source} has {len(plans)} plans: keep one, with --strategy")
         document = plans[0]
-    return placement_of_plan(PlacementPlan.from_document(document), source)
+    return placement_of_plan(PlacementPlan.from_document(document, source), source)
 
 
 def placement_of_plan(plan: PlacementPlan, source: str) -> Placement:

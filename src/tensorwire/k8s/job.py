@@ -37,6 +37,7 @@ ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40  # a pod's host name, with its suffix, must not exceed 63 characters
+_IMAGE = re.compile(r"[A-Za-z0-9][-._:/@A-Za-z0-9]*")
 _FILE = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WHO_A_TASK_IS = (
@@ -163,6 +164,8 @@ class Job:
                 f"the name {self.name!r} is not a valid Service name: use lower-case letters, "
                 f"digits and -, beginning with a letter, at most {_LONGEST_NAME} characters"
             )
+        if not _IMAGE.fullmatch(self.image):
+            raise UsageError(f"{self.image!r} is not the name of an image: write REGISTRY/NAME:TAG")
         if self.workers < 1 or self.ps < 1:
             raise UsageError("a job has at least one worker and one ps")
         if self.scheduling == "labels" and self.case is None:

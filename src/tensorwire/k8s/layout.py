@@ -127,13 +127,15 @@ def read_cases(path: Path) -> tuple[JobCase, ...]:
     return cases
 
 
-def find_case(name: str, cases: tuple[JobCase, ...]) -> JobCase:
-    """The case of that name. UsageError lists the known cases."""
+def find_case(
+    name: str, cases: tuple[JobCase, ...], hint: str = " (--cases FILE adds your own)"
+) -> JobCase:
+    """The case of that name. UsageError lists the known cases, and ends with the hint."""
     for case in cases:
         if case.name == name:
             return case
     known = ", ".join(case.name for case in cases)
-    raise UsageError(f"there is no case {name}; there are {known} (--cases FILE adds your own)")
+    raise UsageError(f"there is no case {name}; there are {known}{hint}")
 
 
 def _case(entry: Any, path: Path) -> JobCase:

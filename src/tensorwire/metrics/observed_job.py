@@ -124,6 +124,18 @@ class Fetched:
     error: str = ""
 
 
+def addresses_of(text: str) -> list[str]:
+    """The addresses in the text of an option --endpoints.
+
+    Raises:
+        UsageError: it has none, or one is neither HOST:PORT nor unix:PATH.
+    """
+    named = [check_address(each.strip()) for each in text.split(",") if each.strip()]
+    if not named:
+        raise UsageError("--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out")
+    return named
+
+
 def check_address(address: str) -> str:
     """Checks an endpoint's address and returns it unchanged.
 

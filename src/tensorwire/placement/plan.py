@@ -144,8 +144,8 @@ class PlacementPlan:
         }
 
     @staticmethod
-    def from_document(document: Mapping[str, Any]) -> PlacementPlan:
-        """Reads what `to_document` wrote, without the traffic.
+    def from_document(document: Mapping[str, Any], source: str = "this file") -> PlacementPlan:
+        """Reads what `to_document` wrote, without the traffic. `source` names it in an error.
 
         Raises:
             UsageError: the document is not a plan.
@@ -157,7 +157,9 @@ class PlacementPlan:
                 raise ValueError("a variable has no ps, or a ps that does not exist")
             return PlacementPlan(str(document["strategy"]), ps, variables_of(document), tasks)
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"this file is not a placement plan: {error!r}") from error
+            raise UsageError(
+                f"{source} is not a placement plan, which `tensorwire place --json` writes"
+            ) from error
 
 
 def documents_of(variables: Sequence[Variable]) -> list[dict[str, Any]]:

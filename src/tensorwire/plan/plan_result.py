@@ -33,7 +33,7 @@ class Basis:
         """Warnings about predictions that go beyond what was measured."""
         calibration = self.question.calibration
         beyond = [
-            f"{asked} {what} asked, {measured} measured"
+            f"{asked} {what} asked, at most {measured} calibrated at once"
             for asked, measured, what in (
                 (workers, calibration.measured_workers, "workers"),
                 (ps, calibration.measured_ps, "ps"),
@@ -43,7 +43,7 @@ class Basis:
         shape = self.question.shape
         if shape.cores != calibration.host.cores:
             beyond.append(
-                f"machines of {shape.cores:g} cores asked, {calibration.host.cores} measured"
+                f"machines of {shape.cores:g} cores asked, {calibration.host.cores} calibrated"
             )
         return beyond
 

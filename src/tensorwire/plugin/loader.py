@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import threading
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from tensorwire import engine
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plugin import patches, rewrites
+from tensorwire.plugin import patches, rewrites, settings
 from tensorwire.plugin.build import ensure_built
 
 
@@ -25,6 +26,7 @@ class LoadedPlugin:
 
 
 _lock = threading.Lock()
+_log = logging.getLogger("tensorwire")
 _loaded: LoadedPlugin | None = None
 
 
@@ -36,7 +38,7 @@ def load() -> Path:
     global _loaded  # noqa: PLW0603 - a library is loaded once a process
     with _lock:
         if _loaded is None:
-            _check_environment()
+            check_environment()
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
             patches.refuse_partial_runs_that_fuse()
@@ -50,9 +52,14 @@ def load() -> Path:
         return _loaded.path
 
 
-def _check_environment() -> None:
-    """Raises UsageError for wrong settings that the plug-in would read too late to reject."""
+def check_environment() -> None:
+    """Warns of settings that no part of tensorwire reads.
+
+    Raises UsageError for wrong settings that the plug-in would read too late to reject.
+    """
     rewrites.check_environment()
+    for sentence in settings.misspelt(os.environ):
+        _log.warning("tensorwire: %s", sentence)
     pool_mb = os.environ.get("TENSORWIRE_POOL_MB", "")
     if pool_mb and not pool_mb.isdecimal():
         raise UsageError(f"environment variable TENSORWIRE_POOL_MB={pool_mb}: expected a number")

@@ -50,7 +50,7 @@ def _rests_on(answer: PlanResult) -> list[str]:
     beyond = basis.extrapolation(*answer.most)
     return [
         f"based on {basis.text}: {basis.machine}",
-        f"job: {basis.question.job.source}",
+        f"the job's own operations: {basis.question.job.source}",
         *([f"extrapolates: {'; '.join(beyond)}"] if beyond else []),
         *calibration.notes,
     ]
@@ -64,7 +64,9 @@ def _predicted(answer: PlanResult) -> list[Section]:
     if answer.case is not None:
         title = f"Case {answer.case} of the published table: {title}"
     best = max(answer.predictions, key=lambda each: each[1].steps_per_s)
-    headline = f"{name(best[0])}: {number(best[1].steps_per_s)} steps a second."
+    several = len(answer.predictions) > 1
+    fastest = f"The fastest of {len(answer.predictions)} is " if several else ""
+    headline = f"{fastest}{name(best[0])}: {number(best[1].steps_per_s)} steps a second."
     if (limit := saturated(best[1])) is not None:
         headline += f" It is bound by {limit}."
     bars = [
@@ -100,12 +102,12 @@ def _changes(answer: PlanResult) -> Section:
         reason = f"{use.name}, {use.share:.0%} busy, limits" if saturated(now) else "nothing limits"
         notes.append(f"no gain: {'; '.join(in_vain)} ({reason} the cluster as it is)")
     columns = ["change", "steps/s", "times"]
-    tables = [Table("Each by itself", columns, [rows])]
-    return Section(f"What to change, from {name(question)}", tables=tables, notes=notes)
+    tables = [Table(f"Changes to {name(question)}, each by itself", columns, [rows])]
+    return Section("What to change", tables=tables, notes=notes)
 
 
 def _rates(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table:
-    columns = ["prediction", "steps/s", "examples/s", "busiest", "share"]
+    columns = ["prediction", "steps/s", "examples/s", "busiest", "busy", "bound by it"]
     rows = [
         [
             name(question),
@@ -113,6 +115,7 @@ def _rates(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table
             number(each.examples_per_s),
             each.uses[0].name,
             f"{each.uses[0].share:.0%}",
+            "yes" if saturated(each) is not None else "no",
         ]
         for question, each in predictions
     ]
@@ -130,7 +133,7 @@ def _parts(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table
 
 
 def _loads(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table:
-    columns = ["prediction", "tasks", "number", "cores", "out MB/s", "in MB/s", "link share"]
+    columns = ["prediction", "tasks", "number", "cores", "out MB/s", "in MB/s", "link busy"]
     groups = [
         [_load(name(question), question, task) for task in each.tasks]
         for question, each in predictions
@@ -140,6 +143,8 @@ def _loads(predictions: Sequence[tuple[PredictionRequest, Prediction]]) -> Table
 
 def _load(of: str, question: PredictionRequest, task: PredictedLoad) -> list[str]:
     link = question.shape.link_bytes_per_s
+    # Of what tensors get of it, as "busiest" has it.
+    share = question.calibration.costs[question.side].link_share
     moved = max(task.out_bytes_per_s, task.in_bytes_per_s)
     return [
         of,
@@ -148,7 +153,7 @@ def _load(of: str, question: PredictionRequest, task: PredictedLoad) -> list[str
         number(task.cores),
         number(task.out_bytes_per_s / 1e6),
         number(task.in_bytes_per_s / 1e6),
-        f"{moved / link:.0%}" if link else "-",
+        f"{moved / link / share:.0%}" if link else "-",
     ]
 
 

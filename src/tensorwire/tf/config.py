@@ -82,9 +82,14 @@ def device_filters(jobs: Mapping[str, Any], job_name: str, task_index: int) -> l
     Raises:
         UsageError: the cluster has no such task.
     """
+    if not isinstance(task_index, int):
+        raise UsageError(f"task_index is {task_index!r}: give a number, as int(…) makes it of text")
     tasks = jobs.get(job_name, ())
     known = tasks if isinstance(tasks, Mapping) else range(len(tasks))
     if task_index not in known:
-        raise UsageError(f"the cluster has no task {task_index} of job {job_name!r}")
+        counts = ", ".join(f"{job} ({len(found)})" for job, found in jobs.items())
+        raise UsageError(
+            f"the cluster has no task {task_index} of job {job_name!r}; its jobs: {counts}"
+        )
     others = [job for job in jobs if job not in _WORKERS and job != job_name]
     return [*(f"/job:{job}" for job in others), f"/job:{job_name}/task:{task_index}"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.click_extensions import LazyGroup, Number
+from tensorwire.cli.click_extensions import LazyGroup, Number, refuse_unused
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import TensorwireError, UsageError
 
@@ -204,10 +204,14 @@ def read(options: dict[str, Any]) -> Asked:
     from tensorwire.plan.costs import SIDES
     from tensorwire.plan.search import Prices, parse
 
+    if options["case"] is not None:
+        refuse_unused("and --case exclude each other", "workers", "ps", "layout")
+    if options["target"] is None:
+        refuse_unused("is for --target: give that, too", "price_core", "price_gbit")
     wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
     if len(wanted) > 1:
         raise UsageError(f"--{wanted[0]} and --{wanted[1]}: one question at a time")
-    case = None if options["case"] is None else find_case(options["case"], PUBLISHED)
+    case = None if options["case"] is None else find_case(options["case"], PUBLISHED, "")
     layouts = SCENARIOS if case else _list("layout", options["layout"], LAYOUTS)
     shape = Shape(
         workers=case.workers if case else options["workers"],
