@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: its commands from an empty cluster to a finished job, run as they stand."""
+"""Runs the commands of docs/kubernetes.md unchanged, from an empty cluster to a finished job."""
 
 from __future__ import annotations
 
