@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium: what they say, ask for, and whether everybody can read them."""
+"""Pages in a headless Chromium: their texts, their requests, and their accessibility."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _FLAGS += ["--disable-component-update", "--no-first-run"]
 _TIMEOUT_MS = 60_000
 _SERIOUS = ("serious", "critical")
 _NO_REQUESTS = {"preload": False}
-"""axe-core would ask for the page's own styles, and may not from a file."""
+"""Stops axe-core from requesting the page's styles, which is not allowed for files."""
 
 
 @dataclass
 class Opened:
-    """A page in the browser, and all that it complained of or asked for."""
+    """A page in the browser, with its console errors and requests."""
 
     tab: Any
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
     def go(self, url: str) -> None:
-        """To another page, of which then is all that it complained of or asked for."""
+        """Opens another page, and clears errors and requests of the earlier one."""
         self.console.clear()
         self.requests.clear()
         self.tab.goto(url)
@@ -38,7 +38,7 @@ class Opened:
         return [text.strip() for text in self.tab.locator(selector).all_inner_texts()]
 
     def said_by_marks(self) -> set[str]:
-        """The texts for screen readers of the bars and points that are shown."""
+        """The screen-reader texts of the visible bars and points."""
         marks = self.tab.locator('[role="graphics-symbol"]:visible')
         return {mark.get_attribute("aria-label") or "" for mark in marks.all()}
 
@@ -47,7 +47,7 @@ class Opened:
         return int(self.tab.evaluate("document.documentElement.scrollWidth"))
 
     def faults(self) -> list[str]:
-        """Serious accessibility faults that axe-core finds, each with the first place."""
+        """Serious accessibility faults from axe-core, each with its first element."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
         return [
             f"{each['id']}: {each['help']}: {each['nodes'][0]['html']}"
@@ -58,7 +58,7 @@ class Opened:
 
 @contextmanager
 def started() -> Iterator[Any]:
-    """A browser; without one the test skips."""
+    """A browser; skips the test if there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="it needs playwright")
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")

@@ -16,7 +16,7 @@ import pytest
 
 import browsing
 
-# How long an example takes says nothing on a machine that does something else too.
+# No time limit per example, because other load on the machine changes the times.
 hypothesis.settings.register_profile(
     "tensorwire", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -26,11 +26,11 @@ hypothesis.settings.register_profile(
 QUICK = os.environ.get("TENSORWIRE_TESTS") == "quick"
 hypothesis.settings.load_profile("quick" if QUICK else "tensorwire")
 
-# A job that a shell put into the background ignores Ctrl-C, and so would everything it starts; the
-# tests that press Ctrl-C need it to work.
+# A process that a shell started in the background ignores Ctrl-C, and so do its children. Tests of
+# Ctrl-C need the default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What imports TensorFlow when it is collected.
+# Tests that import TensorFlow at collection.
 collect_ignore = ["integration", "unit/test_differential.py"]
 if importlib.util.find_spec("tensorflow") is not None:
     collect_ignore = []
@@ -40,11 +40,11 @@ Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files_go_with_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cluster whose task fails keeps its logs for the user, and many tests make one fail."""
+    """Removes the logs that clusters with failed tasks keep; many tests make a task fail."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr("tempfile.tempdir", None)
-        # Tasks announce themselves there too, and other tests may run beside these.
+        # Tasks also announce themselves there, and other tests may run at the same time.
         patch.delenv("XDG_RUNTIME_DIR", raising=False)
         yield
 
@@ -55,7 +55,7 @@ def _skip(*_: object, **__: object) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_tests_start_no_process() -> Iterator[None]:
-    """Skips a test of `make quick` at the moment when it would start a process."""
+    """In `make quick`, skips a test when it tries to start a process."""
     with pytest.MonkeyPatch.context() as patch:
         if QUICK:
             patch.setattr(subprocess.Popen, "__init__", _skip)
@@ -99,13 +99,13 @@ def tensorwire(python: Python) -> Python:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium; without one the test skips."""
+    """A headless Chromium; skips the test if there is none."""
     with browsing.started() as browser:
         yield browser
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: a mistake shows in seconds."""
+    """Runs quick tests first, so that mistakes show within seconds."""
     items.sort(key=lambda item: ("integration" in item.nodeid, "slow" in item.keywords))
     if os.environ.get("TENSORWIRE_TESTS") == "compatibility":
         skip = pytest.mark.skip(reason="does not depend on TensorFlow's version: run on the newest")

@@ -31,15 +31,16 @@ LIBFUZZER = (
     *("-O1", "-g", "-fsanitize=fuzzer,address,undefined"),
     *("-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined"),
 )
-# What GCC takes for TensorFlow's headers: with more, they are no constant expressions to it.
+# The UBSan checks with which GCC compiles TensorFlow's headers; others break constant expressions.
 ADDRESS = (
     *("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
     *("-fno-sanitize-recover=undefined", "-fno-sanitize=vptr,null"),
     "-fno-sanitize=nonnull-attribute,returns-nonnull-attribute",
 )
-# TensorFlow is compiled without it, with which protobuf's classes have another layout.
+# Undefined as in TensorFlow's build, because it changes the layout of protobuf's classes.
 THREAD = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread", "-U__SANITIZE_THREAD__")
-# TensorFlow is compiled without ASan, with which absl's and protobuf's classes have another layout.
+# Undefined as in TensorFlow's build, because ASan changes the layout of absl's and protobuf's
+# classes.
 _AS_TENSORFLOW = '#include "absl/base/config.h"\n#undef ABSL_HAVE_ADDRESS_SANITIZER\n'
 
 
@@ -58,9 +59,9 @@ def build_unit(
     flags: Sequence[str] = ("-O1",),
     engine: Path | None = None,
 ) -> None:
-    """`program` from the plug-in's files `own` (all of them) and from `others`, as one unit.
+    """Compiles `program` from the plug-in's files `own` (default: all) and `others`, as one unit.
 
-    It takes the installed engine, unless another is given.
+    It uses the installed engine, unless another one is given.
     """
     tensorflow = find_tensorflow()
     source = packaged_source()
@@ -89,7 +90,7 @@ def build_unit(
 
 
 def build_engine(library: Path, command: Sequence[str], flags: Sequence[str]) -> None:
-    """The engine as a library, from the sources of this tree."""
+    """Compiles the engine as a library from the sources of this tree."""
     wire = NATIVE / "wire"
     _compile(
         [
@@ -103,7 +104,7 @@ def build_engine(library: Path, command: Sequence[str], flags: Sequence[str]) ->
 
 
 def check(command: Sequence[str | Path], **environment: str) -> None:
-    """Fails with what the program says unless it exits with 0."""
+    """Runs a program; fails with its output unless it exits with 0."""
     done = subprocess.run(
         command,
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""Whether processes have ended. One that has, and that nobody has waited for yet, is a zombie."""
+"""Checks whether processes have ended. Zombies (ended, but not waited for) count as ended."""
 
 from __future__ import annotations
 

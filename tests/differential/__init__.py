@@ -1,1 +1,1 @@
-"""The same random programs, cancellations and faults on gRPC and on grpc++, compared."""
+"""Runs the same random programs, cancellations and faults on gRPC and grpc++, and compares them."""

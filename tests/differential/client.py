@@ -1,10 +1,10 @@
-"""The chief of a cluster, which runs programs: sessions on a server, or functions of its own.
+"""The chief of a cluster, which runs programs: as sessions on a server, or as its own functions.
 
 Started with a channel (tensorwire.lab), as `python -m differential.client`. The first message says
 {"spec", "protocol", "plugin"} and is answered when it is connected. Then, one at a time:
 
-{"run": program, "tag": text}: answered by {"outcomes": an outcome for each act}.
-{"endure": program, "tag": text}: answered by {"under_way": seconds that a step takes} when a step
+{"run": program, "tag": text}: answered by {"outcomes": an outcome for each act}. {"endure":
+program, "tag": text}: answered by {"under_way": seconds that a step takes} when a step
     of many has begun. They go on, and begin anew where they fail, until
 {"enough": seconds}: answered, once steps are right again or the time is up, by {"right": steps,
     "wrong": [outcomes], "errors": {"a step" or "beginning anew": {class: words of the first}},
@@ -12,10 +12,10 @@ Started with a channel (tensorwire.lab), as `python -m differential.client`. The
 {"recover": seconds}: connects anew to servers that were replaced; {"recovered": what went wrong}.
 {"stats": true}: the plug-in's metrics of this process.
 
-An outcome is ["value", digests of what was fetched] or ["error", its class, its words]. Of several
-steps it is ["all", their outcomes]; of one that may be ended on its way ["chance", the outcome
-without, ["as calm"] or the outcome with, the outcome afterwards]. ["raised", class, words] is of no
-step: then the program is wrong.
+An outcome is ["value", digests of the fetched values] or ["error", class, message]. For several
+steps it is ["all", their outcomes]. For a step that may be interrupted it is ["chance", the outcome
+without interruption, ["as calm"] or the outcome with interruption, the outcome afterwards].
+["raised", class, message] means that the program itself is wrong.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ Outcome = list[Any]
 
 STEP_TIMEOUT_MS = 30_000
 STUCK_TIMEOUT_MS = 700
-"""Deadline of a step that cannot end. It lets all tasks begin, most of the time."""
+"""Deadline of a step that cannot end. Mostly long enough for all tasks to begin."""
 RETRY_S = 0.05
 RIGHT_AGAIN = 5
 ENDURED_STEPS = 4
 
-# Which task's error comes first, what other tasks made of it, and which parts of the step had to be
-# cancelled for it, is chance.
+# It is random which task's error comes first, how other tasks report it, and which parts of the
+# step are cancelled because of it.
 _AROUND_WORDS = re.compile(r"^(\(\d+\) )?([A-Z_]+: +)?| \[Op:[^\]]*\]( name:.*)?$")
 _NO_WORDS = re.compile(
     r"(File |Detected at node|Node: |From /job:).*|=+"
@@ -66,9 +66,9 @@ _NO_WORDS = re.compile(
     r"|Function was cancelled before it was started|RecvFromRemoteAsync is cancelled\."
     r"|EagerClusterFunctionLibraryRuntime::Run"
 )
-_LOGS = "Recent warning and error logs:"  # of other steps, too
+_LOGS = "Recent warning and error logs:"  # includes logs of other steps
 _CLOSED = "A session is not created yet"
-"""The message of a session's client for a step that begins after the session was closed."""
+"""The client's message for a step that begins after its session was closed."""
 _RUNS_OWN = re.compile(r"\d+\.\d+\.\d+\.\d+:\d+|program-\d+|__inference_\w+|_S?\d+\b")
 
 
@@ -79,14 +79,14 @@ def outcome(act: Callable[[], Sequence[Any]]) -> Outcome:
         if _CLOSED in error.message:
             return ["error", "RuntimeError", _CLOSED]
         return ["error", type(error).__name__, _words(error)]
-    except RuntimeError as error:  # what a session says in Python that was closed meanwhile
+    except RuntimeError as error:  # the Python session's error if it was closed meanwhile
         return ["error", type(error).__name__, str(error)]
 
 
 def _words(error: tf.errors.OpError) -> str:
     """The error's message, without places in the source and parts that depend on the run."""
     if isinstance(error, tf.errors.CancelledError):
-        return ""  # on gRPC, too, any part that was cancelled may speak for all
+        return ""  # also on gRPC, the error of any cancelled part may be reported
     lines = set()
     for line in essence(error.message.partition(_LOGS)[0]).splitlines():
         text = _AROUND_WORDS.sub("", _RUNS_OWN.sub("#", line.strip()))
@@ -102,7 +102,7 @@ def _digest(value: Any) -> str:
 
 
 class Step:
-    """A step in a thread of its own."""
+    """A step in its own thread."""
 
     def __init__(self, act: Callable[[], Sequence[Any]]) -> None:
         self._outcome: Outcome = []
@@ -163,7 +163,7 @@ class Sessions:
     def cancellable(
         self, number: int, wanted: int, *, stuck: bool
     ) -> tuple[Callable[[], list[Any]], Callable[[], None]]:
-        """A step, and what cancels it: its session is closed."""
+        """A step, and a function that cancels it by closing its session."""
         return self.step(number, wanted, stuck=stuck), self._session.close
 
     def begin_anew(self) -> None:
@@ -177,13 +177,13 @@ class Sessions:
             session.close()
 
     def forget(self) -> None:
-        """Removes what the program has left in the servers."""
+        """Removes the program's resources in the servers."""
         self.end()
         tf1.Session.reset(self._target, [self._tag])
 
 
 _INHERITED = {name: os.environ.get(each.variable, "") for name, each in REWRITES.items()}
-"""The values that this process was given of the variables that ask for rewrites."""
+"""The initial values of the environment variables for rewrites."""
 
 
 class Functions:
@@ -244,7 +244,7 @@ class Functions:
         pass
 
     def forget(self) -> None:
-        """Removes what the program left in the servers: they know resources only by name."""
+        """Removes the program's resources in the servers, which know them only by name."""
         for index, node in enumerate(self._program.nodes):
             name = f"{self._tag}-{index}"
             names = {
@@ -277,7 +277,7 @@ class Chief:
             protocol=self._protocol,
             make_master_device_default=False,
         )
-        self._use_all()  # until TensorFlow's context is used, the chief does not serve
+        self._use_all()  # the chief does not serve before TensorFlow's context is used
 
     def connect(self) -> None:
         """Connects to servers that were replaced, as a ClusterCoordinator does."""
@@ -326,7 +326,7 @@ class Chief:
             return [["raised", type(error).__name__, str(error)[-1000:]]] * len(program.acts)
 
     def _recover(self, limit_s: float) -> str:
-        """The error of the last attempt, or nothing."""
+        """Repeats steps until they succeed; returns the error of the last attempt, or ""."""
         deadline = time.monotonic() + limit_s
         while (found := outcome(self._use_again))[0] == "error" and time.monotonic() < deadline:
             time.sleep(RETRY_S)
@@ -382,7 +382,7 @@ def _cancelled(
 
 
 class Endured:
-    """Steps that go on, whatever becomes of them, and begin anew where they fail."""
+    """Steps that are repeated regardless of their outcome, with a new start after a failure."""
 
     def __init__(self, runner: Sessions | Functions) -> None:
         self._runner = runner
@@ -403,7 +403,7 @@ class Endured:
         self._thread.start()
 
     def under_way(self) -> float:
-        """Waits until a step has begun that is neither the first nor the second."""
+        """Waits until the third step or a later one has begun."""
         with self._changed:
             self._changed.wait_for(lambda: self._right + len(self._errors["a step"]) > 2)
         return self._step_s
@@ -460,7 +460,7 @@ def main() -> None:
     global _plugin  # noqa: PLW0603
     end = TaskEnd()
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # the stacks of all threads, into the log
+    faulthandler.register(signal.SIGUSR1)  # writes the stacks of all threads to the log
     setup = end.receive() or {}
     if setup["plugin"]:
         import tensorwire.tf

@@ -1,8 +1,8 @@
 """Runs random programs on gRPC and on grpc++ while tasks are killed, replaced and frozen.
 
-An epoch has a cluster on each protocol; that on grpc++ has settings of its own, drawn from the
-epoch's seed. First come programs alone, after which no task may hold more than before, then
-programs and faults in turns. The seed "7" is an epoch; "7.p12" is a program of it, "7.f3" a fault.
+An epoch has one cluster per protocol. The settings of the grpc++ cluster are drawn from the epoch's
+seed. First only programs run; after them no task may hold more resources than before. Then programs
+and faults alternate. The seed "7" means an epoch, "7.p12" one of its programs, "7.f3" a fault.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .pair import PEER_TIMEOUT, Fault, Held, Pair
 from .program import Program
 
 WARM_UP = 12
-"""Programs after which a cluster has made what it makes once."""
+"""Number of programs after which a cluster has created its permanent resources."""
 CALM = 60
-"""Programs more, before the first fault."""
+"""Number of further programs before the first fault."""
 FAULTS = 12
 """The number of faults of an epoch, each with programs between it and the next."""
 BETWEEN = 3
 SHRINKING_S = 90.0
 PROGRESS_S = 30.0
 ALONE = 20
-"""The number of times that a program is run alone."""
+"""The number of runs of a single program."""
 TOKEN = "a token of this test, which is no secret"
 
 
@@ -53,7 +53,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     """Outcomes of acts on grpc++, by kind."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Classes of errors that steps on grpc++ had because of faults."""
+    """Classes of the errors of steps on grpc++ during faults."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Finding:
     seed: str
     what: tuple[str, ...]
     program: Program | None = None
-    """The smallest that was found."""
+    """The smallest program with the difference."""
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}:", *self.what]
@@ -107,7 +107,7 @@ class Differential:
         self._began = self._told = time.monotonic()
 
     def epoch(self, pair: Pair, epoch: str, plan: Plan, deadline: float = math.inf) -> None:
-        """`deadline`: by the steady clock; nothing is begun after it."""
+        """Runs an epoch. After `deadline` (time.monotonic()), nothing new is started."""
         before = None
         for number, (kind, seed) in enumerate(events(epoch, plan)):
             if number == plan.warm_up:
@@ -121,7 +121,7 @@ class Differential:
             self._say(f"gRPC itself failed: {pair.reference_failures}")
 
     def run(self, pair: Pair, kind: str, seed: str) -> None:
-        """A program or a fault."""
+        """Runs a program or a fault."""
         if kind == "program":
             self._compare(pair, programs.drawn(seed))
         else:
@@ -169,7 +169,7 @@ class Differential:
         self._say(f"FINDING {self.findings[-1]}")
 
     def _shrunk(self, pair: Pair, program: Program) -> Program:
-        """The smallest program that still differs, of those that there was time for."""
+        """The smallest program that still differs, within the available time."""
         deadline = time.monotonic() + SHRINKING_S
         return shrunk(
             program,
@@ -181,7 +181,7 @@ class Differential:
 def shrunk(
     program: Program, differs: Callable[[Program], bool], goes_on: Callable[[], bool]
 ) -> Program:
-    """The smallest program that `differs`, as far as taking one thing away at a time leads."""
+    """A smaller program that still `differs`, found by removing one part at a time."""
     smaller = True
     while smaller:
         smaller = False

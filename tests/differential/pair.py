@@ -1,4 +1,4 @@
-"""The cluster on gRPC and the one on grpc++, which get the same programs at the same time."""
+"""A cluster on gRPC and one on grpc++, which run the same programs at the same time."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from .program import Program
 from .side import RECOVERY_S, Hang, Side
 
 FROZEN_S = 1.5
-"""The longest that a task stands still without being taken for lost."""
+"""The longest time that a task can be frozen without counting as lost."""
 PEER_TIMEOUT = "TENSORWIRE_PEER_TIMEOUT_S"
 REPEATS = 4
-"""The number of times that a difference is run again: gRPC may have more than one outcome, too."""
+"""How often a difference is repeated, because gRPC may also have several outcomes."""
 QUIET_S = 60.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of a server while steps go on, and its moment."""
+    """A fault of a server during steps, and its moment."""
 
     kind: str
-    """"killed": its successor comes when somebody has noticed, or a while later. "replaced": at
-    once. "frozen": stands still for less than a task may be silent. "silent": for longer."""
+    """"killed": it is replaced after the loss was noticed, or later. "replaced": it is replaced at
+    once. "frozen": it is stopped for less than the peer timeout. "silent": for longer.
+    """
     task: str
     moment: float
-    """After the beginning of a step, as a share of what one takes."""
+    """Time after the begin of a step, as a share of a step's time."""
     lasts_s: float
 
     @staticmethod
     def drawn(draw: random.Random, tasks: Sequence[str], peer_timeout_s: float | None) -> Fault:
-        """Of one of the tasks. `peer_timeout_s`: after which silence one counts as lost; None: no
-        task is that long silent."""
+        """A random fault of a random task. `peer_timeout_s`: the silence after which a task counts
+        as lost; None: no "silent" faults.
+        """
         kinds = ["killed", "replaced", "replaced", "frozen"]
         kind = draw.choice([*kinds, *(["silent"] * 2 if peer_timeout_s else [])])
         lasts_s = {
@@ -65,22 +67,22 @@ class Held:
 
 
 class Pair(OwningContext):
-    """A context manager: no process is left. A side that hangs is started anew."""
+    """A context manager that ends all processes. A side that hangs is restarted."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: of the tasks on grpc++; gRPC always is as it comes."""
+        """`environment`: for the tasks on grpc++; gRPC always has its defaults."""
         self._environments = {"grpc": {}, "grpc++": dict(environment or {})}
         self._sides: dict[str, Side] = {}
         self.reference_failures = 0
-        """The number of times that gRPC did not answer or recover, which is not compared."""
+        """How often gRPC did not answer or recover; such cases are not compared."""
         self.last_outcomes: list[Any] = []
         """The outcomes on grpc++ of the last program's acts."""
         self.last_errors: dict[str, dict[str, dict[str, str]]] = {}
-        """The errors that the last fault made, by protocol: {"a step": {class: words}, ...}."""
+        """The errors during the last fault, by protocol: {"a step": {class: message}, ...}."""
 
     @property
     def peer_timeout_s(self) -> float | None:
-        """After which silence a task on grpc++ counts as lost, where it was set."""
+        """The silence after which a task on grpc++ counts as lost; None if it was not set."""
         seconds = self._environments["grpc++"].get(PEER_TIMEOUT)
         return None if seconds is None else float(seconds)
 
@@ -111,7 +113,7 @@ class Pair(OwningContext):
             self._sides[protocol].connect()
 
     def _both(self, act: Any) -> dict[str, Any]:
-        """The result of `act` on each side, or the Hang that it raised."""
+        """The result of `act` on each side, or the `Hang` that it raised."""
 
         def caught(side: Side) -> Any:
             try:
@@ -127,7 +129,7 @@ class Pair(OwningContext):
         return found
 
     def differences(self, program: Program) -> list[str]:
-        """The outcomes of grpc++ that gRPC does not have, after running differences again."""
+        """The outcomes of grpc++ that gRPC does not have, after repeating differences."""
         references: list[Any] = []
         seen: list[str] = []
         self.last_outcomes = []
@@ -154,9 +156,9 @@ class Pair(OwningContext):
         return seen
 
     def endure(self, program: Program, fault: Fault) -> list[str]:
-        """The failures on grpc++ after `fault` has come over steps of `program`, and gone.
+        """The failures on grpc++ during and after `fault`, while steps of `program` run.
 
-        Where gRPC does not do better, nothing is.
+        Empty if gRPC does not do better.
         """
 
         def act(side: Side) -> Any:
@@ -199,7 +201,7 @@ class Pair(OwningContext):
         return Held(self.reference.holdings(), self.found.holdings(), self.found.stats())
 
     def leaks(self, before: Held) -> list[str]:
-        """The resources that the tasks hold more of than `before`, once they are quiet."""
+        """The resources of which the tasks hold more than `before`, when they are idle."""
         deadline = time.monotonic() + QUIET_S
         while True:
             now = self.held()

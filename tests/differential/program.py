@@ -1,4 +1,4 @@
-"""Random programs as plain data: what is computed where, and in which steps. Knows no TensorFlow.
+"""Random programs as plain data: operations, their devices, and the steps. Without TensorFlow.
 
 A seed is text, and always gives the same program.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from tensorwire.plugin.rewrites import REWRITES
 
 JOBS = {"ps": 1, "worker": 2, "chief": 1}
-"""The chief is the client; everybody else only serves."""
+"""The chief is the client; all other tasks only serve."""
 SERVERS = ("ps:0", "worker:0", "worker:1")
 CPUS = 2
 """CPU devices of each server; the chief has one."""
@@ -30,9 +30,9 @@ DTYPES = (
     "int64", "bool", "complex64", "string", "string",
 )  # fmt: skip
 SIZES = (0, 1, 3, 40, 400, 1000, 1025, 40_000, 70_000, 300_000)
-"""Elements: up to 4 KB, beyond what is lent through memory (256 KiB) and what the pool keeps."""
+"""Elements: up to 4 KB, above the limits of loans (256 KiB) and of the buffer pool."""
 LARGE_SIZES = (2_200_000, 7_500_000)
-"""Elements of what several streams carry (8 MB and more, and 30 MB): numbers of 4 bytes only."""
+"""Elements of tensors that use several streams (8 MB and more, and 30 MB); 4-byte types only."""
 MOST_STRINGS = 3000
 ERRORS = (
     "gather",
@@ -51,8 +51,8 @@ _STATELESS = {
     "loop": 2, "list": 1, "call": 1, "after": 1, "lookup": 1.5, "error": 1.2,
 }  # fmt: skip
 _STATEFUL = {"variable": 3, "counter": 3, "queue": 3, "table": 4}
-# Switch and Merge, variables that are references, and loops of a graph are for sessions; what is
-# run operation by operation has no edges to order it by.
+# Switch and Merge, reference variables and graph loops are for sessions only. Eager operations have
+# no control edges.
 _NOT_IN = {
     "session": frozenset[str](),
     "function": frozenset({"reference"}),
@@ -64,11 +64,11 @@ class Errors(enum.Enum):
     """The errors that a step of a program may end with."""
 
     ONE = enum.auto()
-    """The error of the one operation that fails."""
+    """Exactly one operation fails, and its error is reported."""
     ONE_OR_CANCELLED = enum.auto()
-    """The same, in a function: a part that is cancelled because of it may be told of instead."""
+    """The same in a function, where the cancellation of another part may be reported instead."""
     ANY = enum.auto()
-    """Several operations fail; chance decides which one is told of, alone or with others."""
+    """Several operations fail; any of their errors may be reported, alone or with others."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Node:
 
     kind: str
     devices: tuple[str, ...]
-    """Four: a node uses as many as its kind has parts."""
+    """Four devices; a node uses as many as its kind has parts."""
     dtype: str
     size: int
-    """Elements of a source; of what is made from others, how many are kept."""
+    """Number of elements of a source; for other nodes, the number of elements that are kept."""
     inputs: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     salt: int = 0
@@ -92,14 +92,14 @@ class Node:
 class Act:
     """One action of the client.
 
-    Kinds: "run", one step. "together", several at once. With what may come of them left to chance:
-    "deadline", a step with less time than it may need; "cancel", a step that is cancelled on its
-    way. Of a step that cannot end: "stuck deadline", "stuck cancel".
+    Kinds: "run", one step. "together", several steps in parallel. With a random outcome:
+    "deadline", a step with too short a deadline; "cancel", a step that is cancelled while it runs.
+    For a step that cannot end: "stuck deadline", "stuck cancel".
     """
 
     kind: str
     steps: tuple[int, ...]
-    """Numbers that the sources depend on."""
+    """Step numbers, on which the sources depend."""
     wanted: int = 0
     """The index of a set of fetches in the program."""
     moment: float = 0.0
@@ -108,7 +108,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Program:
-    """A graph and what is done with it."""
+    """A graph and the acts on it."""
 
     seed: str
     mode: str
@@ -118,7 +118,7 @@ class Program:
     acts: tuple[Act, ...]
     master: str = "worker:0"
     rewrites: tuple[str, ...] = ()
-    """Of REWRITES."""
+    """Names of REWRITES."""
     control_flow_v2: bool = False
     optimized: bool = False
 
@@ -163,12 +163,12 @@ def _tuples(value: Any) -> Any:
 
 
 def drawn(seed: str, *, endured: bool = False) -> Program:
-    """The program of a seed. `endured`: one whose steps may be repeated and fail at any time."""
+    """The program of a seed. `endured`: True if its steps must be repeatable and may fail."""
     draw = random.Random(seed)
     mode = draw.choices(("session", "function", "eager"), (5, 4, 0 if endured else 1))[0]
     is_stateful = not endured and draw.random() < 0.3
-    # Operation by operation, TensorFlow may tell the error of one program in the next: constants
-    # that were on their way to a server when it happened stay unusable there.
+    # In eager mode, TensorFlow may report the error of one program in the next one, because
+    # constants that were being sent during the error stay unusable on the server.
     errors = not (endured or is_stateful or mode == "eager")
     nodes = _nodes(draw, mode, is_stateful, errors)
     wanted = tuple(
@@ -176,9 +176,9 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
         for _ in range(draw.choice((1, 1, 2)))
     )
     control_flow_v2 = draw.random() < 0.5
-    # Steps of a session that call functions for the first time, several at once, may wait for each
-    # other forever, also on gRPC: each task instantiates its parts at the others in threads that it
-    # needs to answer them, and a machine of two cores has two (TensorFlow's PartitionedCallOp).
+    # Parallel first steps of a session that call functions may deadlock, also on gRPC. Each task
+    # instantiates its parts at the other tasks in the threads that it needs to answer them, and a
+    # machine with two cores has only two (TensorFlow's PartitionedCallOp).
     calls = {"call", "cond", "loop"} if control_flow_v2 else {"call"}
     at_once = mode != "session" or all(node.kind not in calls for node in nodes)
     return Program(
@@ -195,7 +195,7 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
 
 
 def _rewrites(draw: random.Random, mode: str) -> tuple[str, ...]:
-    """Half of the programs have none; the others one, several or all that are exact."""
+    """Half of the programs have no rewrites; the others have one, several or all exact ones."""
     if mode == "eager" or draw.random() < 0.5:
         return ()
     if draw.random() < 0.4:
@@ -218,7 +218,7 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
     devices = draw.sample(places, k=draw.choice((2, 2, 3, 4, len(places))))
     sources = draw.randint(1, 5)
     nodes: list[Node] = []
-    # Operation by operation each is waited for.
+    # In eager mode, each operation is waited for.
     most = 8 if mode == "eager" else 35
     for index in range(sources + min(most, draw.choice((1, 2, 3, 5, 8, 12, 20, 35)))):
         earlier = range(max(0, index - 12), index)
@@ -245,7 +245,7 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
 def _acts(
     draw: random.Random, mode: str, is_stateful: bool, sets: int, *, at_once: bool
 ) -> tuple[Act, ...]:
-    """A tensor's first step asks for it, the second orders it, from the third on it is pushed.
+    """Acts with enough steps for pushes: request, standing order, and pushes from the third step.
 
     `at_once`: several steps may run at the same time.
     """
@@ -268,7 +268,7 @@ def _acts(
 
 
 def smaller(program: Program) -> Iterator[Program]:
-    """Programs with less in them, those with much less first."""
+    """Smaller variants of a program, the much smaller ones first."""
     acts = program.acts
     for half in (acts[: len(acts) // 2], acts[len(acts) // 2 :]):
         if 0 < len(half) < len(acts):
@@ -310,7 +310,7 @@ def _simpler(node: Node) -> Iterator[Node]:
 
 
 def _without_unused(program: Program) -> Program | None:
-    """Only nodes that a fetched one needs, or None where that are all."""
+    """The program without nodes that no fetch needs; None if there are none."""
     needed: set[int] = set()
     left = [index for wanted in program.wanted for index in wanted]
     while left:

@@ -21,21 +21,21 @@ from tensorwire.owning_context import OwningContext
 from .program import CPUS, JOBS, SERVERS, Program
 
 ANSWER_S = 150.0
-"""No program takes as long on the busiest machine; one that does hangs."""
+"""Timeout of a program; even on a busy machine, a longer one hangs."""
 RECOVERY_S = 90.0
 _STACKS_S = 30.0
 _FRAMES = 9
 
 
 class Hang(TensorwireError):
-    """No answer in time. Says where the threads of the tasks are."""
+    """There was no answer in time. The message has the stacks of the tasks' threads."""
 
 
 class Side(OwningContext):
-    """A context manager: no process is left."""
+    """A cluster of one protocol. A context manager that ends all processes."""
 
     def __init__(self, protocol: str, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: of all its tasks."""
+        """`environment`: variables for all its tasks."""
         self.protocol = protocol
         self._environment = dict(environment or {})
         self._cluster = TensorFlowCluster(protocol, JOBS, cpus=CPUS)
@@ -77,7 +77,7 @@ class Side(OwningContext):
             task.signal(signal.SIGCONT)
 
     def ask(self, message: Message, timeout_s: float = ANSWER_S) -> Message:
-        """Raises Hang, also where the chief has ended."""
+        """Sends a message to the chief. Raises Hang, also if the chief has ended."""
         assert self._chief is not None
         try:
             self._chief.channel.send(message)
@@ -88,7 +88,7 @@ class Side(OwningContext):
 
     def outcomes(self, program: Program) -> list[Any]:
         """The outcome of each act. Raises Hang."""
-        tag = f"program-{next(self._numbers)}"  # containers have no "_" in their names
+        tag = f"program-{next(self._numbers)}"  # names of containers must not contain "_"
         found: list[Any] = self.ask({"run": program.to_json(), "tag": tag})["outcomes"]
         return found
 
@@ -96,7 +96,7 @@ class Side(OwningContext):
         self._cluster.tasks[name].stop(signal.SIGKILL)
 
     def begin(self, name: str) -> None:
-        """Starts a server in the place of one that was killed, and waits until it serves."""
+        """Starts a server that replaces a killed one, and waits until it serves."""
         self._cluster.ready(self._begin(name))
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class Side(OwningContext):
             task.signal(signal.SIGCONT)
 
     def holdings(self) -> dict[str, Holdings]:
-        """The holdings of each server and of the chief, without what only the allocator keeps."""
+        """The holdings of each server and of the chief, without free memory of the allocator."""
         assert self._chief is not None
         for task in self._cluster.tasks.values():
             task.channel.request({"ask": "trim"}, ANSWER_S)
@@ -120,7 +120,7 @@ class Side(OwningContext):
         }
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """The plug-in's metrics of each task; nothing on gRPC."""
+        """The plug-in's metrics of each task; empty on gRPC."""
         if not self._cluster.plugin:
             return {}
         found: dict[str, dict[str, Any]] = {
@@ -130,9 +130,9 @@ class Side(OwningContext):
         return found
 
     def _stacks(self) -> str:
-        """Stacks of all threads, if a debugger is installed; equal stacks once."""
+        """Stacks of all threads without duplicates, if a debugger is installed."""
         assert self._chief is not None
-        self._chief.signal(signal.SIGUSR1)  # Python's stacks, into its log
+        self._chief.signal(signal.SIGUSR1)  # writes its Python stacks to its log
         tasks = {**self._cluster.tasks, "chief:0": self._chief}
         return "\n".join(
             f"--- {name}:\n{_stacks_of(task.pid)}\n{task.tail(40)}" for name, task in tasks.items()
@@ -163,6 +163,6 @@ def _stacks_of(pid: int) -> str:
 
 
 def _search_path() -> str:
-    """PYTHONPATH for the chief: the package that this process uses, and the tests' folder."""
+    """PYTHONPATH for the chief: this process's package, and the folder of the tests."""
     tests = str(Path(__file__).parents[1])
     return ":".join([tests, *(path for path in sys.path if path and path != tests)])

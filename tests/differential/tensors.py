@@ -1,6 +1,6 @@
 """The nodes of a program as operations of TensorFlow: in a graph, in a function or one by one.
 
-Every value is exact, depends on the step's number and on all that the node takes, and is a vector.
+Every value is an exact vector that depends on the step's number and on all inputs of the node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAN = 24
 """Small tensors that one node sends between two devices."""
 _PERIOD = 251
 _WHOLE = 1025
-"""The largest tensor fetched whole; of larger ones, the client gets a digest made on the device."""
+"""The largest tensor that is fetched whole; larger ones are fetched as a digest."""
 
 
 class Tensors:
@@ -52,7 +52,7 @@ class Tensors:
         return found
 
     def gate(self) -> Any:
-        """A tensor that is never made, on its way to another device."""
+        """A tensor that another device waits for and that is never made."""
         first = self._program.nodes[0]
         with tf.device(first.devices[0]):
             never = _raw.QueueDequeueV2(
@@ -83,13 +83,14 @@ class Tensors:
         return _COMPUTED[node.kind](node, values, self._step)
 
     def _source(self, node: Node) -> Any:
-        # No optimizer knows how many there are; of every third source it depends on the step.
+        # The number of elements is unknown to optimizers; for every third source it depends on the
+        # step.
         more = self._step % 3 if node.salt % 3 == 0 else self._step // 1000
         numbers = (tf.range(node.size + more) * 7 + self._step * 13 + node.salt) % _PERIOD
         return of_type(numbers, tf.as_dtype(node.dtype), node.salt)
 
     def _error(self, node: Node, value: Any, name: str) -> Any:
-        """One that two of three steps do not meet, or none does not."""
+        """An error in every third step, or in every step."""
         fires = tf.equal((self._step + node.salt + tf.size(value) * 0) % 3, 0)
         if node.error == "closed queue":
             queue = self._queue(name, tf.int32)
@@ -108,7 +109,7 @@ class Tensors:
             return tf.reshape(tf.cast(found, tf.int32), [-1])[:1] + 1
 
     def _assigned(self, node: Node, values: list[Any], name: str) -> Any:
-        """Written from one device, read by another."""
+        """A variable that one device writes and another one reads."""
         value = changed(values[0], node.size)
         with tf.device(node.devices[1]):
             handle = self._variable(name, value.dtype)
@@ -119,7 +120,7 @@ class Tensors:
             return changed(read, node.size)
 
     def _counted(self, node: Node, values: list[Any], name: str) -> Any:
-        """A variable that remembers all steps, those of which it was not fetched left out."""
+        """A variable that accumulates over all steps in which it was fetched."""
         grown = tf.cast(tf.size(values[0]) + self._step, tf.int64)
         with tf.device(node.devices[1]):
             handle = self._variable(name, tf.int64)
@@ -141,7 +142,7 @@ class Tensors:
             return changed(read, node.size)
 
     def _queued(self, node: Node, values: list[Any], name: str) -> Any:
-        """Two elements through a queue, put in and taken out by different devices."""
+        """Two elements that pass through a queue from one device to another."""
         value = changed(values[0], node.size)
         with tf.device(node.devices[1]):
             queue = self._queue(name, value.dtype)
@@ -159,7 +160,7 @@ class Tensors:
             return tf.concat([tf.reshape(each, [-1]) for each in taken], 0)
 
     def _referred(self, node: Node, values: list[Any], name: str) -> Any:
-        """A variable of TensorFlow 1 that is a reference."""
+        """A reference variable of TensorFlow 1."""
         value = changed(values[0], node.size)
         graph = tf1.get_default_graph()
         with graph.container(self._tag), tf.control_dependencies(None), tf.device(node.devices[1]):
@@ -176,7 +177,7 @@ class Tensors:
             return changed(written, node.size)
 
     def _trained(self, node: Node, values: list[Any], name: str) -> Any:
-        """Rows of a table that are looked up, and updated as an optimizer of TensorFlow does it."""
+        """Rows of a table that are looked up, and updated as by an optimizer of TensorFlow."""
         rows, columns = ROWS, 1 + node.salt % 9
         kind = _UPDATES[node.salt % len(_UPDATES)]
         ids = row_ids(node, values)
@@ -207,7 +208,7 @@ class Tensors:
         gradients = tf.reshape(found, [-1, columns]) * 0.25 + 0.125
         gradients *= tf.cast(self._step, tf.float32)
         flat = tf.reshape(ids, [-1])
-        # Placed where TensorFlow's optimizers place them: beside the table.
+        # On the table's device, as TensorFlow's optimizers place them.
         with tf.device(node.devices[1]), tf.control_dependencies([found]):
             if kind == "scatter":
                 update = _raw.ResourceScatterAdd(resource=table, indices=flat, updates=gradients)
@@ -243,7 +244,7 @@ ROWS = 12
 
 
 def row_ids(node: Node, values: list[Any]) -> Any:
-    """Ids of rows, made of `values`: of two types and shapes, each several times, at times none."""
+    """Row ids from `values`: two types and shapes, with repeats, sometimes empty."""
     numbers = tf.tile(mixed(values, tf.int32, 40)[: node.salt % 31], [3])
     ids = tf.cast(numbers % ROWS, tf.int64 if node.salt % 2 else tf.int32)
     return ids if node.salt % 3 else tf.reshape(ids, [1, -1])
@@ -284,7 +285,7 @@ _UPDATES = (*_UPDATE, "scatter")
 
 @contextlib.contextmanager
 def control(*after: Any) -> Iterator[None]:
-    """Control edges; nothing where operations run one by one, whose results are None."""
+    """Control edges; none in eager mode, where results of operations are None."""
     with tf.control_dependencies([each for each in after if each is not None]):
         yield
 
@@ -295,14 +296,14 @@ def of_type(numbers: Any, dtype: Any, salt: int) -> Any:
         return tf.cast(numbers, dtype)
     if salt % 4:
         return tf.strings.as_string(numbers)
-    # Of many lengths, empty ones included, and at times long.
+    # Strings of many lengths, including empty and long ones.
     text = tf.strings.reduce_join(tf.fill([40 if salt % 8 else 2000], f"{salt}~"))
     zeros = tf.zeros_like(numbers)
     return tf.strings.substr(tf.fill(tf.shape(numbers), text), zeros, numbers * (salt % 5))
 
 
 def changed(value: Any, keep: int) -> Any:
-    """A vector of its first elements, that depends on them."""
+    """A vector of the first `keep` elements that depends on all elements."""
     value = tf.reshape(value, [-1])[: max(keep, 40)]
     if value.dtype == tf.bool:
         return tf.logical_not(value)
@@ -312,16 +313,16 @@ def changed(value: Any, keep: int) -> Any:
 
 
 def mixed(values: list[Any], dtype: Any, keep: int) -> Any:
-    """A value of `dtype` from values of any type: those of `dtype`, and sizes of the others."""
+    """A value of `dtype` from all `values`: from values of `dtype`, and sizes of the others."""
     same = [tf.reshape(value, [-1]) for value in values if value.dtype == dtype]
-    # Not tf.size, which takes a shape that it knows for the value: then what is made from a dead
-    # tensor would be alive, and chance decide what a Merge takes.
+    # Not tf.size, which uses a known shape instead of the value. Then a result of a dead tensor
+    # would be alive, and the output of a Merge would be random.
     sizes = [tf.reshape(_raw.Size(input=value), [1]) for value in values if value.dtype != dtype]
     return changed(tf.concat(same + [of_type(size, dtype, 1) for size in sizes], axis=0), keep)
 
 
 def digest(value: Any) -> Any:
-    """The size of `value`, and a sum in which each element counts by its place."""
+    """The size of `value`, and a sum of its elements weighted by position."""
     if value.dtype == tf.string:
         numbers = tf.strings.to_hash_bucket_fast(value, 2**31)
     else:
@@ -368,7 +369,7 @@ def _chosen(node: Node, step: Any) -> Any:
 
 
 def _branch(node: Node, values: list[Any], step: Any) -> Any:
-    """One side is dead: Switch, the two sides and Merge each on a device of their own."""
+    """A branch with a dead side; Switch, both sides and Merge are on different devices."""
     off, on = _raw.Switch(data=values[0], pred=_chosen(node, step))
     with tf.device(node.devices[1]):
         off = changed(changed(off, node.size), node.size)
@@ -379,7 +380,7 @@ def _branch(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _dead(node: Node, values: list[Any], step: Any) -> Any:
-    """A dead region that other tensors go into, and that ends in a branch that lives."""
+    """A dead region with other tensors as inputs, which is merged with a live branch."""
     dtype = tf.as_dtype(node.dtype)
     off, on = _raw.Switch(data=changed(values[0], 40), pred=_chosen(node, step))
     for device in node.devices[1:3]:
@@ -409,7 +410,7 @@ def _cond(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _loop(node: Node, values: list[Any], step: Any) -> Any:
-    """A loop that carries a tensor, uses another, and is on two devices."""
+    """A loop on two devices that carries a tensor and uses another one."""
 
     def body(i: Any, carried: Any, passed: Any) -> Any:
         with tf.device(node.devices[1]):
@@ -428,7 +429,7 @@ def _loop(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _list(node: Node, values: list[Any], step: Any) -> Any:
-    """A list of tensors: a variant, which crosses as bytes that TensorFlow makes."""
+    """A list of tensors: a variant, which TensorFlow serializes."""
     del step
     value = tf.reshape(changed(values[0], 40)[:40], [-1, 1])
     handle = _raw.TensorListFromTensor(tensor=value, element_shape=tf.constant([1]))
@@ -460,7 +461,7 @@ def _call(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _after(node: Node, values: list[Any], step: Any) -> Any:
-    """Control edges that go around."""
+    """Control edges across devices."""
     del step
     edge = values[0]
     for device in node.devices[1:]:
@@ -471,7 +472,7 @@ def _after(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _lookup(node: Node, values: list[Any], step: Any) -> Any:
-    """Rows of a constant table on another device, by ids that repeat; also sparse ones."""
+    """Lookups of rows in a constant table on another device, with repeated and sparse ids."""
     del step
     ids = row_ids(node, values)
     with tf.device(node.devices[1]):

@@ -1,4 +1,4 @@
-"""Whether what grpc++ made of a program, a fault or a long run is what gRPC makes of it.
+"""Judges whether grpc++'s results of a program, a fault or a long run agree with gRPC's.
 
 Pure functions: the tests of this test are in tests/unit/test_differential.py.
 """
@@ -14,18 +14,18 @@ from .program import Act, Errors
 
 Outcome = Sequence[Any]
 
-# Where chance decides whether a step ends before what ends it: as gRPC ends it.
+# The errors of gRPC for steps whose end races with an interruption.
 ENDED: Mapping[str, frozenset[str]] = {
     "deadline": frozenset({"DeadlineExceededError"}),
-    # What the client says of a session that was closed, and what its master does.
+    # Errors of the client and of the master for a closed session.
     "cancel": frozenset(
         {"CancelledError", "AbortedError", "RuntimeError", "FailedPreconditionError"}
     ),
 }
-# What steps may fail with while a fault lasts. A step that its deadline ends waited for a task that
-# never will answer.
+# Errors that steps may have during a fault. A step that exceeds its deadline waited for a task that
+# will never answer.
 _LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError"})
-# What a server says that has taken the place of one that knew the session, or the context.
+# Errors of a server that replaced the one that knew the session or the context.
 _UNKNOWN = frozenset({"InvalidArgumentError", "NotFoundError", "FailedPreconditionError"})
 AFTER_FAULT: Mapping[str, frozenset[str]] = {
     "killed": _LOST | _UNKNOWN,
@@ -33,11 +33,11 @@ AFTER_FAULT: Mapping[str, frozenset[str]] = {
     "frozen": frozenset(),
     "silent": _LOST,
 }
-# A session begins when all servers are there; a master tells nobody that it still waits for one.
+# A session starts when all servers are up; a master does not report that it still waits.
 BEGINNING = frozenset({"DeadlineExceededError"})
 
-# What a task may hold more than before, beside what it holds more on gRPC: connections that are
-# made when they are first needed, threads of pools, and what the allocator keeps.
+# Allowed growth of a task's holdings, beyond the growth on gRPC: connections that are opened on
+# demand, threads of pools, and memory that the allocator keeps.
 MORE_DESCRIPTORS = 3 * 4 * 2
 """Connections to and from each of three tasks, with four streams."""
 MORE_THREADS = 24
@@ -64,8 +64,8 @@ def difference(
             return words
         if later != calm and not (later[0] == calm[0] == "error"):
             return f"after it {_short(later)}, before it {_short(calm)}"
-        # Where a step fails anyway, gRPC, too, may report its error in other words, or first that a
-        # dequeue was cancelled.
+        # If a step fails anyway, gRPC may also report its error with another message, or a
+        # cancelled dequeue first.
         own = {calm[1], "CancelledError"} if calm[0] == "error" else set()
         allowed = ENDED[kind] | own
         if ended == ["as calm"] or (ended[0] == "error" and ended[1] in allowed):
@@ -81,9 +81,9 @@ def _plain(references: Sequence[Outcome], found: Outcome, errors: Errors) -> str
 
 
 def _same_error(references: Sequence[Outcome], found: Outcome, errors: Errors) -> bool:
-    """Whether an error says all that gRPC always says, and nothing that gRPC never does.
+    """Whether an error contains all that gRPC always reports, and nothing that it never does.
 
-    Where gRPC leaves it to chance which error a step ends with, any will do.
+    If gRPC's error is random, any of its errors is accepted.
     """
     failed = [each for each in references if each[0] == "error"]
     if found[0] != "error" or not failed:
@@ -100,7 +100,7 @@ def _same_error(references: Sequence[Outcome], found: Outcome, errors: Errors) -
 
 
 def after_fault(kind: str, told: Mapping[str, Any]) -> list[str]:
-    """The defects in steps that went on while a task had a fault of this kind."""
+    """The defects of steps that ran during a fault of this kind."""
     wrong = [f"a step was {_short(each)}" for each in told["wrong"][:3]]
     for where, errors in told["errors"].items():
         waits = BEGINNING if where != "a step" and AFTER_FAULT[kind] else frozenset()
@@ -120,7 +120,7 @@ def leaks(
     reference_before: Mapping[str, Holdings],
     reference_after: Mapping[str, Holdings],
 ) -> list[str]:
-    """The resources that grew in tasks, and grew less on gRPC."""
+    """The resources whose holdings grew in tasks, and grew less on gRPC."""
     found = []
     for name, was in before.items():
         now = after[name]
@@ -139,7 +139,7 @@ def leaks(
 
 
 def pool_leaks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Memory of large tensors that is still used though no step is under way."""
+    """Memory of large tensors that is still in use although no step runs."""
     found = []
     for name, stats in after.items():
         was, now = (

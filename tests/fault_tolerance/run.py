@@ -2,9 +2,9 @@
 
 usage: python tests/fault_tolerance/run.py [--protocols grpc,grpc++] [--tests NAME,…] [--json FILE]
 
-Each test has a process of its own: TensorFlow keeps a coordinator's threads, and those of an
-earlier test would go on recovering its cluster. Prints the seconds of each test on each protocol,
-the tests first that differ most; the protocols take turns. Fails where a test does.
+Each test runs in its own process, because TensorFlow keeps a coordinator's threads, which would
+continue to recover the cluster of an earlier test. Prints the seconds of each test on each
+protocol, sorted by the difference. The protocols take turns. Fails if a test fails.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """A test and its tasks, which are in its group; some outlive a test that fails."""
+    """Kills a test and its tasks, which are in its process group; a failed test may leave some."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -53,15 +53,15 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def make_program(path: Path) -> None:
     """The suite as a program: a test starts its tasks by executing itself.
 
-    It is written before any test runs. A file that is open for writing cannot be executed, and a
-    process that another thread starts meanwhile has it open for a moment.
+    It is written before any test runs, because a file that is open for writing cannot be executed,
+    and a process that another thread starts would inherit the open file for a moment.
     """
     path.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
     path.chmod(0o755)
 
 
 def run_test(test: str, protocol: str, folder: Path, program: Path) -> Result:
-    """One test, in a process of its own and those that it starts."""
+    """Runs one test in its own process."""
     folder.mkdir()
     report, log = folder / "report.xml", folder / "suite.log"
     with log.open("wb") as output:
@@ -83,7 +83,7 @@ def run_test(test: str, protocol: str, folder: Path, program: Path) -> Result:
         ended = f"ended with status {process.wait(TIMEOUT_S)}"
     except subprocess.TimeoutExpired:
         ended = f"did not end in {TIMEOUT_S:.0f} s"
-        process.send_signal(signal.SIGABRT)  # faulthandler prints where its threads are
+        process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks of its threads
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
     kill(process)
@@ -122,7 +122,7 @@ def all_tests() -> list[str]:
 
 
 def table(results: list[Result], protocols: list[str]) -> str:
-    """Tests down, protocols across, the one that differs most first."""
+    """A table with one row per test and one column per protocol, sorted by the difference."""
     seconds: dict[str, dict[str, Result]] = {}
     for result in results:
         seconds.setdefault(result.test, {})[result.protocol] = result

@@ -20,7 +20,7 @@ PROTOCOL = os.environ["PROTOCOL"]
 
 
 class Resolver(SimpleClusterResolver):
-    """Names PROTOCOL, where the suite names grpc."""
+    """A resolver with PROTOCOL instead of the suite's grpc."""
 
     def __init__(self, spec: Any, **options: Any) -> None:
         super().__init__(spec, **{**options, "rpc_layer": PROTOCOL})

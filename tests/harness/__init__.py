@@ -1,1 +1,1 @@
-"""Shared by tests and benchmarks: disturbed jobs, jobs with one fault, a relay."""
+"""Code shared by tests and benchmarks: disturbed jobs, jobs with one fault, a relay."""

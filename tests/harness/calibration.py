@@ -1,4 +1,4 @@
-"""A small record of `tensorwire plan calibrate`, with costs that are easy to reckon with."""
+"""A small record of `tensorwire plan calibrate` with round numbers as costs."""
 
 CALIBRATION = {
     "command": "plan calibrate",

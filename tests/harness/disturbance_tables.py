@@ -1,4 +1,4 @@
-"""Tables of how jobs survived disturbances, on both protocols."""
+"""Tables of the effects of disturbances on jobs, for both protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorwire.measure.section import Table
 
 
 def tables(survivals: Sequence[Survival], protocols: Sequence[str]) -> list[Table]:
-    """Recovery from what ended steps or kept them waiting; the rate of steps where they went on."""
+    """Two tables: recovery from disturbances that stopped steps, and step rates for all others."""
     stopped = [each for each in survivals if each.steps_per_s is None]
     slowed = [each for each in survivals if each.steps_per_s is not None]
     recovery = Table(

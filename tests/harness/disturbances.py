@@ -1,9 +1,9 @@
-"""Disturbs a job on each protocol, side by side.
+"""Disturbs one job per protocol at the same time.
 
-The jobs of all protocols train at once, with a pause after each step so that they do not wait for
-each other's cores, and the same happens to all of them at the same time, in the middle of a step
-that is half-way from one checkpoint to the next. What happens to tasks and links happens to jobs on
-hosts of a lab, one thing after the other; each fault of machines has jobs of its own.
+The jobs of all protocols train at the same time, with a pause after each step so that they do not
+compete for cores. The same disturbance affects all of them at the same time, in the middle of a
+step half-way between two checkpoints. Tasks and links are disturbed in jobs on hosts of a lab, one
+disturbance after the other; each machine fault has its own jobs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _thaw(job: Job) -> None:
 
 
 def _killed_unheard(job: Job) -> None:
-    """The ps dies while its link is cut."""
+    """Kills the ps while its link is cut, so that its peers are not notified."""
     job.set_link("ps:0", CUT)
     job.kill("ps:0")
     job.set_link("ps:0", WELL)
@@ -64,15 +64,15 @@ def _killed_unheard(job: Job) -> None:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Something that begins, lasts, and is over."""
+    """A disturbance with a begin, a duration and an end."""
 
     name: str
     begin: Act
     lasts_s: float
     end: Act
-    """Told to restart a task, it is over when the task's process has started."""
+    """Ends the disturbance. A restart of a task counts as ended when its process has started."""
     goes_on: bool = False
-    """Whether steps are done meanwhile, so that their rate is what there is to know."""
+    """True if steps continue during the disturbance; then their rate is measured."""
 
 
 def _of_link(name: str, settings: HostSettings) -> Disturbance:
@@ -107,15 +107,15 @@ class Survival:
     disturbance: str
     protocol: str
     recovery_s: float
-    """Seconds from its end to the end of the first step that had not been done before."""
+    """Seconds from the disturbance's end to the end of the first new step."""
     steps_per_s: float | None
-    """While it lasted, where steps were done."""
+    """Rate during the disturbance; None if no steps were done."""
     steps_again: int
-    """Done before, and done anew from a checkpoint."""
+    """Number of steps that were repeated from a checkpoint."""
     errors: list[str]
-    """The errors of sessions that started anew because of it."""
+    """The errors of sessions that were restarted because of it."""
     failure: str = ""
-    """Why the training ended, if it did; then the chief was started again."""
+    """Why the training ended, if it did. The chief was then restarted."""
 
 
 def run(
@@ -127,7 +127,7 @@ def run(
     """TensorFlow's version and the results; `watcher.advance` is called for each disturbance.
 
     Raises:
-        TensorwireError: a job did not recover, or lost something; this machine cannot disturb it.
+        TensorwireError: a job did not recover or lost an update, or this machine cannot disturb it.
     """
     results: list[Survival] = []
     tensorflow = None
@@ -215,7 +215,7 @@ def _survivals(
     ended: Sequence[float],
     done: Sequence[int],
 ) -> list[Survival]:
-    """Once every job has done a step beyond `done`, its last when the disturbance ended."""
+    """The effects, after every job has completed a step beyond `done`, its last at the end."""
 
     def survival(job: Job, told: Told, end: float, highest: int) -> Survival:
         failure = job.reach_at_last(highest + 1, RECOVERY_TIMEOUT_S)

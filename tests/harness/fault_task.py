@@ -33,15 +33,15 @@ class Work:
 
     input_ms: float = 0.5
     device_ms: float = 6.0
-    """Computing as on an accelerator."""
+    """Milliseconds of simulated accelerator computation, without CPU use."""
     matmuls: int = 0
-    """The number of products of 256 x 256 matrices on the worker's cores."""
+    """Number of products of 256 x 256 matrices on the worker's cores."""
     is_stuck: bool = False
-    """After its first steps the worker waits for a queue of the first ps that stays empty."""
+    """True if the worker, after its first steps, waits for a queue of ps:0 that stays empty."""
 
 
 class FaultWorker(ServerTask):
-    """A graph with the amounts of work that it was told, and its session."""
+    """A worker with a configurable amount of work per step."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class FaultWorker(ServerTask):
             self._token = token + 1
 
     def _input(self) -> Any:
-        """A batch, as late as its storage makes it."""
+        """A batch, with the delay of the simulated storage."""
         v1 = self._tf.compat.v1
         delay_s = self._work.input_ms / 1e3
         dataset = self._tf.data.Dataset.range(1 << 40).map(
@@ -84,7 +84,7 @@ class FaultWorker(ServerTask):
         return iterator.get_next()
 
     def _after(self, value: Any, seconds: float) -> Any:
-        """`value`, some time later, with the cores free meanwhile."""
+        """`value` after a delay that uses no CPU."""
 
         def wait(given: Any) -> Any:
             time.sleep(seconds)
@@ -95,7 +95,7 @@ class FaultWorker(ServerTask):
         return later
 
     def _matmuls(self, seed: Any, count: int) -> Any:
-        """A number that takes `count` products of matrices to know."""
+        """A number whose computation needs `count` products of matrices."""
         tf = self._tf
         start = tf.fill([_SIDE, _SIDE], seed * 1e-9)
         product = start
@@ -138,7 +138,7 @@ class FaultWorker(ServerTask):
 
     @request
     def open(self) -> Message:
-        """The session, whose variables the first worker initialises."""
+        """Opens the session; the first worker initializes the variables."""
         hooks = []
         if self._hook_every:
             import tensorwire.tf
@@ -156,7 +156,7 @@ class FaultWorker(ServerTask):
 
     @request
     def train(self) -> Iterator[Message]:
-        """Takes steps until this process is ended; answers when the first are taken."""
+        """Runs steps until this process is ended; answers after the first steps."""
         for _ in range(_WARM_UP):
             self._session.run(self._train)
         yield {}

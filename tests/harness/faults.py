@@ -1,8 +1,8 @@
-"""Jobs that are made to have one fault each, so that the doctor can be shown to find it.
+"""Jobs with one fault each, to test that the doctor finds it.
 
-They train nothing: a step reads every variable, waits for its input, computes, and adds a gradient
-to every variable, in amounts that are chosen. A worker may compute with its cores, or as with an
-accelerator, when its cores are free meanwhile.
+They train nothing. A step reads every variable, waits for its input, computes, and adds a gradient
+to every variable, in configurable amounts. A worker computes on its cores, or simulates an
+accelerator, which leaves its cores idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class FaultJob:
-    """A job, and the rule that should speak of it; None for the healthy one."""
+    """A job, and the rule that should report it (None for the healthy job)."""
 
     name: str
     expects: str | None
@@ -40,19 +40,19 @@ class FaultJob:
     ps: int = 2
     workers: int = 2
     fewer_workers: int | None = None
-    """The number of workers of a first look, which shows what the others bring."""
+    """The number of workers of a first look, to measure the effect of more workers."""
     protocol: str = "grpc++"
     work: Work = field(default_factory=Work)
     slow_worker: Work | None = None
     """The work of the last worker."""
     ps_matmuls: int = 0
-    """Products of 256 x 256 matrices for each variable that is read."""
+    """Products of 256 x 256 matrices on the ps for each variable that is read."""
     ps_host: HostSettings = _FAST
-    """Each task is on a host of its own."""
+    """The host of each ps; each task is on its own host."""
     worker_host: HostSettings = _FAST
     filters: bool = True
     hook_every: int = 0
-    """Steps from one that a hook of the workers splits to the next; 0: there is none."""
+    """Interval of steps that a hook of the workers splits; 0: no hook."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -148,13 +148,13 @@ class RunningJob:
     job: FaultJob
     tensorflow: str
     endpoints: Sequence[str]
-    """Addresses of every task's metrics; none on stock grpc."""
+    """Addresses of all tasks' metrics; empty on stock grpc."""
     hosts: Mapping[str, str]
     """Hosts by the task's name, "ps:0"."""
     links_mb_per_s: Mapping[str, float]
     """Capacities of links by host."""
     notes: Sequence[str]
-    """The job's faults that this machine cannot make."""
+    """The faults of the job that this machine cannot create."""
 
 
 @contextlib.contextmanager
@@ -162,7 +162,7 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
     """The job, while its workers take steps.
 
     Raises:
-        TensorwireError: a task failed, or did not come up in time.
+        TensorwireError: a task failed, or did not start in time.
     """
     with contextlib.ExitStack() as stack:
         watcher.activity(f"starting {job.name}")
@@ -181,7 +181,7 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
         for task in tasks:
             tensorflow = wait_started(cluster, task, watcher)
         workers = [task for task in tasks if task.job == "worker"]
-        for task in workers:  # the first one's initialises the variables
+        for task in workers:  # the first worker's session initializes the variables
             ask(cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
         for task in workers:
             send(cluster, task, {"do": "train"})
@@ -227,7 +227,7 @@ def _start(
         setup,
         {
             "CUDA_VISIBLE_DEVICES": "-1",
-            # Of one machine as the job is of several.
+            # The job stands for one on several machines, so no shared memory.
             "TENSORWIRE_TRANSPORT": "tcp",
             "TENSORWIRE_METRICS_SOCKET": f"{sockets}/{name}-{index}.sock",
             "PYTHONPATH": os.pathsep.join(

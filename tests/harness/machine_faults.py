@@ -1,5 +1,6 @@
-"""What happens to machines rather than to tasks and links: a disk is full, memory or descriptors
-run out, the clock on the wall is set."""
+"""Faults of machines, not of tasks or links: a full disk, too little memory, no descriptors, a
+changed wall clock.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +35,21 @@ _YEAR_S = 365 * _DAY_S
 
 
 class NotHere(TensorwireError):
-    """This machine or this user cannot make the fault."""
+    """This machine or this user cannot create the fault."""
 
 
 class MachineFault(OwningContext, ABC):
-    """A fault of machines, and the machines of a job that can have it.
+    """A fault of machines, and a job that can have it.
 
-    A context manager: nothing of it is left afterwards. Entering it raises NotHere where it cannot
-    be made.
+    A context manager that removes everything at its end. Entering it raises NotHere if the fault
+    cannot be created here.
     """
 
     name: ClassVar[str]
     settings: JobSettings
-    """The settings of a job that this fault can happen to."""
+    """The settings of a job for this fault."""
     hosts: Sequence[Host] = ()
-    """The hosts of the job's tasks; without any, all run on this machine as it is."""
+    """The hosts of the job's tasks; if empty, all run on this machine unchanged."""
     later: Sequence[str] = ()
     """Tasks that `begin` starts."""
 
@@ -58,12 +59,12 @@ class MachineFault(OwningContext, ABC):
         self._directory = directory
 
     def job(self) -> Job:
-        """A job that it can happen to, not started yet."""
+        """A job for this fault, not started yet."""
         return Job(self.settings, self._directory, hosts=self.hosts, later=self.later)
 
     @abstractmethod
     def begin(self, job: Job) -> str:
-        """Causes the fault, and returns once it has had its effect.
+        """Causes the fault, and returns when it has had its effect.
 
         Returns why the training ended; "" where it did not.
         """
@@ -74,7 +75,7 @@ class MachineFault(OwningContext, ABC):
 
 
 class FullDisk(MachineFault):
-    """Checkpoints are on a file system of 16 MB, in memory, which only the tasks see."""
+    """Checkpoints are on an in-memory file system of 16 MB that only the tasks see."""
 
     name = "disk full at a checkpoint"
 
@@ -89,7 +90,7 @@ class FullDisk(MachineFault):
         return job.wait_failure(_TIMEOUT_S)
 
     def end(self, job: Job) -> None:
-        """Somebody frees the disk and starts the chief again."""
+        """Frees the disk and restarts the chief, as a user would."""
         job.kill("worker:0")
         self._told(f"rm {self._directory}/fill")
         job.begin("worker:0")
@@ -100,7 +101,7 @@ class FullDisk(MachineFault):
 
 
 class LittleMemory(MachineFault):
-    """A worker is in a control group whose limit is less than the tensors of a step take."""
+    """A worker is in a control group whose memory limit is too low for the tensors of a step."""
 
     name = "memory limit reached by a receive"
     later = ("worker:0",)
@@ -115,7 +116,7 @@ class LittleMemory(MachineFault):
             Path("/sys/fs/cgroup/memory"): ("memory.limit_in_bytes", "memory.usage_in_bytes"),
             Path("/sys/fs/cgroup"): ("memory.max", "memory.current"),
         }
-        # First: it also handles groups that do not exist.
+        # Started first; it also handles groups that do not exist yet.
         held.callback(CleanupProcess(cgroups=[mount / name for mount in files]).dismiss)
         for mount, (limit, used) in files.items():
             group = mount / name
@@ -129,7 +130,7 @@ class LittleMemory(MachineFault):
         raise NotHere("no control group for memory can be made here")
 
     def begin(self, job: Job) -> str:
-        """The training begins, and the kernel kills the worker."""
+        """Starts the training, in which the kernel kills the worker."""
         self._limit.write_text(str(int(self._used.read_text()) + 30_000_000))
         job.begin("worker:0")
         killed = job.task("worker:1").process
@@ -139,25 +140,25 @@ class LittleMemory(MachineFault):
             raise TensorwireError("the worker goes on beyond its memory limit") from None
         if status != -signal.SIGKILL:
             raise TensorwireError(f"the worker was not killed, but ended with {status}")
-        job.kill("worker:1")  # it was to be expected, and is no failure whose log is kept
+        job.kill("worker:1")  # expected, so that it does not count as a failure whose log is kept
         return ""
 
     def end(self, job: Job) -> None:
-        """Somebody raises the limit and starts the worker again."""
+        """Raises the limit and restarts the worker, as a user would."""
         self._limit.write_text("-1" if self._limit.name.endswith("in_bytes") else "max")
         job.begin("worker:1")
 
 
 class NoDescriptors(MachineFault):
-    """The ps may open no file and accept no connection; what it has open stays so."""
+    """The ps can open no further file or connection; open ones stay open."""
 
     name = "descriptors of the ps used up"
 
     def _open(self, held: contextlib.ExitStack) -> None:
-        """Every process has such a limit."""
+        """Does nothing, because every process has such a limit."""
 
     def begin(self, job: Job) -> str:
-        """Steps go on until a checkpoint; then the chief is started again, and has to wait."""
+        """Steps continue until a checkpoint; then the chief is restarted, and must wait."""
         ps = psutil.Process(job.task("ps:0").pid)
         self._before = ps.rlimit(resource.RLIMIT_NOFILE)
         ps.rlimit(resource.RLIMIT_NOFILE, (1, self._before[1]))
@@ -168,12 +169,12 @@ class NoDescriptors(MachineFault):
         return failure
 
     def end(self, job: Job) -> None:
-        """Somebody raises the limit."""
+        """Raises the limit, as a user would."""
         psutil.Process(job.task("ps:0").pid).rlimit(resource.RLIMIT_NOFILE, self._before)
 
 
 class ClockSet(MachineFault):
-    """The wall clock of all tasks jumps a year ahead, and back to the day before."""
+    """The wall clock of all tasks jumps one year ahead, and then to one day before now."""
 
     name = "wall clock set"
 
@@ -213,7 +214,7 @@ class ClockSet(MachineFault):
         self.set(-_DAY_S)
 
     def set(self, off_s: int) -> None:
-        """So far from the true time."""
+        """Sets the clock to `off_s` seconds from the true time."""
         assert self._off is not None
         self._off[:] = struct.pack("q", off_s)
 
@@ -223,9 +224,9 @@ MACHINE_FAULTS: tuple[type[MachineFault], ...] = (FullDisk, LittleMemory, NoDesc
 
 @contextlib.contextmanager
 def shell_in(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A shell on this machine, but for what `unshare ARGUMENTS` makes different.
+    """A shell on this machine, with the namespaces of `unshare ARGUMENTS`.
 
-    Raises NotHere where this user may not.
+    Raises NotHere if this user has no permission.
     """
     if os.geteuid() != 0:
         raise NotHere("unshare takes root")
@@ -259,6 +260,6 @@ def ask(shell: subprocess.Popen[str], command: str) -> str:
 
 
 def namespace_of(shell: subprocess.Popen[str], kind: str) -> Host:
-    """This machine, but with a namespace of that shell."""
+    """This machine as a host, with a namespace of that shell."""
     path = f"/proc/{ask(shell, 'echo $$')}/ns/{kind}"
     return Host(LOOPBACK.address, namespaces=(path,))

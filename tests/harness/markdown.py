@@ -1,4 +1,4 @@
-"""Tables as they stand in documents."""
+"""Tables in Markdown, as in the documents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Memory of a ps and a worker while one large tensor moves thousands of times.
+"""Memory of a ps and a worker while one large tensor is sent thousands of times.
 
-Received tensors' memory is kept to be used again. If more of it were kept than is used again, or if
-a step left something behind, resident memory would grow with the steps.
+The memory of received tensors is kept for reuse. If too much of it were kept, or if a step leaked
+memory, resident memory would grow with the number of steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MemoryPlan:
     iters: int = 10_000
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what cannot be measured."""
+        """Raises UsageError for settings that cannot be measured."""
         check_data_mb(self.data_mb)
         check_grpc_limit(self.data_mb, (self.protocol,))
         if self.iters <= EARLY_STEPS:
@@ -40,13 +40,13 @@ class MemoryPlan:
 
     @property
     def shares(self) -> list[int]:
-        """Steps between two samples, from the one after EARLY_STEPS on."""
+        """Numbers of steps between samples, after EARLY_STEPS."""
         whole, rest = divmod(self.iters - EARLY_STEPS, _STEPS_BETWEEN_SAMPLES)
         return [_STEPS_BETWEEN_SAMPLES] * whole + ([rest] if rest else [])
 
     @property
     def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
+        """The number of `advance` calls that the watcher gets."""
         return len(self.shares)
 
 
@@ -92,5 +92,5 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
 
 
 def pool_cap_mb() -> float:
-    """The memory that the tasks, which inherit this process's environment, may keep, in MB."""
+    """The pool limit in MB of the tasks, which inherit this process's environment."""
     return float(os.environ.get("TENSORWIRE_POOL_MB") or _DEFAULT_POOL_MB) * 2**20 / 1e6

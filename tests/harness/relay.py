@@ -1,12 +1,13 @@
-"""Carries packets between the hosts of a lab and its switch, and loses or delays some of them.
+"""Forwards packets between the hosts of a lab and its switch, and drops or delays some of them.
 
-`relay.py SWITCH HOST…`: each is the path of a network namespace. A host gets an interface `link0`,
-the switch `host0`, `host1` and so on, and what goes into one comes out of the other. Each line of
-standard input is JSON, {"host": its number, "loss", "delay_s", "late", "late_s"}, and is answered
-with an empty line; the first answer says that the interfaces are there. They go when this ends,
-with the end of its input. Run as a script, alone, and with only the standard library.
+`relay.py SWITCH HOST…`: each argument is the path of a network namespace. A host gets an interface
+`link0`, and the switch gets `host0`, `host1` and so on; packets are forwarded between them. Each
+line of standard input is JSON, {"host": its number, "loss", "delay_s", "late", "late_s"}, and is
+answered with an empty line. The first empty line means that the interfaces exist. They disappear
+when this process ends, at the end of its input. A stand-alone script that uses only the standard
+library.
 
-Kernels that can do this themselves (netem) are not everywhere.
+Needed because not every kernel has netem.
 """
 
 import contextlib
@@ -26,11 +27,11 @@ _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _FRAME_BYTES = 65536
 _FRAMES_AT_ONCE = 64
 _MOST_HELD = 20_000
-"""Packets on their way, as a long fat link would hold; what comes on top is lost."""
+"""Limit of packets in flight; further packets are dropped."""
 
 
 class Link:
-    """Both ends of a host's link, and what happens on it in each direction."""
+    """Both ends of a host's link, and its settings in each direction."""
 
     def __init__(self, host_end: int, switch_end: int) -> None:
         self.ends = (host_end, switch_end)
@@ -45,7 +46,7 @@ class Link:
 
 
 class Relay:
-    """Packets that wait, and those that come."""
+    """Receives packets, and holds those that wait."""
 
     def __init__(self, links: list[Link], seed: int) -> None:
         self._links = links
@@ -59,7 +60,7 @@ class Relay:
         self._selector.register(0, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Forwards packets until standard input ends."""
         while True:
             wait_s = max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
             for key, _ in self._selector.select(wait_s):
@@ -74,11 +75,11 @@ class Relay:
                 _write(sink, frame)
 
     def _obey(self) -> bool:
-        # Who asks waits for the answer, so there is never more than one line.
+        # The sender waits for each answer, so there is at most one line.
         line = os.read(0, 65536)
         if not line:
             return False
-        for link in self._links:  # what was sent before fares as it was then
+        for link in self._links:  # earlier packets are treated with the old settings
             for source, sink in (link.ends, link.ends[::-1]):
                 while self._carry(source, link, sink):
                     pass
@@ -88,7 +89,7 @@ class Relay:
         return True
 
     def _carry(self, source: int, link: Link, sink: int) -> bool:
-        """Whether there may be more."""
+        """Forwards one packet; returns whether there may be more."""
         for _ in range(_FRAMES_AT_ONCE):
             try:
                 frame = os.read(source, _FRAME_BYTES)
@@ -102,14 +103,14 @@ class Relay:
             if not delay_s:
                 _write(sink, frame)
             elif len(self._held) < _MOST_HELD:
-                self._count += 1  # frames that are due at once keep their order
+                self._count += 1  # keeps the order of frames that are due at the same time
                 due = time.monotonic() + delay_s
                 heapq.heappush(self._held, (due, self._count, sink, frame))
         return True
 
 
 def _write(sink: int, frame: bytes) -> None:
-    with contextlib.suppress(OSError):  # its queue is full or its interface down: lost
+    with contextlib.suppress(OSError):  # lost: its queue is full, or its interface is down
         os.write(sink, frame)
 
 
@@ -123,7 +124,7 @@ def _tap(libc: ctypes.CDLL, namespace: int, name: str) -> int:
 
 
 def main(switch: str, hosts: list[str]) -> None:
-    # All are opened before the first is entered: a path may mean something else there.
+    # Open all before entering the first, because paths may mean something else inside.
     of_switch = os.open(switch, os.O_RDONLY)
     of_hosts = [os.open(host, os.O_RDONLY) for host in hosts]
     libc = ctypes.CDLL(None, use_errno=True)

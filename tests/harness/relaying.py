@@ -1,4 +1,4 @@
-"""The process that carries a lab's packets (`relay.py`), as its owner sees it."""
+"""Starts and controls the process that forwards a lab's packets (`relay.py`)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _TIMEOUT_S = 20.0
 
 
 class RelayProcess(OwningContext):
-    """A context manager: its interfaces are there within, and gone afterwards."""
+    """A context manager: the interfaces exist within the context."""
 
     def __init__(self, switch: str, hosts: Sequence[str]) -> None:
         """Paths of the network namespaces of the switch and of each host."""
         self._argv = [sys.executable, "-I", "-S", relay.__file__, switch, *hosts]
 
     def _open(self, held: contextlib.ExitStack) -> None:
-        """Raises NetworkUnavailable where no such interfaces can be made."""
+        """Raises NetworkUnavailable if the interfaces cannot be made."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(self._argv, stdin=pipe, stdout=pipe, stderr=pipe)
         held.callback(self._end)
         self._hear()
 
     def set(self, host: int, settings: HostSettings) -> None:
-        """Sets the treatment of a host's packets, by its number, in both directions."""
+        """Sets the treatment of the packets of host number `host`, in both directions."""
         message = {
             "host": host,
             "loss": settings.loss,

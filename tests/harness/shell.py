@@ -1,4 +1,4 @@
-"""Commands of a document, run as one script."""
+"""Runs the commands of a document as one script."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 def run_script(
     script: str, folder: Path, variables: Mapping[str, str], timeout_s: float
 ) -> tuple[int, str]:
-    """Runs a script of bash until a command fails, with this Python's commands in PATH.
+    """Runs a bash script until a command fails, with this Python's commands in PATH.
 
-    Nothing that it started survives. `variables` are on top of this process's own. Returns the exit
-    status, and all that it printed.
+    Ends all processes that the script started. `variables` are added to this process's environment.
+    Returns the exit status and the output.
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     shell = subprocess.Popen(
@@ -29,7 +29,7 @@ def run_script(
     try:
         said, _ = shell.communicate(timeout=timeout_s)
     finally:
-        # Tasks that a failed command left.
+        # Ends tasks that a failed command left.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
     return shell.returncode, said

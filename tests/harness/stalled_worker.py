@@ -1,6 +1,6 @@
-"""A task of a job whose worker takes no step for the reason that it is told, or has finished.
+"""A task of a job whose worker completes no step for the given REASON, or has finished.
 
-usage: stalled_worker.py SPEC JOB INDEX REASON FILE   (FILE is made when the worker is that far)
+usage: stalled_worker.py SPEC JOB INDEX REASON FILE   (FILE is created when the worker stalls)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A job that trains while somebody disturbs it, and what becomes of it.
+"""A job that trains while it is disturbed, and checks of its results.
 
-Its steps are such that their results tell whether anything was lost, done twice or done with other
-data (`survival_task`), and each is checked against what an undisturbed job makes.
+The results of its steps show whether a step was lost, repeated or done with other data
+(`survival_task`). Each result is compared with that of an undisturbed job.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class JobSettings:
     workers: int = 2
     elements: int = 5000
     save_every: int = 50
-    """Steps from checkpoint to checkpoint."""
+    """Steps between two checkpoints."""
     step_timeout_ms: int = 0
-    """The user's own limit for a step; 0: none."""
+    """The user's timeout of a step; 0: none."""
     pause_ms: int = 0
-    """The pause between steps, so that compared jobs do not wait for each other's cores."""
+    """The pause between steps, so that compared jobs do not compete for cores."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """Every task, the chief last: it trains as soon as it can."""
+        """All tasks; the chief is last, because it trains as soon as it can."""
         return [
             *(("ps", index) for index in range(self.ps)),
             *(("worker", index) for index in reversed(range(self.workers))),
@@ -58,7 +58,7 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class Holdings:
-    """Resources of the system that a process holds."""
+    """System resources that a process holds."""
 
     descriptors: int
     threads: int
@@ -76,23 +76,23 @@ class Holdings:
 
 @dataclass
 class Told:
-    """The reports of chiefs so far, in order."""
+    """The reports of the chiefs so far."""
 
     step: int = 0
-    """The last."""
+    """The last reported step."""
     highest: int = 0
     steps: int = 0
     """The number of all steps; more than `highest` if some were repeated from a checkpoint."""
     reached_at: dict[int, float] = field(default_factory=dict)
-    """When each step was done for the first time, by the steady clock."""
+    """The time of the first completion of each step, by time.monotonic()."""
     done_at: list[float] = field(default_factory=list)
-    """When steps were done, those that were done again, too."""
+    """The completion times of all steps, including repeated ones."""
     recoveries: list[str] = field(default_factory=list)
-    """The errors of sessions that started anew."""
+    """The errors because of which sessions were restarted."""
     failure: str = ""
     """Why the chief gave up: the error's class and first line."""
     wrong: str = ""
-    """The first step whose results are not those of an undisturbed job."""
+    """The first step whose results differ from those of an undisturbed job."""
     wall_clock_s: float = 0.0
     """The chief's wall clock after the last step, in seconds since 1970."""
     stopped: bool = False
@@ -101,9 +101,9 @@ class Told:
 
 
 class Job(OwningContext):
-    """The tasks of a job and what its chief tells. A context manager: nothing is left afterwards.
+    """The tasks of a job and the reports of its chief. A context manager that removes everything.
 
-    Every wait has a deadline, and raises TensorwireError with the chief's words when it has passed.
+    Every wait has a timeout, after which it raises TensorwireError with the chief's errors.
     """
 
     def __init__(
@@ -118,17 +118,16 @@ class Job(OwningContext):
         """Starts nothing yet.
 
         Args:
-            directory: for checkpoints.
-            lab, hosts: task by task, as in `JobSettings.tasks`, each gets a host of its own of one
-                of them; without both, all run on this machine.
-            later: tasks that the user starts.
+            directory: the folder for checkpoints. lab, hosts: one of them gives a host for each
+            task, in the order of `JobSettings.tasks`; without both, all run on this machine.
+            later: tasks that the test starts later.
         """
         self.settings = settings
         self._later = later
         self.lab = lab
         self.told = Told()
         self.tensorflow: str | None = None
-        """The version of TensorFlow, once a task serves."""
+        """The version of TensorFlow; set when a task serves."""
         self.changed = threading.Condition()
         self._serving: set[TaskProcess] = set()
         self._ended: set[TaskProcess] = set()
@@ -166,7 +165,7 @@ class Job(OwningContext):
             reader.join(10)
 
     def begin(self, name: str, environment: Mapping[str, str] | None = None) -> TaskProcess:
-        """Starts a task, for the first time or again, without waiting for it."""
+        """Starts or restarts a task without waiting for it."""
         job, _, index = name.partition(":")
         task = self.cluster.start(
             job,
@@ -265,7 +264,7 @@ class Job(OwningContext):
         """Waits until step `step` was done, and returns when, by the steady clock.
 
         Raises:
-            TensorwireError: it was not in time, or the chief gave up, or a result is wrong.
+            TensorwireError: the timeout passed, the chief gave up, or a result is wrong.
         """
         with self.changed:
             self.changed.wait_for(
@@ -281,7 +280,7 @@ class Job(OwningContext):
     def reach_at_last(self, step: int, timeout_s: float) -> str:
         """Like `reach`, but restarts a chief that gives up, as its user would.
 
-        Returns why it gave up; "" where it did not.
+        Returns why it gave up; "" if it did not.
         """
         with self.changed:
             self.changed.wait_for(
@@ -295,17 +294,17 @@ class Job(OwningContext):
         return failure
 
     def go_on(self, steps: int, timeout_s: float) -> float:
-        """Waits for so many steps beyond the highest so far; returns when they were done."""
+        """Waits for `steps` steps beyond the highest so far; returns their completion time."""
         return self.reach(self.told.highest + steps, timeout_s)
 
     def half_way(self, steps: int) -> int:
-        """The first step, `steps` or more from now, that is half-way between two checkpoints."""
+        """The first step half-way between two checkpoints that is at least `steps` steps away."""
         every = self.settings.save_every
         first = self.told.highest + steps
         return first + (every // 2 - first) % every
 
     def check(self) -> None:
-        """Raises TensorwireError when the chief gave up or a result is wrong."""
+        """Raises TensorwireError if the chief gave up or a result is wrong."""
         if self.told.failure:
             raise TensorwireError(
                 f"the chief gave up, on {self.settings.protocol}: {self.told.failure}"
@@ -325,10 +324,11 @@ class Job(OwningContext):
             return self.told.failure
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Ends the training, with a last checkpoint; the tasks stay.
+        """Ends the training with a last checkpoint; the tasks keep running.
 
         Raises:
-            TensorwireError: it did not end in time, or its variables are not an undisturbed job's.
+            TensorwireError: it did not end in time, or its variables differ from an undisturbed
+            job's.
         """
         self._tasks["worker:0"].channel.send({"do": "stop"})
         with self.changed:
@@ -345,7 +345,7 @@ class Job(OwningContext):
         self._tasks[name].stop(signal.SIGKILL)
 
     def restart(self, name: str) -> None:
-        """Starts a task that was killed, and waits until it serves."""
+        """Restarts a killed task, and waits until it serves."""
         self.begin(name)
         self.ready(name)
 
@@ -357,7 +357,7 @@ class Job(OwningContext):
 
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
-        """Within, the task does not run."""
+        """Within the context, the task is stopped."""
         self.freeze(name)
         try:
             yield
@@ -366,7 +366,7 @@ class Job(OwningContext):
 
     @contextlib.contextmanager
     def in_the_middle_of_a_step(self, timeout_s: float = 30.0) -> Iterator[None]:
-        """Within, a step has begun and cannot end: the last worker does not run."""
+        """Within the context, a step has begun and cannot end: the last worker is stopped."""
         with self.frozen(f"worker:{self.settings.workers - 1}"):
             for seen in itertools.count():
                 before = self.told.steps
@@ -379,7 +379,7 @@ class Job(OwningContext):
 
     @contextlib.contextmanager
     def link(self, name: str, settings: HostSettings) -> Iterator[None]:
-        """Within, the link of the task's host is as `settings` say, and well afterwards."""
+        """Within the context, the task's host has the link `settings`; afterwards a normal link."""
         self.set_link(name, settings)
         try:
             yield
@@ -387,12 +387,12 @@ class Job(OwningContext):
             self.set_link(name, HostSettings())
 
     def set_link(self, name: str, settings: HostSettings) -> None:
-        """The link of the task's host, from now on."""
+        """Changes the link of the task's host."""
         assert self.lab is not None
         self.lab.set(self._host_of[name], settings)
 
     def holdings(self, *names: str) -> dict[str, Holdings]:
-        """The current holdings of tasks; of all that run, if none is named."""
+        """The current holdings of the named tasks, or of all running tasks."""
         return {
             name: Holdings.of(self._tasks[name].pid)
             for name in names or self._tasks

@@ -1,15 +1,15 @@
-"""One task of a job that is disturbed: `python survival_task.py`.
+"""One task of a disturbed job: `python survival_task.py`.
 
-The first message says which task it is, and is answered when its server runs. The chief, the first
-worker, then trains through a MonitoredTrainingSession and tells {"step", "sums", "wall_clock_s"} of
-every step, {"recovering": text} when its session starts anew, and {"failed": error, "says": text}
-when it gives up. After {"do": "stop"} it sends {"stopped": true, "digests": of each ps's variable}
-and goes on serving.
+The first message names the task, and is answered when its server runs. The chief, which is the
+first worker, then trains with a MonitoredTrainingSession. It sends {"step", "sums", "wall_clock_s"}
+for every step, {"recovering": text} when its session is restarted, and {"failed": error, "says":
+text} when it gives up. After {"do": "stop"} it sends {"stopped": true, "digests": of each ps's
+variable} and keeps serving.
 
-Every step of the training reads each ps's variable whole, computes on every worker, and assigns the
-sum: v = sum over workers w of (v * MULTIPLIER + step + w), in integers of 64 bits. So what a step
-makes depends on all that was before, and one that was lost, done twice or done with other data
-changes every sum that follows.
+Every step reads the whole variable of each ps, computes on every worker, and assigns the sum: v =
+sum over workers w of (v * MULTIPLIER + step + w), in 64-bit integers. So the result of a step
+depends on all earlier steps, and a step that was lost, repeated or done with other data changes all
+later sums.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tensorwire.bench.server_task import ServerTask, import_for_user
 from tensorwire.lab.channel import Message, TaskEnd
 
 MULTIPLIER = 6364136223846793005
-"""Multiplier of a linear congruential generator (Knuth): it mixes all bits."""
+"""Multiplier of a linear congruential generator (Knuth), which mixes all bits."""
 
 
 def first_values(ps: int, elements: int) -> npt.NDArray[np.int64]:
@@ -62,7 +62,7 @@ def undisturbed(
 
 
 class _Recoveries(logging.Handler):
-    """Tells of the errors from which a session recovers by itself, which it only logs."""
+    """A log handler that reports the errors from which a session recovers; it only logs them."""
 
     def __init__(self, channel: TaskEnd) -> None:
         super().__init__()
@@ -75,8 +75,8 @@ class _Recoveries(logging.Handler):
 
 
 def cause_of(text: str) -> str:
-    """The line of an error that says what happened: before the name of the node that it met."""
-    # A step of several tasks fails with an error of each, and some were cancelled for another's.
+    """The line of an error with its cause, before the name of the failed node."""
+    # A step on several tasks reports an error of each; some of them are cancellations.
     roots = re.split(r"^ *(?:\(\d+\) )?(?=[A-Z_]+: )", text, flags=re.MULTILINE)[1:] or [text]
     causes = [root for root in roots if not root.upper().startswith("CANCELLED")]
     lines = [line.strip() for line in (causes or roots)[0].splitlines()]
@@ -87,7 +87,7 @@ def cause_of(text: str) -> str:
 
 
 def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
-    """The fetches of a step (its number and the sums after it), and the variables."""
+    """The fetches of a step (its number and the new sums), and the variables."""
     v1 = tf.compat.v1
     workers, elements = len(setup["spec"]["worker"]), setup["elements"]
     with tf.device("/job:ps/task:0"):
@@ -106,8 +106,8 @@ def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
                 parts.append(value * MULTIPLIER + (now + worker))
         with tf.device(f"/job:ps/task:{ps}"):
             updates.append((variable, tf.add_n(parts)))
-    # Nothing is assigned before everything has come: a step that fails on its way changed nothing
-    # on one ps that it did not change on the other, as far as that can be had.
+    # Assign only when all values have arrived, so that a failing step changes either both ps or
+    # none, as far as possible.
     with tf.control_dependencies([new for _, new in updates]):
         assigned = [variable.assign(new, read_value=False) for variable, new in updates]
     with tf.control_dependencies(assigned), tf.device("/job:ps/task:0"):
@@ -125,12 +125,12 @@ def _step(tf: Any, setup: Message) -> tuple[Any, Any]:
 def _train(
     tf: Any, setup: Message, target: str, channel: TaskEnd, stop: threading.Event
 ) -> list[str]:
-    """Until `stop`; returns the digests of the variables at the end."""
+    """Trains until `stop`; returns the digests of the variables at the end."""
     v1 = tf.compat.v1
     fetches, variables = _step(tf, setup)
     values = [variable.read_value() for variable in variables]
     config = v1.ConfigProto(operation_timeout_in_ms=setup["step_timeout_ms"])
-    # No rewriting of the graph: what is on a task stays there, and crosses the wire.
+    # No graph rewrites, so that operations stay on their tasks and tensors cross the wire.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     with v1.train.MonitoredTrainingSession(
         master=target,

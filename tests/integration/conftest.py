@@ -10,6 +10,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def plugin() -> None:
-    """The plug-in is compiled: no task spends its time to start on that."""
+    """Compiles the plug-in, so that tasks do not spend their start on it."""
     command = [sys.executable, "-m", "tensorwire.cli.main", "build"]
     subprocess.run(command, check=True, timeout=1200)

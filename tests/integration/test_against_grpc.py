@@ -1,4 +1,4 @@
-"""Random programs, cancellations and faults on both protocols, compared: a small, fixed part."""
+"""Compares random programs, cancellations and faults on both protocols: a small, fixed set."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ PLAN = Plan(warm_up=10, calm=45, faults=4, between=2)
 
 @pytest.fixture(scope="module")
 def pair(plugin: None) -> Iterator[Pair]:
-    """Everything is fused on grpc++, and nothing on gRPC.
+    """A pair of clusters with tensor fusion on grpc++ only.
 
-    A task is lost after 10 s of silence: on a busy machine one may get no CPU for some of them.
+    A task counts as lost after 10 s of silence, because on a busy machine it may get no CPU for
+    seconds.
     """
     with Pair({"TENSORWIRE_TENSOR_FUSE": "1", PEER_TIMEOUT: "10"}) as clusters:
         yield clusters
@@ -36,7 +37,7 @@ def pair(plugin: None) -> Iterator[Pair]:
 def test_another_result_is_found_and_its_program_made_small(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Makes grpc++ take the other side of each branch, and expects a small program."""
+    """Makes grpc++ take the wrong side of each branch, and expects a small program."""
     outcomes = pair.found.outcomes
 
     def other_branches(program: Program) -> Any:
@@ -76,7 +77,7 @@ def test_programs_and_faults_are_the_same_on_both_protocols(pair: Pair) -> None:
     assert not run.findings, "\n".join(map(str, run.findings))
     assert run.tally.programs == PLAN.warm_up + PLAN.calm + PLAN.faults * PLAN.between
     assert run.tally.faults == PLAN.faults
-    # What the programs are there for has happened.
+    # The programs had the intended effects.
     assert run.tally.outcomes["value"] > 100
     assert run.tally.outcomes["error"] > 5
     assert not run.tally.outcomes["raised"]

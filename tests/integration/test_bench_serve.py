@@ -53,10 +53,10 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
         assert (result["clients"], result["message_size"]) == (8, 4096)
         assert (result["payload"], result["requests"]) == ("skewed", 2000)
         assert 0 < result["latency_us"]["p50"] <= result["latency_us"]["p99"]
-        # Eight clients with a request each on its way, for the median time of one.
+        # Eight clients with one request in flight each, and the median latency.
         assert result["requests_per_s"] < 8 * 1e6 / (0.3 * result["latency_us"]["p50"])
         assert result["ps_cpu_us_per_request"] > 0
-        # gRPC makes pollers of its own, too, when it first needs them.
+        # gRPC also creates pollers on demand.
         descriptors = result["ps_descriptors_per_client"]
         assert descriptors == 1 if result["protocol"] == "grpc++" else descriptors >= 1
         assert 0 < result["fairness"] <= 1
@@ -74,7 +74,7 @@ def test_a_ps_has_no_thread_for_each_of_its_clients() -> None:
         plan = serve.ServePlan(
             clients=clients, requests=2 * clients, rounds=1, protocols=("grpc++",)
         )
-        # It refuses to measure unless every client has a connection.
+        # The bench fails unless every client has its own connection.
         (result,) = serve.run(plan, Unwatched()).results
         threads[clients] = result.ps_threads
     # A ps has up to eight reactors, and gRPC some threads that come and go.

@@ -1,4 +1,4 @@
-"""`tensorwire bench steps` with a real TensorFlow, and what Ctrl-C leaves of it."""
+"""`tensorwire bench steps` with a real TensorFlow, and cleaning up after Ctrl-C."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
         assert result["steps"] == 60
         assert result["examples_per_s"] == pytest.approx(64 * result["steps_per_s"], rel=1e-3)
         assert 0.4 < result["auc"] < 0.8
-    # 226 columns: their ids to the ps, their embeddings back, and gradients. On a slow machine
-    # some tensors are asked for although they are on their way.
+    # 226 columns: ids to the ps, embeddings back, and gradients. On a slow machine, some tensors
+    # are requested although they are already in flight.
     assert 500 < single["rpcs_per_step"] < 1500
     assert fused["rpcs_per_step"] < 0.45 * single["rpcs_per_step"]
     if None not in (single["wire_mb_per_step"], fused["wire_mb_per_step"]):
@@ -70,7 +70,7 @@ def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
     assert exact["rpcs_per_step"] < 0.45 * single["rpcs_per_step"]
     if None not in (single["wire_mb_per_step"], exact["wire_mb_per_step"]):
         assert exact["wire_mb_per_step"] < single["wire_mb_per_step"]
-    # All tables are on the one ps here.
+    # All tables are on one ps here.
     assert exact["ps_operations_per_step"] < 0.1 * single["ps_operations_per_step"]
     assert set(record["ratios"]) == {
         "grpc++ fused/grpc++",

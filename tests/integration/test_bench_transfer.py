@@ -56,13 +56,13 @@ def check_result(result: dict[str, Any], protocol: str, data_mb: float, iters: i
     step = result["step_ms"]
     assert list(step) == ["p50", "p90", "min"]
     assert 0 < step["min"] <= step["p50"] <= step["p90"]
-    # The rate is that of a typical step, so it is not above the fastest one's.
+    # The rate is that of a typical step, so it cannot exceed the rate of the fastest step.
     assert 0 < result["mb_per_s"] <= data_mb / step["min"] * 1e3 * 1.001
 
 
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
-    """--ps-hosts and --worker-hosts on this machine, with ports for the tasks above theirs."""
+    """--ps-hosts and --worker-hosts on this machine, with free ports above them for the tasks."""
     lease = PortLease()
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(lease.release)
@@ -107,7 +107,7 @@ def test_in_a_lab_the_tensor_goes_over_the_link_and_not_around_it(tmp_path: Path
     record = load(path, done)
     (result,) = record["results"]
     check_result(result, "grpc++", data_mb=4.0, iters=4)
-    # A short cut through the machine's memory would be a hundred times faster.
+    # Through shared memory it would be a hundred times faster.
     assert result["mb_per_s"] < 1.05 * 50
     ceilings = {"tcp", *(["iperf3"] if shutil.which("iperf3") else [])}
     assert set(record["ratios"]) == {f"grpc++/{ceiling}" for ceiling in ceilings}

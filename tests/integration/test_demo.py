@@ -1,4 +1,4 @@
-"""`tensorwire demo` as a user runs it: it trains, says so in JSON, and leaves nothing behind."""
+"""`tensorwire demo` as a user runs it: it trains, writes JSON, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARK_VARIABLE = "TENSORWIRE_TEST_MARK"
 
 
 def processes_marked(mark: str) -> list[int]:
-    """Processes that inherited MARK_VARIABLE=mark, however far down, oldest first."""
+    """All descendants that inherited MARK_VARIABLE=mark, the oldest first."""
     entry = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
@@ -94,8 +94,8 @@ def test_short_run_trains_on_both_protocols_and_writes_the_record(tmp_path: Path
         assert result["rpcs_per_step"] > 100
         assert result["wire_mb_per_step"] is None or result["wire_mb_per_step"] > 1
     grpc, grpcpp = record["results"]
-    # Two ways of counting the same graph's tensors: a traced step, and the plug-in's counters. On
-    # a slow machine some tensors are asked for although they are on their way.
+    # The tensors of one graph are counted in two ways: by a traced step, and by the plug-in. On a
+    # slow machine, some tensors are requested although they are already in flight.
     assert 0.95 < grpcpp["rpcs_per_step"] / grpc["rpcs_per_step"] < 2.05
     assert grpcpp["auc"] == pytest.approx(grpc["auc"], abs=0.02)
     assert record["ratios"]["grpc++/grpc"] > 0

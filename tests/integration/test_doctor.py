@@ -1,4 +1,4 @@
-"""The doctor on a job that runs, and the session's configuration that it recommends."""
+"""The doctor on a running job, and the session configuration that it recommends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_running_job_is_told_its_big_variable_and_its_open_sessions() -> None:
 STALLED = Path(faults.__file__).with_name("stalled_worker.py")
 _DEADLINE_S = 90.0
 
-# What keeps the worker from a step; its index; how many ps it expects, of which one comes.
+# Why the worker completes no step; its index; the number of ps that it expects (one is started).
 REASONS = [
     ("recv", 0, 1, "waits for token of ps:0"),
     ("step", 0, 1, "ps:0 waits for its mul"),
@@ -62,7 +62,7 @@ REASONS = [
 
 @contextlib.contextmanager
 def stalled(reason: str, index: int, expected_ps: int, folder: Path) -> Iterator[list[str]]:
-    """The endpoints of a ps and of a worker that is as far as it comes."""
+    """The endpoints of a ps and of a stalled worker."""
     lease = PortLease()
     with contextlib.ExitStack() as stack:
         stack.callback(lease.release)
@@ -194,7 +194,7 @@ def test_storage_that_gives_less_than_the_workers_need_is_found(
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
     page = tmp_path / "page.html"
-    # No storage gives 1 TB at a step of some milliseconds.
+    # No storage delivers 1 TB per step of some milliseconds.
     job = ("--record", HEALTHY, "--data-mb-per-step", "1e6")
     done = tensorwire("doctor", *job, "--data", data, "--report", page, timeout_s=180)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The format of tensors that travel as one, tested in C++ against the installed TensorFlow."""
+"""The format of fused tensors, tested in C++ against the installed TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/hot_ps: one ps of five carries the load, and both top and the doctor say why."""
+"""examples/hot_ps: one ps of five carries most of the load; top and the doctor say why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "hot_ps"
 
 @pytest.fixture(scope="module")
 def compare() -> Any:
-    """The example's compare.py; the plug-in is compiled before its deadlines run."""
+    """The example's compare.py; the plug-in is compiled before, because it has timeouts."""
     import tensorwire.tf  # noqa: F401
 
     spec = importlib.util.spec_from_file_location("hot_ps_compare", FOLDER / "compare.py")
@@ -38,7 +38,7 @@ def test_top_and_the_doctor_name_the_hot_ps_and_its_variable_and_balanced_cools_
     """The published finding, reproduced and resolved."""
     with LocalCluster({"ps": 5, "worker": 1}) as cluster:
         for index in range(5):
-            # What they hold is up to the worker.
+            # The worker decides what they hold.
             compare.start(cluster, "ps", index, "round_robin", 0)
         moved = reported_bytes(compare, cluster, "round_robin")
         assert moved.index(max(moved)) == 0
@@ -58,7 +58,7 @@ def test_top_and_the_doctor_name_the_hot_ps_and_its_variable_and_balanced_cools_
 
 
 def said(look: Callable[[], list[str]], wanted: str) -> bool:
-    """Whether a look says it; a busy machine may take no step during one, and others follow."""
+    """Whether one of several looks says `wanted`; on a busy machine a look may see no step."""
     deadline = time.monotonic() + LOOKS_DEADLINE_S
     while time.monotonic() < deadline:
         if any(re.match(wanted, line) for line in look()):
@@ -67,7 +67,7 @@ def said(look: Callable[[], list[str]], wanted: str) -> bool:
 
 
 def reported_bytes(compare: Any, cluster: LocalCluster, placement: str) -> list[int]:
-    """The bytes that each ps and a new worker exchanged in some steps, as each of them counts."""
+    """The bytes that each ps and a new worker exchanged in some steps, by the count of each."""
     output = compare.start(cluster, "worker", 0, placement, 20)
     moved: list[int] = compare.first_report(output, cluster)["bytes_per_ps"]
     return moved

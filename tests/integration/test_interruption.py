@@ -1,7 +1,7 @@
-"""Whatever moment a bench is interrupted at, nothing of it is left: no process, no file, no group.
+"""Interrupting a bench at any moment leaves no process, no file and no control group.
 
-Network namespaces, their interfaces and listening ports have no life of their own: they are gone
-when every process is.
+Network namespaces, their interfaces and listening ports need no check, because they end with the
+processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorwire.lab import cgroups
 pytestmark = pytest.mark.newest
 
 LAB = ["--lab", "hosts=2,rate=10gbit,cpus=2"] if os.geteuid() == 0 and cgroups.paths(1) else []
-"""Empty where no such lab can be made: then these are interrupted on loopback."""
+"""Empty if the lab cannot be made; then the benches are interrupted on loopback."""
 BENCHES = [
     ["transfer", "--data-mb=1", "--iters=100000", *LAB],
     ["transfer", "--data-mb=1", "--iters=100000"],
@@ -35,7 +35,7 @@ BENCHES = [
     ["train", "--steps=100000", *LAB],
 ]
 LATEST_S = 8.0
-"""Seconds for every task to start on an idle machine; on a busy one starting is interrupted."""
+"""Seconds in which all tasks start on an idle machine; on a busy one, the start is interrupted."""
 MARK = "TENSORWIRE_TEST_MARK"
 
 
@@ -75,7 +75,8 @@ def test_an_interrupted_bench_leaves_nothing(
         try:
             _, said = bench.communicate(timeout=20)
         except subprocess.TimeoutExpired:
-            # Python loses an exception that comes while it runs a destructor: one tries again.
+            # Python loses an exception that is raised during a destructor, so the signal is
+            # repeated.
             os.killpg(bench.pid, number)
             _, said = bench.communicate(timeout=60)
     finally:
@@ -85,7 +86,7 @@ def test_an_interrupted_bench_leaves_nothing(
     when = f"{number.name} after {moment_s:.1f} s"
     assert bench.returncode in (128 + number, -number), f"{when}: {said}"
     deadline = time.monotonic() + 30
-    # Where cleaning up was itself cut short, the cleanup process does it in a moment.
+    # If cleaning up was interrupted, too, the cleanup process finishes it.
     while (marked(mark) or list(tmp_path.iterdir())) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not marked(mark), when

@@ -1,4 +1,4 @@
-"""A configured job, as it really runs."""
+"""The measurement of a real job in a lab (bench/lab_job.py)."""
 
 import pytest
 

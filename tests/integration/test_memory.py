@@ -1,4 +1,4 @@
-"""Resident memory of ps and worker over many steps: what arrives does not pile up."""
+"""Resident memory of ps and worker over many steps: received tensors do not accumulate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_resident_memory_stays_within_the_pools_cap_over_many_steps(
     tmp_path: Path, transport: str
 ) -> None:
     path = tmp_path / "memory.json"
-    # The tensors that arrive after the first hundred steps are 1600 MB.
+    # 1600 MB of tensors arrive after the first hundred steps.
     arguments = ["--data-mb=8", "--iters=300", f"--transport={transport}", f"--json={path}"]
 
     done = subprocess.run(

@@ -28,19 +28,19 @@ TENSORWIRE = [sys.executable, "-m", "tensorwire.cli.main"]
 PS = 5
 WORDS = [0, 1, 399, 400, 1999, 7]
 BY_BYTES = Traffic({})
-"""Nothing moves: only what is held is evened out."""
+"""No traffic, so that only stored bytes are balanced."""
 
 
 @pytest.fixture(scope="module")
 def placement() -> Any:
-    """The module, imported here so that no script's deadline covers the compilation."""
+    """The module, imported here so that the plug-in is compiled before scripts with timeouts."""
     import tensorwire.tf.placement
 
     return tensorwire.tf.placement
 
 
 def model() -> tuple[Any, Any]:
-    """The rows of `WORDS` of an embedding, looked up as scripts do, and a step that changes it."""
+    """Rows of an embedding for `WORDS`, looked up as in scripts, and a step that changes it."""
     with tf1.variable_scope("model"):
         table = tf1.get_variable("table", [2000, 8])
         kernel = tf1.get_variable("kernel", [8, 4])
@@ -61,7 +61,7 @@ def devices(graph: Any) -> dict[str, str]:
 
 @pytest.fixture
 def graph_mode() -> Any:
-    """TF1's ways within a test; the process stays in TF2's."""
+    """Graph mode of TF1 within a test; the process itself stays in TF2 mode."""
     resource = tf1.resource_variables_enabled()
     tf1.enable_resource_variables()
     with tf.Graph().as_default() as graph:
@@ -148,15 +148,15 @@ def test_what_a_step_moves_is_known_for_each_variable(
     traffic = placement.Traffic.predicted(graphs.of_graph(graph_mode))
     learning_rate = 4
     assert traffic.bytes_per_step["kernel"] == 2 * 8 * 4 * 4 + learning_rate
-    # The ids twice: to look up, and beside the gradient.
+    # The ids are sent twice: for the lookup, and with the gradient.
     assert 0 <= traffic.bytes_per_step["table"] - 2 * 100 * (8 * 4 + 8) <= 32
 
-    # Of 100 ids, 43.4 of the 50 are different, on average.
+    # 100 random ids of 50 have 43.4 distinct ones on average.
     once = placement.Traffic.predicted(graphs.of_graph(graph_mode), exact_rewrites=True)
     assert once.bytes_per_step["kernel"] == traffic.bytes_per_step["kernel"]
     assert abs(once.bytes_per_step["table"] - 2 * 43.4 * (8 * 4 + 8)) <= 64
 
-    # What is saved and what is evaluated is no part of a step.
+    # Saving and evaluation are not part of a step.
     with tf1.device(setter), tf1.variable_scope("", reuse=True):
         tf1.nn.embedding_lookup(tf1.get_variable("table", [50, 8]), list(range(50)))
     tf1.train.Saver()
@@ -190,7 +190,7 @@ def test_checkpoints_go_from_whole_to_split_variables_and_back(
     assert len(plan.tasks["model/table"]) == PS
 
     def step(read: str | None, written: str, split: bool) -> tuple[Any, Any]:
-        """Rows before and after a step, which starts from one checkpoint and ends in another."""
+        """Rows before and after a step that restores one checkpoint and writes another."""
         with tf.Graph().as_default(), placement.splitting(plan) if split else tf.name_scope(""):
             rows, train = model()
             saver = tf1.train.Saver()
@@ -321,7 +321,7 @@ def test_a_parameter_server_strategy_splits_and_places_by_plan(tmp_path: Path) -
     assert found["table"] == sorted(found["table"]) == [0, 1, 2]
     assert found["looked_up"] == [[0, 1, 2, 3], [1199996, 1199997, 1199998, 1199999]]
     assert found["there"] and found["back"]
-    assert len(set(found["small"])) == 3  # four of one size on three ps
+    assert len(set(found["small"])) == 3  # four equal variables on three ps
     assert found["applied"] == found["planned"] == [0, 1, 2]  # a plan in the script wins
 
 

@@ -9,7 +9,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-import tensorwire.tf  # noqa: E402 - after TensorFlow is known to be there
+import tensorwire.tf  # noqa: E402 - only after TensorFlow was found
 
 
 def test_loading_again_is_nothing() -> None:

@@ -1,5 +1,6 @@
-"""The plug-in's own code under sanitizers: at work in a cluster of one process, and replaying what
-was found by fuzzing (`make fuzz` looks for more)."""
+"""The plug-in's code under sanitizers: in a cluster within one process, and with inputs that
+fuzzing has found (`make fuzz` looks for more).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ pytestmark = [
 ROOT = NATIVE.parent
 TESTS = NATIVE / "tensorflow/tests"
 REPLAY = NATIVE / "wire/fuzz/replay_main.cc"
-# What TensorFlow keeps for its life is no leak of ours.
+# No leak check, because TensorFlow itself never frees some memory.
 NO_LEAKS = "detect_leaks=0"
 
 
@@ -44,7 +45,7 @@ def gcc() -> list[str]:
 
 
 def runner(command: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """The command that runs a program built so; skips where such programs do not run."""
+    """The command that runs a program with these flags; skips if such programs do not run here."""
     probe = [ROOT / ".ci/sanitized", *command, *flags]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode != 0:

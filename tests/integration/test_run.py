@@ -1,7 +1,7 @@
-"""`tensorwire run --protocol grpc++`: scripts that know nothing of us train on grpc++.
+"""`tensorwire run --protocol grpc++`: unchanged scripts train on grpc++.
 
-Each script starts its own tasks, as Python processes or as servers in its own, so that one command
-puts a whole job on grpc++. Whether it did is read from the plug-in's counters at the end.
+Each script starts its own tasks, as Python processes or as servers in its own process, so one
+command runs a whole job on grpc++. This is checked by the plug-in's counters at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
-# What every script below begins and ends with: free ports, and the figures it does not know of.
+# Begin and end of every script below: free ports, and the plug-in's counters.
 COMMON = """
 import json, os, socket, subprocess, sys
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Invalid tensors and replies, refused; tested in C++ against the installed TensorFlow."""
+"""Invalid tensors and replies are rejected; tested in C++ against the installed TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorials' commands, run from top to bottom as a reader would."""
+"""Runs the commands of the tutorials from top to bottom, as a reader would."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _RATE = re.compile(r"^(\d+) steps a second", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Tutorial:
-    """What a page's commands print."""
+    """The expected output of a page's commands."""
 
     page: str
     rates: int
-    """Lines "N steps a second"."""
+    """Number of lines "N steps a second"."""
     says: tuple[str, ...] = ()
-    """Texts that come in this order."""
+    """Texts that appear in this order."""
     holds: Callable[[list[int]], bool] = all
-    """What is true of the rates."""
+    """A condition on the rates."""
 
 
 def _is_three_times_as_fast_in_a_lab(rates: list[int]) -> bool:
-    # 16 and 66 on a machine that did nothing else.
+    # 16 and 66 on an idle machine.
     return not IS_ROOT or rates[1] > 1.5 * rates[0]
 
 
@@ -77,7 +77,7 @@ PAGES = [
 
 
 def commands(page: str, ports: PortLease) -> str:
-    """All commands of a tutorial as one script, with free ports in place of its own."""
+    """All commands of a tutorial as one script, with its ports replaced by free ones."""
     text = next(DOCS.rglob(f"{page}.md")).read_text()
     blocks = [code for estimator, code in _COMMANDS.findall(text) if HAS_ESTIMATOR or not estimator]
     script = "".join(blocks)
@@ -98,7 +98,7 @@ def test_every_page_with_commands_is_run() -> None:
 @pytest.mark.parametrize("tutorial", PAGES, ids=lambda tutorial: tutorial.page)
 def test_every_command_of_a_tutorial_works(tutorial: Tutorial, tmp_path: Path) -> None:
     ports = PortLease()
-    # The doctor sees no other test's tasks.
+    # Hides the tasks of other tests from the doctor.
     variables = {FOLDER_VARIABLE: str(tmp_path)}
     try:
         status, said = run_script(commands(tutorial.page, ports), tmp_path, variables, 500)

@@ -1,1 +1,1 @@
-"""What tests of Kubernetes share: jobs, manifests, a namespace of a real control plane."""
+"""Code shared by tests of Kubernetes: jobs, manifests, a namespace of a real control plane."""

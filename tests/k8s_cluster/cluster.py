@@ -1,8 +1,8 @@
-"""A namespace of a real control plane, as a user with rights in it and nowhere else has it.
+"""A namespace of a real control plane, and a user with rights only in it.
 
-Nodes are either those of a VirtualKubelet, where pods run, or bare ones, where a test says what
-became of each pod. Everything else is Kubernetes: validation, admission, rights, controllers and
-the scheduler.
+Nodes are either those of a VirtualKubelet, which run pods, or bare nodes, where a test sets the
+status of each pod. Everything else is real Kubernetes: validation, admission, rights, controllers
+and the scheduler.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PATHS = {
     "rolebindings": "/apis/rbac.authorization.k8s.io/v1",
 }
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-# What the control plane itself puts into each namespace.
+# Objects that the control plane itself creates in each namespace.
 _NOT_OURS = ("kube-root-ca.crt", "default", "jo")
 
 
@@ -70,7 +70,7 @@ class Cluster(OwningContext):
         self.make("/api/v1/namespaces", "Namespace", self.namespace, labels=labels)
         held.callback(self._remove)
         token = self.account("jo", "admin")
-        # JobSet brings no rights for those who have "admin" or "edit".
+        # JobSet does not add its rights to the roles "admin" and "edit".
         rules = [{"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["*"]}]
         self.make(self.path("roles"), "Role", "jo-jobsets", rules=rules)
         self.bind("jo-jobsets", "jo", {"kind": "Role", "name": "jo-jobsets"})
@@ -87,7 +87,7 @@ class Cluster(OwningContext):
         return path if name is None else f"{path}/{name}"
 
     def account(self, name: str, *roles: str) -> str:
-        """Makes a service account with cluster roles in this namespace; returns its token."""
+        """Creates a service account with cluster roles in this namespace; returns its token."""
         self.make(self.path("serviceaccounts"), "ServiceAccount", name)
         for role in roles:
             reference = {"kind": "ClusterRole", "name": role}
@@ -108,7 +108,7 @@ class Cluster(OwningContext):
         )
 
     def use_rights(self, name: str, rules: Sequence[Mapping[str, Sequence[str]]]) -> None:
-        """From now on the user of the kubeconfig is one who has these rights only."""
+        """Changes the user of the kubeconfig to one with only these rights."""
         self.make(self.path("roles"), "Role", name, rules=rules)
         token = self.account(name)
         self.bind(name, name, {"kind": "Role", "name": name})
@@ -116,7 +116,7 @@ class Cluster(OwningContext):
 
     @contextlib.contextmanager
     def kinds(self, folder: Path) -> Iterator[None]:
-        """Kinds of an add-on, by the CustomResourceDefinitions in a folder, with rights for jo."""
+        """Installs an add-on's CustomResourceDefinitions from a folder, with rights for user jo."""
         definitions = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
         (group,) = {each["spec"]["group"] for each in definitions}
         rules = [{"apiGroups": [group], "resources": ["*"], "verbs": ["*"]}]
@@ -144,7 +144,7 @@ class Cluster(OwningContext):
                     self.api.delete(path)
 
     def of_kind(self, plural: str) -> list[Object]:
-        """The objects of a kind that are not the control plane's own."""
+        """The objects of a kind, without those of the control plane."""
         found = self.api.get(self.path(plural))["items"]
         return [each for each in found if not each["metadata"]["name"].startswith(_NOT_OURS)]
 
@@ -152,7 +152,7 @@ class Cluster(OwningContext):
         return [pod for pod in self.of_kind("pods") if part in pod["metadata"]["name"]]
 
     def wait_pods(self, count: int) -> list[Object]:
-        """The pods, as soon as there are so many."""
+        """Waits until there are `count` pods, and returns them."""
         eventually(lambda: len(self.pods()) == count)
         return self.pods()
 
@@ -165,7 +165,7 @@ class Cluster(OwningContext):
             with contextlib.suppress(Refused):
                 for each in self.api.get(self.path(plural))["items"]:
                     self.delete(plural, each["metadata"]["name"])
-        # No pod of this namespace may wait for a node of the next test.
+        # A pending pod of this namespace must not use a node of the next test.
         deadline = time.monotonic() + WITHIN_S
         while (pods := self.pods()) and time.monotonic() < deadline:
             for pod in pods:
@@ -180,7 +180,7 @@ class Cluster(OwningContext):
 
 
 class BareNodes(OwningContext):
-    """A context manager: nodes that are ready and run nothing; a test sets the status of pods."""
+    """A context manager: ready nodes that run nothing; a test sets the status of pods."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class BareNodes(OwningContext):
                         self._end(pod)
 
     def _end(self, pod: Object) -> None:
-        """What a kubelet does when a pod is to be deleted."""
+        """Ends a pod that is to be deleted, as a kubelet does."""
         path = self._cluster.path("pods", pod["metadata"]["name"])
         if pod["status"].get("phase") not in ("Succeeded", "Failed"):
             self._api.patch(f"{path}/status", {"status": {"phase": "Failed"}})
@@ -233,15 +233,15 @@ class BareNodes(OwningContext):
                 return log, lambda: False
         return None
 
-    # What became of pods.
+    # Methods that set the status of pods.
 
     def wait_placed(self, count: int) -> None:
-        """Returns when so many pods have a node."""
+        """Waits until `count` pods have a node."""
         cluster = self._cluster
         eventually(lambda: sum("nodeName" in p["spec"] for p in cluster.pods()) >= count)
 
     def run_all(self, but: str = " ") -> None:
-        """Every pod that has a node, and whose name does not contain `but`, runs and is ready."""
+        """Makes every pod with a node, whose name does not contain `but`, run and be ready."""
         for pod in self._cluster.pods():
             if but not in pod["metadata"]["name"] and "nodeName" in pod["spec"]:
                 self.set_task(pod, {"running": {"startedAt": now()}}, ready=True)
@@ -275,13 +275,13 @@ class BareNodes(OwningContext):
         self.set_task(pod, {"terminated": ended})
 
     def end_workers(self) -> None:
-        """All workers succeed, and the controllers have seen it."""
+        """Makes all workers succeed, and waits until the controllers have seen it."""
         for pod in self._cluster.pods("-worker-"):
             self.end_task(pod["metadata"]["name"], 0, "Completed")
         self.wait_ended("-worker-", "Complete")
 
     def wait_ended(self, part: str, condition: str) -> None:
-        """Returns when the Jobs whose names contain `part` have that condition."""
+        """Waits until the Jobs whose names contain `part` have that condition."""
 
         def ended() -> bool:
             jobs = [j for j in self._cluster.of_kind("jobs") if part in j["metadata"]["name"]]
@@ -295,7 +295,7 @@ class BareNodes(OwningContext):
 
 @contextlib.contextmanager
 def bare_nodes(cluster: Cluster, count: int, **options: Any) -> Iterator[BareNodes]:
-    """So many bare nodes, with names of their own."""
+    """`count` bare nodes with unique names."""
     names = [f"{cluster.namespace}-{i}" for i in range(count)]
     with BareNodes(cluster, names, **options) as nodes:
         yield nodes

@@ -31,7 +31,7 @@ def run_in_process(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def one_line(done: Done, status: int = 1) -> str:
-    """The error of a command that failed with one line."""
+    """The one-line error of a failed command."""
     assert done.status == status, done
     assert done.err.startswith("tensorwire: error: ") and done.err.count("\n") == 1, done.err
     return done.err

@@ -1,4 +1,4 @@
-"""A real control plane for all tests of a run, and a namespace of it for each."""
+"""A real control plane for all tests of a run, with a namespace for each test."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def kubectl() -> str:
-    """The path of kubectl; without one the test skips."""
+    """The path of kubectl; skips the test if it is missing."""
     found = shutil.which("kubectl")
     if found is None:
         pytest.skip("there is no kubectl")
@@ -58,7 +58,7 @@ def kubectl() -> str:
 
 @pytest.fixture
 def lab(cluster: Cluster) -> Lab:
-    """Nodes that run pods: ``lab(2, pods=3)``; what can be had is the image `image`."""
+    """Nodes that run pods: ``lab(2, pods=3)``. The only available image is `image`."""
     if os.geteuid() != 0:
         pytest.skip("pods in the lab require root")
 

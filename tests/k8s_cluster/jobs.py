@@ -1,4 +1,4 @@
-"""Jobs as the tests need them."""
+"""Jobs for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Jobs and pods that Kubernetes makes of rendered manifests, without a cluster."""
+"""The Jobs and pods that Kubernetes would make from rendered manifests, without a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Pod:
     """A pod as the Job controller makes it."""
 
     name: str
-    """At which the others find it: "flights-ps-0-0.flights"."""
+    """Its host name: "flights-ps-0-0.flights"."""
     job: str
     """Name of its Job."""
     member: int
@@ -32,7 +32,7 @@ def by_kind(documents: Sequence[Manifest], kind: str) -> list[Manifest]:
 
 
 def jobs_of(documents: Sequence[Manifest]) -> list[Manifest]:
-    """The Jobs: those of a JobSet, or a TrainJob, as its controller makes them."""
+    """The Jobs; those of a JobSet or a TrainJob as its controller would make them."""
     jobs = by_kind(documents, "Job")
     for jobset in [*by_kind(documents, "JobSet"), *by_kind(documents, "TrainingRuntime")]:
         spec = jobset["spec"]

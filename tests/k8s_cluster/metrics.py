@@ -25,7 +25,7 @@ def full_name(task: str) -> str:
 def metrics(
     task: str, seconds: float, steps_per_s: float = 10.0, workers: int = 1, ps: int = 1
 ) -> TaskMetrics:
-    """Metrics of a task after `seconds`; each worker gets STEP_BYTES from each ps at each step."""
+    """Metrics of a task after `seconds`; each worker receives STEP_BYTES from each ps per step."""
     name = full_name(task)
     steps = int(seconds * steps_per_s)
     is_ps = task.startswith("ps:")

@@ -1,13 +1,13 @@
-"""Trains for a time that is given while tasks are killed, frozen and cut off at random.
+"""Trains for a given time while random tasks are killed, frozen and cut off.
 
     python tests/soak/soak.py --minutes 480 --seed 7
 
-2 ps and 2 workers on hosts of a lab (without root: on this machine, and then no link is cut). A
-peer counts as lost after 3 s instead of 30, so that disturbances of some seconds are of either
-kind. Every step's results are compared with an undisturbed job's; after each disturbance the
-training has to go on. In the first third every task may be killed; then `ps:1` and the chief live
-on through everything else, and at the end they may hold only what they held after that third.
-Ends with status 1 and a line where something is wrong.
+2 ps and 2 workers run on hosts of a lab (without root: on this machine, and no link is cut). A peer
+counts as lost after 3 s instead of 30 s, so that disturbances may be shorter or longer than that.
+The results of every step are compared with an undisturbed job's, and training must continue after
+each disturbance. In the first third of the time, every task may be killed. After that `ps:1` and
+the chief are never killed, and at the end they may hold no more resources than after that third.
+Exit status 1, with a message, if something is wrong.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ RECOVERY_TIMEOUT_S = 180.0
 TASKS = ("ps:0", "ps:1", "worker:0", "worker:1")
 SURVIVORS = ("ps:1", "worker:0")
 
-# gRPC connects to another task when it first has something to say to it, and it to us; a
-# connection that was lost may go a moment after its successor has come.
+# gRPC opens connections between tasks on demand, and a lost connection may be closed after its
+# successor was opened.
 MORE_DESCRIPTORS = 3 * (len(TASKS) - 1)
-# Pools of TensorFlow and gRPC grow when more of their threads block at once than ever before; none
-# of them grows by a thread for each disturbance.
+# Pools of TensorFlow and gRPC grow when more of their threads block at once than ever before, but
+# not with every disturbance.
 MORE_THREADS = 24
-# What the allocator keeps, and what TensorFlow keeps of a session that ended without a word.
+# Memory that the allocator keeps, and memory of sessions that ended without being closed.
 MORE_MB = 50.0
 MORE_MB_A_DISTURBANCE = 0.5
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A disturbance of a task, and how long it lasts."""
+    """A disturbance of a task, and its duration."""
 
     kind: str
     task: str
@@ -61,7 +61,7 @@ class Disturbance:
 def drawn(chance: random.Random, kinds: list[str], mortal: tuple[str, ...]) -> Disturbance:
     kind = chance.choice(kinds)
     task = chance.choice(mortal if kind == "kill" else TASKS)
-    # As many that are shorter than what a peer may be silent as longer ones.
+    # Half of the disturbances are shorter than the peer timeout.
     lasts_s = chance.uniform(0, LONGEST_S if chance.random() < 0.5 else PEER_TIMEOUT_S / 2)
     return Disturbance(kind, task, lasts_s)
 
@@ -86,7 +86,7 @@ def for_some_time(
     mortal: tuple[str, ...],
     say: Callable[[str], None],
 ) -> int:
-    """Disturbs the job for some time; returns the number of disturbances."""
+    """Disturbs the job for a given time; returns the number of disturbances."""
     assert job.lab is not None
     kinds = ["kill", "freeze", *(["cut"] if job.lab.has_network else [])]
     deadline = time.monotonic() + minutes * 60
@@ -107,7 +107,7 @@ def for_some_time(
 
 
 def leaks(before: dict[str, Holdings], after: dict[str, Holdings], disturbances: int) -> list[str]:
-    """The resources that survivors hold and should not."""
+    """The resources that survivors have leaked."""
     found = []
     for name, was in before.items():
         now = after[name]
@@ -122,7 +122,7 @@ def leaks(before: dict[str, Holdings], after: dict[str, Holdings], disturbances:
 
 
 def run(protocol: str, minutes: float, seed: int, say: Callable[[str], None]) -> None:
-    """Raises TensorwireError where something is wrong."""
+    """Runs the soak test. Raises TensorwireError if something is wrong."""
     settings = JobSettings(
         protocol,
         ps=2,

@@ -1,6 +1,6 @@
-"""`tensorwire bench all`: one layer's failure or Ctrl-C does not lose what others measured.
+"""`tensorwire bench all`: a failed layer or Ctrl-C does not lose the results of other layers.
 
-The layers here are stand-ins: what they measure is tested where they are.
+The layers here are stand-ins; the real layers have their own tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`bench rpc`: both ends of each implementation do what was asked, here and on two hosts."""
+"""`bench rpc`: both ends of each implementation work, on one host and on two hosts."""
 
 from __future__ import annotations
 

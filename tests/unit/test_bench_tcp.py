@@ -1,4 +1,4 @@
-"""`bench tcp`: streams of ours, iperf3 beside them, and the record that says which is which."""
+"""`bench tcp`: our own streams, iperf3, and a record that distinguishes them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ S = 1e6
 
 
 def parts(trace: StepTrace, after: Waits = NOTHING, seconds: float = 10.0) -> tuple[float, ...]:
-    """input, compute, ps, wire and rest of a step of 10 s that begins at 100 s."""
+    """Input, compute, ps, wire and rest of a step that begins at 100 s, in seconds."""
     found = break_down(7, 100 * S, (100 + seconds) * S, trace, NOTHING, after)
     assert found.step == 7
     assert found.step_s == seconds
@@ -37,7 +37,7 @@ def test_input_is_what_passes_while_nothing_is_computed() -> None:
 
 
 def test_waiting_is_split_as_the_recvs_saw_it() -> None:
-    # Three Recvs at once waited 6 s for the ps and 2 s for the wire, over 4 s of the step.
+    # Three parallel Recvs waited 6 s for the ps and 2 s for the wire, during 4 s of the step.
     waits = Waits(int(6 * S), int(2 * S), int(4 * S))
     assert parts(StepTrace(), waits) == (0.0, 0.0, 3.0, 1.0, 6.0)
 
@@ -50,7 +50,7 @@ def test_waiting_behind_own_work_costs_nothing() -> None:
 
 @pytest.mark.parametrize("clock_s", [0.0, 4000.0, -4000.0])
 def test_a_ps_that_works_on_when_this_task_has_done_is_waited_for(clock_s: float) -> None:
-    """Whatever the ps's clock says."""
+    """For any offset of the ps's clock."""
     trace = StepTrace(
         compute=[(100 * S, 104 * S)],
         others={"ps": [((100 + clock_s) * S, (110 + clock_s) * S)], "idle": []},

@@ -1,4 +1,4 @@
-"""`tensorwire check`: what it says of this machine and of the tasks of a cluster."""
+"""`tensorwire check`: its findings about this machine and the tasks of a cluster."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ def listener() -> Iterator[str]:
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """The address of a port that is taken, and on which nobody listens."""
+    """The address of a port that is bound, but on which no process listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -53,7 +53,7 @@ class TestTasks:
             yield
 
     def tasks(self, *answers: engine.Reached | str) -> ClusterSpec:
-        """Workers whose gRPC ports answer, and whose data ports do as is said."""
+        """Workers whose gRPC ports answer, and whose data ports behave as `answers` says."""
         addresses = [self.stack.enter_context(listener()) for _ in answers]
         by_peer = {f"/job:worker/replica:0/task:{i}": said for i, said in enumerate(answers)}
 

@@ -1,4 +1,4 @@
-"""The command line's frame: help, errors, exit statuses."""
+"""The command line in general: help, errors, exit statuses."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_an_interrupt_is_one_line_and_status_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, KeyboardInterrupt()) == 130
-    # Below the terminal's own ^C.
+    # On a new line, after the terminal's ^C.
     assert capsys.readouterr().err == "\ntensorwire: interrupted\n"
 
 

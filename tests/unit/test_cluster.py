@@ -109,7 +109,7 @@ def test_tf_config_without_a_cluster_is_none(text: str) -> None:
     ],
 )
 def test_a_malformed_tf_config_shows_the_form(text: str) -> None:
-    if text == '{"cluster": []}':  # empty is no cluster, which is not malformed
+    if text == '{"cluster": []}':  # empty means no cluster, which is not malformed
         assert parse_tf_config(text) is None
         return
     with pytest.raises(UsageError, match=r'TF_CONFIG.*"cluster": \{"ps": \["host:port"'):
@@ -129,7 +129,7 @@ def test_an_endpoint_map_is_read_past_comments_and_blank_lines(tmp_path: Path) -
         "127.0.0.1:3333=",
         "127.0.0.1=127.0.0.1:5555",
         "127.0.0.1:3333=127.0.0.1:99999",
-        "127.0.0.1:1=127.0.0.1:5555",  # the address of the line before it
+        "127.0.0.1:1=127.0.0.1:5555",  # the same address as in the line before
     ],
 )
 def test_a_malformed_line_is_named_by_file_and_line_and_the_format_shown(

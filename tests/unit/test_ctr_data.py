@@ -1,4 +1,4 @@
-"""The synthetic click-through data: wide, skewed, the same everywhere, and learnable."""
+"""The synthetic click-through data is wide, skewed, deterministic and learnable."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_clicks_are_the_rarer_label_and_follow_from_the_ids(sample: Examples) ->
     half = EXAMPLES // 2
     assert 0.1 < sample.labels.mean() < 0.4
 
-    # The rate of clicks of a column's value, learned on one half, ranks the other.
+    # Click rates by column value, learned on one half of the data, rank the other half.
     scores = np.zeros(half)
     for c, column in enumerate(ctr.COLUMNS[:26]):
         ids, labels = sample.ids[:half, c], sample.labels[:half]

@@ -1,4 +1,4 @@
-"""The verdicts of tests/differential, and how it makes programs and reduces them."""
+"""The verdicts of tests/differential, and its generation and reduction of programs."""
 
 from __future__ import annotations
 

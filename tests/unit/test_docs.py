@@ -48,7 +48,7 @@ def test_the_pages_that_errors_name_exist() -> None:
         assert not anchor or anchor in anchors(ROOT / page), (file, page, anchor)
 
 
-# What tensorwire sets for its own processes, and tests for the simulation.
+# Variables that tensorwire sets for its own processes, and that tests set for the simulation.
 _INTERNAL = re.compile(r"TENSORWIRE_(RUN_|DRY_RUN|LAB$|RUNTIME|SERVER|SIMULATE_)|.*_$")
 
 

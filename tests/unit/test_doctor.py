@@ -1,4 +1,4 @@
-"""The doctor's rules, on looks at real jobs that `benchmarks/faults --keep` made and kept."""
+"""The doctor's rules, on recorded looks at real jobs from `benchmarks/faults --keep`."""
 
 from __future__ import annotations
 

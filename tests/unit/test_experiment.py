@@ -36,7 +36,7 @@ class SleepResult(Result):
 
 
 class Sleeper(Side[float, SleepResult]):
-    """Says that a step took `seconds` times the case's figure, and notes what it is asked."""
+    """Reports step times of `seconds` times the case's number, and records its calls."""
 
     tensorflow = "2.21.0"
 
@@ -67,7 +67,7 @@ class Sleeper(Side[float, SleepResult]):
 
 
 class Ceiling(Sleeper):
-    """Takes part in cases of 2 only, and has no row."""
+    """Takes part only in cases with the number 2, and has no result row."""
 
     def takes_part(self, what: float) -> bool:
         return what == 2.0

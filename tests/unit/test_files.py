@@ -1,4 +1,4 @@
-"""Files are written whole, and what is no plain file stays what it is."""
+"""Files are written atomically; links, pipes and devices are not replaced."""
 
 from __future__ import annotations
 

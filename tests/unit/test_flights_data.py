@@ -1,4 +1,4 @@
-"""The flights that the demo trains on: honest features, an honest split, the same everywhere."""
+"""The flights of the demo: features known before departure, a clean split, deterministic."""
 
 from __future__ import annotations
 

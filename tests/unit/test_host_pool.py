@@ -49,7 +49,7 @@ def test_a_record_says_where_it_was_made_and_what_is_not_so() -> None:
     ]
     unlike = LabSettings((HostSettings(1e9), HostSettings())).document()
     assert "2 hosts, 1000/- Mbit/s" in lab_notes({**unlike, "network": True, "notes": []})[0]
-    # Without a network the rate that was asked for is not what was measured.
+    # Without a network, the requested rate was not measured.
     assert lab_notes({**lab, "network": False, "notes": ["loopback"]}) == ["loopback"]
     assert lab_notes(None) == []
 

@@ -1,4 +1,4 @@
-"""`make lint` refuses an `#include` of native/ that crosses a border."""
+"""`make lint` rejects an `#include` in native/ that violates the layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A LocalCluster's ports, logs, errors, deadlines, and that nothing survives it."""
+"""A LocalCluster's ports, logs, errors and timeouts, and its cleaning up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links of a lab that are cut, or lose, delay and reorder packets, while they carry traffic."""
+"""Links of a lab that are cut, or lose, delay and reorder packets, under traffic."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ while True:
     server.sendto(*server.recvfrom(2000))
 """
 
-# A line is how many datagrams to send. The next one comes when the link is well again, and says how
-# many echoes come for sure; answered by their numbers, in their order.
+# A line is the number of datagrams to send. The next line follows when the link works again, and is
+# the number of echoes that must arrive. The answer has the numbers of the echoes in their order.
 PROBE = """
 import socket, sys
 client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -66,7 +66,7 @@ class Probe:
     process: subprocess.Popen[str]
 
     def __call__(self, count: int, settings: HostSettings) -> list[int]:
-        """The echoes of `count` datagrams that host1 sends to host0 over a link of its own."""
+        """The echoes of `count` datagrams that host1 sends to host0 over its own link."""
         self.lab.set(1, settings)
         self.ask(count)
         self.lab.set(1, HostSettings())
@@ -94,7 +94,7 @@ def started(stack: contextlib.ExitStack, host: Host, *argv: str) -> subprocess.P
 
 def probing(stack: contextlib.ExitStack, lab: Lab) -> Probe:
     probe = Probe(lab, started(stack, lab.hosts[1], "-c", PROBE, lab.hosts[0].address))
-    # What is sent before it is known who has the address waits, and may be overtaken.
+    # Packets wait for address resolution and may be overtaken, so send one first.
     assert probe(1, HostSettings()) == [0]
     return probe
 
@@ -117,7 +117,7 @@ def probe() -> Iterator[Probe]:
 def test_packets_are_lost_late_or_cut_off_as_the_link_says(probe: Probe) -> None:
     every = list(range(200))
     assert probe(200, HostSettings()) == every
-    # A third are lost on the way there, and of the others those that come back by then.
+    # A third is lost on the way there, and a third of the rest on the way back.
     assert 40 < len(probe(200, HostSettings(loss=1 / 3))) < 170
     overtaken = probe(200, HostSettings(late=0.2, late_s=0.05))
     assert sorted(overtaken) == every

@@ -1,4 +1,4 @@
-"""Labs: links, names and CPU shares are as requested, and nothing outlives a lab."""
+"""Labs: links, names and CPU limits are as requested, and a lab leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def transfer(tmp_path: Path, receiver: Host, sender: Host) -> float:
-    """Seconds in which PAYLOAD_BYTES come from one host to the other, found by its name."""
+    """Seconds to send PAYLOAD_BYTES from one host to the other, which is found by its name."""
     jobs = {"receiver": [receiver], "sender": [sender]}
     with LocalCluster({"receiver": 1, "sender": 1}, jobs) as cluster:
         port = cluster.spec["receiver"][0].rpartition(":")[2]
@@ -123,7 +123,7 @@ def test_every_host_is_reached_by_its_name_at_the_rate_of_its_link(
     arrived = lab.hosts[0].received_bytes()
     assert arrived_before is not None and arrived is not None
     assert arrived - arrived_before >= 2 * PAYLOAD_BYTES
-    # A busy machine may be slower, but nothing gets there faster than the link allows.
+    # A busy machine may be slower, but no transfer is faster than the link.
     assert RATE.rate_bits_per_s is not None
     assert min(took_s) > 0.9 * PAYLOAD_BYTES * 8 / RATE.rate_bits_per_s
 
@@ -218,7 +218,7 @@ def test_the_next_lab_removes_the_groups_of_an_owner_that_died_with_its_guard() 
     group = cgroups.CpuGroup(left)
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         (left / "cgroup.procs").write_text(str(process.pid))
-        os.close(group._claim)  # as its owner's death does; from now on any lab may remove it
+        os.close(group._claim)  # as if its owner had died; now any lab may remove it
         with Lab(LabSettings.alike(2, HostSettings())):
             assert not left.exists()
         assert process.wait(20) == -signal.SIGKILL

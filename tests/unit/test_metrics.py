@@ -71,7 +71,7 @@ FIGURES = TaskMetrics(
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees, or is seen by, what this user runs."""
+    """Separates tests from other running tasks of this user."""
     folder = tmp_path / "runtime"
     monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(folder))
     for name in (endpoint.PORT_VARIABLE, endpoint.HOST_VARIABLE, endpoint.SOCKET_VARIABLE):
@@ -81,7 +81,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def served() -> Iterator[Callable[..., str]]:
-    """Serves FIGURES; gives the address."""
+    """Serves FIGURES; returns the address."""
     endpoints: list[endpoint.Endpoint] = []
 
     def serve(**where: Any) -> str:

@@ -1,4 +1,4 @@
-"""A user's mistakes at the command line: each is answered in one line, before anything starts."""
+"""A user's mistakes at the command line: each gives a one-line error before anything starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TWO_HOSTS = "two hosts need --job server on one and --job client --target HOST:
 
 
 def _why_not_in_proc() -> str | None:
-    """Where nobody can make a file; root is told another reason than others."""
+    """The error for creating a file in /proc, which differs between root and other users."""
     try:
         Path("/proc/record.json").touch()
     except OSError as error:
@@ -33,7 +33,7 @@ def _why_not_in_proc() -> str | None:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A command line, and the whole of what it says; {folder} is the working directory."""
+    """A command line and its complete output; {folder} is the working directory."""
 
     command: str
     says: str

@@ -1,4 +1,4 @@
-"""The page of a report, opened in a real browser: what it shows, and that it needs nothing else."""
+"""The page of a report in a real browser: its contents, and that it loads no other file."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_every_chart_fits_its_screen_and_can_be_read(
 
 
 def contrast(tab: Any, text: Any) -> float:
-    """Of a text and the page's ground, as WCAG computes it: from 1 to 21."""
+    """The contrast of a text and the page's background by WCAG, from 1 to 21."""
     colours = [
         text.evaluate("text => getComputedStyle(text).fill"),
         tab.evaluate("getComputedStyle(document.body).backgroundColor"),

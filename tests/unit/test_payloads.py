@@ -1,4 +1,4 @@
-"""The sizes of what clients of `bench serve` ask for."""
+"""The sizes of the tensors that clients of `bench serve` request."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_skewed_is_mostly_small_and_few_large() -> None:
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such payload"):
+    with pytest.raises(ValueError, match="unknown payload"):
         payload_sizes("lumpy", 4096, count=1, seed=1)

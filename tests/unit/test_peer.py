@@ -1,4 +1,4 @@
-"""Two ends of a measurement find each other, or say why not."""
+"""Two ends of a measurement connect to each other, or report why they cannot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def elsewhere() -> Iterator[Callable[..., Future[Peer]]]:
 
 
 def listening(address: str) -> socket.socket:
-    """A connection to `address`, once somebody listens there."""
+    """Connects to `address` as soon as a process listens there."""
     host, _, port = address.rpartition(":")
     for _ in range(200):
         with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ def test_both_ends_learn_who_the_other_is_and_talk(
         worker.send({"size": 1})
         worker.send({"size": 2})
         assert [ps.receive(10), ps.receive(10)] == [{"size": 1}, {"size": 2}]
-        # What is measured listens where the greeting took place.
+        # The measured server listens at the address of the greeting.
         host, _, port = address.rpartition(":")
         socket.create_server((host, int(port))).close()
 

@@ -1,4 +1,4 @@
-"""`tensorwire place` and `run --placement`: mistakes are told in a line that says what to do."""
+"""`tensorwire place` and `run --placement`: mistakes give a one-line error with advice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_script_is_one_line(
 
 
 def test_a_dry_run_leaves_no_process_behind(tensorwire: Any, tmp_path: Path) -> None:
-    """Not even one that the script started itself."""
+    """Also not a process that the script started itself."""
     pid = tmp_path / "pid"
     script = tmp_path / "script.py"
     script.write_text(

@@ -1,4 +1,4 @@
-"""Packing and plans: every variable placed once, as even as the method promises."""
+"""Packing and plans: every variable is placed once, as evenly as the method promises."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_longest_first_is_within_grahams_bound_of_the_best(loads: list[int], bin
 
 
 def test_loads_without_weight_are_spread_by_what_they_do_weigh() -> None:
-    """A table that nobody reads must not pile up where little is read."""
+    """Tables without traffic must not all be placed on the ps with the least traffic."""
     loads: list[packing.Load] = [*[(10.0, 0.0)] * 4, *[(0.0, 10.0)] * 4]
     assert packing.fill(loads, packing.longest_first(loads, 4), 4) == [(10.0, 10.0)] * 4
 
@@ -131,7 +131,7 @@ def test_one_big_embedding_sits_on_one_ps_until_it_is_balanced() -> None:
     after = plan.balanced(variables, 5)
     assert after.bytes_imbalance <= 1.1
     assert len(after.tasks["embedding"]) == 5
-    assert all(len(after.tasks[v.name]) == 1 for v in DENSE)  # no more parts than it takes
+    assert all(len(after.tasks[v.name]) == 1 for v in DENSE)  # no more parts than needed
 
 
 def test_a_hot_table_is_split_for_its_traffic_though_it_is_small() -> None:
@@ -146,7 +146,7 @@ def test_a_hot_table_is_split_for_its_traffic_though_it_is_small() -> None:
 
 
 def test_hot_rows_weigh_more_than_their_bytes() -> None:
-    """A tenth of the rows carries nine tenths: parts of equal size are not equal."""
+    """A tenth of the rows has nine tenths of the traffic, so parts of equal size are not equal."""
     table = Variable("table", (100_000, 32), 4)
     rows = {
         "variables": {
@@ -231,7 +231,7 @@ def test_metrics_of_tasks_become_bytes_a_step_of_variables(tmp_path: Path) -> No
         keep("ps1", counted("ps:1", "worker:0", "out", "matmul/read", 30, 400)),
     ]
     worker = keep("worker", counted("worker:0", "ps:0", "in", "look_up", 30, 3000))
-    read = Traffic.read([*ps, worker], CROSSINGS)  # a worker's count is the ps's, seen again
+    read = Traffic.read([*ps, worker], CROSSINGS)  # a worker counts the same tensors as the ps
     assert read == Traffic({"table": 7000 / 40, "kernel": 400 / 40})
     assert Traffic.read([worker], CROSSINGS) == Traffic({"table": 100.0})
     with pytest.raises(UsageError, match="name no tensor of this graph"):

@@ -1,4 +1,4 @@
-"""Costs come out of observations as they went in."""
+"""Fitting costs to synthetic observations returns the costs behind them."""
 
 import dataclasses
 import itertools
@@ -31,7 +31,7 @@ SIZES = {"tiny": (1, 4), "small": (200, 200 << 10), "large": (4, 4 << 20), "mixe
 def observation(
     case: str, side: str, to_worker: Transfer, to_ps: Transfer, packets_s: float = 0.0
 ) -> Observation:
-    """Of a machine that has exactly COSTS, KERNELS and OWN_S, and one core to each task."""
+    """An observation of a machine with exactly COSTS, KERNELS and OWN_S, and one core per task."""
     variables = int(max(to_worker.tensors, to_ps.tensors))
     size = to_worker.bytes + to_ps.bytes
     worker_s = STEP_S
@@ -77,7 +77,7 @@ def observation(
 
 
 def observations(packets: float = 0.0) -> list[Observation]:
-    """`packets`: seconds a byte that the kernel works in no task's name."""
+    """`packets`: the kernel's CPU seconds per byte that are not accounted to any task."""
     nothing, made = Transfer(), []
     for side in COSTS:
         made.append(observation(NOTHING, side, nothing, nothing))
@@ -168,7 +168,7 @@ def test_a_calibration_is_read_as_it_was_written() -> None:
 
 
 def test_ctr_moves_what_it_was_seen_to_move() -> None:
-    """3.7 MB and 726 tensors a step: `bench train --model ctr`."""
+    """As measured by `bench train --model ctr`: 3.7 MB and 726 tensors per step."""
     variables = models.job_of("ctr", 256, 0.0, 0.0, "").variables
     moved = list(itertools.chain.from_iterable((v.asked, v.pulled, v.pushed) for v in variables))
     assert sum(each.bytes for each in moved) == pytest.approx(3.7e6, rel=0.02)
@@ -197,7 +197,7 @@ def test_with_exact_rewrites_each_id_and_its_row_cross_once(
 
 
 def test_a_slow_link_shared_by_its_directions_is_seen_in_the_steps() -> None:
-    """Two workers that take turns at one ps's link, and two that use both of its directions."""
+    """Two workers that use a ps's link in turn, and two that use both directions at once."""
     known = [each for each in observations() if each.case in {case.name for case in CASES}]
     size = sum(4 * table.floats for table in BOTH_WAYS.tables)
     way = Transfer(len(BOTH_WAYS.tables), size)

@@ -1,4 +1,4 @@
-"""`tensorwire plan` as it is typed: what it prints and writes, and what it says to mistakes."""
+"""`tensorwire plan` on the command line: its output, its files, and its errors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_case_shows_both_scenarios_and_what_they_rest_on(
         "--json", record, "--report", page,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "ps:0 carries" not in done.stdout  # it is the only one
+    assert "ps:0 carries" not in done.stdout  # it is the only ps
     document = json.loads(record.read_text())
     found = document["predictions"]
     assert [(each["layout"], each["placement"]) for each in found] == [

@@ -1,4 +1,4 @@
-"""The planner's model: shares, closed forms against the simulation, layouts, waiting for others."""
+"""The planner's model: shares, the simulation against closed forms, layouts, synchronization."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def predicted(
 
 
 def ends(capacity: float, *jobs: tuple[float, float, float]) -> list[float]:
-    """When each of (work, weight, limit) is done, all submitted at once."""
+    """The end of each of the jobs (work, weight, limit), which are submitted at the same time."""
     environment = Environment()
     station = SharedCapacity(environment, capacity)
     found = [0.0] * len(jobs)
@@ -86,7 +86,7 @@ class TestStation:
         station = SharedCapacity(environment, 1.0, burst=2.0)
         saved = [station.at_once(5.0, 1.0)]
         station.submit(3.0, 1.0, 1.0, 1.0, Join(environment, 1))
-        for until in (3.0, 4.5, 10.0):  # busy till 3, and then a pause of 1.5
+        for until in (3.0, 4.5, 10.0):  # busy until 3, and then a pause of 1.5
             environment.run(until=until)
             saved.append(station.at_once(5.0, 1.0))
         assert saved == pytest.approx([2.0, 0.0, 1.5, 2.0])
@@ -143,7 +143,7 @@ class TestClosedForms:
 
     @pytest.mark.parametrize("share", [1.0, 0.5])
     def test_a_link_of_a_lab_lets_its_burst_through_in_each_direction(self, share: float) -> None:
-        """One worker goes one way after the other, so each has rested long enough."""
+        """One worker uses one direction after the other, so each direction has its full burst."""
         cluster = Cluster.one_machine(2, [1], [0], GBIT, link_burst_bytes=3e5)
         costs = dataclasses.replace(FREE, both_ways=((GBIT, share),))
         of = job(variable("v", 250_000), worker_cpu_s=1e-6)
@@ -173,7 +173,7 @@ class TestClosedForms:
 
     @pytest.mark.parametrize("workers", [2, 5, 8, 20])
     def test_one_shared_ps_is_as_mean_value_analysis_has_it(self, workers: int) -> None:
-        """A core of the ps shared by processor sharing, and the workers' own time: product form."""
+        """One ps core with processor sharing, and the workers' own time: a product-form network."""
         think_s, demand_s = 8e-3, 2e-3
         of = job(variable("v", 1, demand_s), worker_cpu_s=think_s, straggler_sigma=1.0)
         found = predicted(of, Cluster.isolated(workers, 1, 1, None), FREE, steps=400)
@@ -193,7 +193,7 @@ class TestClosedForms:
 
 class TestPlacementAndLayout:
     def layouts(self, placement: str) -> tuple[Prediction, Prediction]:
-        """Case 2 of the published table: 50 workers and 5 ps."""
+        """Both layouts of case 2 of the published table: 50 workers and 5 ps."""
         limits = {"worker_cores": 0.3, "ps_cores": 2.0}
         together = Cluster.colocated(50, 5, 16, 10 * GBIT, **limits)
         apart = Cluster.isolated(50, 5, 16, 10 * GBIT, 10, **limits)
@@ -283,7 +283,7 @@ class TestWaiting:
         together = predicted(job(**spread, training=SYNC), self.CLUSTER)
         assert together.examples_per_s < 0.7 * free.examples_per_s
         assert together.step.others_s > 0.2 * together.step.step_s
-        # A step of all is eight steps of workers.
+        # One synchronous step is eight steps of workers.
         assert together.examples_per_s == pytest.approx(800 * together.steps_per_s, rel=0.05)
 
     def test_backup_workers_spare_the_wait(self) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of the planner: sweeps, targets, changes, jobs from records, calibrations."""
+"""Questions to the planner: sweeps, targets, changes, jobs from records, calibrations."""
 
 import dataclasses
 import json
@@ -102,10 +102,10 @@ class TestSweep:
         assert curve.bend is not None
         assert 2 <= curve.bend <= most
         at = dict(curve.points)[curve.bend]
-        # Flows that meet at one link leave some of it idle until there are many of them.
+        # A few flows that share one link leave a part of it idle.
         assert 0.65 * best.steps_per_s < at.steps_per_s
         alone = curve.points[0][1].steps_per_s
-        # Up to there each worker counts, and then hardly.
+        # Up to the bend each worker adds speed, and after it hardly.
         assert at.steps_per_s > 0.6 * curve.bend * alone
         assert best.steps_per_s < 2 * at.steps_per_s
 
@@ -139,7 +139,7 @@ class TestTarget:
 
     @pytest.fixture
     def few_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Fewer workers than the command tries, which takes ten seconds of CPU."""
+        """Uses fewer workers than the command would try, which takes ten seconds of CPU."""
         monkeypatch.setattr(search, "MOST_WORKERS", 100)
 
     @pytest.mark.usefixtures("few_workers")
@@ -192,7 +192,7 @@ class TestAdvice:
         assert found == search.changes(*known[0])
         assert {c.text: c.steps_per_s for c in found}[found[0].text] == known[1][1].steps_per_s
         assert found[0].text not in tried
-        # One ps holds all: twice the workers, or the ps, are bounded by it.
+        # One ps holds everything, so twice the workers or twice the ps do not help.
         assert {"take 8 ps", "take 60 workers"} <= {c.text for c in found if not c.helps}
         assert not any(text in tried for text in ("take 8 ps", "take 60 workers"))
 
@@ -271,7 +271,7 @@ class TestSources:
     def test_a_look_at_a_running_job_tells_its_bytes_and_its_work(self) -> None:
         job = sources.of_record(LOOKS / "one-big-variable.json", CALIBRATION)
         whole = loads(job, placed(job, "round_robin", 1))[0]
-        # The look counted 168 and more steps of 12.4 MB each way.
+        # The look counted at least 168 steps with 12.4 MB in each direction.
         assert whole.pulled.bytes == pytest.approx(12.4e6, rel=0.1)
         assert whole.pushed.bytes == pytest.approx(12.2e6, rel=0.1)
         big = max(job.variables, key=lambda each: each.pulled.bytes)

@@ -1,8 +1,8 @@
-"""Building the plug-in into the cache: once, whole, again when anything it depends on changes.
+"""Building the plug-in into the cache: once, atomically, and again if a dependency changes.
 
-The compiler, the processes and the file system are real. What stands for TensorFlow is a folder
-with two small libraries and a header: what it costs to compile TensorFlow's own headers is not the
-matter here (tests/integration does that).
+The compiler, the processes and the file system are real. TensorFlow is replaced by a folder with
+two small libraries and a header, because compiling TensorFlow's headers is slow (tests/integration
+does that).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensorwire.plugin.tensorflow_install import (
     find_tensorflow,
 )
 
-# Runs in a process of its own; the arguments are the workshop's folder and what to change.
+# Runs in its own process; the arguments are the workshop's folder and the changes.
 BUILD_SCRIPT = """
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ except TensorwireError as error:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A plug-in's source, what stands for TensorFlow, a cache, and a compiler that keeps count."""
+    """A plug-in's source, a fake TensorFlow, a cache, and a compiler that counts its calls."""
 
     root: Path
     tensorflow: TensorFlowInstall
@@ -67,7 +67,7 @@ class Workshop:
         return build.ensure_built(self.tensorflow, self.source)
 
     def start(self, before: Sequence[str] = (), **env: str) -> subprocess.Popen[str]:
-        """Builds in a process of its own; `before` is a command that runs it."""
+        """Builds in its own process; `before` is a command that runs it."""
         return subprocess.Popen(
             [*before, sys.executable, "-c", BUILD_SCRIPT, str(self.root)],
             stdout=subprocess.PIPE,
@@ -77,7 +77,7 @@ class Workshop:
         )
 
     def cached(self) -> list[str]:
-        """Everything in the cache but locks."""
+        """Everything in the cache except locks."""
         return sorted(p.name for p in self.cache.iterdir() if p.suffix != ".lock")
 
 
@@ -92,7 +92,7 @@ def shared_library(path: Path, code: str) -> None:
 
 
 def compiler_script(path: Path, before: str) -> Path:
-    """A compiler that is g++, but does `before` first wherever it compiles."""
+    """A compiler that runs `before` and then g++."""
     path.write_text(
         f'#!/bin/sh\nfor a in "$@"; do case $a in\n  *.cc) {before};;\nesac; done\nexec g++ "$@"\n'
     )
@@ -174,14 +174,14 @@ def test_a_changed_source_is_built_again(workshop: Workshop, changed: str) -> No
     with (workshop.root / changed).open("a") as file:
         file.write("// changed\n")
     assert workshop.build() != first
-    assert first.exists()  # for the jobs that still run on it
+    assert first.exists()  # running jobs still use it
 
 
 def test_another_tensorflow_is_another_build(workshop: Workshop) -> None:
     first = workshop.build()
     newer = replace(workshop.tensorflow, version="2.99.1")
     assert build.ensure_built(newer, workshop.source) != first
-    # The same number and other libraries: a vendor's build.
+    # The same version number with other libraries, as in a vendor's build.
     with (workshop.root / "tf" / LIBRARIES[1]).open("ab") as file:
         file.write(b"\0")
     assert workshop.build() != first
@@ -320,7 +320,7 @@ def test_what_a_killed_build_left_is_not_used(workshop: Workshop, tmp_path: Path
     for pid in mark.read_text().split():
         os.kill(int(pid), signal.SIGKILL)
     assert workshop.cached()[0].startswith(".")
-    library = workshop.build()  # by the counting compiler, which says the same --version
+    library = workshop.build()  # with the counting compiler, which prints the same --version
     assert workshop.compilations() == 1
     assert workshop.cached() == [library.parent.name]
 
@@ -328,7 +328,7 @@ def test_what_a_killed_build_left_is_not_used(workshop: Workshop, tmp_path: Path
 def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Below a file, where not even root can make a folder.
+    # Below a file, where even root cannot make a folder.
     (tmp_path / "file").write_text("")
     cache = tmp_path / "file" / "cache"
     monkeypatch.setenv("TENSORWIRE_CACHE", str(cache))

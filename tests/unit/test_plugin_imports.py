@@ -15,7 +15,7 @@ from tensorwire.plugin.patches import after_import
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module that can be imported and has not been."""
+    """The name of a module that can be imported, but was not yet."""
     name = f"waited_for_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text("done = True\n")
     monkeypatch.syspath_prepend(tmp_path)

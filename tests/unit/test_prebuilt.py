@@ -1,6 +1,6 @@
-"""The plug-ins that a package carries: which one is taken, and that no other one ever is.
+"""The plug-ins in a package: the fitting one is used, and no other one.
 
-What stands for TensorFlow is a folder as pip leaves it: headers, libraries, and the record.
+TensorFlow is replaced by a folder as installed by pip: headers, libraries, and the RECORD file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def install(site: Path, headers: Mapping[str, str], name: str = "tensorflow_cpu"
 
 @dataclass(frozen=True)
 class Package:
-    """A package that carries one plug-in, which fits `tensorflow`."""
+    """A package with one plug-in, which fits `tensorflow`."""
 
     site: Path
     record: Path
@@ -85,7 +85,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
             plugins={tensorflow.fingerprint(HEADERS): plugin},
         ),
     )
-    # Where nothing fits, there is no compiler either.
+    # No compiler, for the case that no plug-in fits.
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("TENSORWIRE_CACHE", str(tmp_path / "cache"))

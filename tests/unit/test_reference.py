@@ -1,4 +1,4 @@
-"""The reference says what the code does: records, metrics, exit statuses, completion, pictures."""
+"""The reference agrees with the code: records, metrics, exit statuses, completion, pictures."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_every_prometheus_metric_is_on_its_page_with_its_labels() -> None:
 
 
 def completion_lines() -> dict[str, str]:
-    """The shells of the page, and what it tells to write into their files."""
+    """For each shell on the page: the line for its start-up file."""
     rows = re.findall(
         r"^\| (\w+) \| .*? \| `(.*_TENSORWIRE_COMPLETE.*)` \|$",
         (DOCS / "reference/commands.md").read_text(),
@@ -165,7 +165,7 @@ def completion_lines() -> dict[str, str]:
     return {shell: line.replace("\\|", "|") for shell, line in rows}
 
 
-# What each shell completes "tensorwire ben" to, once it has read the page's line.
+# Commands that print how each shell completes "tensorwire ben" after reading the page's line.
 ASK = {
     "bash": "COMP_WORDS=(tensorwire ben) COMP_CWORD=1; "
     "$(complete -p tensorwire | sed 's/.*-F \\([^ ]*\\).*/\\1/') tensorwire; echo ${COMPREPLY[@]}",
@@ -196,7 +196,7 @@ PERFORMANCE = (DOCS / "performance.md").read_text()
 
 
 def rows_of_performance() -> list[tuple[str, str, str]]:
-    """Of each row: the ratio, its interval or nothing, and the record."""
+    """For each row: the ratio, its interval (or ""), and the record."""
     return re.findall(
         r"\*\*([\d.]+)\*\*(?: \(([\d.]+ to [\d.]+)\))? \|.*\[record\]\((.*?)\)", PERFORMANCE
     )
@@ -241,7 +241,7 @@ def test_pictures_are_what_their_script_draws() -> None:
 
 def test_the_picture_of_top_shows_its_record() -> None:
     draw = runpy.run_path(str(DOCS / "pages/draw.py"))
-    assert "…" not in draw["shown"]().export_text()  # five digits of a pid fit into 80 columns
+    assert "…" not in draw["shown"]().export_text()  # a five-digit pid fits into 80 columns
     picture = (DOCS / "pages/top.svg").read_text()
     words = html.unescape(re.sub(r"<.*?>", " ", picture)).split()
     assert set(draw["shown"]().export_text().split()) <= set(words), "run: docs/pages/draw.py"

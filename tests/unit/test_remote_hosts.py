@@ -1,4 +1,4 @@
-"""Tasks that an agent starts for the end that measures: here both are on this machine."""
+"""Tasks that an agent starts for the leader; here both are on this machine."""
 
 from __future__ import annotations
 

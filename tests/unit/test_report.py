@@ -1,4 +1,4 @@
-"""Tables and progress as they reach a terminal, a pipe or a log."""
+"""Tables and progress on a terminal, in a pipe and in a log."""
 
 from __future__ import annotations
 

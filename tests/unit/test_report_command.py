@@ -1,4 +1,4 @@
-"""`tensorwire report`: records shown again, alone or side by side."""
+"""`tensorwire report`: shows records again, alone or side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tensorwire run`: the script sees what it would see under plain Python."""
+"""`tensorwire run`: the script runs in the same environment as with plain Python."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_scripts_own_failure_is_shown_and_returned_as_python_does(
 def test_python_processes_of_the_script_wait_for_tensorflow_too(
     tensorwire: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "tensorflow.py").write_text("")  # found only after the hook said what it will do
+    (tmp_path / "tensorflow.py").write_text("")  # imported only after the hook is installed
     script = tmp_path / "parent.py"
     script.write_text(
         "import multiprocessing, os, subprocess, sys\n"

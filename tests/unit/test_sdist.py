@@ -1,4 +1,4 @@
-"""The source distribution: `make test` has to work in it."""
+"""The source distribution must contain everything that `make test` needs."""
 
 from __future__ import annotations
 

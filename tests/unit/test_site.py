@@ -1,4 +1,4 @@
-"""The site: it builds without a warning, and every page can be read anywhere, without a network."""
+"""The site builds without warnings, and every page is readable and works offline."""
 
 from __future__ import annotations
 

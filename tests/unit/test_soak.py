@@ -1,4 +1,4 @@
-"""What tests/soak takes for a leak."""
+"""The leak detection of tests/soak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medians, percentiles and ratios: their values, and which way round they are."""
+"""Medians, percentiles and ratios: their values, and the direction of ratios."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_speedup_is_above_one_when_the_first_is_faster() -> None:
 
 
 def test_speedup_pairs_the_rounds_for_its_interval() -> None:
-    # The machine is twice as slow in the second half, for both: every round says 2, whichever
-    # rounds are drawn. Medians of rounds drawn for each side apart would say from 1 to 4.
+    # In the second half, the machine is half as fast for both sides, so every round gives the ratio
+    # 2. If rounds were drawn separately for each side, ratios would range from 1 to 4.
     first = [[1.0], [1.0], [1.0], [2.0]]
     second = [[2.0], [2.0], [2.0], [4.0]]
     ratio = statistics.speedup(first, second)

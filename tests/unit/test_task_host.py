@@ -1,4 +1,4 @@
-"""The process of a task: what it answers, and when it ends."""
+"""The process of a task: its answers, and its end."""
 
 from __future__ import annotations
 

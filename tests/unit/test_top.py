@@ -47,7 +47,7 @@ def full_name(task: str) -> str:
 def metrics(
     task: str, seconds: float, out_mb: float = 0.0, cores: float = 0.0, **counts: Any
 ) -> TaskMetrics:
-    """What a task counted that has run for `seconds` at a steady rate."""
+    """The metrics of a task that has run for `seconds` at a steady rate."""
     name, peer = full_name(task), full_name("worker:0")
     sent = int(out_mb * MB * seconds)
     pid = 100 + sum(map(ord, task))
@@ -119,7 +119,7 @@ def test_rates_are_what_changed_over_the_time_between() -> None:
 
 def test_a_task_that_was_started_again_has_no_rates_yet() -> None:
     before, now = metrics("ps:0", 10), metrics("ps:0", 3)
-    assert between(before, now) is None  # the host was
+    assert between(before, now) is None  # the host was restarted, not the task
     restarted = dataclasses.replace(now, process=dataclasses.replace(now.process, pid=7))
     assert between(before, restarted) is None
     assert job_rates([before], [restarted]).tasks == ()
@@ -305,7 +305,7 @@ def test_where_there_is_nothing_to_show_one_line_says_what_to_do(
 
 
 def read_until(terminal: int, text: str, timeout_s: float = 60.0) -> str:
-    """What the program wrote up to `text`."""
+    """The output of the program up to `text`."""
     shown = ""
     deadline = time.monotonic() + timeout_s
     while text not in shown:
@@ -329,9 +329,9 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_cleanly(task: str) -> None:
         os.close(far)
         try:
             shown = read_until(near, "ps:0")
-            shown += read_until(near, "ps:0")  # and again
+            shown += read_until(near, "ps:0")  # the next update
             process.send_signal(signal.SIGINT)
-            shown += read_until(near, "\x1b[?1049l")  # back from the screen of its own
+            shown += read_until(near, "\x1b[?1049l")  # leaves the alternate screen
             assert process.wait(30) == 0
             assert process.stderr is not None
             assert process.stderr.read() == b""
@@ -339,4 +339,4 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_cleanly(task: str) -> None:
             process.kill()
             os.close(near)
     assert "\x1b[?1049h" in shown
-    assert "\x1b[?25h" in shown  # the cursor is there again
+    assert "\x1b[?25h" in shown  # the cursor is visible again

@@ -1,4 +1,4 @@
-"""Bytes of connections by port, as the kernel counts them."""
+"""Bytes of connections by port, from the kernel's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How training is cut into turns, and what its outcome reads like."""
+"""The turns of a training run, and the sentences about its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_turns_take_all_steps_that_workers_can_share(steps: int, workers: int, r
     assert 2 <= len(turns) <= rounds + 1
     assert min(turns) >= 1
     assert len(set(turns[1:])) == 1  # measured turns are equally long
-    assert turns[0] >= turns[1]  # and what is left over is warm-up
+    assert turns[0] >= turns[1]  # the remainder is warm-up
 
 
 def test_too_few_steps_for_a_measured_turn_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md is keyed by texts that the code really has."""
+"""The messages in docs/troubleshooting.md exist in the code."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 
-# A part of an entry's text, and the file that says it.
+# A part of an entry's text, and the source file that contains it.
 TEXTS = {
     "cannot listen on": "native/wire/src/socket.cc",
     "It is the data port of": "native/tensorflow/data_plane.cc",
@@ -22,7 +22,7 @@ TEXTS = {
 
 
 def words(text: str) -> str:
-    """Without the breaks that a page's lines or a source's string literals have."""
+    """The text without line breaks of a page or of string literals in a source."""
     return re.sub(r"\s+", " ", re.sub(r'"\s*\n\s*f?"', "", text))
 
 

@@ -1,4 +1,4 @@
-"""Numbers with units, as people write them."""
+"""Parsing and printing of numbers with units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of TensorFlow versions in docs/versions.md is the record's."""
+"""The table of TensorFlow versions in docs/versions.md equals the record."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The wheel of `make wheel` on a machine that has nothing but Debian and Python.
+"""The wheel of `make wheel` on a machine with only Debian and Python.
 
-The machine is a root file system of its own: no compiler, no headers, a user without rights and a
-home folder that cannot be written. pip installs the wheel and TensorFlow there. Run by
-`make wheel-test`; WHEEL and MACHINE name the wheel and the unpacked Debian.
+The machine is a separate root file system: no compiler, no headers, an unprivileged user and a
+read-only home folder. pip installs the wheel and TensorFlow there. Run by `make wheel-test`; WHEEL
+and MACHINE name the wheel and the unpacked Debian.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 pytestmark = pytest.mark.timeout(3 * INSTALL_TIMEOUT_S)
 
-# Which plug-in is taken, and what importing the product costs beside TensorFlow's own import.
+# Prints the plug-in that is used, and the import time in addition to TensorFlow's.
 IMPORT = """
 import time
 import tensorflow
@@ -52,7 +52,7 @@ class Machine:
 
     @contextmanager
     def started(self, command: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-        """A shell command there, with processes and mounts of its own that end with the block."""
+        """Runs a shell command there, with own processes and mounts, which end with the block."""
         passed = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k in PASSED_ON}
         environment = {
             **passed,
@@ -61,7 +61,7 @@ class Machine:
             "TF_CPP_MIN_LOG_LEVEL": "2",
             **env,
         }
-        # chroot, because unshare's --root comes after its --mount-proc.
+        # chroot, because unshare applies --root after --mount-proc.
         inside = shlex.join(
             ["chroot", f"--userspec={USER}:{USER}", str(self.root), "env", "-i", "-C", "/work"]
             + [f"{name}={value}" for name, value in environment.items()]
@@ -78,19 +78,19 @@ class Machine:
             try:
                 yield process
             finally:
-                # Not by unshare's --kill-child: chroot's change of user takes that back.
+                # Not with unshare's --kill-child, because the change of user in chroot resets it.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
     def fails(self, command: str, **env: str) -> str:
-        """What a command that fails says."""
+        """The error output of a command that must fail."""
         with self.started(command, **env) as process:
             _, errors = process.communicate(timeout=JOB_TIMEOUT_S)
         assert process.returncode == 1, errors
         return errors
 
     def run(self, command: str, timeout_s: float = JOB_TIMEOUT_S, **env: str) -> str:
-        """What a command prints."""
+        """The output of a command that must succeed."""
         with self.started(command, **env) as process:
             output, errors = process.communicate(timeout=timeout_s)
         assert process.returncode == 0, f"{command}: {errors}"
@@ -104,7 +104,7 @@ class Machine:
         )
 
     def trains(self, venv: str) -> None:
-        """A ps and a worker, 300 steps."""
+        """Trains 300 steps with a ps and a worker."""
         ports = free_ports(2)
         cluster = {"ps": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"]}
 
@@ -188,7 +188,7 @@ def test_eight_processes_import_at_once(machine: Machine) -> None:
 
 
 def test_an_image_without_headers_trains(machine: Machine) -> None:
-    # As the Dockerfile removes them.
+    # As in the Dockerfile.
     headers = "/work/one/lib/python3*/site-packages/tensorflow/include"
     machine.run(f"find {headers} -mindepth 1 -delete")
     machine.trains("/work/one")

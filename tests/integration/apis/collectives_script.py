@@ -1,9 +1,9 @@
-"""Collective operations of two workers: what they compute, and what grpc++ carried of it.
+"""Collective operations of two workers: their results, and their traffic over grpc++.
 
 --mode mirrored: MultiWorkerMirroredStrategy; each worker runs the script by itself.
 --mode session: the chief's client, with collective operations in its graph; the worker serves.
-All numbers are whole, so that a sum is the same in whatever order. The file "begun" appears after
-the first step; a step that fails because the other task is lost is reported by its error's class.
+All numbers are integers, so that sums do not depend on the order. The file "begun" is created after
+the first step. For a step that fails because the other task is lost, the error's class is reported.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def outcome(step: Callable[[int], Any], value: int) -> Any:
 
 
 def until_done(step: Callable[[int], Any], value: int) -> Any:
-    """The step's result, repeated while a failure before it cancels it."""
+    """The result of the step, which is repeated while an earlier failure cancels it."""
     for _ in range(20):
         found = outcome(step, value)
         if not isinstance(found, str):
@@ -79,7 +79,7 @@ def mirror(options: argparse.Namespace) -> None:
     )
     index = resolver.task_id
     with strategy.scope():
-        # All begin with the chief's, whatever their own is.
+        # All workers begin with the chief's value.
         large = tf.Variable(tf.fill([LARGE], float(index)))
         small = tf.Variable([float(index)] * 3)
 
@@ -137,7 +137,7 @@ def run_session(options: argparse.Namespace) -> None:
             else:
                 value = tf.raw_ops.CollectiveBcastRecv(T=tf.float32, **told)
             received.append(value)
-    # Tensors that cross without a collective operation; on the worker a large number is an error.
+    # Tensors that cross without a collective operation. On the worker, a large number is an error.
     with tf.device("/job:worker/task:0/device:CPU:0"):
         is_small = tf1.debugging.assert_less(number, LIMIT)
     with tf.device("/job:worker/task:0/device:CPU:0"), tf.control_dependencies([is_small]):

@@ -1,4 +1,4 @@
-"""The plug-in is compiled before the first training: no task spends its time to start on that."""
+"""Compiles the plug-in before the first training, so that tasks do not spend their start on it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 --mode strategy: ParameterServerStrategy; the worker's dataset reads from the service.
 --mode session: tf.compat.v1.train.Server; the session's worker reads, the ps adds up.
-The service has a protocol of its own, gRPC, whatever the training's is.
+The service itself always uses gRPC.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def serve(address: Path) -> None:
 
 
 def squares(service: str) -> Any:
-    """Batches of the first squares, which the service makes."""
+    """Batches of the first square numbers, made by the service."""
     return (
         tf.data.Dataset.range(ELEMENTS)
         .map(lambda number: number * number)

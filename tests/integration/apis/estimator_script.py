@@ -1,7 +1,7 @@
 """Trains with tf.estimator.train_and_evaluate, as users of it do: TF_CONFIG names the task.
 
-The gradients do not depend on the variables and are whole numbers, so that the variables follow
-from the number of steps to the last bit, whichever worker made which step.
+The gradients are integers that do not depend on the variables. So the variables are determined
+exactly by the number of steps, regardless of which worker made which step.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Functions that a ClusterCoordinator schedules and that do not simply succeed, and operations.
+"""Functions of a ClusterCoordinator that fail or are interrupted, and remote operations.
 
 --mode errors: functions that fail on the worker and on the ps, and connections that are lost
-between functions; reports how, and that the next ones work. --mode endure: schedules functions
-until the file "enough" is in the directory, while other tasks may go and come back; reports whether
-every result was right, or what error ended it. --mode operations: no strategy, but operations on
-the devices of other tasks, which are sent in a stream without waiting for each other.
+between functions; reports the errors, and that the next functions work. --mode endure: schedules
+functions until the file "enough" exists in the directory, while other tasks may be restarted;
+reports whether all results were right, or the final error. --mode operations: without a strategy,
+operations on devices of other tasks, which are sent in a stream without waiting for each other.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def operate(resolver: Any, protocol: str) -> dict[str, Any]:
         return [float(each.numpy()) for each in found]
 
     def sums() -> list[float]:
-        return sums_of(10, 20) + sums_of(1_000_000, 20)  # the large may be overtaken on their way
+        return sums_of(10, 20) + sums_of(1_000_000, 20)  # large ones may be overtaken
 
     def failure() -> str:
         try:
@@ -101,9 +101,9 @@ def operate(resolver: Any, protocol: str) -> dict[str, Any]:
             return str(error)
 
     def sums_after_failure() -> list[str]:
-        """Sums of a tensor sent while an operation fails, which may end its transfer, too."""
+        """Sums of a tensor sent while an operation fails, which may also end its transfer."""
         here = tf.fill([10], 1.0)
-        with contextlib.suppress(tf.errors.OpError), worker:  # told here, or later
+        with contextlib.suppress(tf.errors.OpError), worker:  # the error is raised here or later
             tf.gather(tf.fill([10], 1.0), 20)
         return [sum_there(here) for _ in range(3)]
 
@@ -112,15 +112,15 @@ def operate(resolver: Any, protocol: str) -> dict[str, Any]:
     values: dict[str, Any] = {"sums": sums()}
     values["failed"] = failure()
     values["after failure"] = sums()
-    if protocol == "grpc++":  # stock gRPC hangs now and then when this is repeated
+    if protocol == "grpc++":  # stock gRPC sometimes hangs when this is repeated
         hidden = 0
         for _ in range(1000):
             assert failure() == values["failed"]
             assert sums_of(10, 1) == [20.0]
             found = sums_after_failure()
             hidden += any(each != "10.0" and "20 is not in [0, 10)" not in each for each in found)
-        # Now and then TensorFlow forgets by itself that a tensor was not sent. On gRPC it always is
-        # "Unable to find the relevant tensor" from the second use on.
+        # TensorFlow itself sometimes forgets that a tensor was not sent. On gRPC, the second use
+        # always fails with "Unable to find the relevant tensor".
         assert hidden < 50, hidden
     end_connections({data_port(port) for port in ports(resolver)})
     with worker:
@@ -157,7 +157,7 @@ def fail(coordinator: Any, table: Any) -> dict[str, Any]:
 
 
 def total(coordinator: Any, table: Any) -> float:
-    """The sum of the table, by a function that works."""
+    """The sum of the table, computed by a function that works."""
     return float(coordinator.schedule(tf.function(lambda: tf.reduce_sum(table))).fetch())
 
 
@@ -168,7 +168,7 @@ def ports(resolver: Any) -> list[int]:
 
 
 def end_connections(peer_ports: set[int]) -> None:
-    """Ends this process's TCP connections to those ports, as a network that breaks would."""
+    """Ends this process's TCP connections to these ports, like a network failure."""
     for entry in Path("/proc/self/fd").iterdir():
         try:
             if not entry.is_socket():

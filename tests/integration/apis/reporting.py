@@ -11,7 +11,7 @@ from typing import Any
 
 
 def report(directory: str, task: str, **values: Any) -> None:
-    """Writes `values` and, where tensorwire is loaded in this process, its counters."""
+    """Writes `values` and, if tensorwire is loaded in this process, its counters."""
     loader = sys.modules.get("tensorwire.plugin.loader")
     record = {**values, "stats": loader.stats() if loader is not None else None}
     partial = Path(directory, f"{task}.partial")
@@ -20,7 +20,7 @@ def report(directory: str, task: str, **values: Any) -> None:
 
 
 def keep_reporting(directory: str, task: str) -> None:
-    """Reports the counters again and again: for a task that serves until it is ended."""
+    """Reports the counters repeatedly, for a task that serves until it is ended."""
 
     def loop() -> None:
         while True:

@@ -1,11 +1,10 @@
 """Trains with tf.compat.v1.train.Server, replica_device_setter and MonitoredTrainingSession.
 
-A script as users have it: TF_CONFIG names the task, and --protocol, where given, the protocol.
+A typical user script: TF_CONFIG names the task, and --protocol, if given, the protocol.
 
---mode async: each worker subtracts gradients that do not depend on the variables, all of them whole
-numbers: whatever the order, the sum is the same to the last bit.
---mode sync: SyncReplicasOptimizer. Both workers have the same batch at the same global step, so it
-does not matter whose gradients come first.
+--mode async: each worker subtracts gradients that are integers and do not depend on the variables,
+so that the result is exact in any order. --mode sync: SyncReplicasOptimizer. Both workers have the
+same batch at the same global step, so the order of their gradients does not matter.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def train_async(server: Any, index: int, options: argparse.Namespace) -> None:
     finished = tf1.get_variable("finished", [], tf.int32, tf1.zeros_initializer())
     global_step = tf1.train.get_or_create_global_step()
     local_step = tf1.placeholder(tf.int32, [])
-    # Whole numbers that tell worker, step and place apart.
+    # Integers that differ by worker, step and position.
     scale = tf.cast(local_step * (index + 1) % 7 + 1, tf.float32)
     pattern = tf.reshape(tf.range(1500.0) % 13.0, [500, 3])
     words = (tf.range(40) * 17 + local_step * 3 + index) % WORDS
@@ -163,7 +162,7 @@ def train_sync(server: Any, index: int, options: argparse.Namespace) -> None:
         while not session.should_stop():
             losses.append(float(session.run([loss, train_op])[0]))
         if index == 0:
-            # Its queue runner serves the other worker's last step too.
+            # This worker's queue runner also serves the other worker's last step.
             await_file(directory / "worker-1.last")
         else:
             (directory / "worker-1.last").touch()

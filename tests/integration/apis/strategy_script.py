@@ -1,8 +1,8 @@
 """Trains with ParameterServerStrategy: TF_CONFIG names the task, the coordinator is "chief".
 
 --mode coordinator: a step function, scheduled by ClusterCoordinator on all workers. Its gradients
-do not depend on the variables and are whole numbers: the sum is the same in whatever order.
---mode keras: Model.fit. With one worker the batches come in one order.
+are integers that do not depend on the variables, so the sum is exact in any order. --mode keras:
+Model.fit. With one worker, the order of the batches is fixed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     train = train_keras if options.mode == "keras" else train_coordinator
     report(options.directory, "chief-0", **train(strategy, options.steps))
     time.sleep(1)  # the other tasks report what they have counted
-    # The ps and workers never end by themselves, and TensorFlow's destructors would wait for them.
+    # TensorFlow's destructors would wait for the ps and workers, which never end by themselves.
     os._exit(0)
 
 
@@ -61,7 +61,7 @@ def train_coordinator(strategy: Any, steps: int) -> dict[str, Any]:
 
     @tf.function
     def step(iterator: Any, number: Any) -> Any:
-        next(iterator)  # inputs of workers run at their own pace
+        next(iterator)  # each worker reads its input at its own pace
         scale = tf.cast(number % 5 + 1, tf.float32)
         for variable in (dense, table):
             for shard in variable.variables:

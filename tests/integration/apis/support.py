@@ -18,7 +18,7 @@ TENSORWIRE = [sys.executable, "-m", "tensorwire.cli.main"]
 
 @dataclass(frozen=True)
 class Training:
-    """The output of one training: the tasks' reports, and all that they logged."""
+    """The output of one training: the tasks' reports and logs."""
 
     reports: dict[str, dict[str, Any]]
     logs: dict[str, str]
@@ -27,8 +27,9 @@ class Training:
         return self.reports[task]["values"]
 
     def used_the_data_plane(self, *tasks: str) -> bool:
-        """Whether each of the tasks (all that reported, where none is named) has sent and received
-        on grpc++."""
+        """Whether each of the named tasks (or of all that reported) has sent and received on
+        grpc++.
+        """
         stats = [self.reports[task]["stats"] for task in tasks or self.reports]
         return all(s is not None and s["tx_bytes"] > 0 and s["rx_bytes"] > 0 for s in stats)
 
@@ -44,11 +45,11 @@ def train(
     outside: Sequence[str] = (),
     as_is: bool = False,
 ) -> Training:
-    """Runs `script` for every task of `jobs`, and ends the ps when all others have ended well.
+    """Runs `script` for every task of `jobs`, and ends the ps when all others have succeeded.
 
     Args:
-        protocol: given to the script as --protocol; None leaves the argument out.
-        prefix: what runs the script: Python, or `tensorwire run …`.
+        protocol: passed to the script as --protocol; None: not passed.
+        prefix: the command that runs the script: Python, or `tensorwire run …`.
         outside: jobs that are not part of the cluster, such as an evaluator.
         as_is: the script takes no arguments and reports nothing.
     """

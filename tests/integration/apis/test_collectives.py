@@ -1,4 +1,4 @@
-"""Collective operations give the same on grpc++ as on gRPC; their tensors go by gRPC on both."""
+"""Collective operations give the same results on grpc++ as on gRPC; both send them over gRPC."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_collective_operations_of_a_session_give_the_same_as_on_grpc(tmp_path: P
 
 
 def test_steps_after_one_that_failed_go_on_as_on_grpc(tmp_path: Path) -> None:
-    # TensorFlow gives steps with collective operations ids that may come again.
+    # TensorFlow may reuse the ids of steps with collective operations.
     jobs = {"chief": 1, "worker": 1}
     arguments = ["--mode", "session", "--steps", "3", "--fails"]
     expected = train(SCRIPT, jobs, tmp_path / "grpc", "grpc", arguments)

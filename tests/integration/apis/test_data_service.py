@@ -44,7 +44,7 @@ def test_an_unchanged_script_with_a_service_runs_on_grpc_plus_plus(tmp_path: Pat
 
 
 def test_the_services_own_protocol_cannot_be_grpc_plus_plus(python: Any) -> None:
-    # In a process of its own: TensorFlow crashes when such a server is deleted.
+    # In its own process, because TensorFlow crashes when such a server is deleted.
     code = """
 import os, tensorwire.tf
 from tensorflow.data.experimental import service

@@ -25,10 +25,10 @@ STEPS = 40
 
 
 def check(training: Training, directory: Path) -> Any:
-    """Checks that the last checkpoint is what so many steps make; returns its variables."""
+    """Checks that the last checkpoint fits its number of steps; returns its variables."""
     values = training.values("chief-0")
     steps = values["global_step"]
-    # Two workers may both be under way when the last step is reached.
+    # Both workers may be within a step when the last step is reached.
     assert STEPS <= steps <= STEPS + 2
     column_sums = (np.arange(4 * 200) % 5 - 2).reshape(4, 200).sum(0)
     assert np.ravel(values["weights"]).tolist() == (-steps * column_sums).tolist()

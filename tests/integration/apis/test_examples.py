@@ -1,4 +1,4 @@
-"""The scripts in examples/ run as they are, and train."""
+"""The scripts in examples/ run unchanged, and train."""
 
 from __future__ import annotations
 

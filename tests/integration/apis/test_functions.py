@@ -1,4 +1,4 @@
-"""Scheduled functions that fail, and workers that go and come back."""
+"""Scheduled functions that fail, and workers that are restarted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_functions_fail_as_on_grpc_and_the_next_ones_work(tmp_path: Path) -> Non
     assert failures["on_worker"] == failures["on_ps"] == "InvalidArgumentError"
     assert wire.values("chief-0") == failures
     assert wire.reports["worker-0"]["stats"]["eager_calls"] > 0
-    # The connections that the chief ended came back.
+    # The connections that the chief ended were reopened.
     assert all(peer["connects"] >= 2 for peer in wire.reports["chief-0"]["stats"]["peers"])
     assert wire.reports["ps-0"]["stats"]["eager_calls"] > 0
 
@@ -54,7 +54,7 @@ def wait_until(what: Callable[[], bool], timeout_s: float = 90.0) -> None:
 
 
 class Enduring:
-    """A cluster whose chief schedules functions until it is told that it is enough."""
+    """A cluster whose chief schedules functions until the test stops it."""
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self.cluster = cluster
@@ -74,7 +74,7 @@ class Enduring:
         return (self.directory / "begun").exists()
 
     def eager_calls(self, task: str) -> int:
-        """Served by a task so far, as far as it has told."""
+        """The number of eager calls that a task has served, by its last report."""
         path = self.directory / f"{task}.json"
         stats: Any = json.loads(path.read_text())["stats"] if path.exists() else None
         return stats["eager_calls"] if stats else 0

@@ -1,7 +1,7 @@
 """ParameterServerStrategy with ClusterCoordinator, and Keras's Model.fit under it.
 
-Keras 3 has no ParameterServerStrategy in Model.fit; the Keras of TensorFlow 2.15, which
-TensorFlow 2.16 and later use as tf_keras with TF_USE_LEGACY_KERAS=1, has.
+Keras 3 does not support ParameterServerStrategy in Model.fit. The Keras of TensorFlow 2.15 does;
+TensorFlow 2.16 and later use it as tf_keras with TF_USE_LEGACY_KERAS=1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_coordinated_steps_end_with_the_same_variables_as_on_grpc(tmp_path: Path
     wire = train(SCRIPT, jobs, tmp_path / "wire", "grpc++", arguments)
     check_coordinated(wire.values("chief-0"))
     assert wire.used_the_data_plane("ps-0", "ps-1")
-    # One worker may have been quick enough to do it all.
+    # One worker may have run all functions.
     assert wire.used_the_data_plane("worker-0") or wire.used_the_data_plane("worker-1")
     calls = [wire.reports[f"worker-{index}"]["stats"]["eager_calls"] for index in range(2)]
     assert sum(calls) >= STEPS

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 from harness.survival import Holdings, Job
 
-# No recovery takes as long on the busiest machine.
+# Longer than any recovery, even on a busy machine.
 AT_LAST_S = 120.0
-# Thread pools start their threads when they are first needed, with the memory of each, and gRPC
-# connects to each of the two other tasks, and they to it, when it first has something to say. What
-# grows with every fault is found by tests/soak.
+# Thread pools start their threads on demand, each with its memory. gRPC opens connections to and
+# from the two other tasks on demand. Growth with every fault is found by tests/soak.
 MORE_THREADS = 16
 MORE_DESCRIPTORS = 4
 MORE_MB = 150.0
@@ -20,7 +19,7 @@ MORE_MB = 150.0
 
 @contextlib.contextmanager
 def nothing_leaks(job: Job, *survivors: str) -> Iterator[None]:
-    """Afterwards the survivors of what happens within hold no more than before."""
+    """Checks that `survivors` hold no more resources after the context than before it."""
     before = job.holdings(*survivors)
     yield
     deadline = time.monotonic() + 60
@@ -39,7 +38,7 @@ def nothing_leaks(job: Job, *survivors: str) -> Iterator[None]:
 
 
 def go_on_undisturbed(job: Job, steps: int = 20) -> None:
-    """Training goes on, and no session had to begin anew."""
+    """Checks that training continues without a restart of a session."""
     before = len(job.told.recoveries)
     job.go_on(steps, AT_LAST_S)
     assert job.told.recoveries[before:] == []

@@ -1,7 +1,7 @@
-"""Tasks that die and come back, freeze, or are cut off, while a job trains on grpc++.
+"""Tasks that are killed and restarted, frozen, or cut off, while a job trains on grpc++.
 
-Every step's results are compared with an undisturbed job's by the job itself (`survival_task`), so
-wherever a test goes on, nothing was lost, done twice or trained on other data.
+The job itself (`survival_task`) compares the results of every step with those of an undisturbed
+job. So if a test continues, no step was lost, repeated or trained on other data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
 
 PEER_TIMEOUT_S = 2
-# What a process leaves behind that is killed depends on what it had not read yet.
+# The error after a process is killed depends on whether it had unread data.
 LOST = ("closed the connection", "Connection reset by peer")
 CUT = HostSettings(is_cut=True)
 
@@ -30,7 +30,7 @@ CUT = HostSettings(is_cut=True)
 def training(
     directory: Path, environment: dict[str, str], *, relayed: bool = False
 ) -> Iterator[Job]:
-    """A training job that ends, after all faults, with the result of an undisturbed one."""
+    """A training job that must end, after all faults, with the result of an undisturbed job."""
     settings = JobSettings("grpc++", environment=environment)
     with lab_for(settings, relayed=relayed) as lab, Job(settings, directory, lab=lab) as job:
         job.go_on(100, AT_LAST_S)
@@ -40,21 +40,21 @@ def training(
 
 @pytest.fixture(scope="module")
 def patient(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """A job that trains; nothing is lost while it is silent for less than 30 s."""
+    """A job with the default peer timeout: a task counts as lost after 30 s of silence."""
     with training(tmp_path_factory.mktemp("patient"), {}, relayed=True) as job:
         yield job
 
 
 @pytest.fixture(scope="module")
 def impatient(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """The same, but a peer counts as lost after PEER_TIMEOUT_S."""
+    """A job in which a peer counts as lost after PEER_TIMEOUT_S."""
     variables = {"TENSORWIRE_PEER_TIMEOUT_S": str(PEER_TIMEOUT_S)}
     with training(tmp_path_factory.mktemp("impatient"), variables) as job:
         yield job
 
 
 def recover(job: Job, before: int, *says: str) -> None:
-    """Training goes on, and of the errors on the way one says to whom what happened."""
+    """Checks that training continues, and that an error names a task and one text of `says`."""
     job.go_on(20, AT_LAST_S)
     said = job.told.recoveries[before:]
     assert any("grpc++: /job:" in each and any(what in each for what in says) for each in said), (
@@ -141,12 +141,12 @@ def test_a_link_cut_for_longer_than_a_peer_may_be_silent(impatient: Job) -> None
     with nothing_leaks(impatient):
         with impatient.link("ps:0", CUT):
             wait_for_a_recovery(impatient, before)
-        # Which of the two it is depends on whether something was being sent.
+        # The error depends on whether something was being sent.
         recover(impatient, before, "has been silent for", "Connection timed out")
 
 
 def test_a_connection_whose_other_end_went_without_a_word(impatient: Job) -> None:
-    """The ps dies while its link is cut, so nobody is told."""
+    """The ps dies while its link is cut, so its peers are not notified."""
     needs_links(impatient)
     with nothing_leaks(impatient, "worker:0", "worker:1"):
         with impatient.link("ps:0", CUT):
@@ -156,6 +156,6 @@ def test_a_connection_whose_other_end_went_without_a_word(impatient: Job) -> Non
 
 
 def wait_for_a_recovery(job: Job, before: int) -> None:
-    """Nobody waits for ever for a peer that is silent."""
+    """Waits until the session was restarted: no task waits forever for a silent peer."""
     with job.changed:
         assert job.changed.wait_for(lambda: len(job.told.recoveries) > before, AT_LAST_S)

@@ -1,5 +1,6 @@
-"""Machines that run out of something while a job trains on grpc++: disk, memory, descriptors; and
-machines whose clock is set, or is another."""
+"""Machines that run out of disk, memory or descriptors while a job trains on grpc++, and machines
+whose clock is changed or differs.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ SETTINGS = JobSettings("grpc++")
 
 @dataclass(frozen=True)
 class Training:
-    """A job on machines whose clock can be set and whose disk can be full."""
+    """A job on machines whose clock can be changed and whose disk can be filled."""
 
     job: Job
     clock: ClockSet
     disk: FullDisk | None
     note: str
-    """Why there is no such disk."""
+    """Why the disk cannot be filled here; "" if it can."""
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +66,14 @@ def training(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_a_wall_clock_that_jumps_by_a_year_and_back_makes_no_difference(training: Training) -> None:
     job = training.job
     for off_s in (A_YEAR_S, -A_YEAR_S):
-        # Somebody waits while it jumps, and a checkpoint is written afterwards.
+        # A task waits while the clock jumps, and a checkpoint is written afterwards.
         with job.in_the_middle_of_a_step():
             training.clock.set(off_s)
         go_on_undisturbed(job, 2 * job.settings.save_every)
         assert abs(job.told.wall_clock_s - time.time() - off_s) < A_YEAR_S / 2, "it was not set"
 
 
-# The gRPC port of TensorFlow 2.15 never accepts anybody again once it could not.
+# The gRPC port of TensorFlow 2.15 never accepts connections again after it failed once.
 @pytest.mark.newest
 def test_a_ps_without_descriptors_serves_whom_it_knows_and_others_when_it_has_some(
     training: Training, tmp_path: Path
@@ -81,7 +82,7 @@ def test_a_ps_without_descriptors_serves_whom_it_knows_and_others_when_it_has_so
     with nothing_leaks(job, "ps:0", "worker:1"), fault:
         recoveries = len(job.told.recoveries)
         assert "Too many open files" in fault.begin(job)  # the checkpoint's
-        # Until then it went on, and nobody was taken for lost.
+        # Until then training continued, and no task counted as lost.
         assert job.told.highest % job.settings.save_every in (0, job.settings.save_every - 1)
         assert len(job.told.recoveries) == recoveries
         highest = job.told.highest
@@ -97,7 +98,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_ends_the_training_with_its_reason(
         pytest.skip(training.note)
     with nothing_leaks(job, "ps:0", "worker:1"):
         assert "No space left on device" in fault.begin(job)
-        # Nothing that an earlier checkpoint had is lost.
+        # Nothing from before the last checkpoint is lost.
         steps, highest = job.told.steps, job.told.highest
         fault.end(job)
         job.reach(highest + 1, AT_LAST_S)
@@ -109,7 +110,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_ends_the_training_with_its_reason(
 def test_a_worker_that_a_receive_takes_beyond_its_memory_is_killed_and_comes_back(
     plugin: None, tmp_path: Path
 ) -> None:
-    """The kernel ends the worker, as it does with a container."""
+    """The kernel kills the worker, as it would kill a container."""
     with contextlib.ExitStack() as stack:
         fault = LittleMemory(SETTINGS, tmp_path)
         try:

@@ -1,4 +1,4 @@
-"""Fixtures of `k8s_cluster`, and no tests where the client of Kubernetes is missing."""
+"""Fixtures of `k8s_cluster`; collects no tests if the client of Kubernetes is missing."""
 
 import importlib.util
 

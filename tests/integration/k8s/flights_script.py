@@ -1,6 +1,6 @@
 """Trains the flights model for some steps of all workers together: `SCRIPT DATA STEPS`.
 
-DATA is a folder with the training examples, a file a worker, as `examples.write` writes them.
+DATA is a folder with the training examples, one file per worker, written by `examples.write`.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Jobs for Kubeflow Trainer, Kueue and Volcano, by their schemas: their controllers do not run.
+"""Jobs for Kubeflow Trainer, Kueue and Volcano, checked by their schemas, without controllers.
 
-The API server refuses what a schema does not know.
+The API server rejects fields that a schema does not have.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_job_names_the_queue_of_kueue_that_the_page_makes(cluster: Cluster, ru
         assert (
             jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == queue["metadata"]["name"]
         )
-        # What its pods ask for is what the queue has quotas for.
+        # The pods request only resources for which the queue has quotas.
         (group,) = made[1]["spec"]["resourceGroups"]
         asked = {
             resource

@@ -1,6 +1,6 @@
-"""The eight published cases, under the restricted standard, placed by Kubernetes' own scheduler.
+"""The eight published cases, under the restricted standard, placed by Kubernetes' scheduler.
 
-Nodes are bare: nothing runs. What is looked at is which pods Kubernetes puts together.
+Nodes are bare and run nothing. The tests check which pods Kubernetes places on the same node.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_case_is_accepted_and_placed_as_it_says(
     wanted = plan(case, layout, names)
     labels = {node: {k: v for k, v in each.items() if v} for node, each in wanted.items()}
     of_nodes = labels if scheduling == "labels" else {}
-    # By affinity there is a node to spare, which is not needed.
+    # With affinity there is one spare node, which must stay empty.
     spare = 0 if scheduling == "labels" else 1
     job = job_of_case(case, layout, scheduling=scheduling, token="x" * 64)
     documents = parse(render(job))

@@ -1,6 +1,6 @@
-"""submit, status, logs, label and delete, by the command line on a real API server.
+"""submit, status, logs, label and delete: the command line with a real API server.
 
-Nodes are bare: a test says what became of each pod. The rest is Kubernetes.
+Nodes are bare: a test sets the status of each pod. All else is real Kubernetes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Script = Callable[..., None]
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """Lets one act happen each time before the client looks, and the last one no more than once."""
+    """Runs the next of the given acts each time before the client observes the job."""
 
     def of(*acts: Callable[[], None]) -> None:
         left, observe = list(acts), watch.observe
@@ -79,7 +79,8 @@ def test_kubectl_takes_the_manifests(
     cluster: Cluster, run: Run, kubectl: str, tmp_path: Path, format: str
 ) -> None:
     rendered = run("render", *JOB, "--format", format)
-    # In a dry run the role that is bound is not there: only who may bind any role is not asked.
+    # In a dry run, the bound role does not exist yet; only a user who may bind any role passes the
+    # check.
     cluster.control_plane.kubeconfig(cluster.kubeconfig, namespace=cluster.namespace)
     done = subprocess.run(
         [kubectl, "apply", "--dry-run=server", f"--cache-dir={tmp_path}", "-f", "-"],
@@ -333,7 +334,7 @@ def test_a_jobset_is_submitted_followed_and_removed(
     script(lambda: nodes.wait_placed(6), nodes.run_all, nodes.end_workers)
     done = run("submit", *JOB, "--format", "jobset", *FOLLOW)
     assert done.status == 0 and done.out.endswith("flights: succeeded\n"), done
-    # It ends the tasks that serve: they are not needed any more.
+    # It ends the serving tasks, which are not needed any more.
     eventually(lambda: not cluster.pods("-ps-"))
     assert run("delete", "flights").status == 0
     assert cluster.is_empty
@@ -353,7 +354,7 @@ def test_nodes_are_labelled_and_unlabelled(
     names = [f"{cluster.namespace}-{i}" for i in (0, 1)]
     arguments = ("label", "--case", "1", "--layout", "isolated", "--nodes", ",".join(names))
     assert "cannot patch resource" in one_line(run(*arguments, "--apply"))
-    cluster.control_plane.kubeconfig(cluster.kubeconfig)  # who runs the cluster may
+    cluster.control_plane.kubeconfig(cluster.kubeconfig)  # the administrator may
 
     def labels() -> list[dict[str, str]]:
         found = [cluster.api.get(f"/api/v1/nodes/{name}")["metadata"]["labels"] for name in names]
@@ -379,7 +380,7 @@ ALL_BUT_ROLES: list[dict[str, list[str]]] = [
 
 
 def test_a_missing_permission_is_named(cluster: Cluster, run: Run) -> None:
-    """Who may not see events or roles can still use the rest, with an account that is there."""
+    """A user without rights for events and roles can use the rest with an existing account."""
     cluster.use_rights("few", ALL_BUT_ROLES)
     said = one_line(run("submit", *JOB))
     assert "cannot patch resource" in said and "--service-account" in said

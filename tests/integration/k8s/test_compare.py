@@ -1,4 +1,4 @@
-"""`tensorwire k8s compare` in the lab, under a real control plane: our manifests really train."""
+"""`tensorwire k8s compare` in the lab, with a real control plane and real training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_command_trains_both_layouts_and_writes_the_page(
     tmp_path: Path,
 ) -> None:
     record, report = tmp_path / "compare.json", tmp_path / "compare.html"
-    # A link is what makes the isolated layout another one.
+    # Without a limited link, the layouts would not differ.
     size = ("--case", "1", "--workers", "1", "--worker-cpu", "2", "--link", "500mbit")
     files = ("--json", record, "--report", report)
     done = tensorwire("k8s", "compare", *size, "--seconds", "1", *files, timeout_s=500)
@@ -65,7 +65,7 @@ def test_a_job_that_is_there_is_left_alone(cluster: Cluster, run: Run) -> None:
 def pods_that(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[str]]:
-    """The arguments that compare jobs whose script is this text, in the lab."""
+    """The arguments of `compare` in the lab for jobs with this script text."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "tmp").mkdir()
@@ -111,7 +111,7 @@ def test_ctrl_c_leaves_nothing_in_the_lab(
         while "0 of 2 tasks are up" not in up.read_text():
             assert time.monotonic() < deadline and compare.poll() is None, up.read_text()
             time.sleep(0.05)
-        # The control plane's processes and the pods'.
+        # The directories of the control plane and of the pods.
         clusters = f"tensorwire-{'[0-9a-f]' * 32}"
         found = [path.name for path in (tmp_path / "tmp").glob(clusters)]
         tokens = [name.rpartition("-")[2] for name in found]

@@ -1,4 +1,4 @@
-"""Pages that lead from an empty cluster to a finished job: their commands, run as they stand."""
+"""Runs the commands of pages unchanged, from an empty cluster to a finished job."""
 
 from __future__ import annotations
 

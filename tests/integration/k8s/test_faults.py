@@ -1,6 +1,6 @@
-"""What happens to a job when the cluster around it fails, and what its user sees.
+"""The effects of failures of the cluster on a job, and on its user's output.
 
-Pods run in a lab, with a small server in place of TensorFlow: what is tested is Kubernetes'.
+Pods run in a lab, with a small server instead of TensorFlow, because Kubernetes is tested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
 
-# Serves until it is told to end; a worker ends when there is a file.
+# Serves until it is told to end. A worker ends when the file exists.
 SCRIPT = """
 import os, pathlib, socket, sys, time
 server = socket.create_server(("", 2222))
@@ -96,7 +96,7 @@ def test_a_node_that_is_lost_holds_its_pods_until_its_owner_says_that_it_is_gone
             return f"its node {lost} does not answer" in run("status", "flights").out
 
         eventually(is_told, 90)
-        # Kubernetes cannot know that nothing runs there any more; who runs the cluster does.
+        # Kubernetes cannot know that nothing runs there any more; the administrator does.
         taint = {"key": "node.kubernetes.io/out-of-service", "value": "gone", "effect": "NoExecute"}
         node = cluster.api.get(f"/api/v1/nodes/{lost}")
         taints = [*(node["spec"].get("taints") or ()), taint]
@@ -143,7 +143,7 @@ def test_workers_fail_as_often_as_retries_say_and_evictions_do_not_count(
             if round_ == 0:
                 eventually(lambda: len(cluster.pods("-worker-0-1-")) == 2)
         eventually(lambda: running.state().outcome == FAILED)
-        # Nobody needs the ps of a job that has failed.
+        # The ps of a failed job are not needed any more.
         eventually(lambda: kubelet.processes == 0)
 
 
@@ -184,7 +184,7 @@ def test_a_missing_claim_is_told(cluster: Cluster, lab: Lab, run: Run) -> None:
 def test_pods_below_the_restricted_standard_are_refused_and_told(
     cluster: Cluster, run: Run, tmp_path: Path
 ) -> None:
-    """A template of the user's asks for what the namespace forbids."""
+    """A user's template contains a setting that the namespace forbids."""
     assert run("templates", str(tmp_path / "mine")).status == 0
     pod = tmp_path / "mine" / "pod.yaml.j2"
     pod.write_text(pod.read_text().replace("runAsNonRoot: true", "runAsNonRoot: false"))

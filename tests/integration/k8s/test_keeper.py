@@ -1,4 +1,4 @@
-"""The keeper against a real API server, with the rights that the job's own manifests give it."""
+"""The keeper with a real API server, and with the rights from the job's manifests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nodes(cluster: Cluster) -> Iterator[BareNodes]:
 
 
 def account_of(cluster: Cluster, folder: Path, name: str = "flights") -> Path:
-    """The files of a service account, as a pod has them."""
+    """The files of a service account, as in a pod."""
     (folder / "ca.crt").write_bytes(cluster.control_plane.certificate.read_bytes())
     answer = cluster.api.create(f"{cluster.path('serviceaccounts', name)}/token", {"spec": {}})
     (folder / "token").write_text(answer["status"]["token"])
@@ -90,7 +90,7 @@ def test_it_goes_on_while_it_may_not_see_the_job_and_says_so_once(
     nodes.wait_ended("flights-worker-0", "Failed")
     time.sleep(0.5)
     assert thread.is_alive()
-    # A token that is renewed is read anew.
+    # A renewed token is read again.
     account_of(cluster, tmp_path, "flights")
     thread.join(30)
     assert not thread.is_alive()
@@ -114,8 +114,8 @@ def test_it_goes_on_while_the_api_server_is_away(
         cluster.control_plane.wait_ready()
     thread.join(60)
     assert not thread.is_alive()
-    # An API server that starts refuses for a moment, as it has not read the roles yet: each reason
-    # is said when it begins, and not again at each try.
+    # A starting API server refuses requests until it has read the roles. Each reason is printed
+    # once, not at each attempt.
     problems = [line for line in capsys.readouterr().err.splitlines() if "trying again" in line]
     assert "refused" in problems[0]
     assert len(problems) <= 4 and all(a != b for a, b in itertools.pairwise(problems)), problems
@@ -150,7 +150,7 @@ def few_requests_at_once(cluster: Cluster) -> Iterator[None]:
 def test_200_workers_live_with_the_limits_of_the_api_server(
     cluster: Cluster, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Forty keepers ask a hundred times as often as those of pods, where few may ask at once."""
+    """Forty keepers send a hundred times the normal request rate to a server with a low limit."""
     case = next(case for case in PUBLISHED if case.workers == 200)
     job = ("--case", case.name, "--image", "registry/image:1", "--script", "/app/train.py")
     with bare_nodes(cluster, case.ps) as nodes:

@@ -1,4 +1,4 @@
-"""Jobs train, from `submit` to the end, on a real control plane; pods are processes in a lab."""
+"""Jobs train from `submit` to the end with a real control plane; pods are processes in a lab."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def test_case_1_with_4_workers_trains_the_flights_model_to_its_end(
         assert len(workers) == 1, where
         if format == "plain":
             assert (where["ps:0"] in workers) == (layout == COLOCATED), where
-        else:  # a JobSet that has succeeded removes the Jobs of those that serve
+        else:  # a JobSet that has succeeded removes the Jobs of serving tasks
             eventually(lambda: not cluster.pods("-ps-"))
         logs = run("logs", "flights", "--task", "worker").out
         for index in range(4):
-            # Untrained it is ln 2 = 0.69; whoever joins late begins with less.
+            # The untrained loss is ln 2 = 0.69; a worker that joins late begins with less.
             (loss,) = re.findall(rf"^worker:{index}: loss ([\d.]+) at step", logs, re.MULTILINE)
             assert float(loss) < 0.62
             assert re.search(rf"^worker:{index}: [1-9]\d+ bytes on grpc\+\+$", logs, re.MULTILINE)
-        # Nobody needs the ps any more.
+        # The ps are not needed any more.
         eventually(lambda: kubelet.processes == 0)
         again = run("submit", *script, *claims, "--", "/mnt/data", "150")
         assert "created" not in again.out and "changed" not in again.out.replace("unchanged", "")
@@ -82,7 +82,7 @@ def training(cluster: Cluster) -> Callable[[], JobState]:
 def test_a_killed_ps_comes_back_and_the_job_goes_on(
     cluster: Cluster, lab: Lab, run: Run, claim: Path, training: Callable[[], JobState]
 ) -> None:
-    """The same job lives through the loss of a ps's container and of the API server."""
+    """The job survives the loss of a ps's container and of the API server."""
     script = arguments("training_script.py", 1, ISOLATED)
     options = ("--claim", "data:/mnt", "--worker-cpu", "1")
     with lab(2) as kubelet:
@@ -109,7 +109,7 @@ def test_a_killed_ps_comes_back_and_the_job_goes_on(
         assert restarts == {"ps:0": 1, "worker:0": 0}
         text = worker.read_text()
         assert re.search(r"^trained to a loss of [0-9.]+, [1-9]\d* bytes on grpc\+\+$", text, re.M)
-        # From its last checkpoint on, and not from the beginning.
+        # It continues from its last checkpoint, not from the beginning.
         numbers = [int(n) for n in re.findall(r"^step (\d+)$", text, re.MULTILINE)]
         back = [after for before, after in itertools.pairwise(numbers) if after < before]
         assert len(back) <= 1 and all(number > 20 for number in back), numbers

@@ -1,4 +1,4 @@
-"""Trains a linear model, with checkpoints, until there is a file: `SCRIPT CHECKPOINTS FILE`."""
+"""Trains a linear model with checkpoints until a file exists: `SCRIPT CHECKPOINTS FILE`."""
 
 import json
 import os
@@ -38,7 +38,7 @@ if index == 0:
         log_step_count_steps=None,
     )
 else:
-    # MonitoredTrainingSession would wait 30 s at a time for the first worker.
+    # MonitoredTrainingSession would wait for the first worker in steps of 30 s.
     session = tf1.Session(server.target)
     while session.run(uninitialized).size:
         time.sleep(0.2)

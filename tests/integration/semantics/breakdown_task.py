@@ -1,4 +1,4 @@
-"""A task of a job that is made slow in one place at a time, and says where its steps spent time.
+"""A task of a job that is slow in one selected place, and reports the breakdown of its steps.
 
 Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "logs"}. A
 message {"api": API, "slow": PLACE or null} makes it run some steps and answer with the breakdown of
@@ -44,7 +44,7 @@ def pause(place: str, value: Any) -> Any:
 
 
 def inputs() -> tf.data.Dataset:
-    """Scalars, each made when it is asked for."""
+    """Scalars, each made on request."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     dataset = tf.data.Dataset.from_tensors(1.0).repeat()
@@ -52,9 +52,9 @@ def inputs() -> tf.data.Dataset:
 
 
 class Sessions:
-    """A step: a tensor from the ps, input and compute here, an update on the ps.
+    """Steps with a tensor from the ps, input and compute on the worker, and an update on the ps.
 
-    Both tasks make the graph: the ps finds the Python functions of its part by their number.
+    Both tasks build the graph, because the ps finds the Python functions of its part by number.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Sessions:
                 self.iterator = tf1.data.make_initializable_iterator(inputs())
                 given = self.iterator.get_next()
             with tf.device(PS):
-                # The sleeping time of the ps is fed: the function runs in another process.
+                # The sleeping time of the ps is fed, because the function runs in another process.
                 self.ps_s = tf1.placeholder_with_default(0.0, [], name="ps_s")
                 self.update_s = tf1.placeholder_with_default(0.0, [], name="update_s")
                 parameter = rest_for(self.ps_s)
@@ -101,7 +101,7 @@ def rest_for(seconds: Any) -> Any:
 
 
 class Functions:
-    """The same in functions of TF2, but for the update, and Keras without a ps."""
+    """The same with functions of TF2, without the update; Keras without a ps."""
 
     def __init__(self, spec: dict[str, list[str]]) -> None:
         tf.config.experimental_connect_to_cluster(
@@ -112,7 +112,7 @@ class Functions:
         @tf.function
         def step(given: Any, ps_s: Any) -> Any:
             with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
-                # No Python of ours is in the ps.
+                # The ps runs no Python code of this script.
                 until = tf.timestamp() + ps_s
                 (parameter,) = tf.while_loop(
                     lambda now: now < until, lambda now: [tf.timestamp()], [tf.timestamp()]

@@ -1,4 +1,4 @@
-"""One long-lived cluster for each protocol, shared by all tests: TensorFlow is slow to start."""
+"""One long-lived cluster per protocol for all tests, because TensorFlow starts slowly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorwire.lab.ports import PortLease
 from .support import PROTOCOLS, TensorFlowCluster, tf1
 
 JOBS = {"ps": 1, "worker": 2}
-# What TensorFlow logs unless told otherwise: tests look for lines that should not be there.
+# TensorFlow's default log level, because tests look for unwanted lines.
 LOG_EVERYTHING = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 
 
@@ -19,7 +19,7 @@ LOG_EVERYTHING = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the last lines of the tasks' logs to a failed test: the logs go with the clusters."""
+    """Adds the last lines of the tasks' logs to a failed test: the logs are removed later."""
     report = yield
     if call.when == "call" and report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
@@ -31,7 +31,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def grpc_cluster() -> Iterator[TensorFlowCluster]:
-    """The reference."""
+    """The reference cluster, on gRPC."""
     with TensorFlowCluster("grpc", JOBS) as cluster:
         cluster.start_all(LOG_EVERYTHING)
         yield cluster
@@ -39,7 +39,7 @@ def grpc_cluster() -> Iterator[TensorFlowCluster]:
 
 @pytest.fixture(scope="session")
 def wire_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
-    """The same on grpc++."""
+    """The same cluster on grpc++."""
     with TensorFlowCluster("grpc++", JOBS) as cluster:
         cluster.start_all(LOG_EVERYTHING)
         yield cluster
@@ -55,8 +55,9 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
-    """ps:0, worker:0 and worker:1 of the protocol. Tests leave no session and no resource in it
-    that another test would see: names of shared resources are their own."""
+    """ps:0, worker:0 and worker:1 of the protocol. Tests must leave no session or resource that
+    another test could see, so they use unique names for shared resources.
+    """
     fixture = "grpc_cluster" if protocol == "grpc" else "wire_cluster"
     shared: TensorFlowCluster = request.getfixturevalue(fixture)
     return shared
@@ -64,7 +65,7 @@ def cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
 
 @pytest.fixture(scope="session")
 def grpc_plugin_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
-    """A cluster on grpc with the plug-in loaded, which fuses tensors there."""
+    """A cluster on grpc with the plug-in loaded, for tensor fusion."""
     with TensorFlowCluster("grpc", JOBS, plugin=True) as cluster:
         cluster.start_all(LOG_EVERYTHING)
         yield cluster
@@ -88,7 +89,7 @@ def client_address() -> Iterator[str]:
 
 @pytest.fixture(params=["v1", "v2"])
 def control_flow(request: pytest.FixtureRequest) -> Iterator[str]:
-    """TensorFlow 1's switch and merge, and TensorFlow 2's functional operations."""
+    """Selects TensorFlow 1's Switch and Merge, or TensorFlow 2's functional operations."""
     was_v2 = tf1.control_flow_v2_enabled()
     (tf1.enable_control_flow_v2 if request.param == "v2" else tf1.disable_control_flow_v2)()
     yield request.param

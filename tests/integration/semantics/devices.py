@@ -1,4 +1,4 @@
-"""A device whose memory the CPU may not touch (protected_device.cc), and clusters that have it."""
+"""A device whose memory the CPU cannot access (protected_device.cc), and clusters with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorwire.plugin import tensorflow_install
 
 from .support import TensorFlowCluster
 
-# One ps without the device, whose memory others of this host can read, and one with it.
+# One ps without the device, whose shared memory other tasks can read, and one with the device.
 JOBS = {"ps": 2, "worker": 1}
 WITH_DEVICE = ("ps:1", "worker:0")
 
@@ -28,7 +28,7 @@ WORKER_CPU = "/job:worker/task:0/device:CPU:0"
 WORKER_DEVICE = "/job:worker/task:0/device:PROTECTED:0"
 
 _SOURCE = Path(__file__).with_name("protected_device.cc")
-# By a name: the file and the condition under which the plug-in copies between device and host.
+# For each name: the file, and the condition under which the plug-in copies between device and host.
 COPIES = {
     "TO_HOST": (
         "host_copy.cc",
@@ -36,7 +36,7 @@ COPIES = {
     ),
     "TO_DEVICE": ("rendezvous.cc", "if (on_accelerator_ && !incoming"),
 }
-_LEAVE_OUT = "LEAVE_OUT_"  # the beginning of a variable's name
+_LEAVE_OUT = "LEAVE_OUT_"  # the prefix of an environment variable
 
 
 def build_device(folder: Path) -> Path:
@@ -47,16 +47,16 @@ def build_device(folder: Path) -> Path:
 
 
 def device_cluster(protocol: str, library: Path) -> TensorFlowCluster:
-    """The plug-in is loaded under grpc, too: it fuses tensors there."""
+    """A cluster with the device. The plug-in is also loaded on grpc, for tensor fusion."""
     return TensorFlowCluster(
         protocol, JOBS, plugin=True, devices=dict.fromkeys(WITH_DEVICE, library)
     )
 
 
 def package_without_copies(folder: Path) -> dict[str, str]:
-    """A copy of the package whose plug-in leaves out a copy where `left_out` is in its environment.
+    """A copy of the package whose plug-in omits a device copy if `left_out` is in the environment.
 
-    Returns the environment in which it is imported. Its plug-in is compiled.
+    Returns the environment that imports this package. Its plug-in is compiled.
     """
     package = folder / "tensorwire"
     shutil.copytree(Path(tensorwire.__file__).parent, package)
@@ -82,11 +82,11 @@ def package_without_copies(folder: Path) -> dict[str, str]:
 
 
 def left_out(copy: str) -> dict[str, str]:
-    """The environment of a task in which that copy is left out."""
+    """The environment of a task that omits this copy."""
     return {f"{_LEAVE_OUT}{copy}": "1"}
 
 
 def variable(device: str, name: str) -> Any:
-    """The handle of a variable of floats, of any shape."""
+    """The handle of a float variable of any shape."""
     with tf.device(device):
         return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=None, shared_name=name)

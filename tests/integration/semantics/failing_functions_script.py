@@ -1,8 +1,8 @@
-"""A chief whose functions fail: what stays of them in the tasks?
+"""A chief whose functions fail; measures the memory that they leave in the tasks.
 
 usage: failing_functions_script.py '{"protocol", "spec", "pids", "mode", "calls"}'
-Prints, as JSON, the resident MB of each task before and after the calls, and what went wrong of
-the calls that should not fail.
+Prints, as JSON, the resident MB of each task before and after the calls, and errors of calls that
+should not fail.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def large_tensors() -> Any:
 
 
 def fused_tensors() -> Any:
-    """A function whose tensors travel as one, of which the last is not made."""
+    """A function with fused tensors, of which the last one is not made."""
 
     @tf.function
     def step(index: tf.Tensor) -> tf.Tensor:
         with tf.device(PS):
             parts = [tf.fill([PART], tf.cast(index + i, tf.float32)) for i in range(PARTS)]
-            # It fails when the others have been made.
+            # Fails after the other tensors have been made.
             with tf.control_dependencies(parts):
                 last = tf.gather(tf.range(4.0), index)
         with tf.device(WORKER):

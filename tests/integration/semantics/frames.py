@@ -1,4 +1,4 @@
-"""Frames as bytes, and what can go wrong with them; the format is native/wire's frame.h."""
+"""Frames as bytes, and damaged frames; the format is in native/wire's frame.h."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMBERS = (0, 1, 2, 31, 33, 4096, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**
 
 
 def frames_of(said: bytes) -> tuple[list[bytes], bytes]:
-    """The whole frames, and what has come of the next."""
+    """The complete frames, and the received part of the next one."""
     frames = []
     while len(said) >= HEADER.size:
         _, _, _, _, _, metadata, _, _, payload = HEADER.unpack_from(said)
@@ -25,12 +25,12 @@ def frames_of(said: bytes) -> tuple[list[bytes], bytes]:
 
 
 def answering(frame: bytes, to: bytes) -> bytes:
-    """The frame, as if it were the answer that `to` is."""
+    """The frame with the call id of the answer `to`."""
     return frame[:ID_AT] + to[ID_AT:METADATA_AT] + frame[METADATA_AT:]
 
 
 def damaged_frame(frame: bytes, chance: random.Random) -> bytes:
-    """A frame with a bit, a byte or a piece of another, or with a number that is not true."""
+    """A frame with a changed bit or byte, a piece of another frame, or a wrong number."""
     at = chance.randrange(len(frame))
     match chance.randrange(8):
         case 0:
@@ -57,7 +57,7 @@ def damaged_frame(frame: bytes, chance: random.Random) -> bytes:
 
 
 def damaged(frames: list[bytes], chance: random.Random) -> bytes:
-    """These frames after one to four things went wrong, mostly behind the greeting."""
+    """These frames with one to four defects, mostly after the greeting."""
     frames = list(frames)
     for _ in range(chance.randrange(1, 5)):
         first = 0 if len(frames) == 1 or chance.random() < 0.05 else 1

@@ -18,7 +18,7 @@ def main() -> None:
     with tf.device("/job:ps/task:0"):
         weights = [tf.Variable([float(i), 1.0]) for i in range(10)]
 
-    # Not inlined, so that its calls are of one step and run the same nodes at the same time.
+    # Not inlined, so that its calls are in one step and run the same nodes at the same time.
     @tf.function(experimental_attributes={"_noinline": True})
     def total(scale: tf.Tensor) -> tf.Tensor:
         with tf.device("/job:ps/task:0"):

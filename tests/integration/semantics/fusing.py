@@ -1,4 +1,4 @@
-"""Sessions that fuse tensors, beside sessions that do not."""
+"""Compares sessions with and without tensor fusion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorwire.tf import ConfigProto
 
 from .support import TensorFlowCluster, outcome, session_config, tf1
 
-# A step that waits for itself ends by this.
+# Ends a step that deadlocks.
 STEP_TIMEOUT_MS = 20_000
 
 
@@ -31,7 +31,7 @@ def total(cluster: TensorFlowCluster, counter: str) -> int:
 def with_and_without(
     cluster: TensorFlowCluster, graph: tf.Graph, fetches: Any, feed: Any = None, steps: int = 1
 ) -> tuple[list[Any], list[Any]]:
-    """The outcomes of `steps` steps in a session that fuses, and in one that does not."""
+    """The outcomes of `steps` steps in a session with fusion, and in one without."""
     with fusing_session(cluster, graph) as session:
         fused = [outcome(lambda: session.run(fetches, feed)) for _ in range(steps)]
     with cluster.session(graph, step_timeout_ms=STEP_TIMEOUT_MS) as session:

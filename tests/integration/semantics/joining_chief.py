@@ -1,7 +1,7 @@
-"""A chief of TF2 to whose cluster a worker is added while it runs.
+"""A TF2 chief, to whose cluster a worker is added while it runs.
 
 usage: joining_chief.py '{"spec", "line", "map"}'     (the worker's line in the endpoint map)
-Prints what the worker computed.
+Prints the result of the worker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A TensorFlow 2 script whose function looks rows of a ps up, on a worker, and trains them. Its
+"""A TensorFlow 2 script whose function on a worker looks up rows of a ps and trains them. Its
 argument is JSON: {"spec", "protocol"}; the script is the "client" of the spec. It prints, as JSON,
-what the function returned, the table's bytes at the end, and what was rewritten."""
+the result of the function, the table's bytes at the end, and the applied rewrites."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Records what two TensorFlow tasks say to each other, for tests that replay it.
+"""Records the communication of two TensorFlow tasks, for tests that replay it.
 
-Run in tests/ as `python -m integration.semantics.record_session`; it writes recorded/: what the
-worker, as a client, sent to the data port of the ps and what came back, and the same with the two
-changed about. Small tensors of several types, all ways of asking for them, and feeds. Run it again
-when the wire format changes.
+Run in tests/ as `python -m integration.semantics.record_session`. It writes recorded/: the bytes
+that the worker, as a client, sent to the data port of the ps and received from it, and the same
+with swapped roles. The tensors are small and of several types, with all kinds of requests and
+feeds. Run it again when the wire format changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORKER = "/job:worker/task:0"
 
 
 class Recorder(SlowWire):
-    """A wire that keeps what passes."""
+    """A wire that records the bytes that pass."""
 
     def __init__(self, port: int, target: int) -> None:
         self.said = bytearray()

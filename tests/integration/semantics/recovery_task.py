@@ -1,8 +1,8 @@
-"""A chief that trains through a MonitoredTrainingSession with checkpoints, and tells every step.
+"""A chief that trains with a MonitoredTrainingSession and checkpoints, and reports every step.
 
 Started with a channel. Its one argument is JSON: {"spec", "protocol", "directory", "steps",
-"save_every"}. At every step it sends {"step", "least", "greatest"}: the global step and the range
-of the elements of a variable that grows by one a step; after the last one {"done": true}.
+"save_every"}. After every step it sends {"step", "least", "greatest"}: the global step, and the
+range of a variable that grows by one per step; after the last step it sends {"done": true}.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
         while not session.should_stop():
             step, least, greatest = session.run(shown)
             end.send({"step": int(step), "least": float(least), "greatest": float(greatest)})
-            end.receive()  # in step with the test, which chooses the moment to kill
+            end.receive()  # waits for the test, which chooses the moment to kill
     end.send({"done": True})
 
 

@@ -15,7 +15,7 @@ from tensorwire.lab.channel import TaskEnd
 
 
 def trim() -> None:
-    """Gives back to the system what the C library's allocator keeps of freed memory."""
+    """Returns freed memory of the C library's allocator to the system."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

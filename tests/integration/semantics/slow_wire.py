@@ -1,4 +1,4 @@
-"""A wire between two tasks of this host that can be made slow, and to damage what it carries."""
+"""A wire between two tasks of this host that can delay and damage the bytes that pass."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tensorwire.lab.ports import PortLease
 
 from .support import TensorFlowCluster
 
-_LARGE_BYTES = 4096  # more than frames without a payload, and than their heads
+_LARGE_BYTES = 4096  # more than frames without a payload
 
 
 class SlowWire:
-    """Takes connections to `port` of this host, and holds back what comes from `target`."""
+    """Accepts connections on `port` of this host, and delays data from `target`."""
 
     def __init__(self, port: int, target: int) -> None:
         self.held_s = 0.0
-        self.damages = 0  # so many large pieces of what comes from `target`, by a bit each
+        self.damages = 0  # number of large pieces from `target` in which a bit is flipped
         self._target = target
         self._server = socket.create_server(("127.0.0.1", port))
         self._open = [self._server]
@@ -35,7 +35,7 @@ class SlowWire:
             each.close()
 
     def passes(self, data: bytes, from_target: bool) -> bytes:
-        """The bytes to pass on. Called in one thread for each direction."""
+        """The bytes to forward. Called in one thread per direction."""
         return data
 
     def _accept(self) -> None:
@@ -72,7 +72,7 @@ def worker_by_wire(
     folder: Path,
     env: Mapping[str, Mapping[str, str]] = _BY_TCP,
 ) -> Iterator[tuple[TensorFlowCluster, Wire]]:
-    """A ps and a worker, `env` by job, and the wire by which the worker hears of the ps."""
+    """A ps and a worker (`env` by job), and the wire over which the worker reaches the ps."""
     lease = PortLease()
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
         ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]

@@ -20,13 +20,13 @@ tf1 = tf.compat.v1
 
 PROTOCOLS = ("grpc", "grpc++")
 START_TIMEOUT_S = 120.0
-# No step of these tests takes longer on the busiest machine; a step that hangs is an error.
+# Longer than any step of these tests, even on a busy machine; a step that hangs is an error.
 STEP_TIMEOUT_MS = 60_000
 _SERVER_TASK = Path(__file__).with_name("server_task.py")
 
 
 def task_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Two intra-op threads a task are enough here, and rounding must not depend on the machine."""
+    """Two intra-op threads per task, so that rounding does not depend on the machine."""
     return {
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "TF_NUM_INTRAOP_THREADS": "2",
@@ -38,8 +38,8 @@ def task_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 class TensorFlowCluster:
     """A LocalCluster whose tasks are TensorFlow servers of one protocol.
 
-    The test is the client: it opens sessions on a worker's gRPC address, as a notebook would.
-    Tasks on grpc load the plug-in only where that is asked for.
+    The test is the client: it opens sessions on a worker's gRPC address, as a notebook would. Tasks
+    on grpc load the plug-in only on request.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TensorFlowCluster:
         """Starts nothing yet.
 
         Args:
-            devices: libraries with a pluggable device, by the names of the tasks that load them.
+            devices: libraries with a pluggable device, by task name.
             cpus: CPU devices of each task.
         """
         self.protocol = protocol
@@ -84,7 +84,7 @@ class TensorFlowCluster:
         spec: Mapping[str, list[str]] | None = None,
         serves: int | None = None,
     ) -> TaskProcess:
-        """Starts a server without waiting for it; `serves`: as another index of its job."""
+        """Starts a server without waiting for it. `serves`: another index that it should use."""
         arguments = {
             "spec": dict(spec or self.spec),
             "job": job,
@@ -143,7 +143,7 @@ class TensorFlowCluster:
         master: str = "worker:0",
         step_timeout_ms: int = STEP_TIMEOUT_MS,
     ) -> Any:
-        """Builds a graph, runs what `build` returns for one step in a session of its own.
+        """Builds a graph and runs the fetches of `build` for one step in a new session.
 
         Args:
             build: called with the new graph as default; returns the fetches.
@@ -164,7 +164,7 @@ class TensorFlowCluster:
         return {name: task.log.stat().st_size for name, task in self.tasks.items()}
 
     def logged_since(self, sizes: Mapping[str, int]) -> str:
-        """All lines that tasks logged since `log_sizes` returned `sizes`."""
+        """All lines that tasks have logged since `log_sizes` returned `sizes`."""
         parts = []
         for name, task in self.tasks.items():
             with task.log.open("rb") as file:
@@ -174,7 +174,7 @@ class TensorFlowCluster:
 
 
 def hear(task: TaskProcess, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
-    """The next message of a task; when none comes, the end of its log is in the error."""
+    """The next message of a task. After a timeout, the error contains the end of its log."""
     try:
         return task.channel.receive(timeout_s)
     except TensorwireError as error:
@@ -182,7 +182,7 @@ def hear(task: TaskProcess, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any
 
 
 def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) -> Any:
-    """No rewriting of the graph: what a test puts on a task stays there, and crosses the wire."""
+    """A config without graph rewrites, so that operations stay on the tasks that a test chose."""
     config = tf1.ConfigProto(operation_timeout_in_ms=step_timeout_ms)
     for field, value in experimental.items():
         setattr(config.experimental, field, value)
@@ -192,7 +192,7 @@ def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) 
 
 
 def results_of(command: Sequence[str], timeout_s: float = 200) -> Any:
-    """What a script prints behind "RESULTS", as JSON."""
+    """The JSON that a script prints after "RESULTS"."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
@@ -200,7 +200,7 @@ def results_of(command: Sequence[str], timeout_s: float = 200) -> Any:
 
 
 def outcome(act: Callable[[], Any]) -> tuple[str, Any]:
-    """The outcome of `act`: ("value", it), or the error's class and its message for the user."""
+    """The outcome of `act`: ("value", result), or the error's class and message."""
     try:
         return "value", act()
     except tf.errors.OpError as error:
@@ -208,7 +208,7 @@ def outcome(act: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def essence(message: str) -> str:
-    """An error's message without what differs from run to run, or names gRPC's own plumbing."""
+    """An error's message without parts that vary between runs or name internals of gRPC."""
     kept = [
         line
         for line in message.splitlines()

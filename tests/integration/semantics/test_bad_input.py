@@ -1,4 +1,4 @@
-"""Wrong maps, wrong variables, taken ports and strangers on the data port, all on grpc++."""
+"""Wrong maps, wrong variables, used ports, and strangers on the data port, on grpc++."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JOINING_CHIEF = Path(__file__).with_name("joining_chief.py")
 
 @contextlib.contextmanager
 def mapped_cluster(jobs: Mapping[str, int]) -> Iterator[TensorFlowCluster]:
-    """Tasks of which none has been started, and for each a data address to map to."""
+    """A cluster whose tasks are not started, with a data address for each to use in a map."""
     with TensorFlowCluster("grpc++", jobs) as cluster:
         lease = PortLease()
         for address in addresses(cluster):
@@ -82,7 +82,7 @@ def refusal(
 
 
 def step(cluster: TensorFlowCluster) -> float:
-    """A tensor from the ps to worker:0."""
+    """Runs a step that sends a tensor from the ps to worker:0."""
 
     def build() -> Any:
         with tf.device(PS):
@@ -225,7 +225,7 @@ def ephemeral_data_ports(cluster: TensorFlowCluster) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def outgoing_connections(ports: list[int]) -> Iterator[None]:
-    """Connections of this process that have these ports at their end."""
+    """Opens connections of this process that occupy these ports."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         for port in ports:
@@ -275,7 +275,7 @@ def test_tasks_train_where_outgoing_connections_have_their_data_ports(
                 assert f"/job:{task.replace(':', '/replica:0/task:')} " in line
                 assert f"127.0.0.1:{second}, its second one" in line
                 assert f"port {port}, its gRPC port + 20000, is in use" in line
-        # The ps starts again, and now finds its port free.
+        # The ps is restarted, and now its port is free.
         pair.tasks["ps:0"].stop()
         pair.ready(pair.begin("ps", 0))
         socket.create_connection(("127.0.0.1", ports[0]), 5).close()
@@ -340,7 +340,7 @@ def test_the_six_variables_are_taken(pair: TensorFlowCluster, variables: Mapping
 
 
 def header(version: int = 1, kind: int = 1, metadata: int = 0, payload: int = 0) -> bytes:
-    """A frame's header, as native/wire/include/tensorwire/wire/frame.h has it."""
+    """A frame's header, as in native/wire/include/tensorwire/wire/frame.h."""
     magic = 0x52495754
     return struct.pack("<IBBHQIHHQ", magic, version, kind, 0, 1, metadata, 0, 0, payload)
 
@@ -400,7 +400,8 @@ def test_a_stranger_is_told_of_in_one_line_and_training_goes_on(
                 return smallest
 
             training = Background(train)
-            # Each from a host of its own: a host that goes on like this is told of once a while.
+            # Each stranger has its own host address, because repeated warnings about a host are
+            # suppressed.
             host = f"127.0.7.{1 + list(STRANGERS).index(who)}"
             with socket.create_connection(("127.0.0.1", port), 5, (host, 0)) as stranger:
                 own = f"{host}:{stranger.getsockname()[1]}"
@@ -444,7 +445,7 @@ def test_a_stranger_that_says_nothing_disturbs_nobody(wire_cluster: TensorFlowCl
 def test_a_data_address_that_is_a_grpc_port_is_a_clear_error(
     pair: TensorFlowCluster, tmp_path: Path
 ) -> None:
-    """The worker's map names the ps's gRPC port as its data port: the step says so, in time."""
+    """If a map names the ps's gRPC port as data port, the step fails in time and says so."""
     (tmp_path / "ps").mkdir()
     (tmp_path / "worker").mkdir()
     ps, worker = pair.spec["ps"][0], pair.spec["worker"][0]

@@ -27,11 +27,11 @@ pytestmark = [
 
 DAMAGES = 100
 SEED = 1804
-PATIENCE_S = 0.2  # then a step waits for what does not come
+PATIENCE_S = 0.2  # a longer step waits for data that does not arrive
 
 
 class DamagingWire(SlowWire):
-    """Hands on whole frames of the target, the next of them damaged when it is told so."""
+    """Forwards whole frames of the target; damages the next one on request."""
 
     def __init__(self, port: int, target: int) -> None:
         self._chance: random.Random | None = None
@@ -41,7 +41,7 @@ class DamagingWire(SlowWire):
         super().__init__(port, target)
 
     def damage(self, chance: random.Random) -> None:
-        """One of the next frames: it, or what was recorded in its place."""
+        """Damages one of the next frames, or replaces it by a recorded frame."""
         self._whole_before = chance.randrange(6)
         self._chance = chance
 
@@ -62,7 +62,7 @@ class DamagingWire(SlowWire):
                     frames, rest = frames_of(rest + data)
                     data = b"".join(map(self._passed, frames))
                 sink.sendall(data)
-        for end in (source, sink):  # whoever is left hears that the other has gone
+        for end in (source, sink):  # both ends are notified
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
@@ -96,17 +96,18 @@ def test_damaged_answers_fail_steps_and_what_follows_is_right(
     outcomes: Counter[str] = Counter()
     with cluster.session(graph) as session:
         session.run(initializer)
-        right = session.run(step)[1:]  # but for what is trained
+        right = session.run(step)[1:]  # without the trained values
         memory = [process.memory_info().rss for process in processes]
         for number in range(DAMAGES):
             wire.damage(random.Random(f"{SEED} {number}"))
             while not wire.is_done():
                 training_step = Background(lambda: session.run(step))
-                # A length that lies, or no answer at all: then the connection is lost, too.
+                # After a wrong length or without an answer, the step waits until the connection is
+                # cut.
                 if training_step.still_runs_after(PATIENCE_S):
                     wire.cut()
                 outcomes[training_step.outcome()[0]] += 1
-        # What is left of a damaged frame may hold the connection back.
+        # The rest of a damaged frame may block the connection.
         wire.cut()
         while Background(lambda: session.run(initializer)).outcome()[0] != "value":
             pass

@@ -1,4 +1,4 @@
-"""Tensors of a device between tasks, without a GPU: a device whose memory the CPU may not touch."""
+"""Tensors between tasks with a device, without a GPU: the CPU cannot access its memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .support import TensorFlowCluster, tf1
 pytestmark = pytest.mark.timeout(300, method="thread", func_only=True)
 
 STEPS = 4
-# More than what goes through memory or over several streams.
+# Large enough for shared memory and for several streams.
 LARGE = 3_000_000
 
 
@@ -43,7 +43,7 @@ def device_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["grpc", "tcp", "memory"])
 def transport(request: pytest.FixtureRequest) -> str:
-    """grpc, or which way large tensors go on grpc++."""
+    """grpc, or the transport of large tensors on grpc++."""
     name: str = request.param
     return name
 
@@ -136,8 +136,9 @@ def test_tensors_of_a_device_beside_pushed_ones(devices: TensorFlowCluster) -> N
 def test_a_tensor_that_was_pushed_into_host_memory_comes_to_the_device_too(
     devices: TensorFlowCluster,
 ) -> None:
-    """Two graphs of one session have one name for what goes to one device; which of its memories
-    it is to be in they say themselves."""
+    """Two graphs of one session use the same key for a tensor to a device; each graph chooses
+    itself between device memory and host memory.
+    """
     with tf.Graph().as_default() as graph:
         with tf.device(PS_CPU):
             value = tf1.placeholder(tf.float32, [None], name="value") + 1.0
@@ -170,7 +171,7 @@ def test_tensors_of_a_device_beside_fused_ones(devices: TensorFlowCluster) -> No
             for _ in range(STEPS):
                 assert session.run(total_of_all) == sum(i * i * (i + 1) for i in range(8))
             fused = total(devices, "fused_tensors") - fused
-    assert fused == STEPS * 8  # those between the CPUs, there and back
+    assert fused == STEPS * 8  # tensors between the CPUs, in both directions
 
 
 @pytest.mark.parametrize(("near", "far"), [(PS_CPU, WORKER_DEVICE), (WORKER_DEVICE, PS_CPU)])
@@ -220,7 +221,7 @@ def test_a_list_of_tensors_goes_through_a_device(devices: TensorFlowCluster) -> 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory, plugin: None) -> dict[str, str]:
-    """The environment of tasks that leave out copies."""
+    """The environment of tasks that omit device copies."""
     return package_without_copies(tmp_path_factory.mktemp("faulty"))
 
 
@@ -240,24 +241,24 @@ def test_a_task_that_leaves_a_copy_out_crashes(
         with tf.device(PS_CPU):
             to_host = made + 1.0
     fetches = {
-        # Not its value, which would be copied to the host.
+        # Fetch the operation, because fetching its value would copy it to the host.
         "TO_DEVICE": (to_device.op, {"value:0": fed}),
         "TO_HOST": (to_host, {}),
     }
-    # With checksums the CPU looks at what it sends. Otherwise only the kernel does, which refuses
-    # to send what the process may not read: that is an error of the step and no crash.
+    # With checksums, the CPU reads the data that it sends. Without, only the kernel does, and it
+    # refuses to send memory that the process cannot read: an error of the step, not a crash.
     environment = {**faulty, **left_out(copy), "TENSORWIRE_CHECKSUM": "1"}
-    # The master, which is to survive, places nodes by the kernels that it knows itself.
+    # The master must survive. It places nodes by its own kernels, so it needs the library, too.
     library = dict.fromkeys(("ps:0", "worker:0"), device_library)
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}, devices=library) as cluster:
         cluster.start_all(environment)
         worker = cluster.tasks["worker:0"]
         with cluster.session(graph, master="ps:0", step_timeout_ms=20_000) as session:
             (other,) = set(COPIES) - {copy}
-            session.run(*fetches[other])  # what is not left out goes on as it was
+            session.run(*fetches[other])  # the other copies still work
             assert worker.poll() is None
-            # The device's stream may crash after the step that gave it work has ended.
+            # The device's stream may crash after the end of the step.
             with contextlib.suppress(tf.errors.OpError):
                 session.run(*fetches[copy])
         assert worker.process.wait(30) == -signal.SIGSEGV
-        worker.stop()  # its end is no failure, whose log would be kept
+        worker.stop()  # so that its end does not count as a failure whose log is kept

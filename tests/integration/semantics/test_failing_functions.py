@@ -1,4 +1,4 @@
-"""Functions of TF2 that fail leave nothing in the tasks that they ran on."""
+"""Functions of TF2 that fail leave no memory in the tasks that ran them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(300, func_only=True)
 
 SCRIPT = Path(__file__).with_name("failing_functions_script.py")
 CALLS = {"large": 60, "fused": 600}
-# If each failed call left what had been sent for it, it would be 1500 and 480 MB. Tensors of calls
-# that have just failed and the allocator's reserves are 205 MB at times, on gRPC.
+# If each failed call left its tensors, this would be 1500 and 480 MB. On gRPC, tensors of calls
+# that have just failed and free memory of the allocator are sometimes 205 MB.
 MOST_GROWTH_MB = 300
 
 

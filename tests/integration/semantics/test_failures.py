@@ -1,4 +1,4 @@
-"""Tasks that freeze, die and come back, and inputs that end."""
+"""Tasks that freeze, die and are restarted, and inputs that end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RECOVERY_TASK = Path(__file__).with_name("recovery_task.py")
 
 
 class Chief:
-    """recovery_task.py, driven step by step."""
+    """recovery_task.py, controlled step by step."""
 
     def __init__(self, cluster: TensorFlowCluster, directory: Path, steps: int, save_every: int):
         arguments = {
@@ -53,7 +53,7 @@ class Chief:
         message = hear(self.task)
         if "done" in message:
             return None
-        # Every element has grown once a step: nothing was lost, nothing applied twice.
+        # Every element has grown by one per step, so no update was lost or applied twice.
         assert message["least"] == message["greatest"] == message["step"]
         self.task.channel.send({"go": True})
         return int(message["step"])
@@ -73,10 +73,10 @@ def test_training_recovers_from_the_checkpoint_when_the_ps_is_killed(
         ps.stop(signal.SIGKILL)
         cluster.ready(cluster.begin("ps", 0))
         seen = [step for step in iter(chief.step, None)]
-        # One more step may have been on its way when the ps died.
+        # One more step may have been running when the ps died.
         if seen[0] == killed_after + 1:
             seen.pop(0)
-        # A checkpoint is written after the step after every tenth, or at it.
+        # A checkpoint is written at every tenth step or the step after it.
         assert seen[0] - 1 in (20, 21)
         assert seen == list(range(seen[0], steps + 1))
         cluster.local.wait([chief.task], 60)
@@ -130,7 +130,8 @@ def test_a_step_fails_while_a_worker_is_dead_and_sessions_work_when_it_is_back(
                 with tf.device(W0):
                     local = tf.constant(1) + 1
                 cluster.ready(cluster.begin("worker", 1))
-                # The old session knew the old process: this error tells a client to start anew.
+                # The old session belongs to the old process; this error tells a client to open a
+                # new one.
                 kind, _ = outcome(lambda: session.run([result, local]))
                 assert kind in ("UnavailableError", "AbortedError")
         for _ in range(3):
@@ -168,10 +169,10 @@ def test_an_input_that_ends_is_out_of_range_and_nothing_in_the_log(
     assert wire[1] == expected[1]
 
     def complaints(log: str) -> set[str]:
-        """The source files that warnings and errors name."""
+        """The source files in warnings and errors of a log."""
         return set(re.findall(r"(?:^|: )[WEF](?:\d{4} .*?| )(\S+\.cc):\d+\]", log, re.MULTILINE))
 
-    # As information TensorFlow mentions that a rendezvous ends, and, depending on which partition
-    # was still running, that it cancels a RunGraph. Ours adds nothing to its complaints.
+    # TensorFlow logs, as information, the end of a rendezvous and, depending on the running
+    # partition, the cancellation of a RunGraph. grpc++ must add no warnings or errors.
     assert complaints(wire[2]) <= complaints(expected[2])
     assert "grpc++" not in wire[2]

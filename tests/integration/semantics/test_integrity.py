@@ -1,4 +1,4 @@
-"""Checksums under TensorFlow: a step does not work on what was damaged on its way."""
+"""Checksums with TensorFlow: a step does not use data that was damaged on the wire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 def test_a_damaged_tensor_fails_its_step_by_name_and_the_next_step_goes_well(
     tmp_path: Path,
 ) -> None:
-    # That one of the two wants checksums is enough for both directions.
+    # Checksums in one of the two tasks are enough for both directions.
     env = {
         job: {"TENSORWIRE_CHECKSUM": checksum, **LOG_EVERYTHING}
         for job, checksum in (("ps", "0"), ("worker", "1"))
@@ -34,7 +34,7 @@ def test_a_damaged_tensor_fails_its_step_by_name_and_the_next_step_goes_well(
             with tf.device("/job:worker/task:0"):
                 wanted = tf.identity(value)
             with cluster.session(graph) as session:
-                # The first steps ask for the tensor; from the third on it is pushed.
+                # The first two steps request the tensor; from the third on it is pushed.
                 for whole_steps in (1, 4):
                     for _ in range(whole_steps):
                         assert np.all(session.run(wanted) == 2.0)

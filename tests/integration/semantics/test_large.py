@@ -20,7 +20,7 @@ pytestmark = [
 
 ROW = 1_100_000
 ROWS = 2_000  # 2.2 GB of bytes
-# On a machine with much else to do each of 2.2 GB is slowly made, and slowly looked at.
+# On a busy machine, 2.2 GB are slow to make and to check.
 STEP_TIMEOUT_MS = 300_000
 
 
@@ -40,7 +40,7 @@ def test_a_tensor_over_2_gb_arrives_whole() -> None:
             ]
             return tf.shape(rows), tf.add_n(wrong), rows[-1, -5:]
 
-    # A cluster of its own: it gives the memory back.
+    # A separate cluster, which frees the memory at its end.
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
         cluster.start_all()
         shape, wrong, last = cluster.run(build, step_timeout_ms=STEP_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Tensors that are asked for when they have long been sent, because the wire is slow."""
+"""Tensors that are requested although they were already sent, because the wire is slow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytestmark = [
 
 TENSORS = 100
 STEPS = 50
-HELD_S = 0.13  # a tensor that has not come after 0.1 s is asked for
-# Each such request would cost the ps some 600 bytes for ever.
+HELD_S = 0.13  # a tensor that has not arrived after 0.1 s is requested
+# If the ps kept each such request, it would lose about 600 bytes per request.
 MOST_GROWTH = TENSORS * STEPS * 200
 
 

@@ -1,4 +1,4 @@
-"""A ps whose tensors are not what the graph says: the step fails, and says so."""
+"""A ps whose tensors do not fit the graph: the step fails and says so."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Lie = Callable[[bytes, bytes], tuple[bytes, bytes]]
 
 
 class LyingWire(SlowWire):
-    """Tells other things of tensors than the target does, while there is a lie."""
+    """Changes the description of tensors while `lie` is set."""
 
     def __init__(self, port: int, target: int) -> None:
         self.lie: Lie | None = None
@@ -121,7 +121,7 @@ def test_a_tensor_that_is_not_what_the_graph_says_fails_its_step_and_no_other(
             same = tf.reshape(made, [FLOATS if name == "floats" else NAMES])
         with cluster.session(graph) as session:
             session.run(same)
-            # The first steps ask for the tensor; from the third on it is pushed.
+            # The first two steps request the tensor; from the third on it is pushed.
             for whole_steps in (1, 4):
                 for _ in range(whole_steps):
                     session.run(same)

@@ -42,7 +42,7 @@ class Seen:
         return int(self._now()[name] - self.before[name])
 
     def tensor(self, name: str, direction: str) -> TensorMetrics:
-        """Names are each test's own, so there is nothing to subtract."""
+        """The counts of a tensor. Names are unique to each test, so nothing is subtracted."""
         (found,) = [
             TensorMetrics(**t)
             for t in self._now()["tensors"]
@@ -90,7 +90,7 @@ def test_a_tensor_is_counted_by_name_and_peer_at_both_ends(
 def test_what_waits_for_its_producer_is_not_blamed_on_the_wire(
     wire_cluster: TensorFlowCluster,
 ) -> None:
-    """The tensor is made when another session fills a queue, long after it is wanted."""
+    """The tensor is made when another session fills a queue, long after it was requested."""
     worker = Seen(wire_cluster, "worker:0")
     logged = wire_cluster.log_sizes()
     with tf.Graph().as_default() as graph:
@@ -103,12 +103,12 @@ def test_what_waits_for_its_producer_is_not_blamed_on_the_wire(
         with wire_cluster.session(graph) as session, wire_cluster.session(graph) as other:
 
             def fill_when_wanted(already: int) -> None:
-                while worker.total("recv_tensors") == already:  # the test's time limit ends it
+                while worker.total("recv_tensors") == already:  # limited by the test's timeout
                     time.sleep(0.01)
                 time.sleep(HELD_S)
                 other.run(fill)
 
-            for i in range(4):  # asked for at once, and from the third step on when it is late
+            for i in range(4):  # requested at once, and from the third step on only when it is late
                 filling = threading.Thread(target=fill_when_wanted, args=(i,), daemon=True)
                 filling.start()
                 session.run(wanted)
@@ -118,14 +118,14 @@ def test_what_waits_for_its_producer_is_not_blamed_on_the_wire(
     assert found.not_ready_us > 4 * HELD_S * 1e6 * 0.5
     assert found.wire_us < found.not_ready_us
     assert worker.total("recv_waiting_us") >= found.not_ready_us
-    # What was pushed to a request that waits would leave the request to be cancelled.
+    # A push to a waiting request would leave the request to be cancelled.
     assert worker.total("pushed_tensors") == 0
     assert "recv item cancelled" not in wire_cluster.logged_since(logged)
 
 
 @pytest.fixture
 def far_apart(plugin: None, tmp_path: Path) -> Iterator[tuple[TensorFlowCluster, SlowWire]]:
-    """A ps whose worker reaches it by a wire that can be made slow; both announce themselves."""
+    """A ps that its worker reaches over a slow wire; both tasks announce themselves."""
     lease = PortLease()
     with contextlib.ExitStack() as stack:
         stack.callback(lease.release)
@@ -166,7 +166,7 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
         with tf.device(W0):
             wanted = tf.identity(value + 0.0)
         with cluster.session(graph) as session:
-            for _ in range(3):  # and the quickest of these is what a push takes at least
+            for _ in range(3):  # the fastest of these is the baseline for pushes
                 session.run(wanted)
             before = Seen(cluster, "worker:0").tensor("slow/RandomUniform", "in")
             wire.held_s = HELD_S
@@ -178,7 +178,7 @@ def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing
     assert waited_for_wire > 3 * HELD_S * 1e6 * 0.5
     assert after.not_ready_us - before.not_ready_us < waited_for_wire
 
-    # The ps took any free port and announced it; the worker's was taken, and it went on.
+    # The ps used a free port and announced it. The worker's port was in use; it continued without.
     monkeypatch.setenv(observed_job.FOLDER_VARIABLE, str(tmp_path))
     (found,) = observed_job.discover()
     record = observed_job.fetch(found.address).metrics

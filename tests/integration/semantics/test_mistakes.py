@@ -1,4 +1,4 @@
-"""A user's mistakes in starting tasks: each message says what to do, to the letter."""
+"""A user's mistakes in starting tasks: the exact messages, which say what to do."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(
 class Mistake:
     """Variables and an `.endpoint_map`, and the last line that the ps writes.
 
-    {ps}, {worker}, {data} (the ps's data port) and {folder} stand for what they are in a test.
+    {ps}, {worker}, {data} (the ps's data port) and {folder} are replaced by the test's values.
     """
 
     says: str
@@ -164,7 +164,7 @@ def test_a_forgotten_import_is_in_the_page_under_tensorflows_words(
 
 
 def test_a_grpc_port_in_use_is_named(ports: dict[str, int], tmp_path: Path) -> None:
-    """Of another process, or of another job's task."""
+    """The port is used by another process, or by a task of another job."""
     with socket.create_server(("", ports["ps"])):
         done = run(ports, tmp_path)
     assert done.stderr.splitlines()[-1] == (

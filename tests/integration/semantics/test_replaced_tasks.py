@@ -1,4 +1,4 @@
-"""A worker that another process replaces while it lives and is connected."""
+"""A worker that is replaced by another process while it still runs and is connected."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ STEP_TIMEOUT_MS = 20_000
 
 
 def _read_at_the_worker() -> tuple[tf.Graph, tf.Tensor, tf.Operation]:
-    """A graph whose step reads a variable of the ps. The ps knows the first worker only, and
-    could not read from another one."""
+    """A graph whose step reads a variable of the ps. The ps knows only the first worker, and could
+    not receive from another one.
+    """
     with tf.Graph().as_default() as graph:
         with tf.device("/job:ps/task:0"):
             variable = tf1.get_variable("replaced", [4], initializer=tf1.ones_initializer())

@@ -1,4 +1,4 @@
-"""Recorded and damaged messages of two TensorFlow tasks, replayed to tasks at work."""
+"""Recorded and damaged messages of two TensorFlow tasks, replayed to running tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTS = 4  # that replay at the same time
 
 
 def replay(address: tuple[str, int], host: str, said: bytes) -> None:
-    """Says all of it and hears what comes back. The task ends it, or it is a hang."""
+    """Sends all bytes and reads the answers. The task must end the connection, or else it hangs."""
     with socket.create_connection(address, 20, (host, 0)) as stranger:
         try:
             stranger.sendall(said)
@@ -56,14 +56,14 @@ def incarnations(cluster: TensorFlowCluster) -> dict[str, bytes]:
 
 
 def recorded(job: str, incarnation: bytes) -> list[bytes]:
-    """The frames that a client said to this job's task, as if to the one that lives now."""
+    """The frames that a client sent to this job's task, adapted to the current task."""
     said = (FOLDER / f"to_{job}").read_bytes()
     assert said.count(b"device:CPU:0;") >= 5
     return frames_of(re.sub(rb"(?<=device:CPU:0;)[0-9a-f]{16}(?=;)", incarnation, said))[0]
 
 
 class Trainer:
-    """Steps between the tasks, each of which must be right, until it is told to stop."""
+    """Runs steps between the tasks until it is stopped; each result must be right."""
 
     def __init__(self, cluster: TensorFlowCluster) -> None:
         self.steps = 0
@@ -135,7 +135,7 @@ def test_ten_thousand_damaged_sessions_harm_neither_the_tasks_nor_who_trains(
     trainer.stop()
 
     assert [task.poll() for task in pair.tasks.values()] == [None, None]
-    # Protobuf and TensorFlow have lines of their own about what they refuse.
+    # Protobuf and TensorFlow log their own lines about rejected messages.
     lines = [line for line in pair.logged_since(logged).splitlines() if "grpc++" in line]
     assert 1 <= len(lines) <= len(processes) * HOSTS * minutes, lines[:50]
     deadline = time.monotonic() + 20

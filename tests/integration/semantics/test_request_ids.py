@@ -1,7 +1,7 @@
-"""Steps whose request ids are those of earlier steps.
+"""Steps with the same request ids as earlier steps.
 
-TensorFlow draws them in a new thread for each step, from a generator whose seed has 32 bits: what
-happens here in every step happens by itself in one of some 43,000.
+TensorFlow draws them in a new thread for each step, from a generator with a 32-bit seed. Normally
+about one of 43,000 steps repeats an id; here every step does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def alike(protocol: str, tmp_path: Path) -> Iterator[TensorFlowCluster]:
 
 
 def test_a_step_is_not_taken_for_an_earlier_one(alike: TensorFlowCluster) -> None:
-    """Unlike on gRPC, where an id guards against requests that are delivered twice."""
+    """Unlike on gRPC, which uses the ids to detect requests that are delivered twice."""
     with tf.Graph().as_default() as graph:
         with tf.device("/job:ps/task:0"):
             value = tf.identity(3.0)

@@ -1,4 +1,4 @@
-"""Rewrites that send less: the same results bit by bit, the same errors, fewer rows."""
+"""Rewrites that send less: bitwise identical results, the same errors, fewer rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SWITCHES: tuple[dict[str, bool], ...] = (
 
 @dataclass
 class Model:
-    """A graph, and what to run in it."""
+    """A graph, and its fetches and feeds."""
 
     graph: tf.Graph
     fetches: Any = ()
     feeds: Sequence[Mapping[Any, Any]] = ({},)
-    """One for each step."""
+    """The feeds of each step."""
     at_the_end: Any = field(default_factory=list)
     """Fetched after the last step."""
 
@@ -51,7 +51,7 @@ def session(
     cluster: TensorFlowCluster, graph: tf.Graph, switches: Mapping[str, bool], optimized: bool
 ) -> Iterator[Any]:
     config = ConfigProto(**switches)
-    if optimized:  # by TensorFlow itself, as users have it
+    if optimized:  # by TensorFlow itself, as by default
         config.operation_timeout_in_ms = STEP_TIMEOUT_MS
     else:
         config.MergeFrom(session_config(STEP_TIMEOUT_MS))
@@ -75,15 +75,16 @@ def results(
 
 
 def words(message: str) -> list[str]:
-    """What a kernel said. Which task reports it to the master first, and what TensorFlow adds of
-    stacks and of earlier warnings, is up to chance."""
+    """The message of a kernel, without the random parts: the task that reported it first, stacks,
+    and earlier warnings.
+    """
     now = message.partition("Recent warning and error logs:")[0]
     said = re.findall(r"^(?:.*: )?(\w+\[.*\] = .*)$", now, re.MULTILINE)
     return list(dict.fromkeys(said)) or [message]
 
 
 def in_bytes(values: Any) -> list[Any]:
-    """What to compare: equal numbers may differ in a bit."""
+    """The values as bytes, for a bitwise comparison: equal numbers may have different bits."""
     flat = tf.nest.flatten(values)
     return [
         (np.asarray(v).shape, np.asarray(v).dtype.name, np.asarray(v).tobytes())
@@ -93,14 +94,14 @@ def in_bytes(values: Any) -> list[Any]:
 
 
 def places(cluster: TensorFlowCluster, rewrite: str) -> dict[str, int]:
-    """How often a rewrite was applied, and why not, by the master of `session`."""
+    """By the master: how often a rewrite was applied, and why it was not."""
     listed: Any = cluster.stats("worker:0")["rewrites"]
     return {each["outcome"]: each["places"] for each in listed if each["rewrite"] == rewrite}
 
 
 @contextlib.contextmanager
 def counted(cluster: TensorFlowCluster, rewrite: str) -> Iterator[dict[str, int]]:
-    """Filled with what `places` has more at the end."""
+    """Yields a dict that is filled at the end with the increase of `places`."""
     before = places(cluster, rewrite)
     more: dict[str, int] = {}
     yield more
@@ -120,7 +121,7 @@ def expect_the_same(
     rewrites: Mapping[str, int],
     optimized: Sequence[bool] = (False, True),
 ) -> list[Any]:
-    """Results with each switch are those without. `rewrites`: how often each must be applied."""
+    """Checks that results with each rewrite equal those without. `rewrites`: expected counts."""
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(3)
         model = Model(graph, *build())
@@ -190,13 +191,13 @@ def test_ids_of_any_shape_give_the_rows_that_they_gave(
 
 
 def fed_ids(values: Any, dtype: tf.DType = tf.int64) -> tuple[Any, Any]:
-    """A placeholder on the worker that takes ids of any size, and what to feed it."""
+    """A placeholder on the worker for ids of any shape, and its feed."""
     with tf.device(W0):
         return tf1.placeholder(dtype, [None] * np.ndim(values)), values
 
 
 def looked_up(name: str, shape: Sequence[int], ids: Any, use_resource: bool = True) -> Any:
-    """Rows of a new table; the lookup is where the table is, as embedding_lookup has it."""
+    """Rows of a new table; the lookup runs on the table's device, as with embedding_lookup."""
     with tf.device(PS):
         return tf.gather(table(name, shape, use_resource), ids)
 
@@ -342,7 +343,7 @@ def test_control_dependencies_order_reads_and_writes_as_before(
 
     with counted(fusing_cluster, "summed_push") as pushes:
         expect_the_same(fusing_cluster, build, {"unique_pull": 3}, optimized=[False])
-    # The sum waits for what is on the ps.
+    # The sum waits for an operation on the ps.
     assert "applied" not in pushes
     assert pushes
 
@@ -354,7 +355,7 @@ def test_constants_that_wait_for_something_are_taken_into_a_bundle(
         ids, values = fed_ids([4, 4, 1, 4, 0])
         rows = [looked_up(f"before_slices_{number}", [8, 3], ids) for number in range(5)]
         with tf.device(W0), tf.control_dependencies([ids]):
-            slices = [each[1:4, ::2] for each in rows]  # their bounds wait for the ids, too
+            slices = [each[1:4, ::2] for each in rows]  # their bounds also wait for the ids
         return slices, [{ids: values}] * 2, []
 
     with counted(fusing_cluster, "bundles") as bundles:
@@ -432,18 +433,18 @@ def test_each_worker_has_ids_of_its_own(fusing_cluster: TensorFlowCluster) -> No
             feed[ids] = draw.integers(0, 20, 70)
         with tf1.device(tf1.train.replica_device_setter(1, worker_device=W1)):
             optimizer = tf1.train.AdagradOptimizer(0.1)
-            # Of both: the update waits for the lookups of both.
+            # With both variables, so that the update waits for both lookups.
             train = optimizer.minimize(
                 tf.add_n(losses), var_list=[weights], colocate_gradients_with_ops=True
             )
         return [*losses, train], [feed] * 3, [weights]
 
-    # TensorFlow's own rewrites compute some of one worker's gradient on the other.
+    # TensorFlow's own rewrites compute parts of one worker's gradient on the other worker.
     expect_the_same(fusing_cluster, build, {"unique_pull": 2}, optimized=[False])
 
 
 def random_training(seed: int) -> Callable[[], Any]:
-    """Tables of random sizes, lookups of random kinds, some in one graph several times."""
+    """Tables of random sizes and lookups of random kinds, some of them repeated in one graph."""
 
     def build() -> Any:
         draw = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ W1 = "/job:worker/task:1"
 
 
 class Background:
-    """An action in a thread of its own, whose outcome is asked for with a deadline."""
+    """An action in its own thread; its outcome is awaited with a timeout."""
 
     def __init__(self, act: Callable[[], Any]) -> None:
         self._outcome: tuple[str, Any] | None = None
@@ -44,7 +44,7 @@ class Background:
 
 
 def blocked_graph(name: str) -> tuple[tf.Graph, Any, Any, Any]:
-    """A graph with a queue on the ps: (graph, dequeue seen from worker:1, enqueue, queue)."""
+    """A graph with a queue on the ps: (graph, dequeue on worker:1, enqueue, queue)."""
     with tf.Graph().as_default() as graph:
         with tf.device(PS):
             queue = tf1.FIFOQueue(1, [tf.float32], [[]], shared_name=name)
@@ -181,7 +181,8 @@ def test_one_error_ends_a_step_that_waits_elsewhere(cluster: TensorFlowCluster) 
     graph, waiting, _, _ = blocked_graph("waits_for_error")
     with graph.as_default():
         with tf.device(W0):
-            # It fails when told to: TensorFlow forgets to cancel what fails before it has begun.
+            # It fails only on request, because TensorFlow does not cancel the others if it fails
+            # too early.
             values = tf1.FIFOQueue(1, [tf.float32], [[]], shared_name="cause_of_error")
             failing = tf.debugging.check_numerics(values.dequeue(), "the cause")
             fail = values.enqueue([float("nan")])
@@ -204,7 +205,7 @@ def test_closing_a_session_ends_a_step_that_waits_on_the_ps(cluster: TensorFlowC
     with cluster.session(graph) as again:
         step = Background(lambda: again.run(waiting))
         again.run(graph.get_operation_by_name("fifo_queue_enqueue"))
-        # The cancelled dequeue left nothing behind that would swallow an element.
+        # The cancelled dequeue must not consume an element later.
         assert step.outcome() == ("value", 5.5)
 
 
@@ -256,8 +257,8 @@ def test_a_step_past_its_deadline_fails_and_the_next_one_works(
             with pytest.raises(tf.errors.DeadlineExceededError):
                 session.run(waiting, options=options)
             assert 1.8 < time.monotonic() - begin < 30
-            # The client's own clock may tell it before the master's tells the ps: until that has
-            # ended the late step's dequeue, on either protocol, it would take what comes next.
+            # The client may see the deadline before the master tells the ps. Until then, on either
+            # protocol, the dequeue of the late step would consume the next element.
             time.sleep(1)
             session.run(enqueue)
             assert session.run(waiting, options=options) == 5.5
@@ -406,10 +407,10 @@ def test_the_data_plane_carries_the_tensors(wire_cluster: TensorFlowCluster) -> 
     def grown(task: str, *names: str) -> int:
         return sum(after[task][name] - before[task][name] for name in names)
 
-    # Through memory or by TCP, as the machine allows.
+    # Through shared memory or TCP, depending on the machine.
     sent = grown("ps:0", "tx_bytes", "lent_bytes")
     received = grown("worker:1", "rx_bytes", "read_bytes")
     assert steps * size * 4 <= sent < steps * size * 4 * 1.1
     assert steps * size * 4 <= received < steps * size * 4 * 1.1
-    # worker:0 is the master: what it sends to both tasks at every step goes that way too.
+    # worker:0 is the master, and its messages to both tasks in every step use grpc++, too.
     assert grown("worker:0", "tx_frames") >= 2 * steps

@@ -1,4 +1,4 @@
-"""The breakdown of steps: a job that is slow in one place spends its time there."""
+"""The breakdown of steps: a slow place in a job must appear in the right part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS = ["input_s", "compute_s", "ps_s", "wire_s", "rest_s"]
 
 
 class Job:
-    """Tasks that can be asked for the breakdown of their steps, and the wire to their ps."""
+    """Tasks that report the breakdown of their steps, and the wire to their ps."""
 
     def __init__(self, tasks: dict[str, Any], wire: SlowWire, logs: Path) -> None:
         self._tasks, self._wire, self.logs = tasks, wire, logs
@@ -39,7 +39,7 @@ class Job:
         return found
 
     def tags(self) -> set[str]:
-        """Tags of the scalars that were written for TensorBoard."""
+        """The tags of the scalars for TensorBoard."""
         events = [
             event
             for file in self.logs.glob("events*")

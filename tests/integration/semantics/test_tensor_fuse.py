@@ -1,4 +1,4 @@
-"""Tensors that travel as one: the same results, fewer messages, nothing waits for itself."""
+"""Tensor fusion: the same results, fewer messages, no deadlock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_fifty_tensors_travel_in_one_message(fusing_cluster: TensorFlowCluster) 
             parts = [tf.fill([i], float(i)) for i in range(50)]
         with tf.device(W0):
             results = [part + 1.0 for part in parts]
-            twice = [part * 2.0 for part in parts]  # wants what has crossed already
+            twice = [part * 2.0 for part in parts]  # needs tensors that have already crossed
         with fusing_session(fusing_cluster, graph) as session:
             session.run([results, twice])
             before = [total(fusing_cluster, name) for name in ("fused_messages", "fused_tensors")]
@@ -58,7 +58,7 @@ def test_what_a_tensor_leads_to_never_travels_with_it(fusing_cluster: TensorFlow
         with fusing_session(fusing_cluster, graph) as session:
             before = total(fusing_cluster, "fused_messages")
             assert session.run(results) == [12.0, 23.0]
-            # There, back, there again, and the results to the master.
+            # To the worker, back, to the worker again, and the results to the master.
             assert total(fusing_cluster, "fused_messages") - before == 4
 
 
@@ -85,8 +85,8 @@ def test_what_leaves_a_loop_never_travels_with_what_the_loop_waits_for(
         with tf.device(PS):
             invariant = start * 10.0
         with tf.device(W0):
-            # No way in the graph leads from `invariant` to `rounds`; but iteration 3 does not begin
-            # before iteration 1 has got it.
+            # The graph has no path from `invariant` to `rounds`, but iteration 3 does not begin
+            # before iteration 1 has received it.
             rounds, kept = tf1.while_loop(
                 lambda i, _: i < 20,
                 lambda i, value: (i + 1, tf.identity(value)),
@@ -167,7 +167,7 @@ def test_tensors_of_every_kind_arrive_as_they_left(fusing_cluster: TensorFlowClu
             *found, half = session.run([*arrived, wide], feed)
     assert half == 3.5
     for value, got in zip(values, found, strict=True):
-        as_array = np.asarray(got, dtype=value.dtype)  # a scalar of strings comes as bytes
+        as_array = np.asarray(got, dtype=value.dtype)  # a scalar string is returned as bytes
         assert as_array.shape == value.shape
         np.testing.assert_array_equal(as_array, value)
 
@@ -241,7 +241,7 @@ def test_a_producer_that_fails_ends_the_step_with_its_error(
 
 @pytest.mark.every_version
 def test_a_silent_task_is_unavailable_to_a_step_that_fuses(plugin: None) -> None:
-    """TensorFlow makes an InternalError of that error in an operation that does not communicate."""
+    """TensorFlow turns this error into InternalError in operations that do not communicate."""
     with (
         TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster,
         tf.Graph().as_default() as graph,

@@ -1,4 +1,4 @@
-"""Every kind of tensor that TensorFlow lets cross from task to task arrives as it was sent."""
+"""Every kind of tensor that TensorFlow can send between tasks arrives unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def relay(cluster: TensorFlowCluster, value: Any, dtype: tf.DType) -> Any:
 
 
 def sample(dtype: tf.DType, shape: tuple[int, ...]) -> Any:
-    """Values that differ from each other where the type has room, with the type's extremes."""
+    """Values that are distinct if the type has enough values, including the type's extremes."""
     count = int(np.prod(shape))
     numbers = np.arange(count) % 251
     if dtype.is_complex:
@@ -123,7 +123,7 @@ def test_nan_infinity_and_negative_zero_keep_their_bits(cluster: TensorFlowClust
 )
 def test_strings_arrive(cluster: TensorFlowCluster, value: Any) -> None:
     result = relay(cluster, value, tf.string)
-    # A scalar string comes as bytes.
+    # A scalar string is returned as bytes.
     result = np.asarray(result, object)
     assert result.shape == value.shape
     assert result.tolist() == value.tolist()
@@ -256,7 +256,7 @@ def test_a_dataset_which_cannot_cross_is_an_error(cluster: TensorFlowCluster) ->
         with tf.device("/job:worker/task:1"):
             return tf.raw_ops.DatasetCardinality(input_dataset=tf.identity(dataset))
 
-    # gRPC's words are that it could not parse the reply, grpc++'s which variant has no decoder.
+    # gRPC reports that it could not parse the reply; grpc++ names the variant without a decoder.
     with pytest.raises((tf.errors.InternalError, tf.errors.InvalidArgumentError)):
         cluster.run(build)
     assert relay(cluster, [1.0], tf.float32).tolist() == [1.0]

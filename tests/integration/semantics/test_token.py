@@ -1,4 +1,4 @@
-"""The right to connect to the data port: where it listens, and the job token."""
+"""Access to the data port: the address on which it listens, and the job token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPOKEN = {"TF_CPP_MIN_LOG_LEVEL": "0"}  # warnings go to the log
 
 @pytest.fixture
 def pair() -> Iterator[TensorFlowCluster]:
-    """A ps and a worker of which none has been started."""
+    """A ps and a worker that are not started."""
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
         yield cluster
 
@@ -75,13 +75,13 @@ def test_the_data_port_is_open_on_the_address_of_the_cluster_spec_only(
     pair: TensorFlowCluster,
 ) -> None:
     port = ports(pair)
-    hosts = {"ps": "192.0.2.1", "worker": "127.0.0.2"}  # nobody's, and ours
+    hosts = {"ps": "192.0.2.1", "worker": "127.0.0.2"}  # an unused address, and one of this host
     spec = {job: [f"{host}:{port[job]}"] for job, host in hosts.items()}
     pair.ready(*[pair.begin(job, 0, SPOKEN, spec=spec) for job in spec])
 
     assert refused(("127.0.0.1", data_port(port["worker"])))
     assert not refused(("127.0.0.2", data_port(port["worker"])))
-    # What names no address of this host may be a Service's: it is open on all, and says so.
+    # An address that is not of this host may be a Service's, so the ps listens on all and says so.
     assert not refused(("127.0.0.1", data_port(port["ps"])))
     assert not refused(("127.0.0.2", data_port(port["ps"])))
     said = "192.0.2.1 is no address of this host; the data port of /job:ps/replica:0/task:0 listens"
@@ -96,7 +96,7 @@ def test_tasks_with_the_same_token_work_together_and_a_stranger_gets_nothing(
     before = pair.stats("ps:0")
     assert step(pair, 1 << 20) == 2.0 * (1 << 20)
 
-    # The header of a request, then garbage: what a scanner or a task of another job would send.
+    # The header of a request, then garbage, as from a scanner or a task of another job.
     def frame(kind: int, metadata: bytes) -> bytes:
         return struct.pack("<4sBBHQIHHQ", b"TWIR", 1, kind, 0, 1, len(metadata), 1, 0, 0) + metadata
 
@@ -142,7 +142,7 @@ def test_a_step_with_a_task_that_has_another_token_or_none_fails_and_says_what_t
 def test_check_greets_the_tasks_of_a_cluster_as_a_peer(
     pair: TensorFlowCluster, token: dict[str, str]
 ) -> None:
-    # Not the address of this test's end, so that the link to it is measured.
+    # Another address than that of this process, so that the link is measured.
     pair.spec["worker"][0] = pair.spec["worker"][0].replace("127.0.0.1", "127.0.0.2")
     pair.start_all(env=token)
     hosts = {job: addresses[0] for job, addresses in pair.spec.items()}

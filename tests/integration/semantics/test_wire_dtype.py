@@ -1,4 +1,4 @@
-"""wire_dtype: floats of training steps cross in 16 bits, and nothing else changes."""
+"""wire_dtype: floats of training steps are sent in 16 bits, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def session(cluster: TensorFlowCluster, graph: tf.Graph, **switches: Any) -> Ite
 
 
 def rounded(values: Any, wire_dtype: str) -> Any:
-    """To the nearest number of 16 bits."""
+    """The values rounded to the nearest 16-bit number."""
     return (
         np.asarray(values, np.float32).astype(tf.as_dtype(wire_dtype).as_numpy_dtype).astype("f4")
     )
@@ -54,7 +54,7 @@ def variable(name: str, values: Any, use_resource: bool = True) -> Any:
 
 
 def pushed(values: Sequence[float], name: str) -> tuple[Any, Any]:
-    """A variable that an update leaves as the gradient that it was pushed, and the update."""
+    """A variable, and an update that stores the pushed gradient in it."""
     with tf.device(W0):
         gradient = tf1.placeholder_with_default(np.asarray(values, np.float32), [len(values)])
         gradient = tf.identity(gradient)
@@ -65,7 +65,7 @@ def pushed(values: Sequence[float], name: str) -> tuple[Any, Any]:
 
 
 def listed(cluster: TensorFlowCluster, names: str) -> dict[str, str]:
-    """The way and the dtype of the tensors of variables whose names begin so."""
+    """Direction and dtype of the tensors of variables whose names begin with `names`."""
     entries: Any = cluster.stats("worker:0")["wire_dtypes"]
     return {
         f"{each['way']} {each['variable']}": each["dtype"]
@@ -101,7 +101,7 @@ def test_what_a_training_step_pulls_is_the_nearest_number(
         f"pull {name}_rows": wire_dtype,
         f"pull {name}_dense": wire_dtype,
         f"push {name}_dense": wire_dtype,
-    }  # not the gradients of rows: what SGD adds them with, users count with
+    }  # not gradients of rows, because SGD adds them with an operation that users use for counting
 
 
 @wire_dtypes
@@ -120,7 +120,7 @@ def test_gradients_are_rounded_so_that_their_mean_is_right(
             made.run(update)
             second = made.run(weights)
     assert set(np.unique(first)) == {1.0, 1.0 + step}
-    # One in eight; 5 standard deviations.
+    # One in eight, within 5 standard deviations.
     assert np.mean(first > 1) == pytest.approx(1 / 8, abs=0.012)
     assert np.mean((first > 1) & (second > 1)) == pytest.approx(1 / 64, abs=0.005)
 
@@ -143,7 +143,7 @@ def test_gradients_that_are_no_ordinary_numbers(
         assert np.isfinite(found[:, 4:]).all()
         np.testing.assert_allclose(found[:, 4], largest, rtol=2**-7)
         np.testing.assert_allclose(small, 1e-7, rtol=2**-7)
-    else:  # it ends at 65504, and its least step is 2**-24
+    else:  # its largest value is 65504, its smallest step is 2**-24
         np.testing.assert_array_equal(found[:, 4:8], [[np.inf, -np.inf, 65504, 65504]] * 30)
         assert set(small) <= {2.0**-24, 2.0**-23}
 
@@ -254,7 +254,7 @@ def test_training_comes_close_to_what_it_gives_with_32_bits(
     for switches in ({}, {"exact_rewrites": True}):
         found = train(wire_dtype="bfloat16", **switches)
         for one, other in zip(found, stock, strict=True):
-            # Adam makes a step of full length of a gradient near zero, of either sign.
+            # For a gradient near zero, Adam makes a full step in either direction.
             assert np.mean(np.isclose(one, other, atol=0.02, rtol=0.05)) > 0.98
         assert found[0][0] != stock[0][0]
         dense = listed(fusing_cluster, f"close_dense_{name}")

@@ -1,4 +1,4 @@
-"""The comparison of layouts: what it refuses, and what it makes of metrics."""
+"""The comparison of layouts: invalid arguments, and results computed from metrics."""
 
 from __future__ import annotations
 

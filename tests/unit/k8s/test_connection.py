@@ -1,4 +1,4 @@
-"""The way to a cluster: what is wrong with a kubeconfig is said in a line."""
+"""The connection to a cluster: errors in a kubeconfig are reported in one line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_wrong_kubeconfig_is_said_in_a_line(
 
 
 class Busy(http.server.BaseHTTPRequestHandler):
-    """Refuses the first two requests, as an API server does that has too many."""
+    """Refuses the first two requests, like an API server with too many requests."""
 
     asked = 0
 
@@ -63,7 +63,7 @@ class Busy(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Logs nothing."""
 
 
 def test_a_busy_api_server_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The life of a ps: as long as a Job that decides needs it."""
+"""A ps runs as long as a deciding Job needs it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_ps_is_needed_until_all_that_decide_have_ended(
 
 
 def test_a_keeper_that_is_evicted_has_not_succeeded() -> None:
-    """Its Job would otherwise be complete, and the ps would not come back."""
+    """Otherwise its Job would be complete, and the ps would not be restarted."""
     environment = {
         **os.environ,
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",

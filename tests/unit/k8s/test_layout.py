@@ -1,4 +1,4 @@
-"""Layouts: the nodes that a case takes, and their labels."""
+"""Layouts: the nodes of a case, and their labels."""
 
 from __future__ import annotations
 

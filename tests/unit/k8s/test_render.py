@@ -1,4 +1,4 @@
-"""Manifests: valid for Kubernetes, and saying what the job asks for."""
+"""Manifests: they are valid for Kubernetes, and describe the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resource
 from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, read_cases
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 
-# The others are of APIs that are installed; a real API server validates them in other tests.
+# The other kinds are of add-ons; a real API server validates them in other tests.
 VALIDATED = (
     *("ConfigMap", "Job", "NetworkPolicy", "Role", "RoleBinding"),
     *("Secret", "Service", "ServiceAccount"),
@@ -39,7 +39,7 @@ def test_all_eight_cases_are_valid_under_every_supported_version(
     for scheduling in SCHEDULINGS:
         checked = set()
         for document in manifests(job_of_case(case, layout, scheduling=scheduling)):
-            # Jobs of a role differ in their numbers only.
+            # Jobs of a role differ only in their indices.
             labels = document["metadata"]["labels"]
             key = document["kind"], labels.get("app.kubernetes.io/component")
             if key in checked:
@@ -203,7 +203,7 @@ def test_a_trainjob_is_the_jobset_that_its_runtime_describes() -> None:
     }
     for each in (jobset, trainjob):
         assert each["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-        assert "suspend" not in each["spec"]  # a second submission would suspend what runs
+        assert "suspend" not in each["spec"]  # a second submission would suspend a running job
     assert [pod.name for pod in pods_of(rendered)] == [
         pod.name for pod in pods_of(manifests(job(4, 2, format="jobset")))
     ]
