@@ -112,17 +112,17 @@ def balanced(
         source: see `variables`.
         ps: number of ps.
         traffic: bytes per step of each variable, which are balanced in addition to its size: of an
-        earlier run, or files with them (docs/placement.md). None: predicted from the shapes in the
-        graph, if `source` has a graph. `Traffic({})`: traffic is ignored.
+            earlier run, or files with them (docs/placement.md). By default it is predicted from the
+            shapes in the graph, if the source has a graph; ``Traffic({})`` ignores it.
         exact_rewrites: True if the sessions use them; then predicted traffic counts each id of a
-        batch and its row once.
+            batch and its row once.
         keep_whole: names, or patterns of names (``"tower/*"``), of variables that are not split.
         tolerance: largest load of a ps, as a multiple of the mean, before more is split.
         min_part_bytes: smallest size of a part.
 
     Raises:
         UsageError: the source or the metrics cannot be read, `ps` is not positive, or a name of
-        `keep_whole` matches no variable.
+            `keep_whole` matches no variable.
     """
     if ps < 1:
         raise UsageError(f"the number of ps must be at least 1, not {ps}")

@@ -71,7 +71,7 @@ def refusal(
 ) -> str:
     """Starts the ps, which must refuse to serve; returns the last line that it wrote."""
     task = cluster.begin("ps", 0, env, cwd)
-    with pytest.raises(TensorwireError, match="gone"):
+    with pytest.raises(TensorwireError, match="has ended"):
         task.channel.receive(START_TIMEOUT_S)
     task.process.wait(30)
     said = [
