@@ -36,7 +36,7 @@ def probe(path: str, seconds: float) -> InputRate:
 
     Args:
         path: a file, a folder, or a pattern that this TensorFlow can read ("hdfs://…" if it
-        supports that).
+            supports that).
 
     Raises:
         TensorwireError: TensorFlow is not installed, or there is nothing to read.

@@ -38,8 +38,8 @@ def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Siz
 
     Args:
         payload: "uniform": each has `message_size` bytes; "random": from 1 to 2 * `message_size` -
-        1 bytes, all equally likely; "skewed": six of ten have a tenth of `message_size`, three have
-        `message_size`, and one has 6.4 times `message_size`.
+            1 bytes, all equally likely; "skewed": six of ten have a tenth of `message_size`, three
+            have `message_size`, and one has 6.4 times `message_size`.
     """
     random = np.random.default_rng(seed)
     if payload == "uniform":

@@ -61,7 +61,7 @@ def parse(text: str) -> list[Manifest]:
 
     Raises:
         TensorwireError: a user's template produced text that is not YAML, or a document that is not
-        a Kubernetes object.
+            a Kubernetes object.
     """
     try:
         documents = [d for d in yaml.load_all(text, _LOADER) if d is not None]

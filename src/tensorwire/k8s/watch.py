@@ -64,11 +64,11 @@ def wait(
 
     Args:
         up_within_s: the time until all tasks serve. After that there is no limit, unless tasks are
-        lost and do not come back within the same time.
+            lost and do not come back within the same time.
 
     Raises:
         TensorwireError: the tasks took longer (the message says why), or the cluster did not answer
-        for ten minutes. The job is not removed.
+            for ten minutes. The job is not removed.
     """
     metrics: JobMetrics | None = None
     not_up_since = answered = time.monotonic()

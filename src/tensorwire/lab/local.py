@@ -246,10 +246,10 @@ class LocalCluster:
             env: variables on top of this process's own. TensorFlow logs only its errors unless
                 TF_CPP_MIN_LOG_LEVEL is set here or in this process.
             stdout: a file for the standard output; None: the log, which always has the standard
-            error.
+                error.
             channel: connect standard input and output to `Task.channel`.
             stream: a descriptor to use as standard input and output, such as a connection to
-            another process.
+                another process.
             cwd: the working directory; None: that of this process.
 
         Raises:

@@ -100,7 +100,7 @@ def measure(
         lab: the lab's settings for the record.
         back_and_forth: True if the order of sides alternates: A B, B A instead of A B, A B.
         cases_take_turns: True if each round has a block of each case, instead of all rounds of one
-        case before the next. The cases then have the same number of rounds.
+            case before the next. The cases then have the same number of rounds.
 
     Raises:
         TensorwireError: a task failed or did not answer in time.

@@ -195,7 +195,7 @@ def serve(role: HostRole, watcher: Watcher) -> None:
 
     Raises:
         TensorwireError: no leader connected in time, it does not fit, it left too early, or a task
-        failed.
+            failed.
     """
     leader_at = role.hosts[_LEADER[0]][_LEADER[1]]
     expected = f"worker at {leader_at}"

@@ -40,7 +40,7 @@ def answers(task: HostedTask, message: Message) -> Iterator[Message]:
     """Yields the answers to a request as the task makes them.
 
     Raises:
-        ValueError, TypeError: the task has no such request, or it takes other arguments.
+            ValueError, TypeError: the task has no such request, or it takes other arguments.
     """
     fields = dict(message)
     name = fields.pop("do", None)

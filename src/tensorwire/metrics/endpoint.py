@@ -89,7 +89,7 @@ def start_from_environment(
     Args:
         stats: `tensorwire.tf.stats`.
         await_task: returns when this process is a task. A process that only starts tasks or loads
-        data must not take their port.
+            data must not take their port.
 
     A failure is only logged, because it must not end the training.
     """

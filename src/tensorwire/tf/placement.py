@@ -67,8 +67,8 @@ def variables(source: Source) -> list[Variable]:
 
     Args:
         source: a function without arguments that builds the model (it is called in a temporary
-        graph); a ``tf.Graph``, GraphDef or MetaGraphDef; the path of a SavedModel, a MetaGraph or a
-        graph.pbtxt; or variables, which are returned unchanged.
+            graph); a ``tf.Graph``, GraphDef or MetaGraphDef; the path of a SavedModel, a MetaGraph
+            or a graph.pbtxt; or variables, which are returned unchanged.
 
     Raises:
         UsageError: `source` has another type, or the file contains no graph.

@@ -88,7 +88,7 @@ class VirtualKubelet(OwningContext):
             limit_cpus: True to apply the CPU limits of pods, if this machine can.
             images: the images that can be pulled; None: all.
             as_users: True to run containers as the user of their manifest, who can read all files
-            of the image.
+                of the image.
 
         Raises:
             NoControlPlane: this user cannot run pods, or there are too many pods for a lab.
