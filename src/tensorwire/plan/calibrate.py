@@ -3,7 +3,8 @@
 A worker and a ps, on each protocol and with rewrites: nothing to move; one number; many small
 tensors and few large ones, only there, only back, and both; and real models. The same variables on
 the worker itself cost kernels alone. Then two workers with one ps, who share its link, and so many
-that they keep all cores busy. The hosts are a lab's, whose links are as fast as a lab can make them.
+that they keep all cores busy. The hosts are a lab's, whose links are as fast as a lab can make
+them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _CROWD_PS = 3
 _MOST_CROWD = 8
 """Workers of the crowded jobs, at most: three for each core keep all busy."""
 _LONGER = 4.0
-"""Times as long as others: their steps are the longest, and take turns."""
+"""Times as long as others, after a warm-up as long: their steps are the longest, and the first
+seconds of gRPC's take twice the CPU."""
 
 _SMALL = (TableVariable(256),) * 200
 _LARGE = (TableVariable(1 << 18),) * 4
@@ -119,16 +121,19 @@ def calibrate(
                 is_first = contender is contenders[0] and workers == 1
                 for case in _cases(workers, is_first, settings.side):
                     watcher.activity(f"{case.name}, {workers} worker(s) over {settings.side}")
-                    longer = _LONGER if workers > 2 else 1.0
-                    observations.append(_observed(job, case, longer * seconds))
+                    longer, warm_up = (_LONGER, 1.0) if workers > 2 else (1.0, _WARM_UP)
+                    observations.append(_observed(job, case, longer * seconds, warm_up=warm_up))
                     watcher.advance()
                 for rate in BOTH_WAYS_BITS_PER_S if workers == 2 else ():
                     watcher.activity(f"both ways at {rate / 1e6:.0f} Mbit/s over {settings.side}")
                     job.set_rate(rate)
                     observations.append(_observed(job, BOTH_WAYS, seconds, starts=_STARTS))
                     watcher.advance()
-    if (others := others_cores(observations)) > _NOISE_CORES:
-        notes.append(f"something else kept {others:.1f} cores of the machine busy meanwhile")
+    if (others := others_cores(observations)[1]) > _NOISE_CORES:
+        notes.append(
+            f"something else kept {others:.1f} cores of the machine busy, at least for a while: "
+            "calibrate again when it is idle"
+        )
     return calibration_of(observations, Machine.here(), tensorflow, notes), observations
 
 
@@ -201,10 +206,12 @@ def _with_exact_rewrites(case: StepCase) -> StepCase:
     return replace(case, name=f"{case.name}{_EXACT}") if case.model else case
 
 
-def _observed(job: LabJob, case: StepCase, seconds: float, *, starts: int = 1) -> Observation:
+def _observed(
+    job: LabJob, case: StepCase, seconds: float, *, starts: int = 1, warm_up: float = _WARM_UP
+) -> Observation:
     settings = job.settings
     job.open(case)
-    measured = job.measure(seconds, warm_up_s=_WARM_UP * seconds, starts=starts)
+    measured = job.measure(seconds, warm_up_s=warm_up * seconds, starts=starts)
     job.close()
     steps = sum(measured.steps.values())
     cpu_s = {

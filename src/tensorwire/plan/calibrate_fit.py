@@ -79,9 +79,11 @@ class Fitted:
     """`Costs.crowded_factor` by side, of those that were observed in a crowd."""
 
 
-def others_cores(observations: Iterable[Observation]) -> float:
-    """Cores that were busy with something else, as seen while no tensor was sent."""
-    return max(0.0, min(each.beside_s / each.step_s for each in _nothing(observations)))
+def others_cores(observations: Iterable[Observation]) -> tuple[float, float]:
+    """The fewest and the most cores that were busy with something else, as seen while no tensor was
+    sent: all the time, and for a while."""
+    cores = [max(0.0, each.beside_s / each.step_s) for each in _nothing(observations)]
+    return min(cores), max(cores)
 
 
 def fit_cpu(observations: Sequence[Observation]) -> Fitted:
@@ -90,7 +92,7 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
     Those of a model in a crowd tell by how much all of a side's costs change there. They count for
     the costs, too, by that factor less: a model's operations are then observed twice.
     """
-    others = others_cores(observations)
+    others, _ = others_cores(observations)
     fitted = _fit(observations, others, {})
     for _ in range(_ROUNDS):
         crowded = {
@@ -112,15 +114,12 @@ def _is_crowd(each: Observation) -> bool:
 def _cpu_s(each: Observation, fitted: Fitted) -> float:
     """CPU of a step of a model, at all ends, as it is without a crowd."""
     costs = fitted.costs[each.side]
-    return (
-        costs.step_cpu_s
-        + sum(fitted.own_s[each.model])
-        + sum(
-            amount * getattr(costs, name)
-            for end in (_WORKER, _PS)
-            for name, amount in _amounts(each, end).items()
-        )
+    of_transport: float = sum(
+        amount * getattr(costs, name)
+        for end in (_WORKER, _PS)
+        for name, amount in _amounts(each, end).items()
     )
+    return costs.step_cpu_s + sum(fitted.own_s[each.model]) + of_transport
 
 
 def _fit(
