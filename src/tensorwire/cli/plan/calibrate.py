@@ -37,7 +37,7 @@ def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     """Measure what a step costs on this machine, and keep it.
 
     Runs one worker and one ps, two workers and one, and so many that all cores are busy, for about
-    twelve minutes. Leave the machine idle meanwhile.
+    fourteen minutes. Leave the machine idle meanwhile.
     """
     named = parse_protocols(protocols)
     check_installed()
