@@ -120,6 +120,27 @@ def test_costs_kernels_and_a_models_own_work_are_told_apart() -> None:
     assert fitted.kernels.byte_ps_cpu_s == pytest.approx(KERNELS.byte_ps_cpu_s, rel=0.05)
 
 
+def test_a_crowd_tells_by_how_much_all_costs_of_a_side_change() -> None:
+    known = observations()
+    alone = next(each for each in known if each.case == "ctr" and each.side == "grpc++")
+    costs = COSTS["grpc++"]
+    # Two more ps are two more requests.
+    worker_s = 1.3 * (alone.worker_cpu_s + 2 * costs.request_worker_cpu_s)
+    ps_s = 1.3 * (alone.ps_cpu_s + 2 * costs.request_ps_cpu_s)
+    crowd = dataclasses.replace(
+        alone,
+        workers=6,
+        ps=3,
+        worker_cpu_s=worker_s,
+        ps_cpu_s=ps_s,
+        machine_cpu_s=worker_s + ps_s,
+        step_s=3 * (worker_s + ps_s),
+    )
+    fitted = fit_cpu([*known, crowd])
+    assert fitted.crowded == {"grpc++": pytest.approx(1.3, rel=0.01)}
+    assert_costs(fitted.costs["grpc++"], costs)
+
+
 def test_what_the_kernel_does_for_packets_counts_for_those_who_send_them() -> None:
     assert_costs(fit_cpu(observations(packets=0.1e-9)).costs["grpc"], COSTS["grpc"])
 

@@ -148,3 +148,24 @@ def test_synchronous_training_is_predicted(tensorwire: Any, calibration: Path) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "steps a second" in done.stdout
+
+
+def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(
+    tensorwire: Any, calibration: Path
+) -> None:
+    done = tensorwire(
+        "plan", "--calibration", calibration, "--model", "one-big", "--workers", "8", "--ps", "2",
+        "--link", "1gbit", "--protocol", "grpc",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines()]
+    full = ["isolated, round_robin, grpc", "yes"]
+    assert full in [[row[0], row[-1]] for row in cells if len(row) == 6]
+    # Its busiest link is as busy as the loads say.
+    assert ["isolated, round_robin, grpc", "ps:0", "100%"] in [
+        [*row[:2], row[-1]] for row in cells if len(row) == 7
+    ]
+    assert "The fastest of 2 is isolated, balanced, grpc: " in done.stdout
+    assert "Changes to isolated, round_robin, grpc, each by itself" in done.stdout
+    assert "note: the job's own operations: " in done.stdout
+    assert "8 workers asked, at most 2 calibrated at once" in done.stdout

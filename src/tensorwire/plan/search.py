@@ -12,6 +12,7 @@ from tensorwire.plan.cluster import COLOCATED, ISOLATED, Shape, link_text
 from tensorwire.plan.costs import EXACT, FUSED
 from tensorwire.plan.loads import loads
 from tensorwire.plan.prediction import Prediction, PredictionRequest, placed
+from tensorwire.plan.side_by_side import answers
 
 _POINTS = 16
 _WORTH_GROWING = 0.5
@@ -277,20 +278,23 @@ def changes(
     """All changes to the cluster of `question`, the largest gain first.
 
     What is among `known`, and what by its bound cannot help, is not simulated. `on_try` is called
-    with each of the others before it is; there are nine at most.
+    with each of the others before they are; there are nine at most.
     """
-    found = []
+    rates: dict[str, float] = {}
+    untold: dict[str, PredictionRequest] = {}
     for text, changed in alternatives(question):
         answer = next((answer for asked, answer in known if asked == changed), None)
         if answer is not None:
-            rate = answer.steps_per_s
+            rates[text] = answer.steps_per_s
         elif (bound := changed.bound()) < _WORTH_CHANGING * prediction.steps_per_s:
-            rate = bound
+            rates[text] = bound
         else:
             on_try(text)
-            rate = changed.answer().steps_per_s
-        found.append(Change(text, rate, rate / prediction.steps_per_s))
-    return sorted(found, key=lambda each: -each.gain)
+            untold[text] = changed
+    for text, found in zip(untold, answers([*untold.values()]), strict=True):
+        rates[text] = found.steps_per_s
+    made = [Change(text, rate, rate / prediction.steps_per_s) for text, rate in rates.items()]
+    return sorted(made, key=lambda each: -each.gain)
 
 
 def alternatives(question: PredictionRequest) -> Iterator[tuple[str, PredictionRequest]]:

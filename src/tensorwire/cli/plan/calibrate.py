@@ -36,8 +36,8 @@ Examples:
 def calibrate(protocols: str, seconds: float, json_path: Path | None) -> None:
     """Measure the costs of a step on this machine, and store them.
 
-    Runs one worker and one ps, and two of each, for five to six minutes. Leave the machine idle
-    meanwhile.
+    Runs one worker and one ps, two workers and one, and so many that all cores are busy, for about
+    fourteen minutes. Leave the machine idle meanwhile.
     """
     named = parse_protocols(protocols)
     check_installed()

@@ -18,6 +18,7 @@ from tensorwire.plan.job import JobModel
 from tensorwire.plan.plan_result import Basis, PlanResult
 from tensorwire.plan.prediction import PredictionRequest
 from tensorwire.plan.search import Prices, Range
+from tensorwire.plan.side_by_side import answers
 from tensorwire.report import plan as report
 from tensorwire.report.progress import ProgressDisplay
 
@@ -121,10 +122,7 @@ def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> P
         return PlanResult(basis, None, (), (), (), offers, wanted)
     total = sum(question.worker_steps for question in questions)
     with ProgressDisplay("simulating", total, is_long=False) as progress:
-        predictions = []
-        for question in questions:
-            progress.activity(report.name(question))
-            predictions.append((question, question.answer(progress.advance)))
+        predictions = list(zip(questions, answers(questions, progress.advance), strict=True))
         changes = []
         if asked.with_changes:
             changes = search.changes(
