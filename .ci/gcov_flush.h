@@ -1,5 +1,5 @@
-// Compiled into the plug-in for `make coverage`. Tests end most tasks by signals, so tasks cannot write
-// their counters at exit. Instead they write them periodically, each to its own folder in
+// Compiled into the plug-in for `make coverage`. Tests end most tasks by signals, so tasks cannot
+// write their counters at exit. Instead they write them periodically, each to its own folder in
 // TENSORWIRE_GCOV_FOLDER, so that a task that is killed while writing damages only its own data.
 #include <stdlib.h>
 #include <unistd.h>
