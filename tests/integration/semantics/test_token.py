@@ -170,7 +170,8 @@ def test_check_greets_the_tasks_of_a_cluster_as_a_peer(
         found["versions"] == f"all tasks that answer have tensorwire {tensorwire.__version__}, too"
     )
     assert found["clocks"].startswith("the clock of ")
-    assert "to worker:0, the slowest" in found["links"]
+    assert "the lowest is " in found["links"]
+    assert found["links"].endswith(", to worker:0")
 
     status, found = check({"TENSORWIRE_TOKEN_FILE": "", "TENSORWIRE_TOKEN": ""})
     assert status == 1
