@@ -324,7 +324,7 @@ def test_a_pod_that_does_not_go_ends_the_wait(cluster: Cluster, nodes: BareNodes
     kept = [*pod["metadata"]["finalizers"], "example.org/kept"]
     cluster.api.patch(path, {"metadata": {"finalizers": kept}})
     said = one_line(run("delete", "flights", "--timeout", "3"))
-    assert "1 pods of flights are still there" in said and pod["metadata"]["name"] in said
+    assert "1 pods of flights still exist" in said and pod["metadata"]["name"] in said
     cluster.api.patch(path, {"metadata": {"finalizers": []}})
 
 
