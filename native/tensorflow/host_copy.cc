@@ -20,10 +20,14 @@ Allocator* PinnedMemory(Device* device) {
   return device->GetAllocator(attributes);
 }
 
+bool IsAcceleratorMemory(Device* device, const AllocatorAttributes& attributes) {
+  return device->tensorflow_accelerator_device_info() != nullptr && !attributes.on_host();
+}
+
 bool IsOnAccelerator(Device* device, const AllocatorAttributes& attributes, const Tensor& tensor,
                      bool is_dead) {
-  if (device->tensorflow_accelerator_device_info() != nullptr && !attributes.on_host()) {
-    return !is_dead && tensor.IsInitialized() && tensor.NumElements() > 0;
+  if (!is_dead && tensor.IsInitialized() && tensor.NumElements() > 0) {
+    return IsAcceleratorMemory(device, attributes);
   }
   return false;
 }

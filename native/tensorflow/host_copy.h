@@ -15,6 +15,10 @@ namespace tensorwire::plugin {
 // allocator lives as long as the process.
 tensorflow::Allocator* PinnedMemory(tensorflow::Device* device);
 
+// True if memory of `device` with these attributes is the accelerator's own, and not the host's.
+bool IsAcceleratorMemory(tensorflow::Device* device,
+                         const tensorflow::AllocatorAttributes& attributes);
+
 // True if a tensor that `device` has made has to be copied before the host can read it.
 // `attributes`: of the tensor's memory.
 bool IsOnAccelerator(tensorflow::Device* device, const tensorflow::AllocatorAttributes& attributes,

@@ -20,6 +20,15 @@ auto FindStep(Elements& elements, int64_t step_id) {
                       [step_id](const auto& each) { return each.step_id == step_id; });
 }
 
+// Without locks.
+void Give(Pushed pushed, PushInbox::Waiter* waiter) {
+  if (pushed.declined()) {
+    waiter->Ask();
+  } else {
+    waiter->OnPush(std::move(pushed));
+  }
+}
+
 }  // namespace
 
 // A push that arrives.
@@ -137,11 +146,7 @@ void PushInbox::Promise(int64_t step_id, const std::shared_ptr<Order>& order,
     waiter = waiting->waiter;
     TakeParkedLocked(step_id, parked_as, &here);
   }
-  if (here.declined()) {
-    waiter->Ask();
-  } else {
-    waiter->OnPush(std::move(here));
-  }
+  Give(std::move(here), waiter.get());
 }
 
 void PushInbox::Forget(int64_t step_id, const std::shared_ptr<Order>& order, std::string_view key) {
@@ -302,12 +307,7 @@ void PushInbox::Deliver(int64_t step_id, Order* order, Pushed pushed) {
       SetAnyParkedLocked(!parked_steps_.empty());
     }
   }
-  if (waiter == nullptr) return;
-  if (declined) {
-    waiter->Ask();
-  } else {
-    waiter->OnPush(std::move(pushed));
-  }
+  if (waiter != nullptr) Give(std::move(pushed), waiter.get());
 }
 
 void PushInbox::OnLost(const wire::Status& why) {

@@ -40,12 +40,6 @@ constexpr uint64_t kSmallBytes = 16u << 10;
 // then.
 thread_local LateAborts* cleaning_up = nullptr;
 
-// True if the tensor goes on from the host's memory to the accelerator's.
-bool IsForAccelerator(const Route& route, const Rendezvous::Args& args) {
-  return route.device->tensorflow_accelerator_device_info() != nullptr &&
-         !args.alloc_attrs.on_host();
-}
-
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
   // `pushes`: false if this rendezvous must not push.
@@ -138,7 +132,7 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
       : rendezvous_(rendezvous),
         step_id_(rendezvous->step_id_),
         route_(std::move(route)),
-        on_accelerator_(IsForAccelerator(*route_, args)),
+        on_accelerator_(IsAcceleratorMemory(route_->device, args.alloc_attrs)),
         args_(args),
         done_(std::move(done)) {}
 
@@ -281,7 +275,8 @@ absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, const Rendezvo
   out->counters = TensorFigures::Get().Of(out->key, TensorFigures::Direction::kIn);
   if (step_id_ == kNoStep) return absl::OkStatus();  // nothing is pushed outside of steps
   out->order = out->link.inbox->OrderFor(
-      out->scope, out->key, IsForAccelerator(*out, args) ? PinnedMemory(out->device) : nullptr);
+      out->scope, out->key,
+      IsAcceleratorMemory(out->device, args.alloc_attrs) ? PinnedMemory(out->device) : nullptr);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "key_table.h"
 #include "push_inbox.h"
@@ -39,14 +41,12 @@ class Routes {
   std::shared_ptr<const Route> Find(uint64_t scope, std::string_view key) const {
     return table_.Find(scope, key, HashOfKey(key));
   }
-  void Keep(const std::shared_ptr<const Route>& route) {
-    if (table_.Put(route)) return;
-    // Of a session that ended while a step of it looked for a route.
-    table_.DropIf([](const Route& old) { return old.cache.expired(); });
-  }
-  // The session was closed.
+  // Not kept if there are too many: then the route is found again each time.
+  void Keep(std::shared_ptr<const Route> route) { table_.Put(std::move(route)); }
+  // The session was closed. A step of a session that was closed before may have kept a route since.
   void EndScope(uint64_t scope) {
-    table_.DropIf([scope](const Route& route) { return route.scope == scope; });
+    table_.DropIf(
+        [scope](const Route& route) { return route.scope == scope || route.cache.expired(); });
   }
 
  private:
