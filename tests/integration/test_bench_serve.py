@@ -68,6 +68,18 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
 
 
 @pytest.mark.newest
+def test_clients_that_are_not_busy_only_stay_connected() -> None:
+    plan = serve.ServePlan(clients=20, busy=2, requests=400, rounds=2, protocols=("grpc++",))
+    record = serve.run(plan, Unwatched())
+    (result,) = record.results
+    # Fairness is that of the busy clients; the others sent nothing in the rounds.
+    assert (result.clients, result.busy, result.requests) == (20, 2, 400)
+    assert result.fairness is not None and result.fairness > 0
+    assert result.metric.of.startswith("One ps, 20 clients, 2 of them busy, with 1 request(s)")
+    assert result.section(record).tables[0].title.startswith("One ps, 20 clients, 2 of them busy,")
+
+
+@pytest.mark.newest
 def test_a_ps_has_no_thread_for_each_of_its_clients() -> None:
     threads = {}
     for clients in (2, 256):

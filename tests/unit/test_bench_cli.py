@@ -54,6 +54,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["steps", "--case", "huge"], "'huge' is not one of"),
         (["steps", "--protocols", "grpc+"], "unknown protocol 'grpc+'"),
         (["serve", "--clients", "0"], "--clients 0: give a number from 1"),
+        (["serve", "--clients", "4", "--busy", "5"], "--busy 5: give a number from 1 to 4"),
         (["serve", "--clients", "16", "--requests", "100"], "give at least 160"),
         (["serve", "--message-size", "0"], "--message-size 0: give bytes from 1"),
         (["serve", "--payload", "lumpy"], "'lumpy' is not one of"),

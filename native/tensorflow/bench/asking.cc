@@ -33,11 +33,11 @@ class Round : public std::enable_shared_from_this<Round> {
     for (int64_t i = 0; i < count; ++i) keys_.push_back(KeyOf(i, the_incarnation));
   }
 
-  absl::Status Run(int in_flight, double timeout_s, tensorwire_bench_asked* asked,
+  absl::Status Run(size_t busy, int in_flight, double timeout_s, tensorwire_bench_asked* asked,
                    float* latency_us, int64_t* answers) {
     const auto begin = Clock::now();
     for (int i = 0; i < in_flight; ++i) {
-      for (size_t client = 0; client < the_clients->size(); ++client) AskNext(client);
+      for (size_t client = 0; client < busy; ++client) AskNext(client);
     }
     std::unique_lock lock(mutex_);
     const bool ended = condition_.wait_for(lock, std::chrono::duration<double>(timeout_s),
@@ -110,10 +110,10 @@ extern "C" const char* tensorwire_bench_connect(const char* protocol, const char
   return Words(make(address, clients, the_clients));
 }
 
-extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int in_flight,
+extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int busy, int in_flight,
                                             double timeout_s, tensorwire_bench_asked* asked,
                                             float* latency_us, int64_t* answers) {
   using namespace tensorwire::bench;
   const auto round = std::make_shared<Round>(step_id, count);
-  return Words(round->Run(in_flight, timeout_s, asked, latency_us, answers));
+  return Words(round->Run(static_cast<size_t>(busy), in_flight, timeout_s, asked, latency_us, answers));
 }

@@ -29,10 +29,10 @@ struct tensorwire_bench_asked {
 const char* tensorwire_bench_connect(const char* protocol, const char* address, int clients,
                                      uint64_t incarnation);
 
-// Requests the first `count` tensors of step `step_id`. Every client keeps `in_flight` requests in
-// flight until none is left to send. `latency_us` has room for `count` times, `answers` for each
+// Requests the first `count` tensors of step `step_id`. Each of the first `busy` clients keeps
+// `in_flight` requests in flight until none is left to send; the others keep their connections. `latency_us` has room for `count` times, `answers` for each
 // client's number of requests.
-const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int in_flight, double timeout_s,
-                                 tensorwire_bench_asked* asked, float* latency_us,
+const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int busy, int in_flight,
+                                 double timeout_s, tensorwire_bench_asked* asked, float* latency_us,
                                  int64_t* answers);
 }

@@ -2,6 +2,16 @@
 
 namespace tensorwire::wire {
 
+Reactor* Context::NextAccepting() {
+  const size_t first = next_accepted_.fetch_add(1, std::memory_order_relaxed);
+  Reactor* best = ReactorFor(first);
+  for (size_t i = 1; i < reactors.size(); ++i) {
+    Reactor* const other = ReactorFor(first + i);
+    if (other->seats() < best->seats()) best = other;
+  }
+  return best;
+}
+
 std::shared_ptr<PeerCounters> Context::CountersFor(const std::string& peer) {
   // Names come from the network: a peer that uses a new name for each connection must not fill the
   // memory.

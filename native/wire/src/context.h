@@ -50,11 +50,12 @@ class Context {
   HeldPayloads held;
   CopyThreads copy_threads;
 
-  // Channels are assigned to reactors round-robin by one counter, accepted connections by another.
-  // A channel's further streams are not counted, because otherwise all channels could begin at the
-  // same reactor.
+  // Channels are assigned to reactors round-robin. A channel's further streams are not counted,
+  // because otherwise all channels could begin at the same reactor.
   size_t NextChannel() { return next_channel_.fetch_add(1, std::memory_order_relaxed); }
-  size_t NextAccepted() { return next_accepted_.fetch_add(1, std::memory_order_relaxed); }
+  // The reactor with the fewest accepted connections; among equals, each in turn. Round-robin alone
+  // would leave a reactor without work after its connections have been closed.
+  Reactor* NextAccepting();
   Reactor* ReactorFor(size_t number) const { return reactors[number % reactors.size()].get(); }
 
   std::shared_ptr<PeerCounters> CountersFor(const std::string& peer);

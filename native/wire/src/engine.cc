@@ -58,7 +58,7 @@ class EngineImpl final : public Engine {
     }
     Fd fd;
     if (Status s = ListenOn(host, port, &fd, bound_port); !s.ok()) return s;
-    Reactor* reactor = context_->ReactorFor(context_->NextAccepted());
+    Reactor* reactor = context_->NextAccepting();
     auto listener =
         std::make_shared<Listener>(context_, reactor, std::move(fd), std::move(handler));
     reactor->Post([listener] { listener->StartFromReactor(); });

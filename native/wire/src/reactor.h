@@ -50,6 +50,18 @@ class Reactor {
   void PostLazily(std::function<void()> task);  // does not wake the reactor; runs kLazyMs later
   void PostAfter(int delay_ms, std::function<void()> task);
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
+  // The place of one accepted connection on a reactor, until it is closed.
+  class Seat {
+   public:
+    explicit Seat(Reactor* reactor) : reactor_(reactor) { reactor_->seats_.fetch_add(1); }
+    ~Seat() { reactor_->seats_.fetch_sub(1); }
+    Seat(const Seat&) = delete;
+    Seat& operator=(const Seat&) = delete;
+
+   private:
+    Reactor* const reactor_;
+  };
+  int seats() const { return seats_.load(std::memory_order_relaxed); }  // that are taken
   bool IsCurrentThread() const { return current_ == this; }
   // The precondition of each method whose name ends in FromReactor.
   void AssertIsCurrent() const { assert(IsCurrentThread()); }
@@ -125,6 +137,7 @@ class Reactor {
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> lazy_armed_{false};
   std::atomic<uint64_t> busy_us_{0};  // written by the reactor's thread only
+  std::atomic<int> seats_{0};
   std::mutex drop_mutex_;
 
   // Touched by the reactor's thread only.

@@ -56,7 +56,7 @@ void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
       return;
     }
     const std::string address = PeerAddress(fd.get());
-    Reactor* reactor = context_->ReactorFor(context_->NextAccepted());
+    Reactor* reactor = context_->NextAccepting();
     auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
     auto session = std::make_shared<Session>(context_, connection, handler_);
     AdmitFromReactor(connection, session);

@@ -15,7 +15,8 @@ namespace tensorwire::wire {
 
 class Session;
 
-// A listening socket. One reactor watches it; accepted connections go to all reactors in turn.
+// A listening socket. One reactor watches it; accepted connections are spread
+// over all reactors.
 class Listener : public EventTarget, public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
@@ -85,6 +86,7 @@ class Session : public FrameReceiver {
           std::shared_ptr<Handler> handler)
       : context_(std::move(context)),
         connection_(connection),
+        seat_(connection->reactor()),
         handler_(std::make_shared<OrderedHandler>(std::move(handler))) {}
 
   // Starts to serve an accepted connection.
@@ -110,6 +112,7 @@ class Session : public FrameReceiver {
 
   const std::shared_ptr<Context> context_;
   const std::weak_ptr<Connection> connection_;  // owns this
+  const Reactor::Seat seat_;
   const std::shared_ptr<OrderedHandler> handler_;
   std::string hello_;      // the client's kHello
   std::string challenge_;  // this server's kChallenge; "" while there is none

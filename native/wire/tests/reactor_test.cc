@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "context.h"
 #include "harness.h"
 
 namespace tensorwire::wire {
@@ -191,6 +192,23 @@ TEST(a_reactor_is_busy_while_it_works_and_not_while_it_waits) {
     }
     reactor.Stop();
   }
+}
+
+TEST(accepted_connections_take_the_seats_that_closed_ones_have_left) {
+  Context context{EngineOptions()};
+  for (int i = 0; i < 4; ++i) {
+    context.reactors.push_back(std::make_unique<Reactor>(i, context.options));
+  }
+  const auto accept = [&] { return std::make_unique<Reactor::Seat>(context.NextAccepting()); };
+  std::vector<std::unique_ptr<Reactor::Seat>> seats;
+  for (int i = 0; i < 8; ++i) seats.push_back(accept());
+  for (const auto& reactor : context.reactors) CHECK_EQ(reactor->seats(), 2);
+  // In turn, so these two belong to one reactor.
+  seats[1].reset();
+  seats[5].reset();
+  seats[1] = accept();
+  seats[5] = accept();
+  for (const auto& reactor : context.reactors) CHECK_EQ(reactor->seats(), 2);
 }
 
 }  // namespace

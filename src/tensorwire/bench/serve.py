@@ -79,12 +79,15 @@ class ServeResult(Result):
     ps_descriptors_per_client: float | None = None
     fairness: float | None = None
     """Number of requests of the slowest client divided by that of the fastest client."""
+    busy: int | None = None
+    """Number of clients that send requests; None: all of them."""
     disconnect_s: float | None = None
     """Seconds from the death of the clients' process until the ps had closed its connections."""
 
     @property
     def metric(self) -> Metric:
-        of = f"One ps, {self.clients} clients with {self.in_flight} request(s), "
+        busy = "" if self.busy is None else f", {self.busy} of them busy,"
+        of = f"One ps, {self.clients} clients{busy} with {self.in_flight} request(s), "
         return Metric(
             f"{of}{self.payload} payload of {self.message_size} bytes",
             self.protocol,
@@ -102,6 +105,8 @@ class ServePlan:
     """One call of `bench serve`; `requests` of each protocol, over all rounds."""
 
     clients: int = 64
+    busy: int | None = None
+    """Number of clients that send requests; None: all of them."""
     message_size: int = 4096
     payload: str = "uniform"
     in_flight: int = 1
@@ -116,10 +121,12 @@ class ServePlan:
         check_message_size(self.message_size)
         if not 1 <= self.clients <= _MOST_CLIENTS:
             raise UsageError(f"--clients {self.clients}: give a number from 1 to {_MOST_CLIENTS}")
-        if self.requests < self.rounds * self.clients * self.in_flight:
+        if not 1 <= self.senders <= self.clients:
+            raise UsageError(f"--busy {self.busy}: give a number from 1 to {self.clients}")
+        if self.requests < self.rounds * self.senders * self.in_flight:
             raise UsageError(
                 f"--requests {self.requests} is less than one request per round and client: "
-                f"give at least {self.rounds * self.clients * self.in_flight}"
+                f"give at least {self.rounds * self.senders * self.in_flight}"
             )
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most != resource.RLIM_INFINITY and self.clients + _OTHER_DESCRIPTORS > most:
@@ -127,6 +134,11 @@ class ServePlan:
                 f"--clients {self.clients}: a process may open {most} files and sockets here; "
                 "raise that (ulimit -Hn) or use fewer clients"
             )
+
+    @property
+    def senders(self) -> int:
+        """Number of clients that send requests."""
+        return self.clients if self.busy is None else self.busy
 
     @property
     def shares(self) -> list[int]:
@@ -194,7 +206,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         bytes_to_come = self._fill(clients)
         descriptors = ps.num_fds()
         resident_bytes = ps.memory_info().rss
-        self._connect_s = float(self._ask_for(clients, bytes_to_come)["seconds"])
+        self._connect_s = float(self._ask_for(clients, bytes_to_come, clients)["seconds"])
         self._ps_bytes_per_client = (ps.memory_info().rss - resident_bytes) / clients
         self._ps_descriptors_per_client = (ps.num_fds() - descriptors) / clients
 
@@ -218,7 +230,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         Raises:
             TensorwireError: some clients share a connection.
         """
-        self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.clients * self._plan.in_flight))
+        self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.senders * self._plan.in_flight))
         connections = connections_to(self._port, self._processes["clients"].pid)
         if connections < self._plan.clients:
             raise TensorwireError(
@@ -240,7 +252,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         return transport_of([self._ask("ps", {"do": "wire"})])
 
     def _run(self, requests: int) -> Message:
-        return self._ask_for(requests, self._fill(requests))
+        return self._ask_for(requests, self._fill(requests), self._plan.senders)
 
     def _fill(self, requests: int) -> int:
         """Puts a tensor into the ps for each coming request; returns their total bytes."""
@@ -258,7 +270,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         )
         return int(filled["bytes"])
 
-    def _ask_for(self, requests: int, bytes_to_come: int) -> Message:
+    def _ask_for(self, requests: int, bytes_to_come: int, senders: int) -> Message:
         plan = self._plan
         patience_s = (
             _CONNECT_TIMEOUT_S
@@ -271,6 +283,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
                 "do": "ask",
                 "step": self._step,
                 "count": requests,
+                "busy": senders,
                 "in_flight": plan.in_flight,
                 "timeout_s": patience_s,
             },
@@ -287,6 +300,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         plan = self._plan
         seconds = statistics.typical_s(rounds)
         requests = sum(map(len, self._latency_us))
+        answers = self._answers[: plan.senders]
         return ServeResult(
             protocol=self.protocol,
             clients=plan.clients,
@@ -302,7 +316,8 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
             connect_s=self._connect_s,
             ps_bytes_per_client=self._ps_bytes_per_client,
             ps_descriptors_per_client=self._ps_descriptors_per_client,
-            fairness=float(self._answers.min() / self._answers.max()),
+            fairness=float(answers.min() / answers.max()),
+            busy=plan.busy,
             disconnect_s=self._disconnect_s(),
         )
 
@@ -347,10 +362,13 @@ def run(
 
 def _section(record: Record[ServeResult]) -> Section:
     first = record.results[0]
-    in_flight = f", {first.in_flight} requests each" if first.in_flight > 1 else ""
+    crowd_size = f"{first.clients} clients"
+    if first.busy is not None:
+        crowd_size += f", {first.busy} of them busy"
+    if first.in_flight > 1:
+        crowd_size += f", {first.in_flight} requests each"
     table = Table(
-        f"One ps, {first.clients} clients{in_flight}, {first.payload} payload of "
-        f"{first.message_size} bytes",
+        f"One ps, {crowd_size}, {first.payload} payload of {first.message_size} bytes",
         ["protocol", "requests/s", "MB/s", "latency us p50", "p99", "ps CPU us/request", "threads"],
         [
             [

@@ -136,8 +136,8 @@ class ClientsTask(_ServeTask):
         return {}
 
     @request
-    def ask(self, step: int, count: int, in_flight: int, timeout_s: float) -> Message:
-        """Requests `count` tensors.
+    def ask(self, step: int, count: int, busy: int, in_flight: int, timeout_s: float) -> Message:
+        """Requests `count` tensors, by the first `busy` clients.
 
         Returns the seconds, the bytes, the latency of each request, and the requests of each
         client.
@@ -149,6 +149,7 @@ class ClientsTask(_ServeTask):
             "ask",
             ctypes.c_int64(step),
             ctypes.c_int64(count),
+            busy,
             in_flight,
             ctypes.c_double(timeout_s),
             ctypes.byref(asked),

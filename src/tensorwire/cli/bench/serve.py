@@ -24,6 +24,11 @@ Examples:
     help="Number of clients, each with its own connection to the ps.",
 )
 @click.option(
+    "--busy",
+    type=click.IntRange(min=1),
+    help="Number of clients that send requests; the others only stay connected.  [default: all]",
+)
+@click.option(
     "--message-size",
     type=int,
     default=4096,
@@ -56,6 +61,7 @@ Examples:
 def serve(
     *,
     clients: int,
+    busy: int | None,
     message_size: int,
     payload: str,
     in_flight: int,
@@ -70,11 +76,12 @@ def serve(
 
     plan = ServePlan(
         clients=clients,
+        busy=busy,
         message_size=message_size,
         payload=payload,
         in_flight=in_flight,
         requests=requests
-        or default_requests(message_size, clients * in_flight * comparison.rounds),
+        or default_requests(message_size, (busy or clients) * in_flight * comparison.rounds),
         rounds=comparison.rounds,
         protocols=comparison.protocols,
         setting=comparison.setting,
