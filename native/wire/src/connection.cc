@@ -23,6 +23,10 @@ namespace {
 constexpr int64_t kBurstUs = 40;
 // Limit on what one connection reads or writes before others have their turn.
 constexpr uint64_t kTurnBytes = 8u << 20;
+// A request for a range costs a round trip, so smaller payloads are sent. Encryption takes longer
+// than that round trip for smaller ones already.
+constexpr uint64_t kLeastHeldBytes = 8u << 20;
+constexpr uint64_t kLeastHeldTlsBytes = 3u << 19;
 // How often a writer looks for a frame that has been counted but not pushed yet.
 constexpr int kMostLooks = 64;
 constexpr int kGoodbyeMs = 1000;
@@ -74,6 +78,11 @@ std::unique_ptr<OutFrame> Connection::FrameWithPayload(FrameKind kind, uint64_t 
     flags = kHeld;
   }
   return std::make_unique<OutFrame>(kind, flags, request_id, std::move(message));
+}
+
+void Connection::HoldFromReactor() {
+  reactor_->AssertIsCurrent();
+  loans_.AllowHolding(tls_ != nullptr ? kLeastHeldTlsBytes : kLeastHeldBytes);
 }
 
 bool Connection::HasBacklog() const { return outbox_.HasBacklog(); }

@@ -92,10 +92,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
     loans_.AllowLending();
   }
   // The peer can fetch large payloads: they may be held.
-  void HoldFromReactor() {
-    reactor_->AssertIsCurrent();
-    loans_.AllowHolding();
-  }
+  void HoldFromReactor();
   void ReturnLoanFromReactor(uint64_t number) {
     reactor_->AssertIsCurrent();
     loans_.Return(number);

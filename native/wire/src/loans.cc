@@ -12,8 +12,6 @@ constexpr uint64_t kLeastBytes = 256u << 10;
 constexpr uint64_t kMostBytes = 1u << 30;
 constexpr size_t kMostPieces = 16;
 constexpr size_t kHeadBytes = 16;
-// A request for a range costs a round trip, so smaller payloads are sent.
-constexpr uint64_t kLeastHeldBytes = 8u << 20;
 constexpr size_t kPieceBytes = 16;
 
 }  // namespace
@@ -86,9 +84,9 @@ bool AddRange(const std::shared_ptr<const HeldPayloads::Payload>& payload, uint6
   return true;
 }
 
-bool Loans::HoldForFetch(Message* message) {
+bool Loans::Hold(Message* message) {
   const uint64_t bytes = message->payload_bytes();
-  if (bytes < kLeastHeldBytes) return false;
+  if (bytes < least_held_bytes_.load(std::memory_order_acquire)) return false;
   auto payload = std::make_shared<HeldPayloads::Payload>();
   payload->bytes = bytes;
   {

@@ -85,8 +85,10 @@ class Loans {
 
   // The peer can read our memory: from now on Lend may lend.
   void AllowLending() { may_lend_.store(true, std::memory_order_release); }
-  // The peer can fetch large payloads: from now on Hold may hold.
-  void AllowHolding() { may_hold_.store(true, std::memory_order_release); }
+  // The peer can fetch payloads: from now on Hold holds those of `least_bytes` and more.
+  void AllowHolding(uint64_t least_bytes) {
+    least_held_bytes_.store(least_bytes, std::memory_order_release);
+  }
 
   // Replaces the message's payload by its description and returns the number of pieces, for the
   // frame's method. Returns zero if the payload has to be sent: it is small, or not in shared
@@ -95,9 +97,7 @@ class Loans {
     return may_lend_.load(std::memory_order_acquire) ? LendFromMemory(message) : 0;
   }
   // Replaces the payload by a description for fetching. False if sending it is better.
-  bool Hold(Message* message) {
-    return may_hold_.load(std::memory_order_acquire) && HoldForFetch(message);
-  }
+  bool Hold(Message* message);
   void Return(uint64_t number);
   // The peer is gone. If it is still reading a loan, it will find that the loan has ended.
   void ReturnAll();
@@ -110,13 +110,12 @@ class Loans {
     std::shared_ptr<const void> owner;
   };
   uint16_t LendFromMemory(Message* message);
-  bool HoldForFetch(Message* message);
   void End(uint64_t number, const Lent& lent);
 
   SharedMemory* const memory_;
   HeldPayloads* const held_;
   std::atomic<bool> may_lend_{false};
-  std::atomic<bool> may_hold_{false};
+  std::atomic<uint64_t> least_held_bytes_{UINT64_MAX};
   std::mutex mutex_;
   uint64_t bytes_ = 0;
   std::unordered_map<uint64_t, Lent> lent_;

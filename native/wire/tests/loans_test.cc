@@ -61,7 +61,7 @@ TEST(a_payload_is_held_only_for_a_peer_that_has_said_that_it_fetches) {
   message.AddPayload(bytes.data(), bytes.size());
   CHECK(!loans.Hold(&message));
   CHECK_EQ(message.payload_bytes(), 10 * kMb);
-  loans.AllowHolding();
+  loans.AllowHolding(8u << 20);
   CHECK(loans.Hold(&message));
   CHECK_EQ(message.payload_bytes(), 0u);
 }
@@ -69,7 +69,7 @@ TEST(a_payload_is_held_only_for_a_peer_that_has_said_that_it_fetches) {
 TEST(a_payload_is_sent_when_the_system_has_no_random_bytes) {
   HeldPayloads held([](void*, size_t) { return false; });
   Loans loans(nullptr, &held);
-  loans.AllowHolding();
+  loans.AllowHolding(8u << 20);
   auto owner = std::make_shared<const std::string>(10 * kMb, 'x');
   Message message;
   message.AddPayload(owner->data(), owner->size());

@@ -102,6 +102,19 @@ TEST(several_streams_and_the_short_way_work_with_it) {
   }
 }
 
+TEST(encrypted_payloads_use_several_connections_from_two_megabytes) {
+  auto options = [](EngineOptions* o) {
+    WithTls(o);
+    o->streams = 2;
+  };
+  Pair pair(options, options);
+  const auto connects = [&] { return pair.worker.engine->stats().peers.at(0).connects; };
+  CHECK_EQ(Get(Begin(*pair.channel, kBytes, "1000000")).payload.size(), 1'000'000u);
+  CHECK_EQ(connects(), 1u);
+  CHECK_EQ(Get(Begin(*pair.channel, kBytes, "2000000")).payload.size(), 2'000'000u);
+  CHECK_EQ(connects(), 2u);
+}
+
 TEST(who_does_not_use_it_is_told_and_so_is_the_log) {
   auto plain = [](EngineOptions* options) { options->token = kToken; };
   for (const bool on_server : {false, true}) {

@@ -20,9 +20,11 @@ from tensorwire.plan.worker_step import CORES, LINKS, Phase, Resource, WorkerSte
 
 # Workers that take equal times would go on in step for ever as they began; real ones drift apart.
 _JITTER = 0.1
-# TCP shares no link evenly at each moment. If it did, workers that once use one direction of a link
-# together would do so for ever, and leave the other idle; real ones get apart.
-_UNEVEN = (0.8, 1.0, 1.25)
+# The sigma of the lognormal factor on a transfer's time on its links; its mean is 1. Real transfers
+# take times that differ, so workers meet at the links by chance. If all took the same time, workers
+# would settle in a pattern: either they use one direction of a link together and leave the other
+# idle for ever, or they never meet and fill both directions.
+_TRANSFER_JITTER = 0.3
 _READ_AHEAD = 2
 """Batches."""
 _UNCOUNTED = 0.2
@@ -139,25 +141,28 @@ class Simulation:
 
     def _spread(self) -> float:
         """The random factor on the time of this step's own operations; its mean is 1."""
-        sigma = max(self._worker_steps.job.straggler_sigma, _JITTER)
+        return self._lognormal(max(self._worker_steps.job.straggler_sigma, _JITTER))
+
+    def _lognormal(self, sigma: float) -> float:
+        """A random number whose mean is 1."""
         return self._random.lognormvariate(-sigma * sigma / 2, sigma)
 
     def _phase(self, worker: int, phase: Phase, slower: float) -> Event:
         parts = [*phase.parts, *self._worker_steps.worker_cpu(worker, phase, slower)]
-        return self._at_once(parts, self._random.choice(_UNEVEN))
+        return self._at_once(parts, self._lognormal(_TRANSFER_JITTER))
 
-    def _at_once(self, parts: list[WorkItem], favour: float = 1.0) -> Event:
-        """Starts the parts; the event comes when all are done."""
+    def _at_once(self, parts: list[WorkItem], longer: float = 1.0) -> Event:
+        """Starts the parts, transfers `longer` times as long; the event comes when all are done."""
         join = Join(self.environment, len(parts) + sum(part.beside is not None for part in parts))
         for part in parts:
-            weight = part.weight * (favour if part.resource.kind in LINKS else 1.0)
             station = self._station(part.resource)
-            work = part.work - station.at_once(part.work, part.count)
-            station.submit(work, weight, part.limit, part.count, join)
+            work = part.work * (longer if part.resource.kind in LINKS else 1.0)
+            work -= station.at_once(work, part.count)
+            station.submit(work, part.weight, part.limit, part.count, join)
             if part.beside is not None:
                 beside = self._station(part.beside)
                 in_turn = self._worker_steps.in_turn(part, work)
-                beside.submit(in_turn, weight, part.limit, part.count, join)
+                beside.submit(in_turn, part.weight, part.limit, part.count, join)
         return join.event
 
     def _station(self, resource: Resource) -> SharedCapacity:
