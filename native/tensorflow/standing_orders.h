@@ -96,7 +96,8 @@ class StandingOrders {
   void Forget(uint64_t connection_id);
 
  private:
-  static constexpr size_t kMostOrders = size_t{1} << 18;
+  // 350 bytes each: a thousand workers that want 365 variables take 130 MB.
+  static constexpr size_t kMostOrders = size_t{1} << 20;
   // Limit over all steps. If a master dies before it ends a step, the step's notes are dropped only
   // when the limit is reached.
   static constexpr size_t kMostNotes = size_t{1} << 21;

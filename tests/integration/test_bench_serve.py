@@ -30,6 +30,7 @@ RESULT_FIELDS = [
     "ps_bytes_per_client",
     "ps_descriptors_per_client",
     "fairness",
+    "busy",
     "disconnect_s",
 ]
 
@@ -77,6 +78,13 @@ def test_clients_that_are_not_busy_only_stay_connected() -> None:
     assert result.fairness is not None and result.fairness > 0
     assert result.metric.of.startswith("One ps, 20 clients, 2 of them busy, with 1 request(s)")
     assert result.section(record).tables[0].title.startswith("One ps, 20 clients, 2 of them busy,")
+
+
+@pytest.mark.newest
+def test_every_client_is_answered_however_fast_the_others_are() -> None:
+    plan = serve.ServePlan(clients=400, requests=400, rounds=1, protocols=("grpc++",))
+    (result,) = serve.run(plan, Unwatched()).results
+    assert result.fairness == 1.0
 
 
 @pytest.mark.newest

@@ -36,9 +36,10 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status Run(size_t busy, int in_flight, double timeout_s, tensorwire_bench_asked* asked,
                    float* latency_us, int64_t* answers) {
     const auto begin = Clock::now();
-    for (int i = 0; i < in_flight; ++i) {
-      for (size_t client = 0; client < busy; ++client) AskNext(client);
-    }
+    // Every client has its first requests, however fast the others are.
+    const size_t first = std::min(busy * static_cast<size_t>(in_flight), keys_.size());
+    next_.store(first, std::memory_order_relaxed);
+    for (size_t index = 0; index < first; ++index) Ask(index % busy, index);
     std::unique_lock lock(mutex_);
     const bool ended = condition_.wait_for(lock, std::chrono::duration<double>(timeout_s),
                                            [this] { return ended_ == latency_us_.size(); });
@@ -59,7 +60,10 @@ class Round : public std::enable_shared_from_this<Round> {
  private:
   void AskNext(size_t client) {
     const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= keys_.size()) return;
+    if (index < keys_.size()) Ask(client, index);
+  }
+
+  void Ask(size_t client, size_t index) {
     asked_by_[index] = client;
     (*the_clients)[client]->Ask(
         step_id_, keys_[index],
