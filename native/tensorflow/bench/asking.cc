@@ -119,5 +119,6 @@ extern "C" const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int 
                                             float* latency_us, int64_t* answers) {
   using namespace tensorwire::bench;
   const auto round = std::make_shared<Round>(step_id, count);
-  return Words(round->Run(static_cast<size_t>(busy), in_flight, timeout_s, asked, latency_us, answers));
+  return Words(
+      round->Run(static_cast<size_t>(busy), in_flight, timeout_s, asked, latency_us, answers));
 }

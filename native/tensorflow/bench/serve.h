@@ -30,8 +30,8 @@ const char* tensorwire_bench_connect(const char* protocol, const char* address, 
                                      uint64_t incarnation);
 
 // Requests the first `count` tensors of step `step_id`. Each of the first `busy` clients keeps
-// `in_flight` requests in flight until none is left to send; the others keep their connections. `latency_us` has room for `count` times, `answers` for each
-// client's number of requests.
+// `in_flight` requests in flight until none is left to send; the others keep their connections.
+// `latency_us` has room for `count` times, `answers` for each client's number of requests.
 const char* tensorwire_bench_ask(int64_t step_id, int64_t count, int busy, int in_flight,
                                  double timeout_s, tensorwire_bench_asked* asked, float* latency_us,
                                  int64_t* answers);
