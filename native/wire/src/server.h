@@ -15,8 +15,8 @@ namespace tensorwire::wire {
 
 class Session;
 
-// A listening socket. One reactor watches it; accepted connections are spread
-// over all reactors.
+// A listening socket. One reactor watches it; accepted connections are spread over all
+// reactors.
 class Listener : public EventTarget, public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
