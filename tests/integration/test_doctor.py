@@ -204,6 +204,21 @@ def test_storage_that_gives_less_than_the_workers_need_is_found(
 
 
 @pytest.mark.newest
+def test_data_that_is_not_there_is_refused_before_the_job_is_looked_at(
+    tensorwire: Any, tmp_path: Path
+) -> None:
+    missing = tmp_path / "nosuch"
+    lease = PortLease()
+    nobody = ("--endpoints", f"127.0.0.1:{lease.take()}")
+    done = tensorwire("doctor", *nobody, "--data", missing, timeout_s=180)
+    lease.release()
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == f"tensorwire: error: there is no file at {missing}"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.newest
 def test_data_is_read_through_the_file_systems_of_tensorflow(tmp_path: Path) -> None:
     import tensorflow as tf
 
