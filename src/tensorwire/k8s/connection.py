@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,8 +37,11 @@ TRANSPORT_ERROR = urllib3.exceptions.HTTPError
 TIMEOUT_S = (5.0, 30.0)
 """Timeouts for connecting, and for the next bytes of an answer."""
 
-_BUSY_S = (0.5, 1.0, 2.0, 4.0)
-"""Pauses before a request is sent again after "too many requests"."""
+_BUSY_FOR_S = 60.0
+"""How long the server may answer nothing but "too many requests"."""
+
+_PAUSE_S = (0.25, 4.0)
+"""The first and the longest pause before a request is sent again after such an answer."""
 
 # Too many requests, and the answers of a server that is starting.
 _TRY_AGAIN = (429, 500, 502, 503, 504)
@@ -181,21 +185,36 @@ def _message(error: ApiException | DynamicApiError) -> str:
 
 
 class _Client(client.ApiClient):  # type: ignore[misc]
-    """A client that gives every call a timeout, and retries if the server is busy."""
+    """A client that gives every call a timeout, and sends it again while the server is busy."""
+
+    def __init__(self, settings: client.Configuration) -> None:
+        super().__init__(settings)
+        self._busy_since: float | None = None  # the first of the last answers, if all were 429
 
     def call_api(self, *arguments: Any, **options: Any) -> Any:
         options["_request_timeout"] = options.get("_request_timeout") or TIMEOUT_S
-        for pause_s in _BUSY_S:
+        pause_s, longest_s = _PAUSE_S
+        while True:
+            refused = None
             try:
                 answer = super().call_api(*arguments, **options)
             except ApiException as error:  # raised by clients before version 36
                 if error.status != 429:
+                    self._busy_since = None
                     raise
+                refused = error
             else:
                 if getattr(answer, "status", None) != 429:
+                    self._busy_since = None
                     return answer
-            time.sleep(pause_s)
-        return super().call_api(*arguments, **options)
+            self._busy_since = self._busy_since or time.monotonic()
+            if time.monotonic() - self._busy_since > _BUSY_FOR_S:
+                if refused is not None:
+                    raise refused
+                return answer
+            # At random, because clients that were refused together would come together again.
+            time.sleep(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, longest_s)
 
 
 def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
