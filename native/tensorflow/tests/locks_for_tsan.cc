@@ -46,10 +46,13 @@ Function* Absls(const std::string& name) {
 extern "C" const char* __tsan_default_options() {
   return "ignore_noninstrumented_modules=1:halt_on_error=1:history_size=4";
 }
-// A step's CallOptions are on the master's stack. The master continues when one of TensorFlow's
-// atomics has counted the last of them, which ThreadSanitizer does not see.
+// What orders the accesses of these two is in TensorFlow's libraries, unseen by ThreadSanitizer:
+// - A step's CallOptions are on the master's stack. The master continues when one of TensorFlow's
+//   atomics has counted the last of them.
+// - The callback of CreateWorkerSession goes through gRPC's queues to the thread that runs it.
 extern "C" const char* __tsan_default_suppressions() {
-  return "race:tsl::CallOptions::ClearCancelCallback\n";
+  return "race:tsl::CallOptions::ClearCancelCallback\n"
+         "race:tensorwire::plugin::RemoteWorker::CreateWorkerSessionAsync\n";
 }
 
 namespace absl {
