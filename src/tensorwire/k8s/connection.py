@@ -195,26 +195,26 @@ class _Client(client.ApiClient):  # type: ignore[misc]
         options["_request_timeout"] = options.get("_request_timeout") or TIMEOUT_S
         pause_s, longest_s = _PAUSE_S
         while True:
-            refused = None
             try:
                 answer = super().call_api(*arguments, **options)
             except ApiException as error:  # raised by clients before version 36
-                if error.status != 429:
-                    self._busy_since = None
+                if not self._is_asked_again(error.status):
                     raise
-                refused = error
             else:
-                if getattr(answer, "status", None) != 429:
-                    self._busy_since = None
+                if not self._is_asked_again(getattr(answer, "status", None)):
                     return answer
-            self._busy_since = self._busy_since or time.monotonic()
-            if time.monotonic() - self._busy_since > _BUSY_FOR_S:
-                if refused is not None:
-                    raise refused
-                return answer
             # At random, because clients that were refused together would come together again.
             time.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, longest_s)
+
+    def _is_asked_again(self, status: int | None) -> bool:
+        """Whether the server is sent a request again that it answered with `status`."""
+        if status != 429:
+            self._busy_since = None
+            return False
+        now = time.monotonic()
+        self._busy_since = self._busy_since or now
+        return now - self._busy_since <= _BUSY_FOR_S
 
 
 def _settings(context: str | None, kubeconfig: Path | None) -> tuple[Any, str]:
