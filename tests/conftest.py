@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +112,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("newest") is not None:
                 item.add_marker(skip)
+
+
+def _is_required(reason: str) -> bool:
+    """True if REQUIRE forbids to skip a test for this reason.
+
+    REQUIRE=root,chromium: one of these words is in the reason. REQUIRE=all: every reason, except
+    that a test is for other versions of TensorFlow.
+    """
+    required = [word for word in os.environ.get("REQUIRE", "").split(",") if word]
+    if required == ["all"]:
+        return "TensorFlow" not in reason
+    return any(word.lower() in reason.lower() for word in required)
+
+
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.outcome != "skipped" or not isinstance(report.longrepr, tuple):
+        return
+    reason = report.longrepr[2].removeprefix("Skipped: ")
+    if _is_required(reason):
+        report.outcome = "failed"
+        report.longrepr = f"skipped: {reason} (REQUIRE={os.environ['REQUIRE']})"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that was skipped for want of something that REQUIRE names."""
+    report = yield
+    _fail_if_required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that is skipped as a whole."""
+    report = yield
+    _fail_if_required(report)
+    return report
