@@ -1,8 +1,8 @@
 """TensorFlow's own fault-tolerance tests of ClusterCoordinator, which ship in its wheel.
 
 Run by `run.py` under a name that does not end in .py, which TensorFlow's test runner demands. The
-runner forks its tasks from a server of `multiprocessing` that has imported this file. PROTOCOL names
-the protocol of the cluster.
+runner forks its tasks from a server of `multiprocessing` that has imported this file. PROTOCOL
+names the protocol of the cluster.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import multi_process_runner, multi_worker_test_base
 from tensorflow.python.distribute.cluster_resolver import SimpleClusterResolver
@@ -57,7 +58,7 @@ class SingleWorker(fault_tolerance_test_base.BaseFaultToleranceTest, tf.test.Tes
 
 
 def _fork_server(path: object, arguments: Sequence[str], kept: Sequence[int]) -> int:
-    """As `multiprocessing.util.spawnv_passfds`, for a Python command; forks instead of executing."""
+    """As `multiprocessing.util.spawnv_passfds`, but forks; the last argument is Python code."""
     pid = os.fork()
     if pid:
         return pid
@@ -81,11 +82,10 @@ def _start_server() -> None:
     by now, it is executed: they would be missing in a fork.
     """
     multiprocessing.resource_tracker.ensure_running()
-    spawn = multiprocessing.util.spawnv_passfds
-    if len(list(Path("/proc/self/task").iterdir())) == 1:
-        multiprocessing.util.spawnv_passfds = _fork_server
-    multiprocessing.forkserver.ensure_running()
-    multiprocessing.util.spawnv_passfds = spawn
+    with pytest.MonkeyPatch.context() as patch:
+        if len(list(Path("/proc/self/task").iterdir())) == 1:
+            patch.setattr(multiprocessing.util, "spawnv_passfds", _fork_server)
+        multiprocessing.forkserver.ensure_running()
 
 
 if __name__ == "__main__":

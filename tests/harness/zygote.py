@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -41,8 +42,8 @@ SETTINGS = (
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_USE_LEGACY_KERAS",
 )
-# Read later, by the plug-in, by TensorFlow's servers or by a test's script; a task may have its own.
-# `test_zygote.py` watches an import of TensorFlow. TMPDIR is read, and the task reads it again.
+# Read later, by the plug-in, by TensorFlow's servers or by a test's script, so a task may have its
+# own. `test_zygote.py` watches what an import reads. TMPDIR it does; the task reads it again.
 READ_LATER = frozenset(
     (
         "MODEL_DIR",
@@ -86,13 +87,15 @@ class ForkedProcess:
         self.stdout = stdout
         self.returncode: int | None = None
         self._zygote = zygote
+        self._lock = threading.Lock()
         self._ended = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            self.returncode = self._zygote.reap(self.pid)
-            if self.returncode is not None:
-                os.close(self._ended)
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._zygote.reap(self.pid)
+                if self.returncode is not None:
+                    os.close(self._ended)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -117,8 +120,8 @@ class Zygote:
         with theirs, tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(
                 [sys.executable, zygote_server.__file__],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=log,
                 # One thread: a fork copies the thread that calls it, and no other.
                 env={
@@ -164,25 +167,25 @@ class Zygote:
         task: Mapping[str, Any],
         stdin: Stream,
         stdout: Stream,
-        stderr: IO[bytes],
+        stderr: Stream,
     ) -> ForkedProcess:
         """Starts a task. Raises OSError if that is not possible."""
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             parent_stdin = parent_stdout = None
-            descriptors = []
             if stdin == subprocess.PIPE:
-                read, write = os.pipe()
-                descriptors.append(theirs.enter_context(open(read, "rb", 0)).fileno())  # noqa: PTH123
-                parent_stdin = ours.enter_context(open(write, "wb"))  # noqa: PTH123
-            else:
-                descriptors.append(_descriptor(stdin, theirs))
+                stdin, write = os.pipe()
+                theirs.callback(os.close, stdin)
+                parent_stdin = ours.enter_context(os.fdopen(write, "wb"))
             if stdout == subprocess.PIPE:
-                read, write = os.pipe()
-                descriptors.append(theirs.enter_context(open(write, "wb", 0)).fileno())  # noqa: PTH123
-                parent_stdout = ours.enter_context(open(read, "rb"))  # noqa: PTH123
-            else:
-                descriptors.append(_descriptor(stdout, theirs))
-            descriptors.append(stderr.fileno())
+                read, stdout = os.pipe()
+                theirs.callback(os.close, stdout)
+                parent_stdout = ours.enter_context(os.fdopen(read, "rb"))
+            null = os.open(os.devnull, os.O_RDWR)
+            theirs.callback(os.close, null)
+            streams = [
+                each if isinstance(each, int) else each.fileno() for each in (stdin, stdout, stderr)
+            ]
+            descriptors = [null if each == subprocess.DEVNULL else each for each in streams]
             answer = self._ask({"fork": task}, descriptors)
             if "errno" in answer:
                 raise OSError(answer["errno"], os.strerror(answer["errno"]), task["cwd"])
@@ -191,7 +194,7 @@ class Zygote:
         return ForkedProcess(self, answer["pid"], parent_stdin, parent_stdout)
 
     def reap(self, pid: int) -> int | None:
-        """The exit status of a task, once, or None while it runs."""
+        """The exit status of a task, or None while it runs."""
         try:
             code: int | None = self._ask({"reap": pid})["code"]
         except ZygoteLost:
@@ -209,26 +212,21 @@ class Zygote:
             self._process.wait()
 
 
-def _descriptor(stream: Stream, files: contextlib.ExitStack) -> int:
-    if isinstance(stream, int):
-        if stream != subprocess.DEVNULL:
-            return stream
-        stream = files.enter_context(Path(os.devnull).open("r+b", 0))
-    return stream.fileno()
-
-
 class Zygotes:
     """Starts processes as `local.start_process` does: by a fork if that makes no difference."""
 
     def __init__(self) -> None:
         self._own = dict(os.environ)
         self._lock = threading.Lock()
-        self._zygotes: dict[tuple[str | None, ...], Zygote] = {}  # the last used at the end
+        # The last used at the end. None: the import of TensorFlow leaves threads.
+        self._zygotes: dict[tuple[str | None, ...], Zygote | None] = {}
 
     def close(self) -> None:
         """Ends the zygotes, and the tasks that still run."""
         while self._zygotes:
-            self._zygotes.popitem()[1].close()
+            _, zygote = self._zygotes.popitem()
+            if zygote is not None:
+                zygote.close()
 
     def start(
         self,
@@ -236,7 +234,7 @@ class Zygotes:
         *,
         stdin: Stream,
         stdout: Stream,
-        stderr: IO[bytes],
+        stderr: Stream,
         env: Mapping[str, str],
         cwd: Path | None,
     ) -> Process:
@@ -249,7 +247,8 @@ class Zygotes:
                     try:
                         return zygote.fork(task, stdin, stdout, stderr)
                     except ZygoteLost:
-                        self._zygotes.pop(key).close()
+                        del self._zygotes[key]
+                        zygote.close()
                         raise
         return execute(argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
 
@@ -276,19 +275,25 @@ class Zygotes:
         return {"script": argv[1], "arguments": argv[2:], **common}
 
     def _zygote(self, key: tuple[str | None, ...], env: Mapping[str, str]) -> Zygote | None:
-        """The zygote of a key, or None if there are too many."""
-        zygote = self._zygotes.pop(key, None)
-        if zygote is None:
-            if len(self._zygotes) >= _AT_MOST:
-                idle = next((k for k, each in self._zygotes.items() if each.is_idle), None)
-                if idle is None:
-                    return None
-                self._zygotes.pop(idle).close()
-            settings = {name: env[name] for name in SETTINGS if name in env}
-            others = {k: v for k, v in self._own.items() if k not in SETTINGS}
-            zygote = Zygote({**others, **settings})
-        self._zygotes[key] = zygote
-        return zygote
+        """The zygote of a key, or None if there can be none."""
+        if key in self._zygotes:
+            self._zygotes[key] = zygote = self._zygotes.pop(key)
+            return zygote
+        if len(self._zygotes) >= _AT_MOST:
+            idle = next((k for k, each in self._zygotes.items() if each and each.is_idle), None)
+            if idle is None:
+                return None
+            ended = self._zygotes.pop(idle)
+            assert ended is not None
+            ended.close()
+        settings = {name: env[name] for name in SETTINGS if name in env}
+        others = {name: value for name, value in self._own.items() if name not in SETTINGS}
+        try:
+            self._zygotes[key] = Zygote({**others, **settings})
+        except ZygoteLost as lost:
+            warnings.warn(f"tasks are started by an exec: {lost}", stacklevel=1)
+            self._zygotes[key] = None
+        return self._zygotes[key]
 
 
 def _uses_tensorflow(source: Path) -> bool:

@@ -1,7 +1,8 @@
 """The process that a Zygote (zygote.py) starts: it imports TensorFlow and forks one task a request.
 
 A stand-alone script. Standard input and output are a socket whose other end only the starter holds;
-this process ends when that end is closed. Standard error is a file. A request and its answer are JSON, one packet each:
+this process ends when that end is closed. Standard error is a file. A request and its answer are
+JSON, one packet each:
 
     {"id", "fork": {"script" or "module", "arguments", "env", "cwd"}}, with three descriptors
         -> {"id", "pid"} when the task runs, or {"id", "errno"} when it cannot be started
@@ -93,6 +94,7 @@ def _serve() -> dict[str, Any]:
     own_pid = os.getpid()
     gc.collect()
     gc.freeze()  # so that a collection in a task does not copy these pages
+    codes: dict[int, int] = {}  # an answer may have been missed, so it can be asked for again
     while True:
         packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES, 3)
         if not packet:
@@ -100,8 +102,12 @@ def _serve() -> dict[str, Any]:
         request = json.loads(packet)
         answer: dict[str, Any] = {"id": request["id"]}
         if "reap" in request:
-            pid, status = os.waitpid(request["reap"], os.WNOHANG)
-            answer["code"] = os.waitstatus_to_exitcode(status) if pid else None
+            task = request["reap"]
+            if task not in codes:
+                pid, status = os.waitpid(task, os.WNOHANG)
+                if pid:
+                    codes[task] = os.waitstatus_to_exitcode(status)
+            answer["code"] = codes.get(task)
         else:
             said, say = os.pipe()
             pid = os.fork()
@@ -117,8 +123,7 @@ def _serve() -> dict[str, Any]:
                     os.write(say, str(error.errno).encode())
                     os._exit(1)
                 os.close(say)
-                task: dict[str, Any] = request["fork"]
-                return task
+                return dict(request["fork"])
             os.close(say)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -128,6 +133,7 @@ def _serve() -> dict[str, Any]:
                 os.waitpid(pid, 0)
                 answer["errno"] = int(failure)
             else:
+                codes.pop(pid, None)  # of an earlier process with this id
                 answer["pid"] = pid
         try:
             connection.send(json.dumps(answer).encode())

@@ -91,8 +91,8 @@ with zygote.forking(), LocalCluster({"task": 1}) as cluster:
     assert isinstance(task.process, zygote.ForkedProcess)
     while not Path(sys.argv[2]).read_text().endswith("\\n"):
         time.sleep(0.05)
-    (parent,) = [n for n in Path(f"/proc/{task.pid}/status").read_text().splitlines() if "PPid" in n]
-    print(parent.split()[1], cluster.directory, flush=True)
+    status = Path(f"/proc/{task.pid}/status").read_text()
+    print(status.partition("PPid:")[2].split()[0], cluster.directory, flush=True)
     time.sleep(120)
 """
 
@@ -225,7 +225,7 @@ def test_a_task_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     script = made(tmp_path, "import tensorflow")
     with (
         LocalCluster({"task": 1}) as cluster,
-        pytest.raises(local.TensorwireError, match="cannot start task:0: .*No such file"),
+        pytest.raises(local.TensorwireError, match=r"cannot start task:0: .*No such file"),
     ):
         cluster.start("task", 0, [sys.executable, str(script)], cwd=tmp_path / "nowhere")
 
