@@ -2,9 +2,9 @@
 
 TensorFlow's import takes most of the time that a task needs to start. `Zygotes` imports it once for
 each setting that the import reads from the environment, and forks tasks from there: see
-zygote_server.py. A task is forked only if it then is what an exec would have made of it: Python, a
-script or module that uses TensorFlow, and an environment that differs from this process's own only
-in variables that are read later, or that choose the zygote. All else is started by an exec.
+zygote_server.py. A task is forked only if it then is what an exec would have made of it: Python
+that uses TensorFlow, and an environment that differs from this process's own only in variables that
+are read later, or that choose the zygote. All else is started by an exec.
 """
 
 from __future__ import annotations
@@ -269,6 +269,8 @@ class Zygotes:
             if found is None or found.origin is None or not _uses_tensorflow(Path(found.origin)):
                 return None
             return {"module": argv[2], "arguments": argv[3:], **common}
+        if argv[1] == "-c" and len(argv) > 2 and "tensorflow" in argv[2]:
+            return {"code": argv[2], "arguments": argv[3:], **common}
         script = cwd / argv[1]
         if argv[1].startswith("-") or not script.is_file() or not _uses_tensorflow(script):
             return None
@@ -310,3 +312,32 @@ def forking() -> Iterator[Zygotes]:
             yield zygotes
     finally:
         zygotes.close()
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float,
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with captured text, but forked where the tasks of a LocalCluster are."""
+    with tempfile.TemporaryFile("w+b") as output, tempfile.TemporaryFile("w+b") as errors:
+        process = local.start_process(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=os.environ if env is None else env,
+            cwd=cwd,
+        )
+        try:
+            process.wait(timeout_s)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        output.seek(0)
+        errors.seek(0)
+        said, logged = output.read().decode(), errors.read().decode()
+    return subprocess.CompletedProcess(list(argv), code, said, logged)

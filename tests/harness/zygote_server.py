@@ -4,7 +4,7 @@ A stand-alone script. Standard input and output are a socket whose other end onl
 this process ends when that end is closed. Standard error is a file. A request and its answer are
 JSON, one packet each:
 
-    {"id", "fork": {"script" or "module", "arguments", "env", "cwd"}}, with three descriptors
+    {"id", "fork": {"script", "module" or "code", "arguments", "env", "cwd"}}, and three descriptors
         -> {"id", "pid"} when the task runs, or {"id", "errno"} when it cannot be started
     {"id", "reap": pid} -> {"id", "code"}: the exit status as `Popen.returncode`, null while it runs
 
@@ -142,18 +142,24 @@ def _serve() -> dict[str, Any]:
 
 
 def _run(task: dict[str, Any]) -> None:
-    """Runs a script or a module as the interpreter would run it."""
-    script = task.get("script")
+    """Runs a script, a module or code as the interpreter would run it."""
+    arguments = task["arguments"]
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
-    if script is None:
-        sys.argv[:] = ["-m", *task["arguments"]]
-        sys.orig_argv[:] = [sys.executable, "-m", task["module"], *task["arguments"]]
+    if (module := task.get("module")) is not None:
+        sys.argv[:] = ["-m", *arguments]
+        sys.orig_argv[:] = [sys.executable, "-m", module, *arguments]
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
-        runpy._run_module_as_main(task["module"])  # type: ignore[attr-defined]
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+    elif (text := task.get("code")) is not None:
+        sys.argv[:] = ["-c", *arguments]
+        sys.orig_argv[:] = [sys.executable, "-c", text, *arguments]
+        sys.path.insert(0, "")
+        exec(compile(text, "<string>", "exec", dont_inherit=True), main.__dict__)
     else:
-        sys.argv[:] = [script, *task["arguments"]]
+        script = task["script"]
+        sys.argv[:] = [script, *arguments]
         sys.orig_argv[:] = [sys.executable, *sys.argv]
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
         main.__file__ = script
