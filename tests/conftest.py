@@ -63,6 +63,24 @@ def quick_tests_start_no_process() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tasks_are_forked(
+    temporary_files_go_with_the_tests: None, quick_tests_start_no_process: None
+) -> Iterator[None]:
+    """Forks tasks from a process with TensorFlow imported; TENSORWIRE_TESTS_EXEC=1: does not."""
+    # `coverage` watches what is executed.
+    by_exec = (
+        os.environ.get("TENSORWIRE_TESTS_EXEC") == "1" or "COVERAGE_PROCESS_CONFIG" in os.environ
+    )
+    if QUICK or by_exec or importlib.util.find_spec("tensorflow") is None:
+        yield
+        return
+    from harness import zygote
+
+    with zygote.forking():
+        yield
+
+
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
     """Runs a new interpreter in an empty folder: ``python("-c", code, env={...})``."""

@@ -10,10 +10,12 @@ protocol, sorted by the difference. The protocols take turns. Fails if a test fa
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +23,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from harness.zygote import Zygotes
+from tensorwire.lab.local import Process
 
 SUITE = Path(__file__).with_name("suite.py")
 CLASSES = ("MultiWorker", "SingleWorker")
@@ -40,35 +47,27 @@ class Result:
     seconds: float
 
 
-RUNNING: set[subprocess.Popen[bytes]] = set()
+RUNNING: set[Process] = set()
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Process) -> None:
     """Kills a test and its tasks, which are in its process group; a failed test may leave some."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def make_program(path: Path) -> None:
-    """The suite as a program: a test starts its tasks by executing itself.
-
-    It is written before any test runs, because a file that is open for writing cannot be executed,
-    and a process that another thread starts would inherit the open file for a moment.
-    """
-    path.write_text(f"#!{sys.executable}\n{SUITE.read_text()}")
-    path.chmod(0o755)
-
-
-def run_test(test: str, protocol: str, folder: Path, program: Path) -> Result:
+def run_test(test: str, protocol: str, folder: Path, program: Path, zygotes: Zygotes) -> Result:
     """Runs one test in its own process."""
     folder.mkdir()
     report, log = folder / "report.xml", folder / "suite.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [program, f"--xml_output_file={report}", f"--test_tmpdir={folder}", test],
+        arguments = [f"--xml_output_file={report}", f"--test_tmpdir={folder}", test]
+        process = zygotes.start(
+            [sys.executable, str(program), *arguments],
+            stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=subprocess.STDOUT,
+            stderr=output,
             env={
                 **os.environ,
                 "PROTOCOL": protocol,
@@ -76,14 +75,13 @@ def run_test(test: str, protocol: str, folder: Path, program: Path) -> Result:
                 "TF_CPP_MIN_LOG_LEVEL": "2",
             },
             cwd=folder,
-            start_new_session=True,
         )
     RUNNING.add(process)
     try:
         ended = f"ended with status {process.wait(TIMEOUT_S)}"
     except subprocess.TimeoutExpired:
         ended = f"did not end in {TIMEOUT_S:.0f} s"
-        process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks of its threads
+        os.kill(process.pid, signal.SIGABRT)  # faulthandler prints the stacks of its threads
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
     kill(process)
@@ -113,11 +111,17 @@ def read_report(report: Path, test: str, protocol: str) -> Result:
 
 def all_tests() -> list[str]:
     """The names of the tests of both classes."""
-    code = (
-        "from tensorflow.python.distribute.coordinator import fault_tolerance_test_base as base; "
-        "print(*(n for n in dir(base.BaseFaultToleranceTest) if n.startswith('test')))"
+    found = find_spec("tensorflow")
+    assert found is not None and found.origin is not None
+    base = "python/distribute/coordinator/fault_tolerance_test_base.py"
+    tree = ast.parse((Path(found.origin).parent / base).read_text())
+    (suite,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "BaseFaultToleranceTest"
     )
-    names = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    functions = [node.name for node in suite.body if isinstance(node, ast.FunctionDef)]
+    names = sorted(name for name in functions if name.startswith("test"))
     return [f"{of}.{name}" for name in names for of in CLASSES]
 
 
@@ -155,12 +159,13 @@ def main() -> int:
     runs = [(test, protocol) for test in tests for protocol in protocols]
     with (
         tempfile.TemporaryDirectory(prefix="fault_tolerance.") as folder,
+        contextlib.closing(Zygotes()) as zygotes,
         ThreadPoolExecutor(options.at_once) as pool,
     ):
         program = Path(folder, "suite")
-        make_program(program)
+        shutil.copyfile(SUITE, program)
         running = [
-            pool.submit(run_test, test, protocol, Path(folder, str(index)), program)
+            pool.submit(run_test, test, protocol, Path(folder, str(index)), program, zygotes)
             for index, (test, protocol) in enumerate(runs)
         ]
         try:

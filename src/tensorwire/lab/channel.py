@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
 import sys
 import time
 from typing import IO, Any
@@ -22,12 +21,12 @@ class ChannelClosed(TensorwireError):
 class Channel:
     """The end of the process that started the task. Each message is answered before the next."""
 
-    def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
-        """`process` has pipes as its standard input and output; `name` is for error messages."""
-        if process.stdin is None or process.stdout is None:
+    def __init__(self, stdin: IO[bytes] | None, stdout: IO[bytes] | None, name: str) -> None:
+        """The task's standard input and output, which are pipes; `name` is for error messages."""
+        if stdin is None or stdout is None:
             raise ValueError(f"{name} has no pipes")
-        self._stdin = process.stdin
-        self._stdout = process.stdout
+        self._stdin = stdin
+        self._stdout = stdout
         self._name = name
         self._buffer = b""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Protocol
 
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import cleanup, cleanup_process
@@ -29,6 +29,37 @@ _POLL_S = 0.05
 _TERMINATION_GRACE_S = 3.0
 _TAIL_LINES = 15
 _TAIL_BYTES = 16384
+
+
+Stream = int | IO[bytes]
+"""A descriptor, a file, or what `subprocess` defines: PIPE, DEVNULL."""
+
+
+class Process(Protocol):
+    """What a LocalCluster needs of a `subprocess.Popen`."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def start_process(
+    argv: Sequence[str],
+    *,
+    stdin: Stream,
+    stdout: Stream,
+    stderr: Stream,
+    env: Mapping[str, str],
+    cwd: Path | None,
+) -> Process:
+    """Starts a process in its own session. Tests replace this function."""
+    return subprocess.Popen(
+        argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+    )
 
 
 def _exit_words(code: int) -> str:
@@ -50,7 +81,7 @@ class TaskProcess:
     index: int
     address: str
     log: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     _channel: Channel | None = None
     _stopped_on_purpose: bool = False
 
@@ -263,7 +294,7 @@ class LocalCluster:
         log = self._new_log(job, index)
         with contextlib.ExitStack() as files:
             log_file: IO[bytes] = files.enter_context(log.open("wb"))
-            output: IO[bytes] | int = log_file
+            output: Stream = log_file
             if channel:
                 output = subprocess.PIPE
             elif stream is not None:
@@ -271,14 +302,13 @@ class LocalCluster:
             elif stdout is not None:
                 output = files.enter_context(stdout.open("wb"))
             try:
-                process = subprocess.Popen(
+                process = start_process(
                     self.host(job, index).command(argv),
                     stdin=output if channel or stream is not None else subprocess.DEVNULL,
                     stdout=output,
                     stderr=log_file,
                     env=self._environment(env or {}),
                     cwd=cwd,
-                    start_new_session=True,
                 )
             except OSError as error:
                 raise TensorwireError(f"cannot start {job}:{index}: {error}") from error
@@ -288,7 +318,7 @@ class LocalCluster:
             address,
             log,
             process,
-            Channel(process, f"{job}:{index}") if channel else None,
+            Channel(process.stdin, process.stdout, f"{job}:{index}") if channel else None,
         )
         self._tasks.append(task)
         return task

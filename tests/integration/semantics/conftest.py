@@ -8,7 +8,7 @@ import pytest
 
 from tensorwire.lab.ports import PortLease
 
-from .support import PROTOCOLS, TensorFlowCluster, tf1
+from .support import PROTOCOLS, ClusterPool, TensorFlowCluster, tf1
 
 JOBS = {"ps": 1, "worker": 2}
 # TensorFlow's default log level, because tests look for unwanted lines.
@@ -30,19 +30,29 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def grpc_cluster() -> Iterator[TensorFlowCluster]:
+def pool() -> Iterator[ClusterPool]:
+    with ClusterPool() as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def shared_tasks_live_on(pool: ClusterPool) -> Iterator[None]:
+    """Fails the test after which a task of a shared cluster has ended; the next gets a new one."""
+    yield
+    if dead := pool.drop_dead():
+        pytest.fail("\n".join(dead))
+
+
+@pytest.fixture
+def grpc_cluster(pool: ClusterPool) -> TensorFlowCluster:
     """The reference cluster, on gRPC."""
-    with TensorFlowCluster("grpc", JOBS) as cluster:
-        cluster.start_all(LOG_EVERYTHING)
-        yield cluster
+    return pool.get("grpc", JOBS, LOG_EVERYTHING)
 
 
-@pytest.fixture(scope="session")
-def wire_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
+@pytest.fixture
+def wire_cluster(plugin: None, pool: ClusterPool) -> TensorFlowCluster:
     """The same cluster on grpc++."""
-    with TensorFlowCluster("grpc++", JOBS) as cluster:
-        cluster.start_all(LOG_EVERYTHING)
-        yield cluster
+    return pool.get("grpc++", JOBS, LOG_EVERYTHING)
 
 
 @pytest.fixture(params=PROTOCOLS)
@@ -55,20 +65,16 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cluster(protocol: str, request: pytest.FixtureRequest) -> TensorFlowCluster:
-    """ps:0, worker:0 and worker:1 of the protocol. Tests must leave no session or resource that
-    another test could see, so they use unique names for shared resources.
-    """
+    """ps:0, worker:0 and worker:1 of the protocol, shared with other tests: see ClusterPool."""
     fixture = "grpc_cluster" if protocol == "grpc" else "wire_cluster"
     shared: TensorFlowCluster = request.getfixturevalue(fixture)
     return shared
 
 
-@pytest.fixture(scope="session")
-def grpc_plugin_cluster(plugin: None) -> Iterator[TensorFlowCluster]:
+@pytest.fixture
+def grpc_plugin_cluster(plugin: None, pool: ClusterPool) -> TensorFlowCluster:
     """A cluster on grpc with the plug-in loaded, for tensor fusion."""
-    with TensorFlowCluster("grpc", JOBS, plugin=True) as cluster:
-        cluster.start_all(LOG_EVERYTHING)
-        yield cluster
+    return pool.get("grpc", JOBS, LOG_EVERYTHING, plugin=True)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from harness import zygote
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, TaskProcess
 
@@ -173,6 +173,61 @@ class TensorFlowCluster:
         return "".join(parts)
 
 
+class ClusterPool:
+    """Running clusters that tests share, by their settings.
+
+    A context manager that ends them. Tests must leave no session or resource that another test
+    could see, so they use unique names for shared resources.
+    """
+
+    def __init__(self, most: int = 4) -> None:
+        """Keeps `most` clusters, those used last."""
+        self._most = most
+        self._clusters: dict[str, TensorFlowCluster] = {}  # the last used at the end
+
+    def __enter__(self) -> ClusterPool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        while self._clusters:
+            self._end(next(iter(self._clusters)))
+
+    def _end(self, key: str) -> None:
+        self._clusters.pop(key).__exit__(None, None, None)
+
+    def get(
+        self,
+        protocol: str,
+        jobs: Mapping[str, int],
+        env: Mapping[str, str] | None = None,
+        plugin: bool = False,
+        cpus: int = 1,
+    ) -> TensorFlowCluster:
+        """A running cluster with these settings. `env`: for all its tasks."""
+        key = json.dumps([protocol, dict(jobs), dict(env or {}), plugin, cpus], sort_keys=True)
+        if key in self._clusters:
+            self._clusters[key] = self._clusters.pop(key)
+            return self._clusters[key]
+        if len(self._clusters) >= self._most:
+            self._end(next(iter(self._clusters)))
+        with contextlib.ExitStack() as undo:
+            cluster = undo.enter_context(TensorFlowCluster(protocol, jobs, plugin, cpus=cpus))
+            cluster.start_all(env)
+            undo.pop_all()
+        self._clusters[key] = cluster
+        return cluster
+
+    def drop_dead(self) -> list[str]:
+        """Ends the clusters of which a task has ended, and tells how each such task ended."""
+        told = []
+        for key, cluster in list(self._clusters.items()):
+            ended = [task for task in cluster.tasks.values() if task.poll() is not None]
+            told += [str(cluster.local.error_of(task)) for task in ended]
+            if ended:
+                self._end(key)
+        return told
+
+
 def hear(task: TaskProcess, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
     """The next message of a task. After a timeout, the error contains the end of its log."""
     try:
@@ -193,7 +248,7 @@ def session_config(step_timeout_ms: int = STEP_TIMEOUT_MS, **experimental: Any) 
 
 def results_of(command: Sequence[str], timeout_s: float = 200) -> Any:
     """The JSON that a script prints after "RESULTS"."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = zygote.run(command, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULTS "))
     return json.loads(line.removeprefix("RESULTS "))

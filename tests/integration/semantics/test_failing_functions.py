@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harness import zygote
 
 from .support import PROTOCOLS, TensorFlowCluster, task_environment
 
@@ -35,13 +36,10 @@ def test_failed_functions_leave_nothing_behind(plugin: None, mode: str, protocol
             "mode": mode,
             "calls": CALLS[mode],
         }
-        done = subprocess.run(
-            [sys.executable, SCRIPT, json.dumps(told)],
+        done = zygote.run(
+            [sys.executable, str(SCRIPT), json.dumps(told)],
             env={**os.environ, **task_environment(env)},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
+            timeout_s=240,
         )
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout.splitlines()[-1])

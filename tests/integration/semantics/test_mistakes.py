@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import zygote
 from tensorwire.lab.ports import PortLease
 
 pytestmark = [
@@ -59,15 +60,7 @@ def run(
     ports: Mapping[str, int], folder: Path, env: Mapping[str, str] | None = None, **task: str
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
-    return subprocess.run(
-        script(ports, **task),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return zygote.run(script(ports, **task), cwd=folder, env=environment, timeout_s=120)
 
 
 @dataclass(frozen=True)
