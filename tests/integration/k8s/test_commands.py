@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Run, one_line
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
-from k8s_cluster.command_line import Run, one_line
 from tensorwire.k8s import watch
 from tensorwire.k8s.local_kubernetes.api import Object
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from command_line import Run, one_line
 from k8s_cluster.cluster import Cluster, Lab, eventually
-from k8s_cluster.command_line import Run, one_line
 from k8s_cluster.jobs import job
 from tensorwire.k8s import submit, watch
 from tensorwire.k8s.connection import Connection

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Run
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
-from k8s_cluster.command_line import Run
 from tensorwire.k8s.keeper import list_jobs, wait
 from tensorwire.k8s.layout import COLOCATED, PUBLISHED
 
