@@ -1,4 +1,4 @@
-"""`tensorwire bench steps` with a real TensorFlow, and cleaning up after Ctrl-C."""
+"""`tensorwire bench steps` with a real TensorFlow."""
 
 from __future__ import annotations
 
@@ -54,17 +54,8 @@ def test_one_case_has_the_plain_ratio(tmp_path: Path) -> None:
 
 
 def test_fusion_is_a_side_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
     arguments = ["--case", "many", "--iters", "4", "--rounds", "2", "--tensor-fuse"]
-    done = subprocess.run(
-        [*COMMAND, *arguments, "--protocols", "grpc++", "--json", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
-    record = json.loads(path.read_text())
+    record = bench(tmp_path / "r.json", *arguments, "--protocols", "grpc++")
     assert [result["tensor_fuse"] for result in record["results"]] == [False, True]
     assert set(record["ratios"]) == {"grpc++ fused/grpc++"}
 

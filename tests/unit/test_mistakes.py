@@ -17,6 +17,7 @@ import pytest
 from harness.calibration import CALIBRATION
 from tensorwire.check.machine import machine
 from tensorwire.cli.main import main
+from tensorwire.errors import UsageError
 from tensorwire.plugin import loader
 from tensorwire.plugin.settings import misspelt
 
@@ -464,6 +465,24 @@ def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert said.startswith("Usage: tensorwire [OPTIONS] COMMAND [ARGS]...\n\n")
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("TENSORWIRE_POOL_MB", "1GB", "a number"),
+        ("TENSORWIRE_TENSOR_FUSE", "False", "1 or 0"),
+        ("TENSORWIRE_WIRE_DTYPE", "float8", "bfloat16 or float16"),
+    ],
+)
+def test_a_setting_with_a_bad_value_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError) as caught:
+        loader.check_environment()
+    said = f"environment variable {variable}={value}: expected {expected}"
+    assert str(caught.value) == said
 
 
 def test_a_misspelt_setting_is_told_with_the_right_one() -> None:

@@ -49,11 +49,9 @@ def test_collective_operations_of_a_session_go_on_after_a_step_that_failed(tmp_p
     ]
 
 
-def test_a_task_that_is_killed_ends_the_collective_operations_of_the_other(
-    tmp_path: Path, mode: str
-) -> None:
-    jobs = {"worker": 2} if mode == "mirrored" else {"chief": 1, "worker": 1}
-    options = ["--mode", mode, "--steps", "1000000", "--protocol", "grpc++"]
+def test_a_task_that_is_killed_ends_the_collective_operations_of_the_other(tmp_path: Path) -> None:
+    jobs = {"chief": 1, "worker": 1}
+    options = ["--mode", "session", "--steps", "1000000", "--protocol", "grpc++"]
     argv = [sys.executable, str(SCRIPT), *options, "--directory", str(tmp_path)]
     with LocalCluster(jobs) as cluster:
         tasks = []

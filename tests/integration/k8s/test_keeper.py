@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,6 @@ def account_of(cluster: Cluster, folder: Path, name: str = "flights") -> Path:
     answer = cluster.api.create(f"{cluster.path('serviceaccounts', name)}/token", {"spec": {}})
     (folder / "token").write_text(answer["status"]["token"])
     return folder
-
-
-Start = Callable[[], threading.Thread]
 
 
 def keeper(cluster: Cluster, account: Path, jobs: int = 2) -> threading.Thread:
