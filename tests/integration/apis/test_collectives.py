@@ -30,7 +30,9 @@ def test_mirrored_variables_are_summed(tmp_path: Path) -> None:
         assert values["small"] == [-3.0 * SCALES] * 3
         assert values["large"][1:] == [-3.0 * SCALES * (place % 7) for place in range(14)]
         assert values["gathered"] == [[1, 2, 2]] * STEPS
-        assert wire.reports[f"worker-{index}"]["stats"]["tasks"]  # a server on grpc++
+        stats = wire.reports[f"worker-{index}"]["stats"]
+        assert stats["tasks"]  # a server on grpc++
+        assert stats["tx_bytes"] == stats["rx_bytes"] == 0
 
 
 def test_collective_operations_of_a_session_go_on_after_a_step_that_failed(tmp_path: Path) -> None:
