@@ -1,19 +1,14 @@
-"""`tensorwire bench steps` with a real TensorFlow, and cleaning up after Ctrl-C."""
+"""`tensorwire bench steps` with a real TensorFlow."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tensorwire.lab import cleanup_process
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "steps"]
 RESULT_FIELDS = ["protocol", "tensor_fuse", "case", "data_mb", "tensors", "iters", "step_ms"]
@@ -59,17 +54,8 @@ def test_one_case_has_the_plain_ratio(tmp_path: Path) -> None:
 
 
 def test_fusion_is_a_side_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
     arguments = ["--case", "many", "--iters", "4", "--rounds", "2", "--tensor-fuse"]
-    done = subprocess.run(
-        [*COMMAND, *arguments, "--protocols", "grpc++", "--json", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
-    record = json.loads(path.read_text())
+    record = bench(tmp_path / "r.json", *arguments, "--protocols", "grpc++")
     assert [result["tensor_fuse"] for result in record["results"]] == [False, True]
     assert set(record["ratios"]) == {"grpc++ fused/grpc++"}
 
@@ -81,27 +67,3 @@ def test_both_cases_are_the_default(tmp_path: Path) -> None:
     for result in record["results"]:
         check_result(result, iters=6)
     assert record["ratios"] == {}
-
-
-@pytest.mark.newest
-def test_ctrl_c_ends_every_task_and_says_so_in_one_line() -> None:
-    token = f"test-{os.getpid()}-{time.monotonic_ns()}"
-    with subprocess.Popen(
-        [*COMMAND, "--protocols", "grpc", "--iters", "1000000"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, cleanup_process.TOKEN_VARIABLE: token},
-        text=True,
-        start_new_session=True,
-    ) as command:
-        assert command.stderr is not None
-        for line in command.stderr:
-            if "measuring" in line:
-                break
-        assert len(cleanup_process.processes_with(token)) >= 3  # the command, ps and worker
-        command.send_signal(signal.SIGINT)
-        rest = command.stderr.read()
-        command.wait(30)
-    assert command.returncode == 130
-    assert rest.strip() == "tensorwire: interrupted"
-    assert cleanup_process.processes_with(token) == []

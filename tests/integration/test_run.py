@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tensorwire.lab.ports import PortLease
+
 tf = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.timeout(300, method="thread")
@@ -23,13 +25,11 @@ VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 # Begin and end of every script below: free ports, and the plug-in's counters.
 COMMON = """
-import json, os, socket, subprocess, sys
+import json, os, subprocess, sys
 import tensorflow as tf
 
-def free_address():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % s.getsockname()[1]
+def free_address(free=iter(os.environ["FREE_PORTS"].split())):
+    return "127.0.0.1:" + next(free)
 
 def finish(**result):
     loader = sys.modules.get("tensorwire.plugin.loader")
@@ -42,8 +42,8 @@ SERVERS = (
     + """
 tf1 = tf.compat.v1
 spec = {"ps": [free_address()], "worker": [free_address()]}
-ps = tf1.train.Server(spec, job_name="ps", task_index=0, **KEYWORDS)
-worker = tf.distribute.Server(spec, job_name="worker", task_index=0, **KEYWORDS)
+ps = tf1.train.Server(spec, job_name="ps", task_index=0, **PS_KEYWORDS)
+worker = tf.distribute.Server(spec, job_name="worker", task_index=0, **WORKER_KEYWORDS)
 with tf.Graph().as_default():
     with tf.device("/job:ps/task:0"):
         weights = tf1.get_variable("w", [1000], initializer=tf1.ones_initializer())
@@ -95,63 +95,22 @@ else:
 """
 )
 
-STRATEGY = (
-    COMMON
-    + """
-def resolver():
-    return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
-if "TF_CONFIG" in os.environ:
-    here = resolver()
-    tf.distribute.Server(
-        here.cluster_spec(), job_name=here.task_type, task_index=here.task_id,
-        protocol=here.rpc_layer or "grpc", start=True,
-    ).join()
-
-cluster = {"chief": [free_address()], "worker": [free_address()], "ps": [free_address()]}
-def task(job):
-    return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
-tasks = [
-    subprocess.Popen([sys.executable, __file__], env={**os.environ, "TF_CONFIG": task(job)})
-    for job in ("worker", "ps")
-]
-try:
-    os.environ["TF_CONFIG"] = task("chief")
-    strategy = tf.distribute.ParameterServerStrategy(resolver())
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        weights = tf.Variable(tf.ones([1000]))
-
-    @tf.function
-    def step():
-        weights.assign_add(tf.ones([1000]))
-        return tf.reduce_sum(weights)
-
-    coordinator.schedule(step)
-    coordinator.join()
-    from tensorflow.python.eager import context
-    finish(total=float(tf.reduce_sum(weights)), said=context.get_server_def().protocol)
-finally:
-    for process in tasks:
-        process.kill()
-        process.wait()
-os._exit(0)  # the coordinator's threads outlive their cluster
-"""
-)
-
-
-def run(folder: Path, code: str, *options: str, **env: str) -> dict[str, Any]:
+def run(folder: Path, code: str, *options: str) -> dict[str, Any]:
     """The script's result under ``tensorwire run OPTIONS``, with the plug-in's counters."""
     script = folder / "train.py"
     script.write_text(code)
+    lease = PortLease()
+    ports = {"FREE_PORTS": f"{lease.take()} {lease.take()}"}
     done = subprocess.run(
         [sys.executable, "-m", "tensorwire.cli.main", "run", *options, str(script)],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **env},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **ports},
     )
+    lease.release()
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert done.returncode == 0, done.stderr
     assert results, done.stderr
@@ -159,24 +118,27 @@ def run(folder: Path, code: str, *options: str, **env: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("keywords", ["{}", '{"protocol": "grpc"}'])
-def test_servers_run_on_the_named_protocol_whatever_the_script_says(
-    tmp_path: Path, keywords: str
-) -> None:
-    result = run(tmp_path, SERVERS.replace("**KEYWORDS", f"**{keywords}"), "--protocol", "grpc++")
+def servers(ps: str = "", worker: str = "") -> str:
+    """A script whose servers say this of their protocol."""
+    return SERVERS.replace("**PS_KEYWORDS", ps).replace("**WORKER_KEYWORDS", worker)
+
+
+def test_servers_run_on_the_named_protocol_whatever_the_script_says(tmp_path: Path) -> None:
+    result = run(tmp_path, servers(worker='protocol="grpc"'), "--protocol", "grpc++")
     assert result["total"] == 2000.0
     assert result["said"] == "grpc++"
     assert result["rx_bytes"] > 4000  # the variable went over the engine
 
 
 def test_without_a_protocol_the_script_keeps_its_own(tmp_path: Path) -> None:
-    result = run(tmp_path, SERVERS.replace("**KEYWORDS", ""))
+    result = run(tmp_path, servers())
     assert result["said"] == "grpc"
     assert result["rx_bytes"] == 0
 
 
 def test_a_script_on_grpcpp_goes_back_to_grpc_when_told(tmp_path: Path) -> None:
-    result = run(tmp_path, SERVERS.replace("**KEYWORDS", 'protocol="grpc++"'), "--protocol", "grpc")
+    said = 'protocol="grpc++"'
+    result = run(tmp_path, servers(said, said), "--protocol", "grpc")
     assert (result["said"], result["rx_bytes"]) == ("grpc", 0)
 
 
@@ -185,11 +147,3 @@ def test_an_estimator_and_its_tasks_run_on_the_named_protocol(tmp_path: Path) ->
     result = run(tmp_path, ESTIMATOR, "--protocol", "grpc++")
     assert result["step"] == 50
     assert result["recv_tensors"] >= 50  # one a step at least
-
-
-@pytest.mark.skipif(VERSION < (2, 16), reason="run on the newest TensorFlow")
-def test_a_parameter_server_strategy_runs_on_the_named_protocol(tmp_path: Path) -> None:
-    result = run(tmp_path, STRATEGY, "--protocol", "grpc++")
-    assert result["total"] == 2000.0
-    assert result["said"] == "grpc++"
-    assert result["connects"] >= 1

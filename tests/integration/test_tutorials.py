@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,16 +31,9 @@ class Tutorial:
 
     page: str
     rates: int
-    """Number of lines "N steps a second"."""
+    """Number of lines "N steps a second". How fast that is depends on the machine."""
     says: tuple[str, ...] = ()
     """Texts that appear in this order."""
-    holds: Callable[[list[int]], bool] = all
-    """A condition on the rates."""
-
-
-def _is_three_times_as_fast_in_a_lab(rates: list[int]) -> bool:
-    # 16 and 66 on an idle machine.
-    return not IS_ROOT or rates[1] > 1.5 * rates[0]
 
 
 needs_lab = pytest.mark.skipif(
@@ -55,7 +47,6 @@ PAGES = [
             "hot-ps",
             rates=2,
             says=("embedding (25.6 MB) is too big for one ps", "▲ ps:0 moves"),
-            holds=_is_three_times_as_fast_in_a_lab,
         ),
         marks=pytest.mark.newest,
     ),
@@ -105,9 +96,7 @@ def test_every_command_of_a_tutorial_works(tutorial: Tutorial, tmp_path: Path) -
     finally:
         ports.release()
     assert status == 0, said
-    rates = [int(rate) for rate in _RATE.findall(said)]
-    assert len(rates) == tutorial.rates, said
-    assert tutorial.holds(rates), said
+    assert len(_RATE.findall(said)) == tutorial.rates, said
     begin = 0
     for text in tutorial.says:
         begin = said.find(text, begin)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from command_line import Run, run_in_process
 from k8s_cluster.cluster import Cluster, Lab
-from k8s_cluster.command_line import Run, run_in_process
 from tensorwire.k8s.local_kubernetes import (
     ControlPlane,
     NoControlPlane,
@@ -44,7 +44,7 @@ def cluster(
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `tensorwire k8s` in this process."""
-    return run_in_process(capsys)
+    return run_in_process(capsys, "k8s")
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from harness import markdown
 from harness.disturbance_tables import tables
 from harness.disturbances import ALL, Survival
 from tensorwire.measure.contenders import PROTOCOLS
+
+pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,6 +7,8 @@ import pytest
 
 from tensorwire.plugin.settings import SETTINGS
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -192,6 +192,7 @@ def test_only_the_tensors_that_moved_most_have_a_metric() -> None:
     assert named == [f"t{i}" for i in range(499, 479, -1)]
 
 
+@pytest.mark.docs
 def test_every_metric_of_the_grafana_dashboard_exists() -> None:
     dashboard = (ROOT / "docs" / "grafana-dashboard.json").read_text()
     queries = [
@@ -202,6 +203,7 @@ def test_every_metric_of_the_grafana_dashboard_exists() -> None:
     assert used <= set(samples())
 
 
+@pytest.mark.docs
 def test_the_panels_of_the_grafana_dashboard_are_on_its_page() -> None:
     dashboard = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())
     page = (ROOT / "docs" / "metrics.md").read_text()

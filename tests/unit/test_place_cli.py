@@ -15,25 +15,6 @@ from tensorwire.placement.traffic import Traffic
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "Missing option '--ps'"),
-        (("--ps", "0"), "Invalid value for '--ps'"),
-        (("--ps", "2"), "give --graph or --script, one of them"),
-        (("--ps", "2", "--graph", "g", "--script", "s"), "give --graph or --script, one of them"),
-        (("--ps", "2", "--graph", "g", "--", "--flag"), "only --script takes arguments"),
-        (("--ps", "2", "--script", "missing.py"), "there is no script missing.py"),
-        (("--ps", "2", "--graph", "g", "--json", "no/where.json"), "there is no folder no"),
-    ],
-)
-def test_wrong_usage_is_one_line(tensorwire: Any, arguments: tuple[str, ...], says: str) -> None:
-    done = tensorwire("place", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("code", "says"),
     [
         ("1/0", "failed before training: ZeroDivisionError: division by zero"),
@@ -76,17 +57,6 @@ def test_a_script_that_fails_dry_is_not_run(tensorwire: Any, tmp_path: Path) -> 
     done = tensorwire("run", "--placement", "balanced", script)
     assert (done.returncode, done.stdout) == (1, "")
     assert "failed before training: ZeroDivisionError" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--traffic", "--keep-whole"])
-def test_what_is_for_balanced_is_refused_without_it(
-    tensorwire: Any, tmp_path: Path, option: str
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("")
-    done = tensorwire("run", option, "run.json", script)
-    assert done.returncode == 2
-    assert f"{option} is for --placement balanced" in done.stderr
 
 
 def test_more_variables_than_an_environment_holds_are_refused() -> None:

@@ -174,18 +174,33 @@ def test_the_calibration_shipped_is_kept_readable_and_as_it_was() -> None:
     )
 
 
-def test_a_calibration_is_read_as_it_was_written() -> None:
+def test_a_calibration_is_read_as_it_was_written_and_knows_the_directions_of_slow_links() -> None:
+    """Two workers use a ps's slow link in turn, and both directions of a faster one at once."""
     known = [each for each in observations() if each.case in {case.name for case in CASES}]
     pairs = [
         dataclasses.replace(each, workers=2, ps=2)
         for each in known
         if each.case in ("small", "mixed") and each.side != LOCAL
     ]
+    size = sum(4 * table.floats for table in BOTH_WAYS.tables)
+    way = Transfer(len(BOTH_WAYS.tables), size)
+    linked = [
+        dataclasses.replace(
+            observation(BOTH_WAYS.name, "grpc++", way, way),
+            workers=2,
+            link_bits_per_s=rate,
+            step_s=step_s,
+        )
+        for rate, step_s in ((1e8, 4 * size / (1e8 / 8)), (1e9, 2 * size / (1e9 / 8)))
+    ]
     host = Machine("a processor", 2, "a kernel")
-    made = calibration_of([*known, *pairs], host, "2.21.0", ["a note"])
+    made = calibration_of([*known, *pairs, *linked], host, "2.21.0", ["a note"])
     assert (made.measured_workers, made.measured_ps) == (2, 2)
     assert Calibration.from_document(made.to_document()) == made
     assert JobModel.from_document(made.jobs["ctr"]).ps_cpu_s == pytest.approx(OWN_S[1], rel=0.02)
+    costs = made.costs["grpc++"]
+    assert costs.both_ways_share(1e8 / 8) <= 0.6
+    assert costs.both_ways_share(1e8 / 8) < costs.both_ways_share(1e9 / 8)
 
 
 def test_ctr_moves_what_it_was_seen_to_move() -> None:
@@ -215,24 +230,3 @@ def test_with_exact_rewrites_each_id_and_its_row_cross_once(
     assert less["deep/b"] == (8, 2 * 4)
     assert less["wide/a"] == (0, 3 * 4)
     assert moved["deep/layer0/kernel"] == less["deep/layer0/kernel"]
-
-
-def test_a_slow_link_shared_by_its_directions_is_seen_in_the_steps() -> None:
-    """Two workers that use a ps's link in turn, and two that use both directions at once."""
-    known = [each for each in observations() if each.case in {case.name for case in CASES}]
-    size = sum(4 * table.floats for table in BOTH_WAYS.tables)
-    way = Transfer(len(BOTH_WAYS.tables), size)
-    rates = {1e8: 4 * size / (1e8 / 8), 1e9: 2 * size / (1e9 / 8)}
-    pairs = [
-        dataclasses.replace(
-            observation(BOTH_WAYS.name, "grpc++", way, way),
-            workers=2,
-            link_bits_per_s=rate,
-            step_s=step_s,
-        )
-        for rate, step_s in rates.items()
-    ]
-    host = Machine("a processor", 2, "a kernel")
-    costs = calibration_of([*known, *pairs], host, "2.21.0", []).costs["grpc++"]
-    assert costs.both_ways_share(1e8 / 8) <= 0.6
-    assert costs.both_ways_share(1e8 / 8) < costs.both_ways_share(1e9 / 8)

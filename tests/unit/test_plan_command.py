@@ -3,92 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from command_line import run_in_process
 from harness.calibration import CALIBRATION
+
+Plan = Callable[..., str]
 
 
 @pytest.fixture
-def calibration(tmp_path: Path) -> Path:
-    path = tmp_path / "calibration.json"
-    path.write_text(json.dumps(CALIBRATION))
-    return path
+def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Runs the command with a small calibration; returns what it shows."""
+    (tmp_path / "calibration.json").write_text(json.dumps(CALIBRATION))
+    run = run_in_process(capsys, "plan", "--calibration", str(tmp_path / "calibration.json"))
+
+    def shown(*arguments: str | Path) -> str:
+        done = run(*arguments)
+        assert done.status == 0, done.err
+        return done.out
+
+    return shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--workers", "0"), "Invalid value for '--workers'"),
-        (("--cores", "nan"), "Invalid value for '--cores': 'nan' is not a finite number"),
-        (("--latency-us", "inf"), "'inf' is not a finite number"),
-        (("--price-core", "nan", "--target", "9"), "'nan' is not a finite number"),
-        (("--link", "fast"), "--link fast: write it as 10gbit"),
-        (("--layout", "heap"), "--layout: unknown value heap: choose from colocated, isolated"),
-        (("--protocol", "tcp"), "--protocol: unknown value tcp: choose from grpc"),
-        (("--placement", ","), "--placement is empty"),
-        (("--case", "9"), "there is no case 9; there are 1, 2, 3, 4"),
-        (("--case", "1", "--target", "9"), "one question at a time"),
-        (("--sweep", "workers"), "write it as workers=1..1000"),
-        (("--backup-workers", "1"), "add --sync"),
-        (("--model", "ctr"), "the calibration has no model ctr (it has none)"),
-        (("--model", "one-big", "--from", "x.json"), "--from, --model or --graph, one of them"),
-        (("--model", "one-big"), "the calibration has no costs of grpc++: it has grpc"),
-        (("--model", "one-big", "--batch", "3"), "--batch is for --graph"),
-        (("--from", "missing.json"), "cannot read missing.json"),
-    ],
-)
-def test_wrong_usage_is_one_line(
-    tensorwire: Any, calibration: Path, arguments: tuple[str, ...], says: str
-) -> None:
-    done = tensorwire("plan", "--calibration", calibration, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "cannot read {path}: No such file"),
-        ("{", "{path} is not JSON"),
-        ("[1]", "{path}: this file is not a record of `plan calibrate`"),
-        (
-            '{"command": "plan calibrate"}',
-            "{path}: this file is not a record of `plan calibrate`: ",
-        ),
-        (json.dumps({**CALIBRATION, "costs": [1]}), "{path}: this file is not a record of"),
-        (
-            json.dumps({**CALIBRATION, "measured_ps": "two"}),
-            "Expected `int`, got `str` - at `$.measured_ps`",
-        ),
-    ],
-)
-def test_what_is_no_calibration_is_wrong_usage(
-    tensorwire: Any, tmp_path: Path, text: str | None, says: str
-) -> None:
-    path = tmp_path / "calibration.json"
-    if text is not None:
-        path.write_text(text)
-    done = tensorwire("plan", "--calibration", path, "--model", "one-big")
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert says.format(path=path) in line
-    assert line.count(str(path)) == 1
-
-
-def test_a_case_shows_both_scenarios_and_what_they_rest_on(
-    tensorwire: Any, calibration: Path, tmp_path: Path
-) -> None:
+def test_a_case_shows_both_scenarios_and_what_they_rest_on(plan: Plan, tmp_path: Path) -> None:
     record, page = tmp_path / "plan.json", tmp_path / "plan.html"
-    done = tensorwire(
-        "plan", "--calibration", calibration, "--case", "1", "--protocol", "grpc",
+    out = plan(
+        "--case", "1", "--protocol", "grpc",
         "--json", record, "--report", page,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "ps:0 carries" not in done.stdout  # it is the only ps
+    assert "ps:0 carries" not in out  # it is the only ps
     document = json.loads(record.read_text())
     found = document["predictions"]
     assert [(each["layout"], each["placement"]) for each in found] == [
@@ -100,65 +46,56 @@ def test_a_case_shows_both_scenarios_and_what_they_rest_on(
     assert {each["workers"] for each in found} == {10}
     assert document["calibration"]["host"]["cpu"] == "a CPU"
     assert "10 workers asked, at most 2 calibrated at once" in document["extrapolation"]
-    for text in (done.stdout, page.read_text()):
+    for text in (out, page.read_text()):
         assert "a CPU, 2 cores" in text
         assert "10 workers asked, at most 2 calibrated at once" in text
 
 
-def test_one_hot_ps_is_warned_of_with_the_variable_that_is_why(
-    tensorwire: Any, calibration: Path
-) -> None:
-    done = tensorwire(
-        "plan", "--calibration", calibration, "--case", "2", "--protocol", "grpc",
+def test_one_hot_ps_is_warned_of_with_the_variable_that_is_why(plan: Plan) -> None:
+    out = plan(
+        "--case", "2", "--protocol", "grpc",
         "--placement", "round_robin", "--no-changes",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     for layout in ("colocated", "isolated"):
         assert (
             f"warning: {layout}, round_robin, grpc: ps:0 carries 100% of the bytes of 5 ps; "
             "big alone is 100%"
-        ) in done.stdout
+        ) in out
 
 
-def test_a_sweep_says_where_it_bends(tensorwire: Any, calibration: Path, tmp_path: Path) -> None:
+def test_a_sweep_says_where_it_bends(plan: Plan, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    done = tensorwire(
-        "plan", "--calibration", calibration, "--model", "one-big", "--protocol", "grpc",
+    out = plan(
+        "--model", "one-big", "--protocol", "grpc",
         "--placement", "round_robin", "--ps", "1", "--sweep", "workers=1..12", "--report", page,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "it bends at" in done.stdout
-    assert "bound by ps:0" in done.stdout
+    assert "it bends at" in out
+    assert "bound by ps:0" in out
     assert "isolated, round_robin, grpc, 12 workers:" in page.read_text()  # a point of the curve
 
 
-def test_a_target_names_the_cheapest_cluster(tensorwire: Any, calibration: Path) -> None:
-    done = tensorwire(
-        "plan", "--calibration", calibration, "--model", "one-big", "--protocol", "grpc",
+def test_a_target_names_the_cheapest_cluster(plan: Plan) -> None:
+    out = plan(
+        "--model", "one-big", "--protocol", "grpc",
         "--placement", "balanced", "--target", "100", "--price-core", "0.04",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "steps a second for" in done.stdout
+    assert "steps a second for" in out
 
 
-def test_synchronous_training_is_predicted(tensorwire: Any, calibration: Path) -> None:
-    done = tensorwire(
-        "plan", "--calibration", calibration, "--model", "one-big", "--protocol", "grpc",
+def test_synchronous_training_is_predicted(plan: Plan) -> None:
+    out = plan(
+        "--model", "one-big", "--protocol", "grpc",
         "--sync", "--backup-workers", "1", "--stragglers", "0.3", "--no-changes",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "steps a second" in done.stdout
+    assert "steps a second" in out
 
 
-def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(
-    tensorwire: Any, calibration: Path
-) -> None:
-    done = tensorwire(
-        "plan", "--calibration", calibration, "--model", "one-big", "--workers", "8", "--ps", "2",
+def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(plan: Plan) -> None:
+    out = plan(
+        "--model", "one-big", "--workers", "8", "--ps", "2",
         "--link", "1gbit", "--protocol", "grpc",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines()]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
     busiest = {row[0]: row[3:] for row in cells if len(row) == 6 and row[0].startswith("isolated")}
     assert busiest == {
         "isolated, round_robin, grpc": ["ps:0 link in", "88%", "no"],
@@ -170,7 +107,7 @@ def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(
     assert loads == {
         name: pytest.approx(int(busy[:-1]), abs=1) for name, (_, busy, _) in busiest.items()
     }
-    assert "The fastest of 2 is isolated, balanced, grpc: " in done.stdout
-    assert "Changes to isolated, round_robin, grpc, each by itself" in done.stdout
-    assert "note: the job's own operations: " in done.stdout
-    assert "8 workers asked, at most 2 calibrated at once" in done.stdout
+    assert "The fastest of 2 is isolated, balanced, grpc: " in out
+    assert "Changes to isolated, round_robin, grpc, each by itself" in out
+    assert "note: the job's own operations: " in out
+    assert "8 workers asked, at most 2 calibrated at once" in out

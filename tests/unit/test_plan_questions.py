@@ -51,12 +51,23 @@ class TestRecords:
         assert calibration_file.read(path) == CALIBRATION
         assert JobModel.from_document(calibration_file.read(path).jobs["ctr"]) == JOB
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"command": "bench train"}'])
-    def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str) -> None:
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("{", "is not JSON"),
+            ("[]", "is not a record of"),
+            ('{"command": "bench train"}', "is not a record of"),
+            ('{"command": "plan calibrate"}', "is not a record of .*: "),
+            (json.dumps({**CALIBRATION.to_document(), "costs": [1]}), "Expected"),
+            (json.dumps({**CALIBRATION.to_document(), "measured_ps": "two"}), "`int`, got `str`"),
+        ],
+    )
+    def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str, says: str) -> None:
         path = tmp_path / "other.json"
         path.write_text(text)
-        with pytest.raises(TensorwireError, match=r"other\.json"):
+        with pytest.raises(TensorwireError, match=rf"other\.json.*{says}") as caught:
             calibration_file.read(path)
+        assert str(caught.value).count(str(path)) == 1
 
     def test_a_calibration_that_is_kept_is_the_users_own(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

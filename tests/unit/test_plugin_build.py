@@ -8,6 +8,7 @@ does that).
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,9 +101,10 @@ def compiler_script(path: Path, before: str) -> Path:
     return path
 
 
-@pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
-    root = tmp_path / "workshop"
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a workshop."""
+    root = tmp_path_factory.mktemp("template")
     for name in LIBRARIES:
         shared_library(root / "tf" / name, f"int in_{name.split('.')[0]} = 1;")
     shared_library(root / "engine/libtensorwire.so", "int engine() { return 1; }")
@@ -114,6 +116,12 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
     (root / "plugin/one.cc").write_text('#include "some.h"\n#include "two.h"\nint one = SOME;\n')
     (root / "plugin/two.cc").write_text('#include "tensorwire/wire.h"\nint two = OURS;\n')
     (root / "plugin/two.h").write_text("extern int two;\n")
+    return root
+
+
+@pytest.fixture
+def workshop(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    root = shutil.copytree(template, tmp_path / "workshop")
     log = tmp_path / "compiled.log"
     wrapper = compiler_script(tmp_path / "counting-g++", f'basename "$a" >>{log}')
     monkeypatch.setenv("CXX", str(wrapper))
@@ -155,15 +163,20 @@ def test_the_plugin_needs_tensorflow_in_the_right_order_and_the_engine_by_soname
 
 
 def test_processes_that_start_at_once_compile_once(workshop: Workshop, tmp_path: Path) -> None:
-    slow = compiler_script(tmp_path / "slow-g++", f'basename "$a" >>{workshop.log}; sleep 2')
+    go = tmp_path / "go"
+    waiting = f'basename "$a" >>{workshop.log}; while ! test -e {go}; do sleep 0.05; done'
+    slow = compiler_script(tmp_path / "slow-g++", waiting)
     processes = [workshop.start(CXX=str(slow)) for _ in range(4)]
+    # Each says whether it builds or waits, though the line of the one that builds has no end yet.
+    errors = [process.stderr for process in processes if process.stderr is not None]
+    told = [os.read(each.fileno(), 1000).decode() for each in errors]
+    go.touch()
     ended = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, ended
     assert len({out for out, _ in ended}) == 1
     assert workshop.compilations() == 1
-    told = "".join(errors for _, errors in ended)
-    assert told.count("tensorwire: building") == 1
-    assert "another process is building" in told
+    assert sum("tensorwire: building" in line for line in told) == 1, told
+    assert sum("another process is building" in line for line in told) == 3, told
 
 
 @pytest.mark.parametrize(

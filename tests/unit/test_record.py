@@ -183,14 +183,6 @@ def test_host_and_version_are_this_machines() -> None:
     assert here.host.cpu
 
 
-def test_write_leaves_one_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    path.write_text("old")
-    record("bench transfer", TRANSFER).write(path)
-    assert Record.from_json(path.read_text()).results == [TRANSFER]
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "record.json"
     with pytest.raises(TensorwireError, match=r"cannot write .*record\.json: No such file"):

@@ -22,6 +22,8 @@ from tensorwire.metrics.task_metrics import PoolMetrics, ProcessMetrics, TaskMet
 from tensorwire.placement.plan import Variable, balanced, to_json
 from tensorwire.placement.traffic import Traffic
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 

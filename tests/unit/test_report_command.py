@@ -115,28 +115,6 @@ def test_different_commands_are_shown_one_after_the_other(
     assert "Tensor transfer, 100 MB" in out and "Wide & Deep on flights" in out
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"command": "bench nothing"}', "\x00"])
-def test_a_file_that_is_no_record_is_one_line_that_names_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
-) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    status, out, err = run(capsys, path)
-    assert (status, out) == (1, "")
-    assert err == (
-        f"tensorwire: error: {path} is no record of a benchmark: give files that --json wrote\n"
-    )
-
-
-def test_a_file_that_is_not_there_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    status, _, err = run(capsys, tmp_path / "none.json")
-    assert status == 1
-    assert err.startswith(f"tensorwire: error: cannot read {tmp_path / 'none.json'}: No such file")
-    assert len(err.splitlines()) == 1
-
-
 def test_a_suite_survives_its_json_and_is_a_record_too(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     SUITE.write(path)

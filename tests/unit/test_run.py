@@ -96,45 +96,6 @@ def test_a_sitecustomize_of_the_users_own_still_runs(tensorwire: Any, tmp_path: 
     assert done.stdout == f"41 {tmp_path / 'sitecustomize.py'}\n", done.stderr
 
 
-def test_a_script_that_is_not_there_is_named(tensorwire: Any) -> None:
-    done = tensorwire("run", "missing.py")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "tensorwire: error: there is no script missing.py\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("environment", "says"),
-    [
-        ({"TENSORWIRE_TOKEN_FILE": "none"}, "cannot read none, which TENSORWIRE_TOKEN_FILE names"),
-        ({"TENSORWIRE_TOKEN_FILE": "/"}, "cannot read /: Is a directory"),
-        ({"TENSORWIRE_TOKEN_FILE": "/dev/null"}, "/dev/null has 0 characters, and 32 to 1024"),
-        ({"TENSORWIRE_TOKEN": "x" * 40, "TENSORWIRE_TOKEN_FILE": "/dev/null"}, "unset one"),
-        ({"TENSORWIRE_TLS": "1"}, "there is none: set TENSORWIRE_TOKEN_FILE"),
-    ],
-)
-def test_a_token_that_no_task_could_use_is_refused_before_the_script_begins(
-    tensorwire: Any,
-    script: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    says: str,
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    done = tensorwire("run", script)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tensorwire: error: ") and says in line
-
-
-def test_a_protocol_that_is_neither_is_refused(tensorwire: Any, script: Path) -> None:
-    done = tensorwire("run", "--protocol", "grpc+verbs", script)
-    assert done.returncode == 2
-    assert "grpc++" in done.stderr
-
-
 def test_asking_for_fusion_reaches_the_plugin_through_the_environment() -> None:
     plain = run_environment.environment(None, tensor_fuse=False, debug=False, inherited={})
     fused = run_environment.environment(None, tensor_fuse=True, debug=False, inherited=plain)

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("sphinx", reason="the site is built by Sphinx")
 pytest.importorskip("tensorflow", reason="the reference is of what is imported")
 
+pytestmark = pytest.mark.docs
+
 
 @pytest.fixture(scope="session")  # slow tests run long after the others
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -280,30 +280,6 @@ def test_tasks_may_be_named_and_one_that_does_not_answer_is_said(
     assert task not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ([], 1, "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --pr"),
-        (["--endpoints", "127.0.0.1:1", "--interval", "0.1"], 1, "no task answers (127.0.0.1:1: "),
-        (
-            ["--endpoints", "nonsense"],
-            2,
-            "'nonsense' is not an endpoint: write HOST:PORT or unix:PATH",
-        ),
-        (["--json"], 2, "--json goes with --once"),
-    ],
-)
-def test_where_there_is_nothing_to_show_one_line_says_what_to_do(
-    tensorwire: Any, arguments: list[str], status: int, message: str
-) -> None:
-    done = tensorwire("top", *arguments)
-    assert done.returncode == status
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tensorwire: error: ")
-    assert message in line
-
-
 def read_until(terminal: int, text: str, timeout_s: float = 60.0) -> str:
     """The output of the program up to `text`."""
     shown = ""

@@ -10,12 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from reporting import await_file, keep_reporting, report
+from reporting import await_file, await_reports, keep_reporting, report
 
 tf1 = tf.compat.v1
 ELEMENTS, BATCH = 400, 10
@@ -90,7 +89,7 @@ def train_strategy(options: argparse.Namespace, service: str) -> None:
         coordinator.schedule(step, args=(iterator,))
     coordinator.join()
     report(options.directory, "chief-0", values=total.numpy().tolist())
-    time.sleep(1)  # the other tasks report what they have counted
+    await_reports(options.directory, "chief-0")
     os._exit(0)  # TensorFlow's destructors would wait for the other tasks
 
 
@@ -117,6 +116,7 @@ def train_session(options: argparse.Namespace, service: str) -> None:
         except tf.errors.OutOfRangeError:
             values = session.run(total).tolist()
     report(options.directory, "worker-0", values=values)
+    await_reports(options.directory, "worker-0")
     os._exit(0)  # TensorFlow's destructors would wait for the ps
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from reporting import keep_reporting, report
+from reporting import await_reports, keep_reporting, report
 
 from tensorwire.cluster import data_port
 
@@ -60,12 +60,13 @@ def main() -> None:
             values = survive(coordinator, table, Path(options.directory))
         except tf.errors.UnavailableError as error:
             values = {"error": type(error).__name__}
-    finish(options.directory, values)
+    finish(options.directory, values, await_others=options.mode == "errors")
 
 
-def finish(directory: str, values: dict[str, Any]) -> None:
+def finish(directory: str, values: dict[str, Any], await_others: bool = True) -> None:
     report(directory, "chief-0", values=values)
-    time.sleep(1)  # the other tasks report what they have counted
+    if await_others:
+        await_reports(directory, "chief-0")
     os._exit(0)  # TensorFlow's destructors would wait for the other tasks
 
 

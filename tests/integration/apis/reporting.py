@@ -30,6 +30,25 @@ def keep_reporting(directory: str, task: str) -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
+def await_reports(directory: str, own: str) -> None:
+    """Waits until the other tasks that keep reporting have counted all that was sent before.
+
+    A report may have been begun before this call, so each task's second one is awaited.
+    """
+    for _ in range(2):
+        others = [path for path in Path(directory).glob("*.json") if path.stem != own]
+        for path, told in [(path, path.stat().st_mtime_ns) for path in others]:
+            await_new(path, told)
+
+
+def await_new(path: Path, told_ns: int, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while path.stat().st_mtime_ns == told_ns:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} was not written again within {timeout_s:g} s")
+        time.sleep(0.05)
+
+
 def await_file(path: Path, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not path.exists():

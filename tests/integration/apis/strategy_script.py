@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from reporting import keep_reporting, report
+from reporting import await_reports, keep_reporting, report
 
 BATCH, COLUMNS = 16, 120
 
@@ -44,7 +43,7 @@ def main() -> None:
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
     train = train_keras if options.mode == "keras" else train_coordinator
     report(options.directory, "chief-0", **train(strategy, options.steps))
-    time.sleep(1)  # the other tasks report what they have counted
+    await_reports(options.directory, "chief-0")
     # TensorFlow's destructors would wait for the ps and workers, which never end by themselves.
     os._exit(0)
 

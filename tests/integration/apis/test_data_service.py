@@ -16,25 +16,15 @@ SCRIPT = HERE / "data_service_script.py"
 TOTAL = (np.arange(400).reshape(-1, 10) ** 2).sum(0).tolist()
 
 
-def test_a_strategys_worker_reads_every_element_as_on_grpc(tmp_path: Path) -> None:
+def test_a_strategys_worker_reads_every_element(tmp_path: Path) -> None:
     arguments = ["--mode", "strategy"]
     jobs = {"data": 1, "ps": 1, "worker": 1, "chief": 1}
-    for protocol in ("grpc", "grpc++"):
-        told = train(SCRIPT, jobs, tmp_path / protocol, protocol, arguments, outside=["data"])
-        assert told.values("chief-0") == TOTAL
+    told = train(SCRIPT, jobs, tmp_path, "grpc++", arguments, outside=["data"])
+    assert told.values("chief-0") == TOTAL
     assert told.used_the_data_plane("ps-0")
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
-def test_a_sessions_worker_reads_every_element(tmp_path: Path, protocol: str) -> None:
-    arguments = ["--mode", "session"]
-    jobs = {"data": 1, "ps": 1, "worker": 1}
-    told = train(SCRIPT, jobs, tmp_path, protocol, arguments, outside=["data"])
-    assert told.values("worker-0") == TOTAL
-    assert told.used_the_data_plane("ps-0") == (protocol == "grpc++")
-
-
-def test_an_unchanged_script_with_a_service_runs_on_grpc_plus_plus(tmp_path: Path) -> None:
+def test_an_unchanged_session_with_a_service_runs_on_grpc_plus_plus(tmp_path: Path) -> None:
     prefix = [*TENSORWIRE, "run", "--protocol", "grpc++"]
     arguments = ["--mode", "session"]
     jobs = {"data": 1, "ps": 1, "worker": 1}

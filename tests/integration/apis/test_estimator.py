@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .support import HERE, TENSORWIRE, Training, train
+from .support import HERE, Training, train
 
 pytestmark = [
     pytest.mark.timeout(600, func_only=True),
@@ -55,17 +55,3 @@ def test_train_and_evaluate_ends_with_the_same_model_as_on_grpc(tmp_path: Path) 
         assert training.used_the_data_plane("chief-0") == (protocol == "grpc++")
     for name, value in results["grpc"].items():
         np.testing.assert_array_equal(results["grpc++"][name], value)
-
-
-def test_an_unchanged_estimator_script_runs_on_grpc_plus_plus(tmp_path: Path) -> None:
-    training = train(
-        SCRIPT,
-        JOBS,
-        tmp_path / "wire",
-        None,
-        ["--steps", str(STEPS)],
-        [*TENSORWIRE, "run", "--protocol", "grpc++"],
-        outside=["evaluator"],
-    )
-    check(training, tmp_path / "wire")
-    assert training.used_the_data_plane("chief-0")

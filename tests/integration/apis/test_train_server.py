@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .support import HERE, TENSORWIRE, train
+from .support import HERE, train
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
@@ -37,13 +37,4 @@ def test_synchronous_training_ends_with_the_same_variables_as_on_grpc(tmp_path: 
     assert wire.values("worker-0") == expected.values("worker-0")
     loss = wire.reports["worker-0"]["loss"]
     assert loss["last"] < 0.5 * loss["first"]
-    assert wire.used_the_data_plane()
-
-
-@pytest.mark.parametrize("said", ["grpc", None], ids=["says-grpc", "says-nothing"])
-def test_an_unchanged_script_runs_on_grpc_plus_plus(tmp_path: Path, said: str | None) -> None:
-    prefix = [*TENSORWIRE, "run", "--protocol", "grpc++"]
-    arguments = ["--mode", "async", "--steps", str(STEPS)]
-    wire = train(SCRIPT, JOBS, tmp_path / "wire", said, arguments, prefix)
-    assert wire.values("worker-0")["scalar"] == -3.0 * 2 * STEPS
     assert wire.used_the_data_plane()

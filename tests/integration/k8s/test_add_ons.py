@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from command_line import Run, one_line
 from k8s_cluster.cluster import Cluster
-from k8s_cluster.command_line import Run, one_line
 from tensorwire.k8s.local_kubernetes.api import Object
 from tensorwire.k8s.local_kubernetes.control_plane import folder
 

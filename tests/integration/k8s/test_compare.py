@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("vl_convert")
 
+from command_line import Run
 from k8s_cluster.cluster import Cluster, eventually
-from k8s_cluster.command_line import Run
 from tensorwire.k8s.layout_result import LayoutResult
 from tensorwire.k8s.local_kubernetes import ControlPlane
 from tensorwire.lab import cleanup_process

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from command_line import Run, one_line
 from k8s_cluster.cluster import Cluster, Lab, eventually
-from k8s_cluster.command_line import Run, one_line
 from k8s_cluster.jobs import job
 from tensorwire.k8s import submit, watch
 from tensorwire.k8s.connection import Connection
 from tensorwire.k8s.job import Script
-from tensorwire.k8s.local_kubernetes.api import Refused
 from tensorwire.k8s.render import parse, render
 from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState
 
@@ -193,17 +192,3 @@ def test_pods_below_the_restricted_standard_are_refused_and_told(
     done = run("submit", *named, *size, "--wait", "--interval", "0.2", "--up-within", "2")
     assert "its pods cannot be created" in one_line(done)
     assert "the namespace forbids a setting of your templates" in done.err
-
-
-def test_two_jobs_of_one_name_in_two_namespaces_have_names_of_their_own(
-    cluster: Cluster, lab: Lab, tmp_path: Path, claim: Path
-) -> None:
-    with lab(1, pods=8) as kubelet, Cluster(cluster.control_plane, tmp_path) as other:
-        mine = Running(cluster)
-        mine.wait_up()
-        theirs = cluster.of_kind("services")
-        assert theirs and not other.pods()
-        with pytest.raises(Refused):
-            other.api.get(other.path("services", "flights"))
-        mine.end(claim)
-        eventually(lambda: kubelet.processes == 0)

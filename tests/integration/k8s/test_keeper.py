@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from command_line import Run
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
-from k8s_cluster.command_line import Run
 from tensorwire.k8s.keeper import list_jobs, wait
 from tensorwire.k8s.layout import COLOCATED, PUBLISHED
 
@@ -36,9 +36,6 @@ def account_of(cluster: Cluster, folder: Path, name: str = "flights") -> Path:
     answer = cluster.api.create(f"{cluster.path('serviceaccounts', name)}/token", {"spec": {}})
     (folder / "token").write_text(answer["status"]["token"])
     return folder
-
-
-Start = Callable[[], threading.Thread]
 
 
 def keeper(cluster: Cluster, account: Path, jobs: int = 2) -> threading.Thread:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Run
 from k8s_cluster.cluster import Cluster, Lab, eventually
-from k8s_cluster.command_line import Run
 from tensorwire.bench.models import examples, flights
 from tensorwire.k8s import watch
 from tensorwire.k8s.connection import Connection

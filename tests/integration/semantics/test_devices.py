@@ -146,7 +146,7 @@ def test_a_tensor_that_was_pushed_into_host_memory_comes_to_the_device_too(
             on_host = tf.negative(value, name="result")
             on_device = tf.identity(value, name="result")
         fed = np.arange(5, dtype=np.float32)
-        with devices.session(graph, step_timeout_ms=20_000) as session:
+        with devices.session(graph, step_timeout_ms=60_000) as session:
             for _ in range(3):
                 for _ in range(5):
                     found = session.run(on_host, {"value:0": fed})
@@ -253,7 +253,7 @@ def test_a_task_that_leaves_a_copy_out_crashes(
     with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}, devices=library) as cluster:
         cluster.start_all(environment)
         worker = cluster.tasks["worker:0"]
-        with cluster.session(graph, master="ps:0", step_timeout_ms=20_000) as session:
+        with cluster.session(graph, master="ps:0", step_timeout_ms=60_000) as session:
             (other,) = set(COPIES) - {copy}
             session.run(*fetches[other])  # the other copies still work
             assert worker.poll() is None

@@ -107,21 +107,6 @@ MISTAKES = {
         "number",
         {"TENSORWIRE_POOL_MB": "1GB"},
     ),
-    "fusion switched off by a word": Mistake(
-        "tensorwire.errors.UsageError: environment variable TENSORWIRE_TENSOR_FUSE=False: expected "
-        "1 or 0",
-        {"TENSORWIRE_TENSOR_FUSE": "False"},
-    ),
-    "an unknown wire dtype": Mistake(
-        "tensorwire.errors.UsageError: environment variable TENSORWIRE_WIRE_DTYPE=float8: expected "
-        "bfloat16 or float16",
-        {"TENSORWIRE_WIRE_DTYPE": "float8"},
-    ),
-    "a cache that cannot be written": Mistake(
-        "tensorwire.errors.TensorwireError: cannot write the plug-in's cache /proc/cache (No such "
-        "file or directory); let TENSORWIRE_CACHE name a folder that can be written",
-        {"TENSORWIRE_CACHE": "/proc/cache"},
-    ),
 }
 
 

@@ -10,7 +10,7 @@ from .support import TensorFlowCluster, session_config, tf1
 pytestmark = pytest.mark.timeout(180, func_only=True)
 
 STEPS = 5
-STEP_TIMEOUT_MS = 20_000
+STEP_TIMEOUT_MS = 60_000
 
 
 def _read_at_the_worker() -> tuple[tf.Graph, tf.Tensor, tf.Operation]:

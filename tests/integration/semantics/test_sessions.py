@@ -36,7 +36,7 @@ class Background:
         self._thread.join(wait_s)
         return self._thread.is_alive()
 
-    def outcome(self, timeout_s: float = 30.0) -> tuple[str, Any]:
+    def outcome(self, timeout_s: float = 60.0) -> tuple[str, Any]:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"still blocked after {timeout_s:g} s"
         assert self._outcome is not None
@@ -190,7 +190,7 @@ def test_one_error_ends_a_step_that_waits_elsewhere(cluster: TensorFlowCluster) 
             step = Background(lambda: session.run([waiting, failing]))
             assert step.still_runs_after(0.5)
             session.run(fail)
-            kind, message = step.outcome(20)
+            kind, message = step.outcome()
             assert kind == "InvalidArgumentError"
             assert "the cause" in message
 

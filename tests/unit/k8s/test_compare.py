@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_cluster.command_line import one_line, run_in_process
+from command_line import one_line, run_in_process
 from k8s_cluster.metrics import STEP_BYTES, metrics
 from tensorwire.errors import UsageError
 from tensorwire.k8s.in_cluster import ClusterStage
@@ -16,28 +16,13 @@ from tensorwire.k8s.layout import PUBLISHED
 from tensorwire.k8s.layout_comparison import LayoutComparison, hot_model, look_at, workers_per_node
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--claim", "data:/data"), "--claim: only for a cluster, which also needs --image"),
-        (("--token-secret", "mine"), "--token-secret: only for a cluster"),
-        (("--namespace", "a", "--context", "b"), "--namespace and --context: only for a cluster"),
-    ],
-)
-def test_what_only_a_cluster_has_is_not_looked_for_in_the_lab(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str
-) -> None:
-    done = run_in_process(capsys)("compare", "--case", "1", "--workers", "2", *options)
-    assert says in one_line(done, status=2)
-
-
 def test_without_a_control_plane_it_says_how_to_build_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("the lab runs a TensorFlow")
     monkeypatch.setenv("TENSORWIRE_CACHE", str(tmp_path))
-    done = run_in_process(capsys)("compare", "--case", "1", "--workers", "2")
+    done = run_in_process(capsys, "k8s")("compare", "--case", "1", "--workers", "2")
     assert "run `make control-plane` in a clone of tensorwire" in one_line(done)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s_cluster.command_line import one_line, run_in_process
+from command_line import one_line, run_in_process
 from tensorwire.errors import TensorwireError
 from tensorwire.k8s.connection import Connection
 
@@ -38,17 +38,18 @@ def write_kubeconfig(path: Path, url: str) -> None:
 def test_a_wrong_kubeconfig_is_said_in_a_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, path = run_in_process(capsys), tmp_path / "config"
+    run, path = run_in_process(capsys, "k8s"), tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(path))
     assert "no cluster is configured" in one_line(run("status", "flights"), status=2)
     path.write_text("[")
     assert "your kubeconfig cannot be read" in one_line(run("status", "flights"), status=2)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody else listens there
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    write_kubeconfig(path, url)
-    said = one_line(run("status", "flights", "--context", "other"), status=2)
-    assert "no usable context other" in said
-    assert f"no answer from the cluster at {url}" in one_line(run("status", "flights"))
+        write_kubeconfig(path, url)
+        said = one_line(run("status", "flights", "--context", "other"), status=2)
+        assert "no usable context other" in said
+        assert f"no answer from the cluster at {url}" in one_line(run("status", "flights"))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""`tensorwire k8s` in the process of a test."""
+"""Commands of `tensorwire` in the process of a test."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ class Done(NamedTuple):
 Run = Callable[..., Done]
 
 
-def run_in_process(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_k8s(*arguments: str) -> Done:
+def run_in_process(capsys: pytest.CaptureFixture[str], *before: str) -> Run:
+    """Runs the command line `before` with more arguments."""
+
+    def run(*arguments: object) -> Done:
         with pytest.raises(SystemExit) as stop:
-            main(["k8s", *arguments])
-        code = stop.value.code
+            main([*before, *map(str, arguments)])
+        code = stop.value.code or 0
         assert isinstance(code, int)
         return Done(code, *capsys.readouterr())
 
-    return run_k8s
+    return run
 
 
 def one_line(done: Done, status: int = 1) -> str:
