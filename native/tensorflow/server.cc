@@ -146,12 +146,20 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
  protected:
   absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
                                   tensorflow::WorkerCacheInterface** out) override {
+    std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
+    const std::string own_name = TaskName(JobOf(options), options.task_index);
+    if (addresses.erase(own_name) == 0) {
+      // GrpcServer would abort the process. A coordinator that TensorFlow's Python has forgotten
+      // asks for this: `connect_to_cluster` takes the chief out of the definition that the
+      // coordinators of former clusters keep, and those may still recover.
+      return absl::InvalidArgumentError(
+          "The master (current machine) is not included in the provided cluster_def: grpc++: no " +
+          own_name);
+    }
     // Tasks may have joined (update_server_def).
     if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
     tensorflow::WorkerCacheInterface* grpc = nullptr;
     if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;
-    std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
-    addresses.erase(TaskName(JobOf(options), options.task_index));
     *out = new WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface>(grpc), plane_.get(),
                            std::move(addresses));
     return absl::OkStatus();
