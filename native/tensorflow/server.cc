@@ -147,11 +147,12 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
   absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
                                   tensorflow::WorkerCacheInterface** out) override {
     std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
-    const std::string own_name = TaskName(JobOf(options), options.task_index);
-    if (addresses.erase(own_name) == 0) {
-      // GrpcServer would abort the process. A coordinator that TensorFlow's Python has forgotten
-      // asks for this: `connect_to_cluster` takes the chief out of the definition that the
-      // coordinators of former clusters keep, and those may still recover.
+    const std::string job = JobOf(options);
+    const std::string own_name = TaskName(job, options.task_index);
+    if (addresses.erase(own_name) == 0 && !job.empty()) {
+      // GrpcServer would abort the process. The coordinator of a former cluster of this process
+      // asks for this when it recovers: `connect_to_cluster` has taken the chief out of the
+      // definition that it keeps.
       return absl::InvalidArgumentError(
           "The master (current machine) is not included in the provided cluster_def: grpc++: no " +
           own_name);
@@ -166,22 +167,22 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
   }
 
  private:
-  // Some releases hold these by pointer, some by value.
+  // Some releases hold these by pointer, some by value. The pointer to the job may be null.
   template <typename T>
-  static const T& Deref(const T* pointer) {
-    return *pointer;
+  static T ValueOf(const T* pointer) {
+    return pointer == nullptr ? T() : *pointer;
   }
   template <typename T>
-  static const T& Deref(const T& value) {
+  static const T& ValueOf(const T& value) {
     return value;
   }
   template <typename Options>
-  static const tensorflow::ClusterDef& ClusterOf(const Options& options) {
-    return Deref(options.cluster_def);
+  static tensorflow::ClusterDef ClusterOf(const Options& options) {
+    return ValueOf(options.cluster_def);
   }
   template <typename Options>
-  static const std::string& JobOf(const Options& options) {
-    return Deref(options.job_name);
+  static std::string JobOf(const Options& options) {
+    return ValueOf(options.job_name);
   }
 
   std::atomic<tensorflow::thread::ThreadPool*> pool_{nullptr};
