@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "pool_allocator.h"
 #include "status.h"
+#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tensorwire::plugin {
@@ -100,6 +101,10 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   wire::EngineOptions options;
   options.name = plane->name_;
   options.executor = std::move(executor);
+  // A thread for each, as these are rare: TensorFlow's pool may have two threads, for all kernels.
+  options.blocking_executor = [](std::function<void()> closure) {
+    tensorflow::Env::Default()->SchedClosure(std::move(closure));
+  };
   options.log = Log;
   options.on_unreachable = [tasks = plane->unreachable_](const wire::Unreachable& unreachable) {
     tasks->Warn(unreachable);

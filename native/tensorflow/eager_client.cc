@@ -105,8 +105,10 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
         attempt_(attempt),
         undone_(std::move(undone)) {}
 
-  // False when the stream has ended; then nothing is sent and `done` is not called.
-  bool Send(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
+  // Sends `message`, which has the request as its payload. False when the stream has ended; then
+  // nothing is sent, `message` is as it was, and `done` is not called.
+  bool Send(const EnqueueRequest& request, wire::Message* message, EnqueueResponse* response,
+            const StatusCallback& done);
 
   // Cancels the requests under way, because the context ends.
   void Close();
@@ -130,8 +132,8 @@ class EnqueueStream : public std::enable_shared_from_this<EnqueueStream> {
   std::map<uint64_t, UnderWay> under_way_;  // by number
 };
 
-bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* response,
-                         const StatusCallback& done) {
+bool EnqueueStream::Send(const EnqueueRequest& request, wire::Message* message,
+                         EnqueueResponse* response, const StatusCallback& done) {
   uint64_t number = 0;
   uint64_t first_under_way = 0;
   {
@@ -141,19 +143,17 @@ bool EnqueueStream::Send(const EnqueueRequest& request, EnqueueResponse* respons
     under_way_[number] = {0, OperationsOf(request)};
     first_under_way = under_way_.begin()->first;
   }
-  wire::Message message(kEagerEnqueue);
-  message.Put<uint64_t>(sender_);
-  message.Put<uint32_t>(attempt_);
-  message.Put<uint64_t>(number);
-  message.Put<uint64_t>(first_under_way);
-  message.SetOwnedPayload(request.SerializeAsString());
+  message->Put<uint64_t>(sender_);
+  message->Put<uint32_t>(attempt_);
+  message->Put<uint64_t>(number);
+  message->Put<uint64_t>(first_under_way);
   wire::CallOptions options;
   // On the reactor, in the order of the replies: requests after a failed one then fail with its
   // error and do not hide it. `done` only tells a waiting thread; further work runs in other
   // threads.
   options.done_on = wire::RunOn::kReactor;
   const uint64_t id = channel_->Start(
-      std::move(message),
+      std::move(*message),
       std::make_unique<ProtoCall>(
           response, [self = shared_from_this(), number,
                      done](const absl::Status& status) { self->Ended(number, status, done); }),
@@ -338,7 +338,7 @@ void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
                        const tensorflow::protobuf::MessageLite& request,
                        tensorflow::protobuf::MessageLite* response, StatusCallback done,
                        wire::RunOn done_on, int64_t deadline_ms, int64_t patience_ms) {
-  message.SetOwnedPayload(request.SerializeAsString());
+  if (const absl::Status s = PutProto(request, &message); !s.ok()) return done(s);
   auto cancellation = std::make_shared<Cancellation>(channel_, patience_ms);
   wire::CallOptions call_options;
   call_options.done_on = done_on;
@@ -380,6 +380,8 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
     done(outcome);
     return;
   }
+  wire::Message message(kEagerEnqueue);
+  if (const absl::Status s = PutProto(*request, &message); !s.ok()) return done(s);
   std::shared_ptr<EnqueueStream> stream;
   const StatusCallback wrapped = Wrapped(std::move(done));
   do {
@@ -396,7 +398,7 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
           std::make_shared<EnqueueStream>(channel_, sender.id, ++sender.attempts, sender.undone);
     }
     stream = sender.stream;
-  } while (!stream->Send(*request, response, wrapped));
+  } while (!stream->Send(*request, &message, response, wrapped));
 }
 
 void RemoteEager::CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "counters.h"
+#include "proto_call.h"
 #include "status.h"
 #include "tensorflow/core/distributed_runtime/eager/eager_service_impl.h"
 #include "tensorflow/core/distributed_runtime/rpc/eager/grpc_eager_service_impl.h"
@@ -34,17 +35,6 @@ struct LocalImplMember {
   friend Type PointerTo(LocalImplMember);
 };
 template struct Reveal<LocalImplMember, &GrpcEagerServiceImpl::local_impl_>;
-
-template <typename Response>
-void ReplyWith(const wire::Request& request, const absl::Status& status, const Response& response) {
-  if (!status.ok()) {
-    request.Fail(ToWire(status));
-    return;
-  }
-  wire::Message reply;
-  reply.SetOwnedPayload(response.SerializeAsString());
-  request.Reply(std::move(reply));
-}
 
 wire::Status Malformed() {
   return ToWire(absl::InvalidArgumentError("grpc++: a malformed eager request"));

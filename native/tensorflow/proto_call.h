@@ -13,6 +13,30 @@
 
 namespace tensorwire::plugin {
 
+// Puts a protobuf into a message, as its payload. One of 2 GB or more cannot be serialized; gRPC's
+// client words that like this.
+inline absl::Status PutProto(const tensorflow::protobuf::MessageLite& proto,
+                             wire::Message* message) {
+  std::string bytes;
+  if (!proto.SerializeToString(&bytes)) {
+    return absl::InternalError("Protobuf is too large to be serialized");
+  }
+  message->SetOwnedPayload(std::move(bytes));
+  return absl::OkStatus();
+}
+
+// Answers a request with `status`, or with `response` if that is OK.
+inline void ReplyWith(const wire::Request& request, absl::Status status,
+                      const tensorflow::protobuf::MessageLite& response) {
+  wire::Message reply;
+  if (status.ok()) status = PutProto(response, &reply);
+  if (status.ok()) {
+    request.Reply(std::move(reply));
+  } else {
+    request.Fail(ToWire(status));
+  }
+}
+
 // A call whose reply is one protobuf message, which it puts into `response`.
 class ProtoCall : public wire::Call {
  public:

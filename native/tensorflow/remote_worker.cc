@@ -46,7 +46,11 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
                                  tensorflow::StatusCallback done) {
   const int64_t step_id = request->step_id();
   wire::Message message(kRunGraph);
-  message.SetOwnedPayload(request->ToProto().SerializeAsString());
+  if (const absl::Status s = PutProto(request->ToProto(), &message); !s.ok()) {
+    failed_steps_->Add(step_id);
+    done(s);
+    return;
+  }
   auto* const proto = get_proto_from_wrapper(response);
   auto ended = [failed_steps = failed_steps_, step_id, options, proto,
                 done = std::move(done)](const absl::Status& status) {

@@ -146,34 +146,43 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
  protected:
   absl::Status WorkerCacheFactory(const tensorflow::WorkerCacheFactoryOptions& options,
                                   tensorflow::WorkerCacheInterface** out) override {
+    std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
+    const std::string job = JobOf(options);
+    const std::string own_name = TaskName(job, options.task_index);
+    if (addresses.erase(own_name) == 0 && !job.empty()) {
+      // GrpcServer would abort the process. The coordinator of a former cluster of this process
+      // asks for this when it recovers: `connect_to_cluster` has taken the chief out of the
+      // definition that it keeps.
+      return absl::InvalidArgumentError(
+          "The master (current machine) is not included in the provided cluster_def: grpc++: no " +
+          own_name);
+    }
     // Tasks may have joined (update_server_def).
     if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
     tensorflow::WorkerCacheInterface* grpc = nullptr;
     if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;
-    std::map<std::string, std::string> addresses = TaskAddresses(ClusterOf(options));
-    addresses.erase(TaskName(JobOf(options), options.task_index));
     *out = new WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface>(grpc), plane_.get(),
                            std::move(addresses));
     return absl::OkStatus();
   }
 
  private:
-  // Some releases hold these by pointer, some by value.
+  // Some releases hold these by pointer, some by value. The pointer to the job may be null.
   template <typename T>
-  static const T& Deref(const T* pointer) {
-    return *pointer;
+  static T ValueOf(const T* pointer) {
+    return pointer == nullptr ? T() : *pointer;
   }
   template <typename T>
-  static const T& Deref(const T& value) {
+  static const T& ValueOf(const T& value) {
     return value;
   }
   template <typename Options>
-  static const tensorflow::ClusterDef& ClusterOf(const Options& options) {
-    return Deref(options.cluster_def);
+  static tensorflow::ClusterDef ClusterOf(const Options& options) {
+    return ValueOf(options.cluster_def);
   }
   template <typename Options>
-  static const std::string& JobOf(const Options& options) {
-    return Deref(options.job_name);
+  static std::string JobOf(const Options& options) {
+    return ValueOf(options.job_name);
   }
 
   std::atomic<tensorflow::thread::ThreadPool*> pool_{nullptr};

@@ -5,6 +5,7 @@
 
 #include "counters.h"
 #include "methods.h"
+#include "proto_call.h"
 #include "status.h"
 #include "tensor_request.h"
 #include "tensorflow/core/distributed_runtime/message_wrappers.h"
@@ -90,13 +91,7 @@ void WorkerService::RunGraph(wire::Request request) {
   worker_->RunGraphAsync(&state->options, &state->wrapped_request, &state->wrapped_response,
                          [this, state, request](const absl::Status& status) {
                            running_.Remove(request);
-                           if (!status.ok()) {
-                             request.Fail(ToWire(status));
-                             return;
-                           }
-                           wire::Message reply;
-                           reply.SetOwnedPayload(state->response.SerializeAsString());
-                           request.Reply(std::move(reply));
+                           ReplyWith(request, status, state->response);
                          });
 }
 

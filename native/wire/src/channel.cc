@@ -11,9 +11,6 @@
 namespace tensorwire::wire {
 namespace {
 
-// Pause after a failed attempt. So a tight loop of calls to a dead peer makes at most 50 attempts
-// per second, and a call to a peer that has come back is hardly delayed.
-constexpr int64_t kPauseMs = 20;
 constexpr int64_t kLeastPatienceMs = 20;  // for each address, however many there are
 // Time for the second port. A task that listens there answers in one or two round trips.
 constexpr int64_t kSecondPortMs = 2000;
@@ -290,14 +287,7 @@ void ChannelImpl::MoveLocked(State next) {
 // --- connecting --------------------------------------------------------------------------------
 
 void ChannelImpl::ConnectSoon() {
-  reactor_->Post([self = shared_from_this()] {
-    const int64_t at_ms = self->failed_ms_ + kPauseMs;
-    if (NowMs() >= at_ms) {
-      self->ResolveFromReactor();
-    } else {
-      self->reactor_->AtFromReactor(at_ms, [self] { self->ResolveFromReactor(); });
-    }
-  });
+  reactor_->Post([self = shared_from_this()] { self->ResolveFromReactor(); });
 }
 
 void ChannelImpl::ResolveFromReactor() {
@@ -312,9 +302,8 @@ void ChannelImpl::ResolveFromReactor() {
     FailAllFromReactor(Describe(Code::kInvalidArgument, "the address is not host:port"));
     return;
   }
-  // On the executor: the name service may take seconds, and the reactor must serve other
-  // connections.
-  context_->options.executor([self = shared_from_this(), host, port] {
+  // Not here: the name service may take seconds, and the reactor must serve other connections.
+  context_->options.blocking_executor([self = shared_from_this(), host, port] {
     std::vector<SocketAddress> addresses;
     const Status status = Resolve(host, port, /*passive=*/false, &addresses);
     self->reactor_->Post([self, status, addresses] {
@@ -392,7 +381,7 @@ void ChannelImpl::NoteFailureFromReactor(const Status& why) {
   const bool told = told_ms_ != 0 && now_ms - told_ms_ < kTellAgainMs;
   if (!options.on_unreachable || for_ms < options.unreachable_after_ms || told) return;
   told_ms_ = now_ms;
-  options.executor(
+  options.blocking_executor(
       [tell = options.on_unreachable,
        what = Unreachable{peer_name_, address_, for_ms, why.message()}] { tell(what); });
 }

@@ -7,12 +7,14 @@ TensorFlow 2.16 and later use it as tf_keras with TF_USE_LEGACY_KERAS=1.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from ..semantics.support import results_of
 from .support import HERE, TENSORWIRE, train
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -70,3 +72,14 @@ def test_an_unchanged_strategy_script_runs_on_grpc_plus_plus(tmp_path: Path) -> 
     wire = train(SCRIPT, jobs, tmp_path / "wire", None, arguments, prefix)
     check_coordinated(wire.values("chief-0"))
     assert wire.used_the_data_plane("ps-0", "worker-0")
+
+
+@pytest.mark.every_version
+@pytest.mark.usefixtures("plugin")
+def test_a_former_clusters_coordinator_that_recovers_disturbs_the_next_cluster_not() -> None:
+    clusters = results_of([sys.executable, str(HERE / "former_clusters_script.py")], 500)
+    expected = [2 * number + 1 for number in range(12)]
+    assert [before for before, _, _ in clusters] == [expected] * 3
+    assert [after for _, after, _ in clusters] == [expected] * 3
+    # On gRPC the process is aborted.
+    assert [ended for _, _, ended in clusters] == ["", *["InvalidArgumentError"] * 2]

@@ -67,8 +67,11 @@ struct EngineOptions {
   // completions per closure. Must not run the closure in the calling thread.
   std::function<void(std::function<void()>)> executor;
 
+  // Like `executor`, for what may block for seconds: asking the name service. Null: `executor`.
+  std::function<void(std::function<void()>)> blocking_executor;
+
   // Called if a peer could not be reached for `unreachable_after_ms`, and again each minute in
-  // which calls to it fail. Runs on `executor`. May be null.
+  // which calls to it fail. Runs on `blocking_executor`. May be null.
   std::function<void(const Unreachable&)> on_unreachable;
   int unreachable_after_ms = 5000;
 
