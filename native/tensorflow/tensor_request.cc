@@ -33,25 +33,17 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous
       ". The task was probably restarted; its log may say why.");
 }
 
-void ReplyTensor(const wire::Request& asker, const tensorflow::Tensor& tensor, uint8_t flags,
-                 uint32_t waited_us, TensorCounters* counters) {
-  wire::Message reply;
-  EncodeTensor(tensor, flags, waited_us, &reply);
-  counters->Count(reply.payload_bytes());
-  asker.Reply(std::move(reply));
-}
-
 }  // namespace
 
 TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
                              int64_t step_id, std::string key, tensorflow::Device* device,
-                             bool ordered, TensorCounters* counters)
+                             PushSteps::Taken taken, TensorCounters* counters)
     : env_(env),
       plane_(plane),
       step_id_(step_id),
       key_(std::move(key)),
       device_(device),
-      ordered_(ordered),
+      taken_(std::move(taken)),
       counters_(counters),
       asked_us_(wire::NowUs()),
       connection_(request.connection),
@@ -63,11 +55,13 @@ TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire:
 void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request) {
   wire::MetadataReader reader(request.metadata);
   StandingOrders::Wish wish;
+  uint8_t is_again = 0;
   Rendezvous::ParsedKey parsed;
   tensorflow::Device* device = nullptr;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
   if (reader.Get(&wish.step_id) && reader.Get(&wish.order) &&
-      (wish.order == 0 || reader.Get(&wish.scope))) {
+      (wish.order == 0 || (reader.Get(&wish.scope) && reader.Get(&is_again)))) {
+    wish.is_again = is_again != 0;
     wish.key = reader.rest();
     status = Rendezvous::ParseKey({wish.key.data(), wish.key.size()}, &parsed);
   }
@@ -79,23 +73,30 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
   TensorCounters* const counters =
       TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
-  bool ordered = false;
-  switch (plane->orders()->Ask(wish, request.pusher(), device, counters, &ordered)) {
+  PushSteps::Taken taken;
+  switch (plane->orders()->Ask(wish, request.pusher(), device, counters, &taken)) {
     case StandingOrders::Asked::kInRendezvous:
       break;
-    case StandingOrders::Asked::kOnItsWay:
-      ReplyTensor(request, Tensor(), kDead | kPushed, /*waited_us=*/0, counters);
+    case StandingOrders::Asked::kOnItsWay: {
+      wire::Message reply;
+      EncodeTensor(Tensor(), kDead | kPushed, /*made_us=*/0, &reply);
+      request.Reply(std::move(reply));
       return;
+    }
     case StandingOrders::Asked::kGone:
       request.Fail(ToWire(absl::UnavailableError(
           "grpc++: the tensor was sent over another connection of the task that requests it; the "
           "step has to be run again")));
       return;
+    case StandingOrders::Asked::kEnded:
+      request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(
+          absl::AbortedError("grpc++: the step has ended on the task that makes the tensor"))));
+      return;
   }
   const int64_t step_id = wish.step_id;
   std::string key(wish.key);
   auto* const self = new TensorRequest(env, plane, std::move(request), step_id, std::move(key),
-                                       device, ordered, counters);
+                                       device, std::move(taken), counters);
   // A raw pointer, because the rendezvous may copy the callback. The callback is called exactly
   // once.
   env->rendezvous_mgr->RecvLocalAsync(
@@ -115,8 +116,7 @@ void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Stat
     if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
     return;
   }
-  if (!is_wanted ||
-      !self->plane_->orders()->Claim(self->step_id_, self->key_, self->connection_id_)) {
+  if (!is_wanted || !StandingOrders::Claim(self->taken_, self->connection_id_)) {
     self->PutBack(send_args, value, is_dead);
     if (!is_wanted) return;
     asker.Fail(
@@ -129,7 +129,7 @@ void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Stat
     CopyAndAnswer(std::move(self), value, send_args.device_context);
     return;
   }
-  self->Answer(asker, value, is_dead ? kDead : 0);
+  Answer(std::move(self), asker, value, is_dead ? kDead : 0);
 }
 
 void TensorRequest::CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Tensor& value,
@@ -137,11 +137,11 @@ void TensorRequest::CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Ten
   TensorRequest* const request = self.release();  // owned by the callback, which is called once
   CopyToHost(request->device_, context, request->key_, value,
              [request](const absl::Status& status, const Tensor& copy) {
-               const std::unique_ptr<TensorRequest> self(request);
+               std::unique_ptr<TensorRequest> self(request);
                wire::Request asker;
                if (!self->FindAsker(&asker)) return;
                if (status.ok()) {
-                 self->Answer(asker, copy, /*flags=*/0);
+                 Answer(std::move(self), asker, copy, /*flags=*/0);
                } else {
                  asker.Fail(ToWire(status));
                }
@@ -157,26 +157,34 @@ bool TensorRequest::FindAsker(wire::Request* asker) const {
 
 void TensorRequest::PutBack(const Rendezvous::Args& send_args, const Tensor& value,
                             bool is_dead) const {
-  if (plane_->ended_steps().Has(step_id_)) return;
+  if (plane_->steps()->HasEnded(step_id_)) return;
   Rendezvous::ParsedKey parsed;
   if (!Rendezvous::ParseKey(key_, &parsed).ok()) return;
   // Send fails if the step has been aborted; then no Recv waits.
   env_->rendezvous_mgr->Find(step_id_)->Send(parsed, send_args, value, is_dead).IgnoreError();
-  if (plane_->ended_steps().Has(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
+  if (plane_->steps()->HasEnded(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
 }
 
-void TensorRequest::Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
-  if (ordered_) flags |= kOrderAccepted;
-  if (TravelsAsMemory(tensor)) {
-    ReplyTensor(asker, tensor, flags, waited_us_, counters_);
-    return;
-  }
+void TensorRequest::Answer(std::unique_ptr<TensorRequest> self, const wire::Request& asker,
+                           const Tensor& tensor, uint8_t flags) {
+  if (TravelsAsMemory(tensor)) return self->Reply(asker, tensor, flags);
   // In the pool: the time for encoding grows with the tensor's size, and this thread may be a
   // reactor.
-  env_->compute_pool->Schedule(
-      [asker, tensor, flags, waited_us = waited_us_, counters = counters_] {
-        ReplyTensor(asker, tensor, flags, waited_us, counters);
-      });
+  auto* const pool = self->env_->compute_pool;
+  pool->Schedule([self = std::shared_ptr<TensorRequest>(std::move(self)), asker, tensor, flags] {
+    self->Reply(asker, tensor, flags);
+  });
+}
+
+void TensorRequest::Reply(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
+  wire::Message reply;
+  EncodeTensor(tensor, taken_.is_accepted ? flags | kOrderAccepted : flags, waited_us_, &reply);
+  if (taken_.is_accepted) {
+    reply.Put<uint64_t>(taken_.order->since);
+    for (const int64_t step_id : taken_.not_in) reply.Put<int64_t>(step_id);
+  }
+  counters_->Count(reply.payload_bytes());
+  asker.Reply(std::move(reply));
 }
 
 }  // namespace tensorwire::plugin
