@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "push_steps.h"
 #include "route.h"
-#include "standing_orders.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorwire/wire/endpoint_map.h"
@@ -54,7 +53,6 @@ class DataPlane {
   // The channel to a task, and the inbox for its pushes.
   Link LinkTo(const std::string& task_name, const std::string& grpc_address);
 
-  StandingOrders* orders() { return &orders_; }
   PushSteps* steps() { return &steps_; }
   // Steps of which a partition has failed. The master starts a step's partitions one after another
   // and, when one fails, cancels those that have started. A partition that started a moment later
@@ -92,7 +90,6 @@ class DataPlane {
   std::string own_address_;  // of gRPC, as the cluster spec has it
   std::string map_file_;     // "" if there is none
   PushSteps steps_;
-  StandingOrders orders_{&steps_};
   RecentSteps failed_steps_;
   // Shared with work that the engine's executor has not run yet.
   const std::shared_ptr<UnreachableTasks> unreachable_ = std::make_shared<UnreachableTasks>();

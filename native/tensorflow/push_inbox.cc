@@ -32,12 +32,9 @@ class PushInbox::PushCall : public wire::Call {
           (!is_of_all() && KeyOf(number_) >= at->second->keys_.size())) {
         return wire::Status(wire::Code::kCancelled, "the session is over");
       }
-      Step* const step =
-          step_id_ == kNoStep ? nullptr : inbox_->StepLocked(at->second, step_id_);
-      if (step == nullptr && step_id_ != kNoStep) {
-        return wire::Status(wire::Code::kCancelled, "the step is over");
-      }
-      if (step != nullptr && !is_of_all()) {
+      if (step_id_ != kNoStep && !is_of_all()) {
+        Step* const step = inbox_->StepLocked(at->second, step_id_);
+        if (step == nullptr) return wire::Status(wire::Code::kCancelled, "the step is over");
         Slot& slot = SlotOf(step, number_);
         if (slot.state != State::kNone) return wire::Status(wire::Code::kCancelled, "it has come");
         slot.state = State::kArriving;
@@ -122,12 +119,11 @@ PushInbox::Expected PushInbox::Expect(int64_t step_id, const Order& order,
   }
   const Keys::Key& key = order.keys->keys_[KeyOf(order.number)];
   const bool holds = key.is_accepted && !step->is_again && !step->asks &&
-                     (key.not_in == nullptr ||
-                      std::find(key.not_in->begin() + 1, key.not_in->end(), step_id) ==
-                          key.not_in->end());
+                     (key.not_in == nullptr || std::find(key.not_in->begin() + 1, key.not_in->end(),
+                                                         step_id) == key.not_in->end());
   slot.waiter = waiter;
-  slot.asks = slot.state != State::kArriving &&
-              (slot.asks || !holds || slot.state == State::kTaken);
+  slot.asks =
+      slot.state != State::kArriving && (slot.asks || !holds || slot.state == State::kTaken);
   return slot.asks ? Expected::kAsk : Expected::kWait;
 }
 

@@ -103,8 +103,8 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
     std::unique_ptr<Pushed> pushed;  // kHere only
   };
   struct Step {
-    bool is_again = false;   // PushStep::is_again
-    bool asks = false;       // the producer's part has failed: calls that come must send requests
+    bool is_again = false;    // PushStep::is_again
+    bool asks = false;        // the producer's part has failed: calls that come must send requests
     std::vector<Slot> slots;  // by number of the key
   };
 

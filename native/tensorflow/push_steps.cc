@@ -26,9 +26,8 @@ wire::Message Declined(int64_t step_id) {
   return message;
 }
 
-PushSteps::StepPtr PushSteps::Begin(
-    int64_t step_id, uint64_t scope,
-    const std::function<std::weak_ptr<const void>()>& find_alive) {
+PushSteps::StepPtr PushSteps::Begin(int64_t step_id, uint64_t scope,
+                                    const std::function<std::weak_ptr<const void>()>& find_alive) {
   bool is_known = false;
   {
     std::lock_guard lock(mutex_);
@@ -135,7 +134,7 @@ PushSteps::Taken PushSteps::Take(int64_t step_id, uint64_t scope, bool is_again,
   if (steps_.count(step_id) == 0 && ended_.Has(step_id) && !is_again) return taken;
   const SessionPtr session = SessionLocked(scope);
   taken.step = StepLocked(step_id, session, is_again);
-  taken.order = session->orders.Update(
+  const auto accepted = session->orders.Update(
       order.key, [&](const std::shared_ptr<const Order>& had) -> std::shared_ptr<const Order> {
         const bool same = had != nullptr && had->pusher.connection_id() == connection_id;
         if (same && had->number == order.number) return nullptr;
@@ -151,14 +150,16 @@ PushSteps::Taken PushSteps::Take(int64_t step_id, uint64_t scope, bool is_again,
         if (!same) consumer.keys.push_back(order.key);
         return made;
       });
-  if (taken.order == nullptr) return taken;
+  if (accepted == nullptr) return taken;
+  taken.since = accepted->since;
+  taken.slot = accepted->slot;
   for (const auto& [id, step] : session->steps) {
     const uint64_t begun = step->begun.load(std::memory_order_relaxed);
-    if (id != step_id && begun != 0 && begun < taken.order->since) taken.not_in.push_back(id);
+    if (id != step_id && begun != 0 && begun < taken.since) taken.not_in.push_back(id);
   }
   taken.is_accepted = taken.not_in.size() <= kMostNotIn;
   lock.unlock();
-  if (replaced != nullptr) Revoke(replaced->pusher, replaced->number, taken.order->since);
+  if (replaced != nullptr) Revoke(replaced->pusher, replaced->number, taken.since);
   return taken;
 }
 

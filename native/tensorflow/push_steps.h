@@ -131,10 +131,12 @@ class PushSteps {
   // Ends the sessions that TensorFlow has deleted.
   void Sweep();
 
-  // What a request with a standing order asks for; see StandingOrders::Ask.
+  // What a request with a standing order asks for; see StandingOrders.
   struct Taken {
     StepPtr step;  // null: it has ended here
-    std::shared_ptr<const Order> order;
+    // Of the order; 0: there is none. Not the order itself, which keeps its connection.
+    uint64_t since = 0;
+    uint32_t slot = 0;
     bool is_accepted = false;
     // Steps that had begun here before the order: it does not hold for them.
     std::vector<int64_t> not_in;

@@ -16,13 +16,14 @@
 #include "push_steps.h"
 #include "remote_worker.h"
 #include "route.h"
+#include "standing_orders.h"
 #include "status.h"
 #include "tensor_codec.h"
 #include "tensor_figures.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
-#include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/session_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensorwire/wire/clock.h"
@@ -49,7 +50,7 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
 
   absl::Status Send(const ParsedKey& parsed, const Rendezvous::Args& args, const Tensor& value,
                     bool is_dead) override {
-    PushStep* const step = 
+    PushStep* const step =
         tensorflow::DeviceNameUtils::IsSameAddressSpace(parsed.src, parsed.dst) ? nullptr : Step();
     if (step != nullptr) {
       const auto key = parsed.FullKey();
@@ -274,8 +275,9 @@ absl::Status RemoteRendezvous::FindRoute(const ParsedKey& parsed, const Rendezvo
     if (had == nullptr && !plane_->steps()->CountRoute()) return nullptr;
     // A key keeps its order as long as it can: steps that have begun wait for its pushes.
     const bool same = had != nullptr && had->link.inbox == route->link.inbox;
-    tensorflow::Allocator* const pinned =
-        IsAcceleratorMemory(route->device, args.alloc_attrs) ? PinnedMemory(route->device) : nullptr;
+    tensorflow::Allocator* const pinned = IsAcceleratorMemory(route->device, args.alloc_attrs)
+                                              ? PinnedMemory(route->device)
+                                              : nullptr;
     route->order = same ? had->order : route->link.inbox->NewOrder(step->session, pinned);
     return route;
   });
@@ -509,8 +511,7 @@ void RendezvousMgr::Cleanup(int64_t step_id) {
 
 tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
     int64_t step_id, const tensorflow::WorkerEnv* env) {
-  return tsl::core::RefCountPtr<BaseRemoteRendezvous>(
-      new RemoteRendezvous(env, step_id, plane_));
+  return tsl::core::RefCountPtr<BaseRemoteRendezvous>(new RemoteRendezvous(env, step_id, plane_));
 }
 
 }  // namespace tensorwire::plugin

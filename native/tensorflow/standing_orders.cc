@@ -9,41 +9,33 @@ namespace tensorwire::plugin {
 namespace {
 
 // Under the step's lock.
-PushStep::Slot& SlotOf(PushStep* step, const Order& order) {
-  if (step->slots.size() <= order.slot) step->slots.resize(order.slot + 1);
-  return step->slots[order.slot];
+PushStep::Slot& SlotOf(PushStep* step, uint32_t slot) {
+  if (step->slots.size() <= slot) step->slots.resize(slot + 1);
+  return step->slots[slot];
 }
 
 }  // namespace
 
-StandingOrders::Asked StandingOrders::Ask(const Wish& wish, const wire::Pusher& pusher,
-                                          tensorflow::Device* device, TensorCounters* counters,
+StandingOrders::Asked StandingOrders::Ask(PushSteps* steps, int64_t step_id, uint64_t scope,
+                                          bool is_again, const Order& order,
                                           PushSteps::Taken* taken) {
-  *taken = PushSteps::Taken();
-  if (wish.step_id == kNoStep || wish.order == 0) return Asked::kInRendezvous;
-  Order order;
-  order.key = wish.key;
-  order.number = wish.order;
-  order.pusher = pusher;
-  order.device = device;
-  order.counters = counters;
+  if (step_id == kNoStep || order.number == 0) return Asked::kInRendezvous;
   // Before the note: a tensor that is pushed in between is noted as sent.
-  *taken = steps_->Take(wish.step_id, wish.scope, wish.is_again, order);
+  *taken = steps->Take(step_id, scope, is_again, order);
   if (taken->step == nullptr) return Asked::kEnded;
-  if (taken->order == nullptr) return Asked::kInRendezvous;
+  if (taken->since == 0) return Asked::kInRendezvous;
+  const uint64_t connection_id = order.pusher.connection_id();
   std::lock_guard lock(taken->step->mutex);
-  PushStep::Slot& slot = SlotOf(taken->step.get(), *taken->order);
-  if (slot.is_sent) {
-    return slot.connection_id == pusher.connection_id() ? Asked::kOnItsWay : Asked::kGone;
-  }
-  slot.connection_id = pusher.connection_id();
+  PushStep::Slot& slot = SlotOf(taken->step.get(), taken->slot);
+  if (slot.is_sent) return slot.connection_id == connection_id ? Asked::kOnItsWay : Asked::kGone;
+  slot.connection_id = connection_id;
   return Asked::kInRendezvous;
 }
 
 bool StandingOrders::Claim(const PushSteps::Taken& taken, uint64_t connection_id) {
-  if (taken.order == nullptr) return true;
+  if (taken.since == 0) return true;
   std::lock_guard lock(taken.step->mutex);
-  PushStep::Slot& slot = SlotOf(taken.step.get(), *taken.order);
+  PushStep::Slot& slot = SlotOf(taken.step.get(), taken.slot);
   if (slot.connection_id != connection_id) return false;
   slot.is_sent = true;
   return true;
@@ -60,7 +52,7 @@ StandingOrders::Reserved StandingOrders::Reserve(PushStep* step, std::string_vie
   const bool is_pushed = !step->is_again && order->pusher.IsTaken();
   {
     std::lock_guard lock(step->mutex);
-    PushStep::Slot& slot = SlotOf(step, *order);
+    PushStep::Slot& slot = SlotOf(step, order->slot);
     if (slot.connection_id != 0) return reserved;
     if (is_pushed) slot = {order->pusher.connection_id(), /*is_sent=*/true};
   }
@@ -90,7 +82,7 @@ void StandingOrders::Release(const Reserved& reserved) {
   const Order& order = *reserved.order_;
   {
     std::lock_guard lock(reserved.step_->mutex);
-    SlotOf(reserved.step_, order) = PushStep::Slot();
+    SlotOf(reserved.step_, order.slot) = PushStep::Slot();
   }
   order.pusher.Push(order.number, Declined(reserved.step_->id));
 }

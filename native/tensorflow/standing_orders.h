@@ -22,27 +22,16 @@ namespace tensorwire::plugin {
 // connection fails at once. Thread-safe.
 class StandingOrders {
  public:
-  explicit StandingOrders(PushSteps* steps) : steps_(steps) {}
-
-  // What a request asks for: a tensor, and perhaps a standing order for those of later steps.
-  struct Wish {
-    int64_t step_id = 0;
-    std::string_view key;
-    uint64_t order = 0;     // its number (PushInbox::Order); 0: no order
-    uint64_t scope = 0;     // of the session; unused without an order
-    bool is_again = false;  // PushStep::is_again, as the consumer knows it
-  };
   enum class Asked {
     kInRendezvous,  // the tensor is in the rendezvous, or will be
     kOnItsWay,      // it was pushed over the connection of the request
     kGone,          // it has left over another connection
     kEnded,         // the step has ended
   };
-
-  // Records a request that has arrived. `device`: the one that makes the tensor. `*taken`: what
-  // has become of the order; its tensors are counted in `counters`.
-  Asked Ask(const Wish& wish, const wire::Pusher& pusher, tensorflow::Device* device,
-            TensorCounters* counters, PushSteps::Taken* taken);
+  // Records a request that has arrived; without an order its number is 0. `is_again`: as the
+  // consumer knows it. `*taken`: what has become of the order.
+  static Asked Ask(PushSteps* steps, int64_t step_id, uint64_t scope, bool is_again,
+                   const Order& order, PushSteps::Taken* taken);
 
   // Called when a requested tensor has been made. True if it goes to this connection; false if
   // another connection has requested it since.
@@ -68,9 +57,6 @@ class StandingOrders {
   static bool Push(const Reserved& reserved, const tensorflow::Tensor& tensor, bool is_dead);
   // The tensor is not pushed; it has to go into the rendezvous. The consumer is told to request it.
   static void Release(const Reserved& reserved);
-
- private:
-  PushSteps* const steps_;
 };
 
 }  // namespace tensorwire::plugin

@@ -6,6 +6,7 @@
 
 #include "counters.h"
 #include "host_copy.h"
+#include "standing_orders.h"
 #include "status.h"
 #include "tensor_codec.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -33,18 +34,27 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous
       ". The task was probably restarted; its log may say why.");
 }
 
+wire::Message Encode(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t waited_us,
+                     const PushSteps::Taken& taken) {
+  wire::Message reply;
+  EncodeTensor(tensor, taken.is_accepted ? flags | kOrderAccepted : flags, waited_us, &reply);
+  if (!taken.is_accepted) return reply;
+  reply.Put<uint64_t>(taken.since);
+  for (const int64_t step_id : taken.not_in) reply.Put<int64_t>(step_id);
+  return reply;
+}
+
 }  // namespace
 
 TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
-                             int64_t step_id, std::string key, tensorflow::Device* device,
-                             PushSteps::Taken taken, TensorCounters* counters)
+                             int64_t step_id, const Order& order, PushSteps::Taken taken)
     : env_(env),
       plane_(plane),
       step_id_(step_id),
-      key_(std::move(key)),
-      device_(device),
+      key_(order.key),
+      device_(order.device),
       taken_(std::move(taken)),
-      counters_(counters),
+      counters_(order.counters),
       asked_us_(wire::NowUs()),
       connection_(request.connection),
       connection_id_(request.connection_id()),
@@ -54,35 +64,32 @@ TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire:
 
 void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request) {
   wire::MetadataReader reader(request.metadata);
-  StandingOrders::Wish wish;
+  int64_t step_id = 0;
+  Order order;
+  uint64_t scope = 0;
   uint8_t is_again = 0;
   Rendezvous::ParsedKey parsed;
-  tensorflow::Device* device = nullptr;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
-  if (reader.Get(&wish.step_id) && reader.Get(&wish.order) &&
-      (wish.order == 0 || (reader.Get(&wish.scope) && reader.Get(&is_again)))) {
-    wish.is_again = is_again != 0;
-    wish.key = reader.rest();
-    status = Rendezvous::ParseKey({wish.key.data(), wish.key.size()}, &parsed);
+  if (reader.Get(&step_id) && reader.Get(&order.number) &&
+      (order.number == 0 || (reader.Get(&scope) && reader.Get(&is_again)))) {
+    order.key = reader.rest();
+    status = Rendezvous::ParseKey(order.key, &parsed);
   }
-  if (status.ok()) status = FindSource(env, parsed, &device);
+  if (status.ok()) status = FindSource(env, parsed, &order.device);
   if (!status.ok()) {
     request.Fail(ToWire(status));
     return;
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
-  TensorCounters* const counters =
-      TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
+  order.counters = TensorFigures::Get().Of(order.key, TensorFigures::Direction::kOut);
+  order.pusher = request.pusher();
   PushSteps::Taken taken;
-  switch (plane->orders()->Ask(wish, request.pusher(), device, counters, &taken)) {
+  switch (StandingOrders::Ask(plane->steps(), step_id, scope, is_again != 0, order, &taken)) {
     case StandingOrders::Asked::kInRendezvous:
       break;
-    case StandingOrders::Asked::kOnItsWay: {
-      wire::Message reply;
-      EncodeTensor(Tensor(), kDead | kPushed, /*made_us=*/0, &reply);
-      request.Reply(std::move(reply));
+    case StandingOrders::Asked::kOnItsWay:
+      request.Reply(Encode(Tensor(), kDead | kPushed, /*waited_us=*/0, taken));
       return;
-    }
     case StandingOrders::Asked::kGone:
       request.Fail(ToWire(absl::UnavailableError(
           "grpc++: the tensor was sent over another connection of the task that requests it; the "
@@ -93,10 +100,8 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
           absl::AbortedError("grpc++: the step has ended on the task that makes the tensor"))));
       return;
   }
-  const int64_t step_id = wish.step_id;
-  std::string key(wish.key);
-  auto* const self = new TensorRequest(env, plane, std::move(request), step_id, std::move(key),
-                                       device, std::move(taken), counters);
+  auto* const self =
+      new TensorRequest(env, plane, std::move(request), step_id, order, std::move(taken));
   // A raw pointer, because the rendezvous may copy the callback. The callback is called exactly
   // once.
   env->rendezvous_mgr->RecvLocalAsync(
@@ -177,12 +182,7 @@ void TensorRequest::Answer(std::unique_ptr<TensorRequest> self, const wire::Requ
 }
 
 void TensorRequest::Reply(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
-  wire::Message reply;
-  EncodeTensor(tensor, taken_.is_accepted ? flags | kOrderAccepted : flags, waited_us_, &reply);
-  if (taken_.is_accepted) {
-    reply.Put<uint64_t>(taken_.order->since);
-    for (const int64_t step_id : taken_.not_in) reply.Put<int64_t>(step_id);
-  }
+  wire::Message reply = Encode(tensor, flags, waited_us_, taken_);
   counters_->Count(reply.payload_bytes());
   asker.Reply(std::move(reply));
 }

@@ -35,8 +35,7 @@ class TensorRequest {
   using Tensor = tensorflow::Tensor;
 
   TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
-                int64_t step_id, std::string key, tensorflow::Device* device,
-                PushSteps::Taken taken, TensorCounters* counters);
+                int64_t step_id, const Order& order, PushSteps::Taken taken);
 
   // Called by TensorFlow's rendezvous with the tensor; `self` is no longer in the rendezvous.
   static void OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
