@@ -21,6 +21,7 @@ PUSH_FILES = (
     "counters.cc",
     "pool_allocator.cc",
     "push_inbox.cc",
+    "push_steps.cc",
     "standing_orders.cc",
     "status.cc",
     "tensor_codec.cc",

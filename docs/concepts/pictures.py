@@ -98,19 +98,17 @@ def tensor() -> Picture:
 
 def pushes() -> Picture:
     """Three steps of one tensor."""
-    p = Picture(760, 330, "A tensor is requested in two steps and pushed in all later ones")
+    p = Picture(760, 250, "A tensor is requested in one step and pushed in all later ones")
     p.text(150, 34, "consumer", "strong", "middle")
     p.text(640, 34, "producer", "strong", "middle")
-    p.line((150, 46), (150, 312))
-    p.line((640, 46), (640, 312))
-    for y, name in ((66, "step 1"), (152, "step 2"), (238, "step 3"), (290, "and on")):
+    p.line((150, 46), (150, 232))
+    p.line((640, 46), (640, 232))
+    for y, name in ((66, "step 1"), (152, "step 2"), (204, "and on")):
         p.text(20, y + 8, name, "strong")
-    p.arrow((152, 66), (638, 76), words="request")
-    p.arrow((638, 106), (152, 116), words="tensor")
-    p.arrow((152, 152), (638, 162), words="request with a standing order")
-    p.arrow((638, 192), (152, 202), words="tensor")
-    p.arrow((638, 244), (152, 254), words="tensor, as soon as it is made (push)")
-    p.arrow((638, 290), (152, 300), words="push")
+    p.arrow((152, 66), (638, 76), words="request with a standing order")
+    p.arrow((638, 106), (152, 116), words="tensor; the order is accepted")
+    p.arrow((638, 158), (152, 168), words="tensor, as soon as it is made (push)")
+    p.arrow((638, 208), (152, 218), words="push")
     return p
 
 

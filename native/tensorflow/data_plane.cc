@@ -291,29 +291,10 @@ Link DataPlane::LinkTo(const std::string& task_name, const std::string& grpc_add
     if (second_port != 0) origin += "; also its second port " + std::to_string(second_port);
     unreachable_->Add(task_name, address, grpc_address, origin);
     link.channel = engine_->Connect(address, task_name, second_port);
-    link.inbox = std::make_shared<PushInbox>(link.channel, steps_);
+    link.inbox = std::make_shared<PushInbox>(&steps_);
     link.channel->SetPushReceiver(link.inbox);
   }
   return link;
-}
-
-void DataPlane::EndStep(int64_t step_id) {
-  if (step_id == kNoStep) return;
-  steps_->ended.Add(step_id);
-  orders_.EndStep(step_id);
-  // A task may have a thousand peers, and when a step is cleaned up nearly always nothing is
-  // parked.
-  if (steps_->inboxes_with_parked.load(std::memory_order_seq_cst) == 0) return;
-  std::lock_guard lock(mutex_);
-  for (const auto& [name, link] : links_) link.inbox->EndStep(step_id);
-}
-
-void DataPlane::EndSession(const std::string& name) {
-  const uint64_t scope = ScopeOf(name);
-  orders_.EndScope(scope);
-  routes_.EndScope(scope);
-  std::lock_guard lock(mutex_);
-  for (const auto& [task, link] : links_) link.inbox->EndScope(scope);
 }
 
 }  // namespace tensorwire::plugin

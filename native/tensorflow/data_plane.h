@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "recent_steps.h"
+#include "push_steps.h"
 #include "route.h"
-#include "standing_orders.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorwire/wire/endpoint_map.h"
@@ -54,18 +53,14 @@ class DataPlane {
   // The channel to a task, and the inbox for its pushes.
   Link LinkTo(const std::string& task_name, const std::string& grpc_address);
 
-  StandingOrders* orders() { return &orders_; }
-  Routes* routes() { return &routes_; }
+  PushSteps* steps() { return &steps_; }
   // Steps of which a partition has failed. The master starts a step's partitions one after another
   // and, when one fails, cancels those that have started. A partition that started a moment later
   // would run, and the master would wait for it; so it is cancelled if its step is found here. A
   // step stays here until its master cleans it up: the next attempt may have the same id.
   RecentSteps* failed_steps() { return &failed_steps_; }
-  const RecentSteps& ended_steps() const { return steps_->ended; }
   // Drops the notes of a step, and pushes for it that no call has taken.
-  void EndStep(int64_t step_id);
-  // The session of this name was closed.
-  void EndSession(const std::string& name);
+  void EndStep(int64_t step_id) { steps_.EndStep(step_id); }
 
   // As wire::Engine::RunAfter.
   void RunAfter(int delay_ms, std::function<void()> closure) {
@@ -94,10 +89,8 @@ class DataPlane {
   std::string cluster_;
   std::string own_address_;  // of gRPC, as the cluster spec has it
   std::string map_file_;     // "" if there is none
-  StandingOrders orders_;
-  Routes routes_;
+  PushSteps steps_;
   RecentSteps failed_steps_;
-  const std::shared_ptr<PushInbox::Steps> steps_ = std::make_shared<PushInbox::Steps>();
   // Shared with work that the engine's executor has not run yet.
   const std::shared_ptr<UnreachableTasks> unreachable_ = std::make_shared<UnreachableTasks>();
   std::unique_ptr<wire::Engine> engine_;

@@ -6,8 +6,9 @@ namespace tensorwire::plugin {
 
 // The methods of the data plane. All other requests between tasks stay on gRPC.
 enum Method : uint16_t {
-  // metadata: step id (i64), standing order (u32, 0: none; see push_inbox.h), with an order its
-  // session (u64; see ScopeOf), rendezvous key. Reply: see tensor_codec.h
+  // metadata: step id (i64), standing order (u64, 0: none; see push_inbox.h), with an order its
+  // session (u64; see ScopeOf) and PushStep::is_again (u8), rendezvous key. Reply: see
+  // tensor_codec.h
   kRecvTensor = 1,
   kRunGraph = 2,      // payload: RunGraphRequest. Reply's payload: RunGraphResponse
   kCleanupGraph = 3,  // one way. metadata: step id (i64)

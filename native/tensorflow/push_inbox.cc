@@ -1,395 +1,278 @@
 #include "push_inbox.h"
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
-#include <iterator>
 
 #include "counters.h"
 #include "pool_allocator.h"
 #include "status.h"
-#include "tensorwire/wire/clock.h"
 
 namespace tensorwire::plugin {
 namespace {
 
-// Of elements with a `step_id`.
-template <typename Elements>
-auto FindStep(Elements& elements, int64_t step_id) {
-  return std::find_if(elements.begin(), elements.end(),
-                      [step_id](const auto& each) { return each.step_id == step_id; });
-}
-
-// Without locks.
-void Give(Pushed pushed, PushInbox::Waiter* waiter) {
-  if (pushed.declined()) {
-    waiter->Ask();
-  } else {
-    waiter->OnPush(std::move(pushed));
-  }
-}
+uint32_t SessionOf(uint64_t number) { return static_cast<uint32_t>(number >> 32); }
+uint32_t KeyOf(uint64_t number) { return static_cast<uint32_t>(number); }
 
 }  // namespace
 
 // A push that arrives.
 class PushInbox::PushCall : public wire::Call {
  public:
-  PushCall(std::shared_ptr<PushInbox> inbox, std::shared_ptr<Order> order)
-      : inbox_(std::move(inbox)), order_(std::move(order)) {}
+  PushCall(std::shared_ptr<PushInbox> inbox, uint64_t number)
+      : inbox_(std::move(inbox)), number_(number) {}
 
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
     wire::MetadataReader reader(metadata);
-    has_step_ = reader.Get(&step_id_);
-    if (!has_step_) return wire::Status(wire::Code::kInternal, "a malformed push");
-    if (inbox_->steps_->ended.Has(step_id_))
-      return wire::Status(wire::Code::kCancelled, "the step is over");
-    tensorflow::Allocator* const host_memory =
-        order_->host_memory_ != nullptr ? order_->host_memory_ : HostMemoryFor(payload_bytes);
+    if (!reader.Get(&step_id_)) return wire::Status(wire::Code::kInternal, "a malformed push");
+    tensorflow::Allocator* host_memory = nullptr;
+    {
+      std::lock_guard lock(inbox_->mutex_);
+      const auto at = inbox_->sessions_.find(SessionOf(number_));
+      if (at == inbox_->sessions_.end() ||
+          (!is_of_all() && KeyOf(number_) >= at->second->keys_.size())) {
+        return wire::Status(wire::Code::kCancelled, "the session is over");
+      }
+      if (step_id_ != kNoStep && !is_of_all()) {
+        Step* const step = inbox_->StepLocked(at->second, step_id_);
+        if (step == nullptr) return wire::Status(wire::Code::kCancelled, "the step is over");
+        Slot& slot = SlotOf(step, number_);
+        if (slot.state != State::kNone) return wire::Status(wire::Code::kCancelled, "it has come");
+        slot.state = State::kArriving;
+        host_memory = at->second->keys_[KeyOf(number_)].host_memory;
+      }
+      keys_ = at->second;
+    }
+    if (host_memory == nullptr) host_memory = HostMemoryFor(payload_bytes);
     return ToWire(tensor_.Prepare(reader.rest(), payload_bytes, host_memory, into));
   }
 
   void Done(const wire::Status& status) override {
-    if (!has_step_) return;
-    inbox_->Deliver(step_id_, order_.get(), {std::move(tensor_), 0, FromWire(status)});
+    if (keys_ == nullptr) return;
+    if (is_of_all() || step_id_ == kNoStep) {
+      const std::vector<int64_t>& numbers = tensor_.numbers();
+      return inbox_->Decline(step_id_, keys_.get(), number_, numbers.empty() ? 0 : numbers[0]);
+    }
+    inbox_->Deliver(step_id_, keys_.get(), number_, {std::move(tensor_), 0, FromWire(status)});
   }
 
  private:
+  bool is_of_all() const { return number_ == AllOrdersOf(number_); }
+
   const std::shared_ptr<PushInbox> inbox_;
-  const std::shared_ptr<Order> order_;
-  bool has_step_ = false;
+  const uint64_t number_;
+  std::shared_ptr<Keys> keys_;  // null: nobody wants the push
   int64_t step_id_ = 0;
   IncomingTensor tensor_;
 };
 
-PushInbox::~PushInbox() {
-  if (any_parked_.load()) steps_->inboxes_with_parked.fetch_sub(1);
-}
-
-std::string PushInbox::NameOf(uint64_t scope, std::string_view key) {
-  std::string name(sizeof(scope) + key.size(), '\0');
-  std::memcpy(name.data(), &scope, sizeof(scope));
-  std::memcpy(name.data() + sizeof(scope), key.data(), key.size());
-  return name;
-}
-
-std::shared_ptr<PushInbox::Order> PushInbox::OrderFor(uint64_t scope, std::string_view key,
-                                                      tensorflow::Allocator* host_memory) {
-  std::string name = NameOf(scope, key);
+PushInbox::Order PushInbox::NewOrder(const std::shared_ptr<PushSession>& session,
+                                     tensorflow::Allocator* host_memory) {
   std::lock_guard lock(mutex_);
-  if (const auto at = known_.find(name); at != known_.end()) return at->second;
-  if (seen_.size() >= kMostSeen) seen_.clear();
-  const bool first = seen_.insert(std::hash<std::string>()(name)).second;
-  if (first || known_.size() >= kMostOrders) return nullptr;
-  auto order = std::make_shared<Order>(++last_order_, name, host_memory);
-  orders_[order->number()] = order;
-  known_.emplace(std::move(name), order);
-  return order;
+  std::shared_ptr<Keys>& keys = scopes_[session->scope];
+  if (keys == nullptr || keys->session_.lock() != session) {
+    keys = std::make_shared<Keys>(++last_number_, session, shared_from_this());
+    sessions_[keys->number_] = keys;
+    steps_->Join(session, keys);
+  }
+  keys->keys_.emplace_back().host_memory = host_memory;
+  return {keys, (static_cast<uint64_t>(keys->number_) << 32) | (keys->keys_.size() - 1)};
 }
 
-PushInbox::Expected PushInbox::Expect(int64_t step_id, const std::shared_ptr<Order>& order,
-                                      std::string_view key, const std::shared_ptr<Waiter>& waiter,
-                                      Pushed* here) {
-  std::lock_guard lock(mutex_);
-  Waiting waiting{step_id, waiter, State::kAsked, wire::NowMs()};
-  if (order == nullptr) {
-    unordered_[{step_id, std::string(key)}] = std::move(waiting);
-    return Expected::kAsk;
+PushInbox::Step* PushInbox::StepLocked(const std::shared_ptr<Keys>& keys, int64_t step_id) {
+  auto at = keys->steps_.find(step_id);
+  if (at == keys->steps_.end()) {
+    const auto session = keys->session_.lock();
+    if (session == nullptr) return nullptr;
+    // Before the slots are made. If the step ends meanwhile, PushSteps::EndStep waits for the lock.
+    const auto step = steps_->Touch(step_id, session, keys);
+    if (step == nullptr) return nullptr;
+    at = keys->steps_.emplace(step_id, Step()).first;
+    at->second.is_again = step->is_again;
+    at->second.slots.reserve(keys->usual_slots_);
   }
-  bool asks = false;
-  if (TakeParkedLocked(step_id, order.get(), here)) {
-    if (!here->declined()) return Expected::kHere;
-    asks = true;
-  }
-  // Since the order was looked up, the session may have ended and removed it, or the connection may
-  // have been lost and the order has to be given again.
-  if (order->has_ended_) orders_.try_emplace(order->number(), order);
-  asks = asks || order->has_ended_ || !order->is_accepted_;
-  if (!asks) waiting.state = State::kExpected;
-  if (const auto at = FindStep(order->waiting_, step_id); at != order->waiting_.end()) {
-    *at = std::move(waiting);
-  } else {
-    order->waiting_.push_back(std::move(waiting));
-  }
-  if (asks) return Expected::kAsk;
-  ArmLocked();
-  return Expected::kWait;
+  return &at->second;
 }
 
-void PushInbox::Accept(const std::shared_ptr<Order>& order, int64_t round_trip_us) {
+PushInbox::Slot& PushInbox::SlotOf(Step* step, uint64_t number) {
+  if (step->slots.size() <= KeyOf(number)) step->slots.resize(KeyOf(number) + 1);
+  return step->slots[KeyOf(number)];
+}
+
+PushInbox::Slot* PushInbox::SlotLocked(Keys* keys, int64_t step_id, uint64_t number) {
+  const auto at = keys->steps_.find(step_id);
+  if (at == keys->steps_.end() || KeyOf(number) >= at->second.slots.size()) return nullptr;
+  return &at->second.slots[KeyOf(number)];
+}
+
+PushInbox::Expected PushInbox::Expect(int64_t step_id, const Order& order,
+                                      const std::shared_ptr<Waiter>& waiter, Pushed* here) {
+  std::unique_ptr<Pushed> pushed;  // freed after the lock is released
   std::lock_guard lock(mutex_);
-  if (order != nullptr) order->is_accepted_ = true;
+  Step* const step = StepLocked(order.keys, step_id);
+  if (step == nullptr) return Expected::kAsk;
+  Slot& slot = SlotOf(step, order.number);
+  if (slot.state == State::kHere) {
+    slot.state = State::kTaken;
+    pushed = std::move(slot.pushed);
+    *here = std::move(*pushed);
+    return Expected::kHere;
+  }
+  const Keys::Key& key = order.keys->keys_[KeyOf(order.number)];
+  const bool holds = key.is_accepted && !step->is_again && !step->asks &&
+                     (key.not_in == nullptr || std::find(key.not_in->begin() + 1, key.not_in->end(),
+                                                         step_id) == key.not_in->end());
+  slot.waiter = waiter;
+  slot.asks =
+      slot.state != State::kArriving && (slot.asks || !holds || slot.state == State::kTaken);
+  return slot.asks ? Expected::kAsk : Expected::kWait;
+}
+
+void PushInbox::AcceptFromReactor(const Order& order, const std::vector<int64_t>& numbers,
+                                  int64_t round_trip_us) {
+  std::lock_guard lock(mutex_);
   times_.NoteRoundTrip(round_trip_us);
+  Keys::Key& key = order.keys->keys_[KeyOf(order.number)];
+  key.is_accepted = !numbers.empty() && numbers[0] > key.revoked;
+  key.not_in = numbers.size() < 2 ? nullptr : std::make_unique<std::vector<int64_t>>(numbers);
 }
 
-void PushInbox::Promise(int64_t step_id, const std::shared_ptr<Order>& order,
-                        std::string_view key) {
-  std::shared_ptr<Waiter> waiter;
-  Pushed here;
+bool PushInbox::PromiseFromReactor(int64_t step_id, const Order& order) {
+  std::lock_guard lock(mutex_);
+  Slot* const slot = SlotLocked(order.keys.get(), step_id, order.number);
+  if (slot != nullptr) slot->asks = false;
+  return slot != nullptr;
+}
+
+void PushInbox::Forget(int64_t step_id, const Order& order) {
+  Slot gone;  // freed after the lock is released
+  std::lock_guard lock(mutex_);
+  Slot* const slot = SlotLocked(order.keys.get(), step_id, order.number);
+  if (slot == nullptr) return;
+  std::swap(gone, *slot);
+  slot->state = State::kTaken;
+}
+
+void PushInbox::Keys::EndStep(int64_t step_id) {
+  const auto inbox = inbox_.lock();
+  if (inbox == nullptr) return;
+  Step ended;
   {
-    std::lock_guard lock(mutex_);
-    Waiting* waiting = nullptr;
-    Order* parked_as = nullptr;
-    if (order == nullptr) {
-      const auto at = unordered_.find({step_id, std::string(key)});
-      if (at != unordered_.end()) waiting = &at->second;
-      parked_as = FindParkedLocked(step_id, key);
-    } else if (const auto at = FindStep(order->waiting_, step_id); at != order->waiting_.end()) {
-      waiting = &*at;
-    }
-    if (waiting == nullptr) return;  // the tensor has arrived meanwhile
-    if (parked_as == nullptr) {
-      waiting->Move(State::kPromised, wire::NowMs());
-      ArmLocked();
-      return;
-    }
-    waiter = waiting->waiter;
-    TakeParkedLocked(step_id, parked_as, &here);
+    std::lock_guard lock(inbox->mutex_);
+    const auto at = steps_.find(step_id);
+    if (at == steps_.end()) return;
+    ended = std::move(at->second);
+    steps_.erase(at);
+    usual_slots_ = ended.slots.size();
   }
-  Give(std::move(here), waiter.get());
+  TellEnded(ended);
 }
 
-void PushInbox::Forget(int64_t step_id, const std::shared_ptr<Order>& order, std::string_view key) {
-  Waiting gone;  // freed after the lock is released
-  std::lock_guard lock(mutex_);
-  if (order == nullptr) {
-    unordered_.erase({step_id, std::string(key)});
-    return;
+void PushInbox::Keys::EndSession() {
+  const auto inbox = inbox_.lock();
+  if (inbox == nullptr) return;
+  const auto self = shared_from_this();
+  decltype(steps_) ended;
+  {
+    std::lock_guard lock(inbox->mutex_);
+    ended.swap(steps_);
+    inbox->sessions_.erase(number_);
+    const auto at = inbox->scopes_.find(scope_);
+    if (at != inbox->scopes_.end() && at->second == self) inbox->scopes_.erase(at);
   }
-  const auto at = FindStep(order->waiting_, step_id);
-  if (at == order->waiting_.end()) return;
-  std::swap(gone, *at);
-  std::swap(*at, order->waiting_.back());
-  order->waiting_.pop_back();
-  DropIfDoneLocked(order.get());
+  for (const auto& [id, step] : ended) TellEnded(step);
 }
 
-void PushInbox::EndStep(int64_t step_id) {
-  if (!any_parked_.load(std::memory_order_seq_cst)) return;
-  std::vector<Parked> dropped;  // freed after the lock is released
-  std::lock_guard lock(mutex_);
-  if (FindCountLocked(step_id) == parked_steps_.end()) return;
-  dropped = DropParkedLocked([step_id](const Parked& parked) { return parked.step_id == step_id; });
-}
-
-void PushInbox::EndScope(uint64_t scope) {
-  const std::string begin = NameOf(scope, "");
-  std::lock_guard lock(mutex_);
-  for (auto at = known_.begin(); at != known_.end();) {
-    if (at->first.compare(0, begin.size(), begin) != 0) {
-      ++at;
-      continue;
-    }
-    at->second->has_ended_ = true;
-    DropIfDoneLocked(at->second.get());
-    at = known_.erase(at);
+void PushInbox::TellEnded(const Step& step) {
+  for (const Slot& slot : step.slots) {
+    if (slot.waiter == nullptr) continue;
+    slot.waiter->OnLost(absl::AbortedError("grpc++: the step has ended on this task"));
   }
-}
-
-void PushInbox::DropIfDoneLocked(Order* order) {
-  if (order->IsDone()) orders_.erase(order->number());
 }
 
 std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
   Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
-  arrived_us_.store(wire::ArrivedUs(), std::memory_order_relaxed);
-  std::shared_ptr<Order> order;
-  {
-    std::lock_guard lock(mutex_);
-    const auto at = orders_.find(static_cast<uint32_t>(what));
-    if (at == orders_.end()) return nullptr;  // of a session that was closed
-    order = at->second;
-  }
-  return std::make_unique<PushCall>(shared_from_this(), std::move(order));
+  return std::make_unique<PushCall>(shared_from_this(), what);
 }
 
-PushInbox::Waiting* PushInbox::FindWaitingLocked(int64_t step_id, Order* order) {
-  const auto ordered = FindStep(order->waiting_, step_id);
-  if (ordered != order->waiting_.end()) return &*ordered;
-  if (unordered_.empty()) return nullptr;
-  const auto at = unordered_.find({step_id, std::string(order->key())});
-  return at == unordered_.end() ? nullptr : &at->second;
-}
-
-PushInbox::Order* PushInbox::FindParkedLocked(int64_t step_id, std::string_view key) {
-  if (parked_steps_.empty()) return nullptr;
-  for (const auto& [number, order] : orders_) {
-    if (order->key() != key) continue;
-    if (FindStep(order->parked_, step_id) != order->parked_.end()) return order.get();
-  }
-  return nullptr;
-}
-
-std::vector<std::pair<int64_t, size_t>>::iterator PushInbox::FindCountLocked(int64_t step_id) {
-  return std::find_if(parked_steps_.begin(), parked_steps_.end(),
-                      [step_id](const auto& counted) { return counted.first == step_id; });
-}
-
-void PushInbox::ParkLocked(int64_t step_id, Order* order, Pushed pushed) {
-  const auto at = FindStep(order->parked_, step_id);
-  if (at != order->parked_.end()) {  // which no producer does: pushed twice
-    at->pushed = std::move(pushed);
-    return;
-  }
-  order->parked_.push_back({step_id, std::move(pushed), wire::NowMs()});
-  if (const auto counted = FindCountLocked(step_id); counted != parked_steps_.end()) {
-    ++counted->second;
-  } else {
-    parked_steps_.emplace_back(step_id, 1);
-  }
-}
-
-bool PushInbox::TakeParkedLocked(int64_t step_id, Order* order, Pushed* pushed) {
-  const auto at = FindStep(order->parked_, step_id);
-  if (at == order->parked_.end()) return false;
-  *pushed = std::move(at->pushed);
-  order->parked_.erase(at);
-  CountTakenLocked(step_id);
-  DropIfDoneLocked(order);
-  return true;
-}
-
-void PushInbox::CountTakenLocked(int64_t step_id) {
-  const auto counted = FindCountLocked(step_id);
-  if (--counted->second > 0) return;
-  parked_steps_.erase(counted);
-  SetAnyParkedLocked(!parked_steps_.empty());
-}
-
-template <typename Unwanted>
-std::vector<PushInbox::Parked> PushInbox::DropParkedLocked(Unwanted unwanted) {
-  std::vector<Parked> dropped;
-  for (auto at = orders_.begin(); at != orders_.end() && !parked_steps_.empty();) {
-    Order& order = *at->second;
-    const auto kept = std::stable_partition(order.parked_.begin(), order.parked_.end(),
-                                            [&](const Parked& each) { return !unwanted(each); });
-    for (auto parked = kept; parked != order.parked_.end(); ++parked) {
-      CountTakenLocked(parked->step_id);
-      dropped.push_back(std::move(*parked));
-    }
-    order.parked_.erase(kept, order.parked_.end());
-    at = order.IsDone() ? orders_.erase(at) : std::next(at);
-  }
-  return dropped;
-}
-
-void PushInbox::SetAnyParkedLocked(bool any) {
-  if (any_parked_.load(std::memory_order_relaxed) == any) return;
-  any_parked_.store(any, std::memory_order_seq_cst);
-  steps_->inboxes_with_parked.fetch_add(any ? 1 : -1, std::memory_order_seq_cst);
-}
-
-void PushInbox::Deliver(int64_t step_id, Order* order, Pushed pushed) {
+void PushInbox::Deliver(int64_t step_id, Keys* keys, uint64_t number, Pushed pushed) {
   std::shared_ptr<Waiter> waiter;
   const bool declined = pushed.declined();
   {
     std::lock_guard lock(mutex_);
-    order->is_accepted_ = true;  // a push proves it
-    if (pushed.status.ok() && !declined) {
-      pushed.way_us = times_.WayOf(pushed.tensor.made_us(), pushed.tensor.head_us());
-    }
-    if (Waiting* const waiting = FindWaitingLocked(step_id, order); waiting != nullptr) {
-      if (declined) {
-        if (waiting->state == State::kAsked) return;  // the request's answer brings the tensor
-        waiting->Move(State::kAsked, wire::NowMs());
+    Slot* const slot = SlotLocked(keys, step_id, number);
+    if (slot == nullptr || slot->state != State::kArriving) return;  // nobody wants it any more
+    if (declined) {
+      slot->state = State::kNone;
+      // If the call has sent a request, its answer brings the tensor.
+      if (!std::exchange(slot->asks, true)) waiter = slot->waiter;
+    } else {
+      if (pushed.status.ok()) {
+        pushed.way_us = times_.WayOf(pushed.tensor.made_us(), pushed.tensor.head_us());
       }
-      // The entry stays until the call ends (Forget).
-      waiter = waiting->waiter;
-    } else if (!order->has_ended_) {
-      // Set before the ended steps are read. If the step ends meanwhile, this thread finds it
-      // ended, or EndStep sees any_parked_ and waits for the lock.
-      SetAnyParkedLocked(true);
-      if (!steps_->ended.Has(step_id)) {
-        ParkLocked(step_id, order, std::move(pushed));
-        ArmLocked();
-        return;
+      if (keys->steps_[step_id].is_again) {
+        pushed.status = absl::UnavailableError(
+            "grpc++: this step is tried again, and a tensor was pushed that may be of its first "
+            "attempt");
       }
-      SetAnyParkedLocked(!parked_steps_.empty());
+      waiter = std::move(slot->waiter);
+      slot->state = waiter != nullptr ? State::kTaken : State::kHere;
+      if (waiter == nullptr) slot->pushed = std::make_unique<Pushed>(std::move(pushed));
     }
   }
-  if (waiter != nullptr) Give(std::move(pushed), waiter.get());
+  if (waiter == nullptr) return;
+  if (declined) {
+    waiter->Ask();
+  } else {
+    waiter->OnPush(std::move(pushed));
+  }
+}
+
+void PushInbox::Decline(int64_t step_id, Keys* keys, uint64_t number, int64_t event) {
+  std::vector<std::shared_ptr<Waiter>> waiters;
+  const bool all = number == AllOrdersOf(number);
+  auto decline = [&](Slot& slot) {
+    if (slot.waiter == nullptr || slot.asks || slot.state != State::kNone) return;
+    slot.asks = true;
+    waiters.push_back(slot.waiter);
+  };
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = all ? 0 : KeyOf(number);
+         step_id == kNoStep && i < (all ? keys->keys_.size() : KeyOf(number) + 1); ++i) {
+      keys->keys_[i].is_accepted = false;
+      keys->keys_[i].revoked = std::max(keys->keys_[i].revoked, event);
+    }
+    for (auto& [id, step] : keys->steps_) {
+      if (step_id != kNoStep && id != step_id) continue;
+      if (step_id != kNoStep) step.asks = true;
+      if (!all && KeyOf(number) < step.slots.size()) decline(step.slots[KeyOf(number)]);
+      if (all) std::for_each(step.slots.begin(), step.slots.end(), decline);
+    }
+  }
+  for (const auto& waiter : waiters) waiter->Ask();
 }
 
 void PushInbox::OnLost(const wire::Status& why) {
   std::vector<std::shared_ptr<Waiter>> lost;
   {
     std::lock_guard lock(mutex_);
-    // A waiter that has sent a request is told by the request.
-    for (auto at = orders_.begin(); at != orders_.end();) {
-      Order& order = *at->second;
-      auto& waiting = order.waiting_;
-      const auto told = std::stable_partition(waiting.begin(), waiting.end(), [](const auto& each) {
-        return each.state == State::kAsked;
-      });
-      for (auto each = told; each != waiting.end(); ++each) {
-        lost.push_back(std::move(each->waiter));
+    for (const auto& [number, keys] : sessions_) {
+      // The orders are given again over the next connection.
+      for (Keys::Key& key : keys->keys_) {
+        key.is_accepted = false;
+        key.revoked = 0;
       }
-      waiting.erase(told, waiting.end());
-      // Orders keep their numbers and are given again: tensors that were pushed for them stay, and
-      // a request on the next connection may carry an order that was looked up before.
-      order.is_accepted_ = false;
-      at = order.IsDone() ? orders_.erase(at) : std::next(at);
-    }
-    for (auto at = unordered_.begin(); at != unordered_.end();) {
-      const bool asked = at->second.state == State::kAsked;
-      if (!asked) lost.push_back(std::move(at->second.waiter));
-      at = asked ? std::next(at) : unordered_.erase(at);
+      for (auto& [id, step] : keys->steps_) {
+        for (Slot& slot : step.slots) {
+          // A request tells its waiter, and a payload that was arriving ends by itself.
+          if (slot.waiter == nullptr || slot.asks || slot.state == State::kArriving) continue;
+          lost.push_back(std::move(slot.waiter));
+          slot.state = State::kTaken;
+        }
+      }
     }
   }
   for (const auto& waiter : lost) waiter->OnLost(FromWire(why));
-}
-
-void PushInbox::ArmLocked() {
-  if (armed_) return;
-  const auto channel = channel_.lock();
-  if (channel == nullptr) return;
-  armed_ = true;
-  channel->RunAfter(kAskAfterMs, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Tick();
-  });
-}
-
-void PushInbox::Tick() {
-  std::vector<std::shared_ptr<Waiter>> overdue;
-  std::vector<std::shared_ptr<Waiter>> lost;
-  std::vector<Parked> dropped;
-  {
-    std::lock_guard lock(mutex_);
-    armed_ = false;
-    const int64_t now_ms = wire::NowMs();
-    const int64_t arrived_ms = arrived_us_.load(std::memory_order_relaxed) / 1000;
-    bool more = false;
-    auto look_at = [&](Waiting* waiting) {
-      switch (waiting->state) {
-        case State::kAsked:
-          return;
-        case State::kExpected:
-          if (now_ms - waiting->since_ms >= kAskAfterMs) {
-            waiting->Move(State::kAsked, now_ms);
-            overdue.push_back(waiting->waiter);
-            return;
-          }
-          break;
-        case State::kPromised:
-          if (now_ms - std::max(waiting->since_ms, arrived_ms) >= kLostAfterMs) {
-            lost.push_back(waiting->waiter);
-          }
-          break;
-      }
-      more = true;
-    };
-    for (const auto& [number, order] : orders_) {
-      for (Waiting& waiting : order->waiting_) look_at(&waiting);
-    }
-    for (auto& [name, waiting] : unordered_) look_at(&waiting);
-    dropped = DropParkedLocked(
-        [now_ms](const Parked& parked) { return now_ms - parked.since_ms >= kParkedForMs; });
-    if (more || !parked_steps_.empty()) ArmLocked();
-  }
-  for (const auto& waiter : overdue) waiter->Ask();
-  for (const auto& waiter : lost) {
-    waiter->OnLost(absl::UnavailableError("grpc++: a tensor that was pushed has not arrived"));
-  }
 }
 
 }  // namespace tensorwire::plugin

@@ -1,20 +1,15 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "push_steps.h"
 #include "push_times.h"
-#include "recent_steps.h"
 #include "tensor_codec.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorwire/wire/engine.h"
@@ -34,15 +29,15 @@ struct Pushed {
 };
 
 // The consumer's side of standing orders. A graph asks for the same tensors in every step. The
-// second time that a session asks for a key, the request carries the number of a *standing order*;
-// a producer that accepts it sends the tensors of later steps as soon as they are made
-// (StandingOrders).
+// first time that a session asks for a key, the key gets a number, and the request carries it as a
+// *standing order*; a producer that accepts it sends the tensors of later steps as soon as they are
+// made (StandingOrders).
 //
-// Orders are an optimisation; correctness does not depend on them. A call that waits for a push
-// sends an ordinary request after kAskAfterMs and takes whichever arrives first. So a tensor that
-// was made just before the producer learned of the order is not lost. When the connection is lost,
-// an order keeps its number and is given again over the next connection. Tensors that were pushed
-// over the old connection stay.
+// A call waits for a push only if there will be one: the producer has accepted the order over this
+// connection, and said for which steps it does not hold. Then the push arrives, or a push without a
+// tensor which says that the call must send a request, or the connection is lost. If the connection
+// is lost, an order keeps its number and is given again over the next connection. Tensors that were
+// pushed over the old connection stay.
 //
 // One inbox for each channel. Thread-safe.
 class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this<PushInbox> {
@@ -57,164 +52,109 @@ class PushInbox : public wire::PushReceiver, public std::enable_shared_from_this
     // Must send an ordinary request as well.
     virtual void Ask() = 0;
   };
+  class Keys;
   // The order that a session has given for a key.
-  class Order;
+  struct Order {
+    std::shared_ptr<Keys> keys;  // null: none; the tensor is requested
+    uint64_t number = 0;         // of the session on this link, and of the key in the session
+    explicit operator bool() const { return keys != nullptr; }
+  };
   enum class Expected {
     kHere,  // the tensor has arrived already, in `*here`
     kWait,  // the tensor will be pushed; the waiter is told
     kAsk,   // send a request with the order; the waiter is told if a push is faster
   };
 
-  // What the inboxes of a task share.
-  struct Steps {
-    RecentSteps ended;  // on this task
-    // The number of inboxes in which pushes wait for a call: a step that ends need not look into
-    // them while it is 0.
-    std::atomic<int> inboxes_with_parked{0};
-  };
-  PushInbox(std::weak_ptr<wire::Channel> channel, std::shared_ptr<Steps> steps)
-      : channel_(std::move(channel)), steps_(std::move(steps)) {}
-  ~PushInbox() override;
+  explicit PushInbox(PushSteps* steps) : steps_(steps) {}
 
-  // The order for a key that a session asks for; null the first time. `host_memory`: where a pushed
-  // tensor is put, such as pinned memory for a tensor that goes to an accelerator; null:
-  // HostMemoryFor its size. It lives as long as the process.
-  std::shared_ptr<Order> OrderFor(uint64_t scope, std::string_view key,
-                                  tensorflow::Allocator* host_memory = nullptr);
-  // In the methods below `order` is null if the call has none.
-  Expected Expect(int64_t step_id, const std::shared_ptr<Order>& order, std::string_view key,
-                  const std::shared_ptr<Waiter>& waiter, Pushed* here);
-  // The producer accepted this order. `round_trip_us`: how long request and reply were under way.
-  void Accept(const std::shared_ptr<Order>& order, int64_t round_trip_us);
-  // The producer answered that it has pushed the tensor already.
-  void Promise(int64_t step_id, const std::shared_ptr<Order>& order, std::string_view key);
-  // The waiter got its tensor, or its error, in another way.
-  void Forget(int64_t step_id, const std::shared_ptr<Order>& order, std::string_view key);
-
-  // Drops the pushes for an ended step that no call has taken. The step must already be in `ended`.
-  void EndStep(int64_t step_id);
-  // The session was closed.
-  void EndScope(uint64_t scope);
+  // A new order for a key of the session. `host_memory`: where a pushed tensor is put, such as
+  // pinned memory for a tensor that goes to an accelerator; null: HostMemoryFor its size. It lives
+  // as long as the process.
+  Order NewOrder(const std::shared_ptr<PushSession>& session,
+                 tensorflow::Allocator* host_memory = nullptr);
+  Expected Expect(int64_t step_id, const Order& order, const std::shared_ptr<Waiter>& waiter,
+                  Pushed* here);
+  // The producer accepted this order: `numbers` of the reply (tensor_codec.h). `round_trip_us`: how
+  // long request and reply were under way. On the channel's reactor, so that it cannot come after
+  // the loss of its connection.
+  void AcceptFromReactor(const Order& order, const std::vector<int64_t>& numbers,
+                         int64_t round_trip_us);
+  // The producer answered that it has pushed the tensor already. This answer may overtake a large
+  // push, or the ranges of its payload. False if nothing is received for the step any more.
+  bool PromiseFromReactor(int64_t step_id, const Order& order);
+  // The waiter got its tensor, or its error, in another way. What is still pushed is dropped.
+  void Forget(int64_t step_id, const Order& order);
 
   std::unique_ptr<wire::Call> BeginFromReactor(uint64_t what) override;
   void OnLost(const wire::Status& why) override;
 
  private:
   class PushCall;
-  // How an awaited tensor arrives:
+
+  // How a tensor arrives:
   //
-  //   kExpected --- late, or declined ---> kAsked --- answer ---> its tensor, or its error
-  //                                        ^    \
-  //                                declined \    `-- "pushed already" --> kPromised
-  //                                          `-------------------------------'
-  //
-  // A push ends the wait in every state. When the connection is lost, a waiter in kAsked is told by
-  // its request, the others by OnLost.
-  enum class State { kExpected, kAsked, kPromised };
-  struct Waiting {
-    int64_t step_id = 0;
+  //   kNone --- head of a push ---> kArriving --- payload ---> kHere, or kTaken if a call waits
+  //                                           --- declined --> kNone; who comes or waits, asks
+  enum class State : uint8_t { kNone, kArriving, kHere, kTaken };
+  struct Slot {
+    State state = State::kNone;
+    bool asks = false;  // the call has sent a request, or a call that comes must
     std::shared_ptr<Waiter> waiter;
-    State state = State::kAsked;
-    int64_t since_ms = 0;  // when it entered this state
-
-    void Move(State next, int64_t now_ms) {
-      state = next;
-      since_ms = now_ms;
-    }
+    std::unique_ptr<Pushed> pushed;  // kHere only
   };
-  // A push that arrived before a call waited for it.
-  struct Parked {
-    int64_t step_id = 0;
-    Pushed pushed;
-    int64_t since_ms = 0;
+  struct Step {
+    bool is_again = false;    // PushStep::is_again
+    bool asks = false;        // the producer's part has failed: calls that come must send requests
+    std::vector<Slot> slots;  // by number of the key
   };
 
-  static constexpr int kAskAfterMs = 100;
-  // If a promised push does not arrive for this time, and no other push either, this task has
-  // dropped it.
-  static constexpr int kLostAfterMs = 30'000;
-  // How long a push is kept if its step does not begin here: that step may have ended long ago.
-  static constexpr int kParkedForMs = 60'000;
-  static constexpr size_t kMostOrders = 1u << 16;
-  static constexpr size_t kMostSeen = 1u << 16;
+  // Null if the step has ended here, or the session.
+  Step* StepLocked(const std::shared_ptr<Keys>& keys, int64_t step_id);
+  static Slot& SlotOf(Step* step, uint64_t number);
+  // Null if there are no slots for the step.
+  Slot* SlotLocked(Keys* keys, int64_t step_id, uint64_t number);
+  void Deliver(int64_t step_id, Keys* keys, uint64_t number, Pushed pushed);
+  // The producer will not push these orders, in this step or, if there is none, from that event on:
+  // calls that wait for them have to ask.
+  void Decline(int64_t step_id, Keys* keys, uint64_t number, int64_t event);
+  // Ends the calls that wait although their step has been cleaned up. Without the lock.
+  static void TellEnded(const Step& step);
 
-  static std::string NameOf(uint64_t scope, std::string_view key);
-  void Deliver(int64_t step_id, Order* order, Pushed pushed);
-  // The waiter for the push as `order` in `step_id`; null if there is none.
-  Waiting* FindWaitingLocked(int64_t step_id, Order* order);
-  // The order as which `key` was pushed in `step_id`, although the waiter does not know of it; null
-  // if nothing was pushed.
-  Order* FindParkedLocked(int64_t step_id, std::string_view key);
-  void ParkLocked(int64_t step_id, Order* order, Pushed pushed);
-  // True if there was a push, which is moved to `*pushed`.
-  bool TakeParkedLocked(int64_t step_id, Order* order, Pushed* pushed);
-  // The count of parked pushes for a step.
-  std::vector<std::pair<int64_t, size_t>>::iterator FindCountLocked(int64_t step_id);
-  void CountTakenLocked(int64_t step_id);
-  // Removes those parked pushes of all orders that are `unwanted`; the caller frees them without
-  // the lock.
-  template <typename Unwanted>
-  std::vector<Parked> DropParkedLocked(Unwanted unwanted);
-  // Sets any_parked_, and counts this inbox among those that have parked pushes.
-  void SetAnyParkedLocked(bool any);
-  // Forgets an order of a closed session for which no call waits and no push is parked.
-  void DropIfDoneLocked(Order* order);
-  void ArmLocked();
-  // Tells waiters of overdue pushes to send requests, and drops pushes that no waiter has taken.
-  void Tick();
-
-  const std::weak_ptr<wire::Channel> channel_;
-  const std::shared_ptr<Steps> steps_;
-  std::atomic<int64_t> arrived_us_{0};  // when the head of the last push arrived
-
-  // Invariants between two locks:
-  // - orders_ has the orders of known_, and those of closed sessions that are still waited for or
-  //   have a parked push.
-  // - For one step and one order there is a parked push, or a waiter (of the order, or in
-  //   unordered_), or neither; never both.
-  // - A waiter has not been told of its tensor, or is just being told. It removes itself (Forget).
-  // - No push of an ended step is parked, except until EndStep for that step has run.
-  // - parked_steps_ counts all parked pushes, by step; any_parked_ says whether there are any.
-  // - A Tick is scheduled (armed_) while a waiter is kExpected or kPromised, or a push is parked.
+  PushSteps* const steps_;
   std::mutex mutex_;
-  uint32_t last_order_ = 0;
-  std::unordered_map<std::string, std::shared_ptr<Order>> known_;  // by session and key
-  std::unordered_map<uint32_t, std::shared_ptr<Order>> orders_;    // by number
-  // Hashes of the keys that were requested once. Most keys of eager execution are never requested
-  // again and are not worth an order.
-  std::unordered_set<size_t> seen_;
-  // Waiters without an order, by step and key. While two steps are under way, the second may give
-  // an order that the producer then follows for the first as well.
-  std::map<std::pair<int64_t, std::string>, Waiting> unordered_;
-  std::vector<std::pair<int64_t, size_t>> parked_steps_;  // few: steps under way
-  std::atomic<bool> any_parked_{false};
-  bool armed_ = false;
+  uint32_t last_number_ = 0;
+  std::unordered_map<uint32_t, std::shared_ptr<Keys>> sessions_;  // by number
+  std::unordered_map<uint64_t, std::shared_ptr<Keys>> scopes_;    // the same
   PushTimes times_;
 };
 
-// What waits for the pushes of one order, and the pushes that nobody has taken, are in the order
-// itself: few at a time, for they are of different steps.
-class PushInbox::Order {
+// What a link holds of a session: its keys, and what has arrived or is awaited in live steps.
+// Everything under the inbox's lock.
+class PushInbox::Keys : public SessionPart, public std::enable_shared_from_this<Keys> {
  public:
-  Order(uint32_t number, std::string name, tensorflow::Allocator* host_memory)
-      : number_(number), name_(std::move(name)), host_memory_(host_memory) {}
-  // In requests and pushes; never 0.
-  uint32_t number() const { return number_; }
+  Keys(uint32_t number, const std::shared_ptr<PushSession>& session,
+       const std::shared_ptr<PushInbox>& inbox)
+      : number_(number), scope_(session->scope), session_(session), inbox_(inbox) {}
+  void EndStep(int64_t step_id) override;
+  void EndSession() override;
 
  private:
   friend class PushInbox;
-  // True if nobody can use it any more.
-  bool IsDone() const { return has_ended_ && waiting_.empty() && parked_.empty(); }
-  std::string_view key() const { return std::string_view(name_).substr(sizeof(uint64_t)); }
+  struct Key {
+    tensorflow::Allocator* host_memory = nullptr;
+    bool is_accepted = false;  // by the producer at the other end of the connection
+    // A large reply that accepts an order may be overtaken by its end.
+    int64_t revoked = 0;
+    std::unique_ptr<std::vector<int64_t>> not_in;  // numbers of the reply that accepted it
+  };
 
   const uint32_t number_;
-  const std::string name_;  // NameOf session and key
-  tensorflow::Allocator* const host_memory_;
-  // The rest under the inbox's lock.
-  bool is_accepted_ = false;  // by the producer at the other end of the connection
-  bool has_ended_ = false;    // the session was closed
-  std::vector<Waiting> waiting_;
-  std::vector<Parked> parked_;
+  const uint64_t scope_;
+  const std::weak_ptr<PushSession> session_;
+  const std::weak_ptr<PushInbox> inbox_;
+  std::vector<Key> keys_;
+  std::unordered_map<int64_t, Step> steps_;
+  size_t usual_slots_ = 0;  // of the last step that ended
 };
 
 }  // namespace tensorwire::plugin

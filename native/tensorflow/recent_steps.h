@@ -13,11 +13,13 @@ namespace tensorwire::plugin {
 // The most recent steps that failed, or that ended; a limited number of them. Thread-safe.
 class RecentSteps {
  public:
+  explicit RecentSteps(size_t most = 4096) : most_(most) {}
+
   void Add(int64_t step_id) {
     std::lock_guard lock(mutex_);
     if (!steps_.insert(step_id).second) return;
     oldest_first_.push_back(step_id);
-    if (oldest_first_.size() > kRemembered) {
+    if (oldest_first_.size() > most_) {
       steps_.erase(oldest_first_.front());
       oldest_first_.pop_front();
     }
@@ -36,7 +38,7 @@ class RecentSteps {
   }
 
  private:
-  static constexpr size_t kRemembered = 4096;
+  const size_t most_;
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
   std::unordered_set<int64_t> steps_;

@@ -13,13 +13,16 @@
 #include "methods.h"
 #include "pool_allocator.h"
 #include "push_inbox.h"
+#include "push_steps.h"
 #include "remote_worker.h"
 #include "route.h"
+#include "standing_orders.h"
 #include "status.h"
 #include "tensor_codec.h"
 #include "tensor_figures.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -42,20 +45,21 @@ thread_local LateAborts* cleaning_up = nullptr;
 
 class RemoteRendezvous : public BaseRemoteRendezvous {
  public:
-  // `pushes`: false if this rendezvous must not push.
-  RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, DataPlane* plane, bool pushes)
-      : BaseRemoteRendezvous(env, step_id), plane_(plane), pushes_(pushes) {}
+  RemoteRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, DataPlane* plane)
+      : BaseRemoteRendezvous(env, step_id), plane_(plane) {}
 
   absl::Status Send(const ParsedKey& parsed, const Rendezvous::Args& args, const Tensor& value,
                     bool is_dead) override {
-    if (pushes_) {
+    PushStep* const step =
+        tensorflow::DeviceNameUtils::IsSameAddressSpace(parsed.src, parsed.dst) ? nullptr : Step();
+    if (step != nullptr) {
       const auto key = parsed.FullKey();
-      const auto reserved = plane_->orders()->Reserve(step_id_, Scope(), {key.data(), key.size()});
+      const auto reserved = StandingOrders::Reserve(step, {key.data(), key.size()});
       if (reserved && IsOnAccelerator(reserved.device(), args.alloc_attrs, value, is_dead)) {
         CopyAndPush(reserved, parsed, args, value);
         return absl::OkStatus();
       }
-      if (reserved && plane_->orders()->Push(reserved, value, is_dead)) return absl::OkStatus();
+      if (reserved && StandingOrders::Push(reserved, value, is_dead)) return absl::OkStatus();
     }
     return BaseRemoteRendezvous::Send(parsed, args, value, is_dead);
   }
@@ -65,6 +69,10 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
       cleaning_up->Add(this, status);
     } else {
       BaseRemoteRendezvous::StartAbort(status);
+      // Afterwards, so that the requests that it causes meet the error.
+      if (PushStep* const step = begun_.load(std::memory_order_acquire); step != nullptr) {
+        plane_->steps()->Abort(*step);
+      }
     }
   }
 
@@ -92,19 +100,28 @@ class RemoteRendezvous : public BaseRemoteRendezvous {
     return !cache_.owner_before(cache) && !cache.owner_before(cache_);
   }
 
-  // The scope of the step's session; 0 until a part of the step runs here.
-  uint64_t Scope() {
-    uint64_t scope = scope_.load(std::memory_order_relaxed);
-    if (scope == 0 && is_initialized()) {
-      scope = ScopeOf(session()->session_name());
-      scope_.store(scope, std::memory_order_relaxed);
-    }
-    return scope;
+  // What is known of the step here; null outside of steps, and until a part of the step runs here.
+  PushStep* Step() {
+    PushStep* const begun = begun_.load(std::memory_order_acquire);
+    return begun != nullptr || step_id_ == kNoStep || !is_initialized() ? begun : Begin();
+  }
+  PushStep* Begin() {
+    std::call_once(begin_, [this] {
+      const std::string& name = session()->session_name();
+      step_ = plane_->steps()->Begin(step_id_, ScopeOf(name), [this, &name] {
+        std::shared_ptr<tensorflow::WorkerSession> found;
+        env_->session_mgr->WorkerSessionForSession(name, &found).IgnoreError();
+        return std::weak_ptr<const void>(found);
+      });
+      begun_.store(step_.get(), std::memory_order_release);
+    });
+    return step_.get();
   }
 
   DataPlane* const plane_;
-  const bool pushes_;
-  std::atomic<uint64_t> scope_{0};
+  std::once_flag begin_;
+  std::shared_ptr<PushStep> step_;
+  std::atomic<PushStep*> begun_{nullptr};
   std::once_flag found_cache_;
   std::weak_ptr<tensorflow::WorkerCacheInterface> cache_;  // of the step's session
 };
@@ -132,6 +149,8 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
       : rendezvous_(rendezvous),
         step_id_(rendezvous->step_id_),
         route_(std::move(route)),
+        scope_(rendezvous->step_ != nullptr ? rendezvous->step_->session->scope : 0),
+        is_again_(rendezvous->step_ != nullptr && rendezvous->step_->is_again),
         on_accelerator_(IsAcceleratorMemory(route_->device, args.alloc_attrs)),
         args_(args),
         done_(std::move(done)) {}
@@ -152,10 +171,12 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   void OnLost(const absl::Status& why) override { End(FromSource(why), IncomingTensor()); }
   void Ask() override;
 
-  // The producer has pushed the tensor. The inbox must learn this before it learns that the
+  // The head of the reply has arrived. The inbox must learn what it says before it learns that the
   // connection is lost; otherwise nothing would end this call after the loss.
-  void OnPromisedFromReactor() { inbox().Promise(step_id_, route_->order, key()); }
+  absl::Status OnHeadFromReactor(const IncomingTensor& tensor);
   void OnReply(const absl::Status& status, IncomingTensor tensor);
+  // How long request and reply were on the wire, without the request's wait at the producer.
+  int64_t WayOf(const IncomingTensor& tensor) const;
   // `status` as an error of the producer's task, which the key names.
   absl::Status FromSource(const absl::Status& status) const;
   bool waits() const { return state_.load() == State::kWaiting; }
@@ -177,6 +198,8 @@ class RemoteRendezvous::RecvCall : public BaseRecvTensorCall,
   RemoteRendezvous* const rendezvous_;
   const int64_t step_id_;
   const RoutePtr route_;  // its device is valid as long as rendezvous_
+  const uint64_t scope_;  // of the session
+  const bool is_again_;   // see PushStep
   const bool on_accelerator_;
   const Rendezvous::Args args_;
   const DoneCallback done_;
@@ -196,9 +219,9 @@ class RemoteRendezvous::Reply : public wire::Call {
   wire::Status PrepareFromReactor(std::string_view metadata, uint64_t payload_bytes,
                                   std::vector<wire::MutableBuffer>* into) override {
     if (!call_->waits()) return wire::Status(wire::Code::kCancelled, "it has come already");
-    const absl::Status status =
+    absl::Status status =
         tensor_.Prepare(metadata, payload_bytes, call_->HostAllocator(payload_bytes), into);
-    if (status.ok() && tensor_.was_pushed()) call_->OnPromisedFromReactor();
+    if (status.ok()) status = call_->OnHeadFromReactor(tensor_);
     return ToWire(status);
   }
   void Done(const wire::Status& status) override {
@@ -217,8 +240,8 @@ void RemoteRendezvous::CopyAndPush(const StandingOrders::Reserved& reserved,
   CopyToHost(reserved.device(), args.device_context, parsed.FullKey(), value,
              [this, reserved, parsed, args, value](const absl::Status& status, const Tensor& copy) {
                const tsl::core::RefCountPtr<RemoteRendezvous> self(this);
-               if (status.ok() && plane_->orders()->Push(reserved, copy, /*is_dead=*/false)) return;
-               if (!status.ok()) plane_->orders()->Release(reserved);
+               if (status.ok() && StandingOrders::Push(reserved, copy, /*is_dead=*/false)) return;
+               if (!status.ok()) StandingOrders::Release(reserved);
                // Fails if the step has been aborted; then nobody waits for the tensor.
                BaseRemoteRendezvous::Send(parsed, args, value, /*is_dead=*/false).IgnoreError();
              });
@@ -238,14 +261,26 @@ absl::Status RemoteRendezvous::FindRoute(const ParsedKey& parsed, const Rendezvo
                                          RoutePtr* out) {
   const auto full_key = parsed.FullKey();
   const std::string_view key(full_key.data(), full_key.size());
-  *out = plane_->routes()->Find(Scope(), key);
-  if (*out != nullptr && HasCache((*out)->cache)) return absl::OkStatus();
+  PushStep* const step = Step();
+  if (step != nullptr) {
+    *out = step->session->routes.Find(key);
+    if (*out != nullptr && HasCache((*out)->cache)) return absl::OkStatus();
+  }
   auto route = std::make_shared<Route>();
-  route->scope = Scope();
   route->key = key;
   if (absl::Status s = MakeRoute(parsed, args, route.get()); !s.ok()) return s;
-  if (route->order != nullptr) plane_->routes()->Keep(route);
-  *out = std::move(route);
+  *out = route;
+  if (step == nullptr) return absl::OkStatus();  // nothing is pushed outside of steps
+  step->session->routes.Update(key, [&](const RoutePtr& had) -> RoutePtr {
+    if (had == nullptr && !plane_->steps()->CountRoute()) return nullptr;
+    // A key keeps its order as long as it can: steps that have begun wait for its pushes.
+    const bool same = had != nullptr && had->link.inbox == route->link.inbox;
+    tensorflow::Allocator* const pinned = IsAcceleratorMemory(route->device, args.alloc_attrs)
+                                              ? PinnedMemory(route->device)
+                                              : nullptr;
+    route->order = same ? had->order : route->link.inbox->NewOrder(step->session, pinned);
+    return route;
+  });
   return absl::OkStatus();
 }
 
@@ -273,10 +308,6 @@ absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, const Rendezvo
     return s;
   }
   out->counters = TensorFigures::Get().Of(out->key, TensorFigures::Direction::kIn);
-  if (step_id_ == kNoStep) return absl::OkStatus();  // nothing is pushed outside of steps
-  out->order = out->link.inbox->OrderFor(
-      out->scope, out->key,
-      IsAcceleratorMemory(out->device, args.alloc_attrs) ? PinnedMemory(out->device) : nullptr);
   return absl::OkStatus();
 }
 
@@ -290,28 +321,33 @@ void RemoteRendezvous::RecvCall::Run() {
     return;
   }
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
-  if (step_id_ == kNoStep) {
+  if (!route_->order) {
     Ask();
     return;
   }
   Pushed here;
-  const auto expected = inbox().Expect(step_id_, route_->order, key(), shared_from_this(), &here);
-  if (expected == PushInbox::Expected::kHere) {
-    End(FromSource(here.status), std::move(here.tensor), here.way_us);
-  } else if (expected == PushInbox::Expected::kAsk) {
-    Ask();
+  switch (inbox().Expect(step_id_, route_->order, shared_from_this(), &here)) {
+    case PushInbox::Expected::kHere:
+      return End(FromSource(here.status), std::move(here.tensor), here.way_us);
+    case PushInbox::Expected::kAsk:
+      Ask();
+      break;
+    case PushInbox::Expected::kWait:
+      break;
   }
   // If an abort has ended the call meanwhile, the call must not stay in the inbox.
-  if (!waits()) inbox().Forget(step_id_, route_->order, key());
+  if (!waits()) inbox().Forget(step_id_, route_->order);
 }
 
 void RemoteRendezvous::RecvCall::Ask() {
   if (!waits()) return;
   wire::Message request(kRecvTensor);
   request.Put<int64_t>(step_id_);
-  const uint32_t order = route_->order != nullptr ? route_->order->number() : 0;
-  request.Put<uint32_t>(order);
-  if (order != 0) request.Put<uint64_t>(route_->scope);
+  request.Put<uint64_t>(route_->order.number);
+  if (route_->order) {
+    request.Put<uint64_t>(scope_);
+    request.Put<uint8_t>(is_again_ ? 1 : 0);
+  }
   request.AppendMetadata(key());
   // The executor itself puts the nodes after a Recv into TensorFlow's pool.
   wire::CallOptions options;
@@ -354,11 +390,22 @@ void RemoteRendezvous::RecvCall::OnPush(Pushed pushed) {
   if (id != 0) channel->Cancel(id);
 }
 
+absl::Status RemoteRendezvous::RecvCall::OnHeadFromReactor(const IncomingTensor& tensor) {
+  if (route_->order && tensor.order_accepted()) {
+    inbox().AcceptFromReactor(route_->order, tensor.numbers(), WayOf(tensor));
+  }
+  if (!tensor.was_pushed()) return absl::OkStatus();
+  if (route_->order && inbox().PromiseFromReactor(step_id_, route_->order)) return absl::OkStatus();
+  return absl::InternalError("grpc++: a push was announced that nobody has ordered");
+}
+
+int64_t RemoteRendezvous::RecvCall::WayOf(const IncomingTensor& tensor) const {
+  return tensor.head_us() - asked_us_ - tensor.made_us();
+}
+
 void RemoteRendezvous::RecvCall::OnReply(const absl::Status& status, IncomingTensor tensor) {
-  // Time on the wire in both directions, without the request's wait at the producer.
-  const int64_t way_us = tensor.head_us() - asked_us_ - tensor.made_us();
-  if (status.ok() && tensor.order_accepted()) inbox().Accept(route_->order, way_us);
   if (status.ok() && tensor.was_pushed()) return;
+  const int64_t way_us = WayOf(tensor);
   End(FromSource(status), std::move(tensor), way_us);
 }
 
@@ -396,7 +443,7 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
     route_->counters->Count(incoming.payload_bytes());
     route_->counters->CountWait(waited_us - wire_us, wire_us);
   }
-  inbox().Forget(step_id_, route_->order, key());
+  if (route_->order) inbox().Forget(step_id_, route_->order);
   // From here on, no abort reaches the call.
   rendezvous_->DeregisterCall(this, args_);
   if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
@@ -464,11 +511,7 @@ void RendezvousMgr::Cleanup(int64_t step_id) {
 
 tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
     int64_t step_id, const tensorflow::WorkerEnv* env) {
-  // Failed collectives are tried again under the same step id. Pushes of the two attempts could not
-  // be told apart, so the second attempt pushes nothing.
-  const bool again = plane_->ended_steps().Has(step_id);
-  return tsl::core::RefCountPtr<BaseRemoteRendezvous>(
-      new RemoteRendezvous(env, step_id, plane_, /*pushes=*/!again));
+  return tsl::core::RefCountPtr<BaseRemoteRendezvous>(new RemoteRendezvous(env, step_id, plane_));
 }
 
 }  // namespace tensorwire::plugin

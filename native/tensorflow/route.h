@@ -1,12 +1,8 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <utility>
 
-#include "key_table.h"
 #include "push_inbox.h"
 #include "tensor_figures.h"
 #include "tensorflow/core/common_runtime/device.h"
@@ -22,9 +18,8 @@ struct Link {
 };
 
 // From where, and for which device, the tensor with one rendezvous key arrives. A session asks for
-// the same keys in every step, so the route of a key is kept once there is an order for it.
+// the same keys in every step, so it keeps the route of a key, with the order for it.
 struct Route {
-  uint64_t scope = 0;  // of the session
   std::string key;
   // Of the session when the route was found. Another worker cache, or none, means other addresses
   // or other devices: the route has to be found again.
@@ -32,25 +27,7 @@ struct Route {
   Link link;
   tensorflow::Device* device = nullptr;  // as the session
   TensorCounters* counters = nullptr;
-  std::shared_ptr<PushInbox::Order> order;  // null: none has been given
-};
-
-// The routes of a task.
-class Routes {
- public:
-  std::shared_ptr<const Route> Find(uint64_t scope, std::string_view key) const {
-    return table_.Find(scope, key, HashOfKey(key));
-  }
-  // Not kept if there are too many: then the route is found again each time.
-  void Keep(std::shared_ptr<const Route> route) { table_.Put(std::move(route)); }
-  // The session was closed. A step of a session that was closed before may have kept a route since.
-  void EndScope(uint64_t scope) {
-    table_.DropIf(
-        [scope](const Route& route) { return route.scope == scope || route.cache.expired(); });
-  }
-
- private:
-  KeyTable<Route> table_{size_t{1} << 18};
+  PushInbox::Order order;
 };
 
 }  // namespace tensorwire::plugin

@@ -61,8 +61,11 @@ class Worker : public tensorflow::GrpcWorker {
                                 const tensorflow::DeleteWorkerSessionRequest* request,
                                 tensorflow::DeleteWorkerSessionResponse* response,
                                 tensorflow::StatusCallback done) override {
-    plane_->EndSession(request->session_handle());
-    GrpcWorker::DeleteWorkerSessionAsync(options, request, response, std::move(done));
+    GrpcWorker::DeleteWorkerSessionAsync(options, request, response,
+                                         [plane = plane_, done = std::move(done)](const auto& s) {
+                                           plane->steps()->Sweep();
+                                           done(s);
+                                         });
   }
 
  private:

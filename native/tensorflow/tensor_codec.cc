@@ -81,6 +81,9 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
     well_formed = reader.Get(&size) && shape.AddDimWithStatus(size).ok();
   }
   if (!well_formed) return absl::InternalError("grpc++: a tensor with malformed metadata arrived");
+  if (order_accepted() || declined()) {
+    for (int64_t number = 0; reader.Get(&number);) numbers_.push_back(number);
+  }
   const auto dtype = static_cast<DataType>(dtype_number);
 
   if (as_proto()) {

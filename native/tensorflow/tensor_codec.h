@@ -23,6 +23,9 @@ namespace tensorwire::plugin {
 //   u32  made_us      of a reply: how long the request waited for the tensor to be made
 //                     of a push: when it was made, by the producer's steady clock (its low bits)
 //   i64  dimensions   `rank` of them
+//   i64  numbers      with kOrderAccepted: when the order was accepted, by the producer's count of
+//                     events, then the steps for which it does not hold; with kDeclined outside of
+//                     steps: when the order was revoked
 //
 // The payload is the tensor's memory or, for types whose memory has no meaning outside the process
 // (strings, variants, resources), a serialised TensorProto.
@@ -69,6 +72,7 @@ class IncomingTensor {
   }
 
   bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
+  const std::vector<int64_t>& numbers() const { return numbers_; }
   bool declined() const { return (flags_ & kDeclined) != 0; }
   bool was_pushed() const { return (flags_ & kPushed) != 0; }
   bool is_dead() const { return (flags_ & kDead) != 0; }
@@ -83,6 +87,7 @@ class IncomingTensor {
   uint32_t made_us_ = 0;
   int64_t head_us_ = 0;
   uint64_t payload_bytes_ = 0;
+  std::vector<int64_t> numbers_;
   tensorflow::Tensor tensor_;
   std::string proto_bytes_;
   tensorflow::DataType proto_dtype_ = tensorflow::DT_INVALID;

@@ -6,6 +6,7 @@
 
 #include "counters.h"
 #include "host_copy.h"
+#include "standing_orders.h"
 #include "status.h"
 #include "tensor_codec.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -33,26 +34,27 @@ absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous
       ". The task was probably restarted; its log may say why.");
 }
 
-void ReplyTensor(const wire::Request& asker, const tensorflow::Tensor& tensor, uint8_t flags,
-                 uint32_t waited_us, TensorCounters* counters) {
+wire::Message Encode(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t waited_us,
+                     const PushSteps::Taken& taken) {
   wire::Message reply;
-  EncodeTensor(tensor, flags, waited_us, &reply);
-  counters->Count(reply.payload_bytes());
-  asker.Reply(std::move(reply));
+  EncodeTensor(tensor, taken.is_accepted ? flags | kOrderAccepted : flags, waited_us, &reply);
+  if (!taken.is_accepted) return reply;
+  reply.Put<uint64_t>(taken.since);
+  for (const int64_t step_id : taken.not_in) reply.Put<int64_t>(step_id);
+  return reply;
 }
 
 }  // namespace
 
 TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
-                             int64_t step_id, std::string key, tensorflow::Device* device,
-                             bool ordered, TensorCounters* counters)
+                             int64_t step_id, const Order& order, PushSteps::Taken taken)
     : env_(env),
       plane_(plane),
       step_id_(step_id),
-      key_(std::move(key)),
-      device_(device),
-      ordered_(ordered),
-      counters_(counters),
+      key_(order.key),
+      device_(order.device),
+      taken_(std::move(taken)),
+      counters_(order.counters),
       asked_us_(wire::NowUs()),
       connection_(request.connection),
       connection_id_(request.connection_id()),
@@ -62,40 +64,44 @@ TensorRequest::TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire:
 
 void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request) {
   wire::MetadataReader reader(request.metadata);
-  StandingOrders::Wish wish;
+  int64_t step_id = 0;
+  Order order;
+  uint64_t scope = 0;
+  uint8_t is_again = 0;
   Rendezvous::ParsedKey parsed;
-  tensorflow::Device* device = nullptr;
   absl::Status status = absl::InvalidArgumentError("grpc++: a malformed RecvTensor request");
-  if (reader.Get(&wish.step_id) && reader.Get(&wish.order) &&
-      (wish.order == 0 || reader.Get(&wish.scope))) {
-    wish.key = reader.rest();
-    status = Rendezvous::ParseKey({wish.key.data(), wish.key.size()}, &parsed);
+  if (reader.Get(&step_id) && reader.Get(&order.number) &&
+      (order.number == 0 || (reader.Get(&scope) && reader.Get(&is_again)))) {
+    order.key = reader.rest();
+    status = Rendezvous::ParseKey(order.key, &parsed);
   }
-  if (status.ok()) status = FindSource(env, parsed, &device);
+  if (status.ok()) status = FindSource(env, parsed, &order.device);
   if (!status.ok()) {
     request.Fail(ToWire(status));
     return;
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
-  TensorCounters* const counters =
-      TensorFigures::Get().Of(wish.key, TensorFigures::Direction::kOut);
-  bool ordered = false;
-  switch (plane->orders()->Ask(wish, request.pusher(), device, counters, &ordered)) {
+  order.counters = TensorFigures::Get().Of(order.key, TensorFigures::Direction::kOut);
+  order.pusher = request.pusher();
+  PushSteps::Taken taken;
+  switch (StandingOrders::Ask(plane->steps(), step_id, scope, is_again != 0, order, &taken)) {
     case StandingOrders::Asked::kInRendezvous:
       break;
     case StandingOrders::Asked::kOnItsWay:
-      ReplyTensor(request, Tensor(), kDead | kPushed, /*waited_us=*/0, counters);
+      request.Reply(Encode(Tensor(), kDead | kPushed, /*waited_us=*/0, taken));
       return;
     case StandingOrders::Asked::kGone:
       request.Fail(ToWire(absl::UnavailableError(
           "grpc++: the tensor was sent over another connection of the task that requests it; the "
           "step has to be run again")));
       return;
+    case StandingOrders::Asked::kEnded:
+      request.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(
+          absl::AbortedError("grpc++: the step has ended on the task that makes the tensor"))));
+      return;
   }
-  const int64_t step_id = wish.step_id;
-  std::string key(wish.key);
-  auto* const self = new TensorRequest(env, plane, std::move(request), step_id, std::move(key),
-                                       device, ordered, counters);
+  auto* const self =
+      new TensorRequest(env, plane, std::move(request), step_id, order, std::move(taken));
   // A raw pointer, because the rendezvous may copy the callback. The callback is called exactly
   // once.
   env->rendezvous_mgr->RecvLocalAsync(
@@ -115,8 +121,7 @@ void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Stat
     if (is_wanted) asker.Fail(ToWire(tensorflow::StatusGroup::MakeDerived(status)));
     return;
   }
-  if (!is_wanted ||
-      !self->plane_->orders()->Claim(self->step_id_, self->key_, self->connection_id_)) {
+  if (!is_wanted || !StandingOrders::Claim(self->taken_, self->connection_id_)) {
     self->PutBack(send_args, value, is_dead);
     if (!is_wanted) return;
     asker.Fail(
@@ -129,7 +134,7 @@ void TensorRequest::OnMade(std::unique_ptr<TensorRequest> self, const absl::Stat
     CopyAndAnswer(std::move(self), value, send_args.device_context);
     return;
   }
-  self->Answer(asker, value, is_dead ? kDead : 0);
+  Answer(std::move(self), asker, value, is_dead ? kDead : 0);
 }
 
 void TensorRequest::CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Tensor& value,
@@ -137,11 +142,11 @@ void TensorRequest::CopyAndAnswer(std::unique_ptr<TensorRequest> self, const Ten
   TensorRequest* const request = self.release();  // owned by the callback, which is called once
   CopyToHost(request->device_, context, request->key_, value,
              [request](const absl::Status& status, const Tensor& copy) {
-               const std::unique_ptr<TensorRequest> self(request);
+               std::unique_ptr<TensorRequest> self(request);
                wire::Request asker;
                if (!self->FindAsker(&asker)) return;
                if (status.ok()) {
-                 self->Answer(asker, copy, /*flags=*/0);
+                 Answer(std::move(self), asker, copy, /*flags=*/0);
                } else {
                  asker.Fail(ToWire(status));
                }
@@ -157,26 +162,29 @@ bool TensorRequest::FindAsker(wire::Request* asker) const {
 
 void TensorRequest::PutBack(const Rendezvous::Args& send_args, const Tensor& value,
                             bool is_dead) const {
-  if (plane_->ended_steps().Has(step_id_)) return;
+  if (plane_->steps()->HasEnded(step_id_)) return;
   Rendezvous::ParsedKey parsed;
   if (!Rendezvous::ParseKey(key_, &parsed).ok()) return;
   // Send fails if the step has been aborted; then no Recv waits.
   env_->rendezvous_mgr->Find(step_id_)->Send(parsed, send_args, value, is_dead).IgnoreError();
-  if (plane_->ended_steps().Has(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
+  if (plane_->steps()->HasEnded(step_id_)) env_->rendezvous_mgr->Cleanup(step_id_);
 }
 
-void TensorRequest::Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
-  if (ordered_) flags |= kOrderAccepted;
-  if (TravelsAsMemory(tensor)) {
-    ReplyTensor(asker, tensor, flags, waited_us_, counters_);
-    return;
-  }
+void TensorRequest::Answer(std::unique_ptr<TensorRequest> self, const wire::Request& asker,
+                           const Tensor& tensor, uint8_t flags) {
+  if (TravelsAsMemory(tensor)) return self->Reply(asker, tensor, flags);
   // In the pool: the time for encoding grows with the tensor's size, and this thread may be a
   // reactor.
-  env_->compute_pool->Schedule(
-      [asker, tensor, flags, waited_us = waited_us_, counters = counters_] {
-        ReplyTensor(asker, tensor, flags, waited_us, counters);
-      });
+  auto* const pool = self->env_->compute_pool;
+  pool->Schedule([self = std::shared_ptr<TensorRequest>(std::move(self)), asker, tensor, flags] {
+    self->Reply(asker, tensor, flags);
+  });
+}
+
+void TensorRequest::Reply(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const {
+  wire::Message reply = Encode(tensor, flags, waited_us_, taken_);
+  counters_->Count(reply.payload_bytes());
+  asker.Reply(std::move(reply));
 }
 
 }  // namespace tensorwire::plugin

@@ -35,8 +35,7 @@ class TensorRequest {
   using Tensor = tensorflow::Tensor;
 
   TensorRequest(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Request request,
-                int64_t step_id, std::string key, tensorflow::Device* device, bool ordered,
-                TensorCounters* counters);
+                int64_t step_id, const Order& order, PushSteps::Taken taken);
 
   // Called by TensorFlow's rendezvous with the tensor; `self` is no longer in the rendezvous.
   static void OnMade(std::unique_ptr<TensorRequest> self, const absl::Status& status,
@@ -49,14 +48,16 @@ class TensorRequest {
   // Puts the tensor back into the rendezvous: another connection may have asked for it, or may ask
   // later.
   void PutBack(const Rendezvous::Args& send_args, const Tensor& value, bool is_dead) const;
-  void Answer(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const;
+  static void Answer(std::unique_ptr<TensorRequest> self, const wire::Request& asker,
+                     const Tensor& tensor, uint8_t flags);
+  void Reply(const wire::Request& asker, const Tensor& tensor, uint8_t flags) const;
 
   tensorflow::WorkerEnv* const env_;
   DataPlane* const plane_;
   const int64_t step_id_;
   const std::string key_;
   tensorflow::Device* const device_;  // makes the tensor
-  const bool ordered_;                // the request's standing order was accepted
+  const PushSteps::Taken taken_;      // the request's standing order
   TensorCounters* const counters_;
   const int64_t asked_us_;
   uint32_t waited_us_ = 0;  // until the tensor was made

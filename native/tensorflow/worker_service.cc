@@ -112,7 +112,7 @@ void WorkerService::OnCancel(uint64_t connection_id, uint64_t request_id) {
 
 void WorkerService::OnDisconnect(uint64_t connection_id) {
   if (ready_.load(std::memory_order_acquire)) {
-    plane_->orders()->Forget(connection_id);
+    plane_->steps()->Forget(connection_id);
     eager_->OnDisconnect(connection_id);
   }
   running_.CancelAll(connection_id);

@@ -42,7 +42,7 @@ class WireClient : public Client {
   void Ask(int64_t step_id, const std::string& key, Done done) override {
     wire::Message request(plugin::kRecvTensor);
     request.Put<int64_t>(step_id);
-    request.Put<uint32_t>(0);  // no standing order: every tensor is requested
+    request.Put<uint64_t>(0);  // no standing order: every tensor is requested
     request.AppendMetadata(key);
     wire::CallOptions options;
     // In a separate worker, this reply would arrive alone.

@@ -141,25 +141,29 @@ class PushWaiter : public PushInbox::Waiter {
 
 void Push(std::string_view metadata, std::string_view payload, bool lost, uint8_t order) {
   constexpr int64_t kStep = 7;
-  const auto steps = std::make_shared<PushInbox::Steps>();
-  const auto inbox = std::make_shared<PushInbox>(std::weak_ptr<wire::Channel>(), steps);
+  PushSteps steps;
+  auto alive = std::make_shared<const int>(0);
+  auto begin = [&](int64_t step_id, uint64_t scope) {
+    return steps.Begin(step_id, scope, [&] { return std::weak_ptr<const void>(alive); })->session;
+  };
+  const auto session = begin(kStep, /*scope=*/1);
+  const auto inbox = std::make_shared<PushInbox>(&steps);
   const auto waiter = std::make_shared<PushWaiter>(payload.size());
-  const std::string key = "/job:a/replica:0/task:0/device:CPU:0;1;/job:b;edge_1_x;0:0";
   Pushed here;
-  inbox->OrderFor(/*scope=*/1, key);
-  const auto given = inbox->OrderFor(/*scope=*/1, key);  // the second request has one
-  inbox->Expect(kStep - 1, /*order=*/nullptr, key, waiter, &here);
-  inbox->Expect(kStep, given, key, waiter, &here);
-  if (order % 2 == 0) inbox->Accept(given, 100);
-  if (order % 8 >= 4) inbox->EndScope(/*scope=*/1);
-  if (const auto call = inbox->BeginFromReactor(order % 4); call != nullptr) {
-    Deliver(call.get(), metadata, payload, lost);
+  const auto given = inbox->NewOrder(session);
+  inbox->Expect(kStep, given, waiter, &here);
+  if (order % 2 == 0) inbox->AcceptFromReactor(given, {1}, 100);
+  if (order % 8 >= 4) {
+    alive = std::make_shared<const int>(1);
+    begin(kStep - 1, /*scope=*/2);
   }
-  if (inbox->Expect(kStep + 1, given, key, waiter, &here) == PushInbox::Expected::kHere) {
+  const uint64_t numbers[] = {given.number, given.number + 1, AllOrdersOf(given.number), 0};
+  const auto call = inbox->BeginFromReactor(numbers[order % 4]);
+  Deliver(call.get(), metadata, payload, lost);
+  if (inbox->Expect(kStep + 1, given, waiter, &here) == PushInbox::Expected::kHere) {
     waiter->OnPush(std::move(here));
   }
-  steps->ended.Add(kStep);
-  inbox->EndStep(kStep);
+  steps.EndStep(kStep);
   inbox->OnLost(wire::Status(wire::Code::kUnavailable, "the end"));
 }
 

@@ -98,8 +98,8 @@ def test_training_on_a_device(
             pushes = [now - old for now, old in zip(pushed_to(devices, held), before, strict=True)]
             np.testing.assert_array_equal(session.run(value), expected)
             read = of_worker(devices, "read_bytes") - read
-    # Each tensor is requested in two steps, and pushed in the others.
-    pushed = STEPS - 2 if devices.protocol == "grpc++" else 0
+    # Each tensor is requested in one step, and pushed in the others.
+    pushed = STEPS - 1 if devices.protocol == "grpc++" else 0
     assert min(pushes) >= pushed and (pushed > 0) == (max(pushes) > 0), pushes
     if elements == LARGE and held == PS_CPU:
         assert (read >= STEPS * expected.nbytes) == (transport == "memory")
