@@ -68,6 +68,7 @@ def hosts() -> Iterator[list[str]]:
         yield ["--ps-hosts", f"127.0.0.1:{ps}", "--worker-hosts", f"127.0.0.1:{worker}"]
 
 
+@pytest.mark.core
 def test_both_protocols_and_the_ceilings_in_one_call(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     done = bench("--data-mb", "2", "--iters", "7", "--rounds", "3", "--json", str(path))

@@ -32,6 +32,7 @@ def compare() -> Any:
     return module
 
 
+@pytest.mark.core
 @pytest.mark.newest
 def test_top_and_the_doctor_name_the_hot_ps_and_its_variable_and_balanced_cools_it(
     compare: Any,

@@ -123,6 +123,7 @@ def servers(ps: str = "", worker: str = "") -> str:
     return SERVERS.replace("**PS_KEYWORDS", ps).replace("**WORKER_KEYWORDS", worker)
 
 
+@pytest.mark.core
 def test_servers_run_on_the_named_protocol_whatever_the_script_says(tmp_path: Path) -> None:
     result = run(tmp_path, servers(worker='protocol="grpc"'), "--protocol", "grpc++")
     assert result["total"] == 2000.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import tally
 from tensorwire.lab import LocalCluster
 
 HERE = Path(__file__).parent
@@ -75,4 +76,6 @@ def train(
         cluster.wait(enders, TIMEOUT_S)
         logs = {task.name: task.log.read_text(errors="replace") for task in tasks}
     reports = {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
+    for report in reports.values():
+        tally.count_bytes(report.get("stats"))
     return Training(reports, logs)

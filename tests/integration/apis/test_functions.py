@@ -21,6 +21,7 @@ SCRIPT = HERE / "functions_script.py"
 JOBS = {"ps": 1, "worker": 1, "chief": 1}
 
 
+@pytest.mark.core
 @pytest.mark.every_version
 def test_functions_fail_as_on_grpc_and_the_next_ones_work(tmp_path: Path) -> None:
     expected = train(SCRIPT, JOBS, tmp_path / "grpc", "grpc", ["--mode", "errors"])

@@ -37,6 +37,7 @@ def check_coordinated(values: dict[str, object]) -> None:
     np.testing.assert_array_equal(values["dense"], expected)
 
 
+@pytest.mark.core
 @pytest.mark.every_version
 def test_coordinated_steps_end_with_the_same_variables_as_on_grpc(tmp_path: Path) -> None:
     arguments = ["--mode", "coordinator", "--steps", str(STEPS)]
@@ -64,6 +65,7 @@ def test_keras_fit_ends_with_the_same_weights_as_on_grpc(tmp_path: Path) -> None
     assert wire.values("chief-0") == expected.values("chief-0")
 
 
+@pytest.mark.core
 @pytest.mark.every_version
 def test_an_unchanged_strategy_script_runs_on_grpc_plus_plus(tmp_path: Path) -> None:
     arguments = ["--mode", "coordinator", "--steps", str(STEPS)]

@@ -16,6 +16,7 @@ JOBS = {"ps": 2, "worker": 2}
 STEPS = 30
 
 
+@pytest.mark.core
 @pytest.mark.every_version
 def test_asynchronous_training_ends_with_the_same_variables_as_on_grpc(tmp_path: Path) -> None:
     arguments = ["--mode", "async", "--steps", str(STEPS)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from harness import zygote
+from harness import tally, zygote
 from tensorwire.errors import TensorwireError
 from tensorwire.lab import LocalCluster, TaskProcess
 
@@ -73,6 +73,11 @@ class TensorFlowCluster:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        if self.plugin and exception == (None, None, None):
+            for name, task in self.tasks.items():
+                with contextlib.suppress(TensorwireError):  # it was killed, or has ended
+                    if task.poll() is None:
+                        tally.count_bytes(self.stats(name))
         self.local.__exit__(*exception)
 
     def begin(

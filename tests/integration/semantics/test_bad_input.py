@@ -26,6 +26,7 @@ from .support import START_TIMEOUT_S, TensorFlowCluster, task_environment, tf1
 from .test_sessions import Background
 
 pytestmark = [
+    pytest.mark.core,
     pytest.mark.timeout(180, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),
 ]

@@ -24,7 +24,7 @@ from .support import (
 )
 from .test_sessions import Background
 
-pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(240, method="thread", func_only=True)]
 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"
@@ -82,24 +82,25 @@ def test_training_recovers_from_the_checkpoint_when_the_ps_is_killed(
         cluster.local.wait([chief.task], 60)
 
 
-def test_training_goes_on_when_a_frozen_ps_thaws(cluster: TensorFlowCluster) -> None:
+@pytest.mark.parametrize("frozen", ["ps:0", "worker:1"])
+def test_training_goes_on_when_a_frozen_task_thaws(cluster: TensorFlowCluster, frozen: str) -> None:
     with tf.Graph().as_default() as graph:
         with tf.device(PS):
             variable = tf1.get_variable(
-                "frozen", [10_000], tf.float32, initializer=tf1.zeros_initializer()
+                f"frozen_{frozen[:-2]}", [10_000], tf.float32, initializer=tf1.zeros_initializer()
             )
         with tf.device(W1):
             add = variable.assign_add(tf.ones([10_000]) + 0.0 * variable.read_value())
         with cluster.session(graph) as session:
             session.run(variable.initializer)
             session.run(add.op)
-            ps = cluster.tasks["ps:0"]
-            ps.signal(signal.SIGSTOP)
+            task = cluster.tasks[frozen]
+            task.signal(signal.SIGSTOP)
             try:
                 step = Background(lambda: session.run(add.op))
                 assert step.still_runs_after(3.0)
             finally:
-                ps.signal(signal.SIGCONT)
+                task.signal(signal.SIGCONT)
             assert step.outcome() == ("value", None)
             for _ in range(5):
                 session.run(add.op)

@@ -18,6 +18,7 @@ from harness import zygote
 from tensorwire.lab.ports import PortLease
 
 pytestmark = [
+    pytest.mark.core,
     pytest.mark.timeout(180, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),
 ]

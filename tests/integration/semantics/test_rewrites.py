@@ -20,7 +20,7 @@ from tensorwire.tf import ConfigProto
 from .fusing import STEP_TIMEOUT_MS, total
 from .support import TensorFlowCluster, outcome, results_of, session_config, tf1
 
-pytestmark = pytest.mark.timeout(240, method="thread", func_only=True)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(240, method="thread", func_only=True)]
 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"

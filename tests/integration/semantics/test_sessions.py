@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from .support import TensorFlowCluster, outcome, tf1
 
-pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(120, method="thread", func_only=True)]
 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"

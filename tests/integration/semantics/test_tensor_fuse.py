@@ -15,7 +15,7 @@ import tensorflow as tf
 from .fusing import fusing_session, total, with_and_without
 from .support import TensorFlowCluster, results_of, tf1
 
-pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(120, method="thread", func_only=True)]
 
 PS = "/job:ps/task:0"
 W0 = "/job:worker/task:0"

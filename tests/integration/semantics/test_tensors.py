@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from .support import TensorFlowCluster, outcome, tf1
 
-pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(120, method="thread", func_only=True)]
 
 NUMERIC = [
     tf.float16,

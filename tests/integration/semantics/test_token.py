@@ -21,6 +21,7 @@ from tensorwire.cluster import data_port
 from .support import TensorFlowCluster, tf1
 
 pytestmark = [
+    pytest.mark.core,
     pytest.mark.timeout(180, method="thread", func_only=True),
     pytest.mark.usefixtures("plugin"),
 ]
