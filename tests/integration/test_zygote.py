@@ -41,7 +41,8 @@ shown = {
     "faulthandler": faulthandler.is_enabled(),
     "threads": threading.active_count(),
     "locale": locale.getlocale(),
-    "main": [__name__, __file__, sys.modules["__main__"].__dict__ is globals(), __spec__ and __spec__.name],
+    "main": [__name__, __file__, __spec__ and __spec__.name],
+    "module": sys.modules["__main__"].__dict__ is globals(),
     "loader": [type(__loader__).__name__, __loader__.path],
     "streams": [
         [s.name, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty()]
