@@ -22,6 +22,7 @@ if __name__ == "__main__":
 import ctypes
 import gc
 import importlib
+import importlib.machinery
 import io
 import json
 import os
@@ -146,6 +147,7 @@ def _run(task: dict[str, Any]) -> None:
     arguments = task["arguments"]
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
+    main.__loader__ = importlib.machinery.BuiltinImporter
     sys.modules["__main__"] = main
     if (module := task.get("module")) is not None:
         sys.argv[:] = ["-m", *arguments]
@@ -163,6 +165,7 @@ def _run(task: dict[str, Any]) -> None:
         sys.orig_argv[:] = [sys.executable, *sys.argv]
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
         main.__file__ = script
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
         with io.open_code(os.path.abspath(script)) as file:  # noqa: PTH100
             code = compile(file.read(), script, "exec", dont_inherit=True)
         exec(code, main.__dict__)

@@ -41,7 +41,9 @@ shown = {
     "faulthandler": faulthandler.is_enabled(),
     "threads": threading.active_count(),
     "locale": locale.getlocale(),
-    "main": [__name__, __file__, sys.modules["__main__"].__dict__ is globals()],
+    "main": [__name__, __file__, __spec__ and __spec__.name],
+    "module": sys.modules["__main__"].__dict__ is globals(),
+    "loader": [type(__loader__).__name__, __loader__.path],
     "streams": [
         [s.name, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty()]
         for s in (sys.stdin, sys.stdout, sys.stderr)
@@ -141,10 +143,12 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("how", ["script", "module"])
+@pytest.mark.parametrize("how", ["script", "module", "code"])
 def test_a_forked_task_is_what_an_exec_makes_of_it(how: str, tmp_path: Path, modules: Path) -> None:
     script = made(modules, SHOW, "shown_by_a_task.py")
-    command = [sys.executable, *([str(script)] if how == "script" else ["-m", script.stem]), "a b"]
+    code = SHOW.replace("__file__", "None").replace("__loader__.path", "None")
+    named = {"script": [str(script)], "module": ["-m", script.stem], "code": ["-c", code]}
+    command = [sys.executable, *named[how], "a b"]
     env = {
         "CUDA_VISIBLE_DEVICES": "-1",
         "PYTHONPATH": str(modules),
