@@ -49,7 +49,9 @@ def jobs_of(documents: Sequence[Manifest]) -> list[Manifest]:
 
 def pods_of(documents: Sequence[Manifest]) -> list[Pod]:
     """The pods of all Jobs, as the Job controller makes them."""
-    return [pod for job in jobs_of(documents) for pod in _pods_of_job(job)]
+    pods = [pod for job in jobs_of(documents) for pod in _pods_of_job(job)]
+    assert pods, "no Job has a pod"
+    return pods
 
 
 def task_container(pod_spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -27,7 +27,10 @@ def test_functions_fail_as_on_grpc_and_the_next_ones_work(tmp_path: Path) -> Non
     expected = train(SCRIPT, JOBS, tmp_path / "grpc", "grpc", ["--mode", "errors"])
     wire = train(SCRIPT, JOBS, tmp_path / "wire", "grpc++", ["--mode", "errors"])
     failures = expected.values("chief-0")
-    assert failures["on_worker"] == failures["on_ps"] == "InvalidArgumentError"
+    for function in ("on_worker", "on_ps", "nothing_returned"):
+        assert failures[function] == "InvalidArgumentError"
+    totals = [value for name, value in failures.items() if name.startswith("after")]
+    assert totals == pytest.approx([sum(range(100_000))] * 4, rel=1e-5)
     assert wire.values("chief-0") == failures
     assert wire.reports["worker-0"]["stats"]["eager_calls"] > 0
     # The connections that the chief ended were reopened.

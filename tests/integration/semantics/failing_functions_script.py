@@ -45,6 +45,8 @@ def fused_tensors() -> Any:
     @tf.function
     def step(index: tf.Tensor) -> tf.Tensor:
         with tf.device(PS):
+            # Parts that may be dead have a place to wait for the others in; a failure leaves it.
+            _, index = tf.raw_ops.Switch(data=index, pred=index > 0)
             parts = [tf.fill([PART], tf.cast(index + i, tf.float32)) for i in range(PARTS)]
             # Fails after the other tensors have been made.
             with tf.control_dependencies(parts):
