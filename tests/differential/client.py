@@ -160,6 +160,20 @@ class Sessions:
         options = None if timeout_ms is None else tf1.RunOptions(timeout_in_ms=timeout_ms)
         return lambda: session.run(fetches, {self._number: number}, options=options)  # type: ignore[no-any-return]
 
+    def partial(self, number: int, wanted: int) -> Callable[[], list[Any]]:
+        """A step whose fetches are fetched in two parts."""
+        fetches = self._fetches[wanted]
+        first = (len(fetches) + 1) // 2
+
+        def act() -> list[Any]:
+            handle = self._session.partial_run_setup(fetches, [self._number])
+            found = self._session.partial_run(handle, fetches[:first], {self._number: number})
+            if fetches[first:]:
+                found += self._session.partial_run(handle, fetches[first:])
+            return found  # type: ignore[no-any-return]
+
+        return act
+
     def cancellable(
         self, number: int, wanted: int, *, stuck: bool
     ) -> tuple[Callable[[], list[Any]], Callable[[], None]]:
@@ -348,6 +362,9 @@ def _do(runner: Sessions | Functions, act: Act) -> Outcome:
     number, wanted = act.steps[0], act.wanted
     if act.kind == "run":
         return outcome(runner.step(number, wanted))
+    if act.kind == "partial":
+        assert isinstance(runner, Sessions)
+        return outcome(runner.partial(number, wanted))
     if act.kind == "together":
         steps = [Step(runner.step(each, wanted)) for each in act.steps]
         return ["all", *[step.outcome() for step in steps]]

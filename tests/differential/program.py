@@ -50,14 +50,20 @@ _STATELESS = {
     "source": 0, "mix": 6, "move": 6, "fan": 1, "split": 2, "branch": 3, "dead": 1, "cond": 1,
     "loop": 2, "list": 1, "call": 1, "after": 1, "lookup": 1.5, "error": 1.2,
 }  # fmt: skip
-_STATEFUL = {"variable": 3, "counter": 3, "queue": 3, "table": 4}
-# Switch and Merge, reference variables and graph loops are for sessions only. Eager operations have
-# no control edges.
+STATEFUL = {
+    "variable": 3, "counter": 3, "queue": 3, "table": 4, "reference": 3, "handoff": 5,
+    "exclusive": 1.5, "array": 1.5,
+}  # fmt: skip
+# Switch and Merge, reference variables, arrays, mutexes and graph loops are for sessions only. Eager
+# operations have no control edges.
 _NOT_IN = {
     "session": frozenset[str](),
-    "function": frozenset({"reference"}),
-    "eager": frozenset({"dead", "branch", "reference", "counter", "queue", "table", "after"}),
-}
+    "function": frozenset({"reference", "array", "exclusive"}),
+    "eager": frozenset(
+        {"dead", "branch", "reference", "counter", "queue", "table", "after", "handoff",
+         "exclusive", "array"}
+    ),
+}  # fmt: skip
 
 
 class Errors(enum.Enum):
@@ -92,7 +98,8 @@ class Node:
 class Act:
     """One action of the client.
 
-    Kinds: "run", one step. "together", several steps in parallel. With a random outcome:
+    Kinds: "run", one step. "partial", one step by `partial_run`. "together", several steps in
+    parallel. With a random outcome:
     "deadline", a step with too short a deadline; "cancel", a step that is cancelled while it runs.
     For a step that cannot end: "stuck deadline", "stuck cancel".
     """
@@ -186,7 +193,16 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
         mode,
         nodes,
         wanted,
-        () if endured else _acts(draw, mode, is_stateful, len(wanted), at_once=at_once),
+        ()
+        if endured
+        else _acts(
+            draw,
+            mode,
+            is_stateful,
+            len(wanted),
+            at_once=at_once,
+            by_parts=all(node.kind != "error" for node in nodes),
+        ),
         master=draw.choice(SERVERS),
         rewrites=_rewrites(draw, mode),
         control_flow_v2=control_flow_v2,
@@ -204,9 +220,7 @@ def _rewrites(draw: random.Random, mode: str) -> tuple[str, ...]:
 
 
 def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> tuple[Node, ...]:
-    kinds = {**_STATELESS, **(_STATEFUL if is_stateful else {})}
-    if mode == "session" and is_stateful:
-        kinds["reference"] = 3
+    kinds = {**_STATELESS, **(STATEFUL if is_stateful else {})}
     kinds = {kind: weight for kind, weight in kinds.items() if kind not in _NOT_IN[mode]}
     if not errors:
         kinds["error"] = 0
@@ -243,13 +257,14 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
 
 
 def _acts(
-    draw: random.Random, mode: str, is_stateful: bool, sets: int, *, at_once: bool
+    draw: random.Random, mode: str, is_stateful: bool, sets: int, *, at_once: bool, by_parts: bool
 ) -> tuple[Act, ...]:
     """Acts with enough steps for pushes: request, standing order, and pushes from the third step.
 
-    `at_once`: several steps may run at the same time.
+    `at_once`: several steps may run at the same time. `by_parts`: a step may be a partial run, in
+    which gRPC reports errors in several ways.
     """
-    kinds = {"run": 8.0}
+    kinds = {"run": 8.0, "partial": 1 if mode == "session" and by_parts else 0}
     if not is_stateful and mode != "eager":
         kinds.update({"together": 1.5 if at_once else 0, "cancel": 1, "stuck cancel": 0.4})
         if mode == "session":

@@ -19,6 +19,8 @@ _raw = tf.raw_ops
 FAN = 24
 """Small tensors that one node sends between two devices."""
 _PERIOD = 251
+SLOW = 60_000
+"""Elements whose sorting takes some milliseconds."""
 _WHOLE = 1025
 """The largest tensor that is fetched whole; larger ones are fetched as a digest."""
 
@@ -61,9 +63,13 @@ class Tensors:
         with tf.device(first.devices[3]):
             return tf.reshape(never, [-1])[:1] + 1
 
-    def _queue(self, name: str, dtype: Any) -> Any:
+    def _queue(self, name: str, dtype: Any, capacity: int = -1) -> Any:
         return _raw.FIFOQueueV2(
-            component_types=[dtype], shapes=[], container=self._tag, shared_name=name
+            component_types=[dtype],
+            shapes=[],
+            capacity=capacity,
+            container=self._tag,
+            shared_name=name,
         )
 
     def _variable(self, name: str, dtype: Any) -> Any:
@@ -173,16 +179,136 @@ class Tensors:
             )
         with tf.device(node.devices[1]):
             written = tf1.assign(variable, value, validate_shape=False)
+        if value.dtype in (tf.string, tf.bool):
+            rows = [written]
+        else:
+            # Alike, so that they may be bundled; each has a reference as its input.
+            with control(written), tf.device(node.devices[1]):
+                ids = tf.range(tf.size(value))[:5]
+                rows = [
+                    tf.gather(tf1.assign_add(variable, tf.zeros_like(value)), ids) for _ in range(4)
+                ]
         with tf.device(node.devices[2]):
-            return changed(written, node.size)
+            return changed(tf.concat([*rows, written], 0), node.size)
+
+    def _handed(self, node: Node, values: list[Any], name: str) -> Any:
+        """An element that a step puts somewhere and takes out again, without an order of the two.
+
+        Taking waits for it, and so does the second put into a queue of one place.
+        """
+        value = changed(values[0], node.size)
+        kinds = _CONTAINERS if self._program.mode == "session" else _CONTAINERS[:-2]
+        kind = kinds[node.salt % len(kinds)]
+        with tf.device(node.devices[1]):
+            put, taken = kind(self, node, value, name)
+        with control(*put), tf.device(node.devices[2]):
+            return changed(tf.reshape(taken, [-1]), node.size)
+
+    def _by_queue(self, node: Node, value: Any, name: str) -> tuple[list[Any], Any]:
+        queue = self._queue(name, value.dtype, capacity=1)
+
+        @tf.function(autograph=False)
+        def take(handle: Any) -> Any:
+            return _raw.QueueDequeueV2(handle=handle, component_types=[value.dtype])[0]
+
+        put: list[Any] = []
+        taken: list[Any] = []
+        for _ in range(2):
+            with control(*put[-1:]):
+                put.append(_raw.QueueEnqueueV2(handle=queue, components=[value]))
+            with control(*taken[-1:]):
+                if node.salt % 2 and self._program.mode == "session":
+                    taken.append(take(queue))
+                else:
+                    found = _raw.QueueDequeueV2(handle=queue, component_types=[value.dtype])
+                    taken += found
+            if self._program.mode == "function":
+                break  # a function runs what is stateful in the order of the program
+        return put, taken[-1]
+
+    def _by_stage(self, node: Node, value: Any, name: str) -> tuple[list[Any], Any]:
+        place = {"container": self._tag, "shared_name": name}
+        put = _raw.Stage(values=[value], **place)
+        return [put], _raw.Unstage(dtypes=[value.dtype], **place)[0]
+
+    def _by_map(self, node: Node, value: Any, name: str) -> tuple[list[Any], Any]:
+        place = {
+            "key": tf.constant(7, tf.int64),
+            "indices": [0],
+            "dtypes": [value.dtype],
+            "container": self._tag,
+            "shared_name": name,
+        }
+        return [_raw.MapStage(values=[value], **place)], _raw.MapUnstage(**place)[0]
+
+    def _by_barrier(self, node: Node, value: Any, name: str) -> tuple[list[Any], Any]:
+        barrier = _raw.Barrier(
+            component_types=[tf.int64], shapes=[[2]], container=self._tag, shared_name=name
+        )
+        put = _raw.BarrierInsertMany(
+            handle=barrier, keys=["key"], values=digest(value)[tf.newaxis], component_index=0
+        )
+        taken = _raw.BarrierTakeMany(handle=barrier, num_elements=1, component_types=[tf.int64])
+        return [put], taken.values[0]
+
+    def _by_accumulator(self, node: Node, value: Any, name: str) -> tuple[list[Any], Any]:
+        accumulator = _raw.ConditionalAccumulator(
+            dtype=tf.float32, shape=None, container=self._tag, shared_name=name
+        )
+        put = _raw.AccumulatorApplyGradient(
+            handle=accumulator,
+            local_step=tf.constant(2**40, tf.int64),  # it drops what is older than its last take
+            gradient=tf.cast(digest(value), tf.float32),
+        )
+        taken = _raw.AccumulatorTakeGradient(handle=accumulator, num_required=1, dtype=tf.float32)
+        return [put], taken
+
+    def _exclusive(self, node: Node, values: list[Any], name: str) -> Any:
+        """Two critical sections of one mutex, whose bodies are on other devices."""
+        value = changed(values[0], node.size)
+
+        def body(device: str) -> Any:
+            with tf.device(device):
+                return changed(value, node.size)
+
+        found = []
+        for device in node.devices[2:]:
+            with tf1.get_default_graph().container(self._tag), tf.device(node.devices[1]):
+                section = tf.CriticalSection(shared_name=name)
+                found.append(section.execute(lambda device=device: body(device)))
+        return tf.concat(found, 0)
+
+    def _arrayed(self, node: Node, values: list[Any], name: str) -> Any:
+        """A TensorArray whose elements come from several devices, and so does its flow."""
+        value = changed(values[0], node.size)
+        with tf.device(node.devices[1]):
+            handle, flow = _raw.TensorArrayV3(size=3, dtype=value.dtype, clear_after_read=False)
+        for number, device in enumerate(node.devices[1:]):
+            with tf.device(device):
+                element = changed(value, node.size)
+            with tf.device(node.devices[1]):
+                flow = _raw.TensorArrayWriteV3(
+                    handle=handle, index=number, value=element, flow_in=flow
+                )
+            with tf.device(device):
+                flow = tf.identity(flow)
+        with tf.device(node.devices[1]):
+            read = [
+                _raw.TensorArrayReadV3(handle=handle, index=number, flow_in=flow, dtype=value.dtype)
+                for number in range(3)
+            ]
+        with tf.device(node.devices[2]):
+            return tf.concat(read, 0)
 
     def _trained(self, node: Node, values: list[Any], name: str) -> Any:
         """Rows of a table that are looked up, and updated as by an optimizer of TensorFlow."""
-        rows, columns = ROWS, 1 + node.salt % 9
+        columns = 1 + node.salt % 9
         kind = _UPDATES[node.salt % len(_UPDATES)]
-        ids = row_ids(node, values)
+        # Every third variable has more rows than it was declared with.
+        rows = ROWS + 5 * (node.salt % 3 == 0)
+        ids = row_ids(node, values, rows)
         with tf.device(node.devices[1]):
-            shape = [rows, columns]
+            shape = [ROWS, columns]
             table, *slots = (
                 _raw.VarHandleOp(
                     dtype=tf.float32,
@@ -197,7 +323,10 @@ class Tensors:
             def begin() -> Any:
                 with tf.device(node.devices[1]):
                     writes = [
-                        _raw.AssignVariableOp(resource=each, value=table_rows(shape, node.salt))
+                        _raw.AssignVariableOp(
+                            resource=each,
+                            value=table_rows([rows + self._step // 1000, columns], node.salt),
+                        )
                         for each in (*slots, table)
                     ]
                 with control(*writes):
@@ -222,7 +351,9 @@ class Tensors:
                 )
                 update = _UPDATE[kind](table, slots, sums, unique)
             with control(update):
-                read = _raw.ReadVariableOp(resource=table, dtype=tf.float32)
+                # Not by `table`, whose declared shape would be taken for the shape of the value.
+                grown = self._variable(f"{name}-0", tf.float32)
+                read = _raw.ReadVariableOp(resource=grown, dtype=tf.float32)
         bits = tf.concat([tf.reshape(each, [-1]) for each in (found, read)], 0)
         with tf.device(node.devices[2]):
             return changed(tf.bitcast(bits, tf.int32), node.size)
@@ -234,7 +365,18 @@ _STORED: dict[str, Callable[[Tensors, Node, list[Any], str], Any]] = {
     "queue": Tensors._queued,
     "reference": Tensors._referred,
     "table": Tensors._trained,
+    "handoff": Tensors._handed,
+    "exclusive": Tensors._exclusive,
+    "array": Tensors._arrayed,
 }
+_CONTAINERS: tuple[Callable[[Tensors, Node, Any, str], tuple[list[Any], Any]], ...] = (
+    Tensors._by_queue,
+    Tensors._by_stage,
+    Tensors._by_map,
+    # Their handles are references, which functions cannot have.
+    Tensors._by_barrier,
+    Tensors._by_accumulator,
+)
 
 
 TABLE_VARIABLES = 3
@@ -243,14 +385,14 @@ ROWS = 12
 """Rows of a table: few, so that ids repeat."""
 
 
-def row_ids(node: Node, values: list[Any]) -> Any:
+def row_ids(node: Node, values: list[Any], rows: int = 0) -> Any:
     """Row ids from `values`: two types and shapes, with repeats, sometimes empty."""
     numbers = tf.tile(mixed(values, tf.int32, 40)[: node.salt % 31], [3])
-    ids = tf.cast(numbers % ROWS, tf.int64 if node.salt % 2 else tf.int32)
+    ids = tf.cast(numbers % (rows or ROWS), tf.int64 if node.salt % 2 else tf.int32)
     return ids if node.salt % 3 else tf.reshape(ids, [1, -1])
 
 
-def table_rows(shape: list[int], salt: int) -> Any:
+def table_rows(shape: list[Any], salt: int) -> Any:
     """Positive numbers, as slots of optimizers are."""
     numbers = tf.range(shape[0] * shape[1], dtype=tf.float32)
     return tf.reshape(numbers, shape) / 64 + 1.0 + salt % 5
@@ -410,20 +552,30 @@ def _cond(node: Node, values: list[Any], step: Any) -> Any:
 
 
 def _loop(node: Node, values: list[Any], step: Any) -> Any:
-    """A loop on two devices that carries a tensor and uses another one."""
+    """A loop on two devices that carries a tensor and uses another one.
+
+    In every fourth, one device makes the tensors of all rounds, and another one uses them slowly.
+    """
+    is_ahead = node.salt % 4 == 0
 
     def body(i: Any, carried: Any, passed: Any) -> Any:
+        with tf.device(node.devices[2]):
+            made = tf.fill([3], i) if is_ahead else i
         with tf.device(node.devices[1]):
-            return i + 1, changed(carried, node.size), tf.identity(passed)
+            if is_ahead:
+                slow = tf.sort((tf.range(SLOW) * 7919 + tf.size(carried)) % 65_537)
+                made = tf.reduce_max(made) + tf.minimum(slow[0], 0)
+            carried = changed(carried[tf.minimum(made, 0) :], node.size)
+            return i + 1, carried, tf.identity(passed)
 
-    rounds = (step + node.salt) % 4
+    rounds = (step + node.salt) % 4 * (8 if is_ahead else 1)
     last = tf.reshape(values[-1], [-1])
     _, carried, passed = tf1.while_loop(
         lambda i, *_: i < rounds,
         body,
         [tf.constant(0), tf.reshape(values[0], [-1])[: max(node.size, 40)], last],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])],
-        parallel_iterations=1 + node.salt % 4,
+        parallel_iterations=32 if is_ahead else 1 + node.salt % 4,
     )
     return mixed([carried, passed], tf.as_dtype(node.dtype), node.size)
 

@@ -55,10 +55,10 @@ def test_programs_have_everything_that_is_compared() -> None:
     )
     assert {node.kind for each in drawn for node in each.nodes} >= {
         "branch", "dead", "cond", "loop", "list", "call",
-        "variable", "counter", "queue", "reference",
+        "variable", "counter", "queue", "reference", "handoff", "exclusive", "array",
     }  # fmt: skip
     assert {act.kind for each in drawn for act in each.acts} == {
-        "run", "together", "deadline", "cancel", "stuck deadline", "stuck cancel"
+        "run", "partial", "together", "deadline", "cancel", "stuck deadline", "stuck cancel"
     }  # fmt: skip
     assert (
         {bool(each.rewrites) for each in drawn}
@@ -72,7 +72,7 @@ def test_steps_that_are_repeated_at_will_remember_nothing_and_do_not_fail() -> N
         program = programs.drawn(seed, endured=True)
         assert program.mode != "eager"
         assert program.servers
-        assert not {node.kind for node in program.nodes} & {"counter", "queue", "variable", "error"}
+        assert not {node.kind for node in program.nodes} & {*programs.STATEFUL, "error"}
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,25 @@ TEST(hundreds_of_calls_to_a_dead_peer_fail_one_after_another_without_a_pause) {
   CHECK(worker.Log().empty());
 }
 
+TEST(what_may_block_for_seconds_runs_on_the_blocking_executor) {
+  const ClosedPort port;
+  std::atomic<int> resolved{0};
+  std::atomic<int> told{0};
+  Pool blocking;
+  Task worker("worker:0", 1, [&](EngineOptions* options) {
+    options->unreachable_after_ms = 0;
+    options->blocking_executor = [&](std::function<void()> closure) {
+      ++resolved;
+      blocking.Run(std::move(closure));
+    };
+    options->on_unreachable = [&](const Unreachable&) { ++told; };
+  });
+  const auto channel = worker.engine->Connect(port.address(), "ps:0");
+  CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
+  Eventually([&] { return told == 1; });
+  CHECK_EQ(resolved, 2);  // the name, and the report
+}
+
 TEST(a_peer_that_cannot_be_reached_for_some_time_is_told_of_once) {
   const ClosedPort port;
   std::mutex mutex;

@@ -50,7 +50,7 @@ def work_of(coordinator: Any) -> Callable[[], list[Any]]:
 
 
 def recover(coordinator: Any) -> str:
-    """Does what a coordinator's thread does for a lost worker. Returns the class of the error."""
+    """Recovers as for a lost worker. Returns the class of the error."""
     handler = coordinator._cluster.failure_handler
     with handler._cluster_update_lock:
         handler._cluster_due_for_update_or_finish.set()
