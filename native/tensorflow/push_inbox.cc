@@ -35,6 +35,7 @@ class PushInbox::PushCall : public wire::Call {
       if (step_id_ != kNoStep && !is_of_all()) {
         Step* const step = inbox_->StepLocked(at->second, step_id_);
         if (step == nullptr) return wire::Status(wire::Code::kCancelled, "the step is over");
+        Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
         Slot& slot = SlotOf(step, number_);
         if (slot.state != State::kNone) return wire::Status(wire::Code::kCancelled, "it has come");
         slot.state = State::kArriving;
@@ -190,7 +191,6 @@ void PushInbox::TellEnded(const Step& step) {
 }
 
 std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
-  Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
   return std::make_unique<PushCall>(shared_from_this(), what);
 }
 

@@ -22,7 +22,9 @@ HELD_S = 0.13
 MOST_GROWTH = TENSORS * STEPS * 200
 
 
-def test_what_is_under_way_is_not_requested_and_leaves_nothing_behind(plugin: None, tmp_path: Path) -> None:
+def test_what_is_under_way_is_not_requested_and_leaves_nothing_behind(
+    plugin: None, tmp_path: Path
+) -> None:
     with worker_by_wire(SlowWire, tmp_path) as (cluster, wire), tf.Graph().as_default() as graph:
         least = []
         for i in range(TENSORS):
