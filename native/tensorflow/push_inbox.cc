@@ -32,9 +32,14 @@ class PushInbox::PushCall : public wire::Call {
           (!is_of_all() && KeyOf(number_) >= at->second->keys_.size())) {
         return wire::Status(wire::Code::kCancelled, "the session is over");
       }
-      if (step_id_ != kNoStep && !is_of_all()) {
-        Step* const step = inbox_->StepLocked(at->second, step_id_);
+      Step* step = nullptr;
+      if (step_id_ != kNoStep) {
+        // Also if the step has failed at the producer before its part begins here.
+        step = inbox_->StepLocked(at->second, step_id_);
         if (step == nullptr) return wire::Status(wire::Code::kCancelled, "the step is over");
+      }
+      if (step != nullptr && !is_of_all()) {
+        Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
         Slot& slot = SlotOf(step, number_);
         if (slot.state != State::kNone) return wire::Status(wire::Code::kCancelled, "it has come");
         slot.state = State::kArriving;
@@ -185,12 +190,11 @@ void PushInbox::Keys::EndSession() {
 void PushInbox::TellEnded(const Step& step) {
   for (const Slot& slot : step.slots) {
     if (slot.waiter == nullptr) continue;
-    slot.waiter->OnLost(absl::AbortedError("grpc++: the step has ended on this task"));
+    slot.waiter->OnLost(FromWire(wire::Status(wire::Code::kCancelled, "the step has ended")));
   }
 }
 
 std::unique_ptr<wire::Call> PushInbox::BeginFromReactor(uint64_t what) {
-  Counters().pushed_tensors.fetch_add(1, std::memory_order_relaxed);
   return std::make_unique<PushCall>(shared_from_this(), what);
 }
 

@@ -11,7 +11,7 @@
 namespace tensorwire::plugin {
 namespace {
 
-constexpr size_t kMostNotIn = 64;  // more steps of one session are hardly under way
+constexpr size_t kMostNotIn = 1024;  // more steps of one session are hardly under way
 
 }  // namespace
 

@@ -594,8 +594,11 @@ TEST(who_waits_for_a_step_that_fails_at_the_producer_asks) {
   consumer.Ask(1);
   Pushed here;
   CHECK(consumer.Expect(2, &here) == Expected::kWait);
+  producer.steps().Abort(*producer.Begin(3));
   producer.steps().Abort(*producer.Begin(2));
   CHECK(consumer.waiter->asks.Wait());
+  // Also if it begins here later.
+  CHECK(consumer.Expect(3, &here) == Expected::kAsk);
 }
 
 TEST(nothing_is_pushed_outside_of_steps) {
