@@ -54,8 +54,8 @@ STATEFUL = {
     "variable": 3, "counter": 3, "queue": 3, "table": 4, "reference": 3, "handoff": 5,
     "exclusive": 1.5, "array": 1.5,
 }  # fmt: skip
-# Switch and Merge, reference variables, arrays, mutexes and graph loops are for sessions only.
-# Eager operations have no control edges.
+# Switch and Merge, references, arrays, mutexes and graph loops are for sessions only. Eager
+# operations have no control edges.
 _NOT_IN = {
     "session": frozenset[str](),
     "function": frozenset({"reference", "array", "exclusive"}),

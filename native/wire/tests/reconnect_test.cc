@@ -223,7 +223,7 @@ TEST(what_may_block_for_seconds_runs_on_the_blocking_executor) {
   const auto channel = worker.engine->Connect(port.address(), "ps:0");
   CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
   Eventually([&] { return told == 1; });
-  CHECK_EQ(resolved, 2);  // the name, and the report
+  CHECK_EQ(resolved.load(), 2);  // the name, and the report
 }
 
 TEST(a_peer_that_cannot_be_reached_for_some_time_is_told_of_once) {

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..semantics.support import results_of
+from integration.semantics.support import results_of
+
 from .support import HERE, TENSORWIRE, train
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
