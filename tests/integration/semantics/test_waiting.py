@@ -67,13 +67,14 @@ def map_stage(name: str) -> Ends:
 
 def accumulator(name: str) -> Ends:
     made = tf1.ConditionalAccumulator(tf.float32, [], shared_name=name)
-    return made.apply_grad, lambda: made.take_grad(1)
+    # A gradient of an earlier step than that of the last take is dropped.
+    return lambda value: made.apply_grad(value, local_step=100), lambda: made.take_grad(1)
 
 
 def sparse_accumulator(name: str) -> Ends:
     made = tf1.SparseConditionalAccumulator(tf.float32, [1], shared_name=name)
     return (
-        lambda value: made.apply_grad([0], tf.reshape(value, [1])),
+        lambda value: made.apply_grad([0], tf.reshape(value, [1]), local_step=100),
         lambda: made.take_grad(1)[1][0],
     )
 
@@ -136,9 +137,7 @@ def test_what_is_put_and_taken_in_one_step(
 
 
 @pytest.mark.parametrize("kind", ["queue", "stage"])
-def test_a_full_queue_waits_for_what_is_taken(
-    fusing_cluster: TensorFlowCluster, kind: str
-) -> None:
+def test_a_full_queue_waits_for_what_is_taken(fusing_cluster: TensorFlowCluster, kind: str) -> None:
     with tf.Graph().as_default() as graph:
         name = f"full_{kind}_{fusing_cluster.protocol}"
         with tf.device(W0):
