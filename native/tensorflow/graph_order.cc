@@ -84,7 +84,8 @@ std::pair<int, int> ValueOf(const Edge* edge) {
 }  // namespace
 
 bool NeverWaits(const Node& node) {
-  if (!node.IsOp() || node.IsControlFlow() || IsSwitch(node) || node.IsArg() || node.IsRetval()) {
+  if (!node.IsOp() || node.IsControlFlow() || IsSwitch(node) || node.IsArg() || node.IsRetval() ||
+      node.IsIdentity() || node.type_string() == "IdentityN") {
     return true;
   }
   if (node.IsSend() || node.IsRecv()) {  // what the client feeds is there when the step begins
@@ -155,7 +156,6 @@ int Order::ConditionsOf(const Edge& edge) {
 // A Merge has a value if one of its inputs has. If these differ in one condition, and one of them
 // holds whatever the predicate is, what is left is what they have in common.
 int Order::ConditionsOfMerge(const Node& merge) {
-  std::vector<int> all;
   std::vector<std::vector<int>> each;
   int of_control = 0;
   for (const Edge* edge : merge.in_edges()) {
@@ -165,9 +165,8 @@ int Order::ConditionsOfMerge(const Node& merge) {
       continue;
     }
     each.push_back(sets_[conditions]);
-    all.insert(all.end(), each.back().begin(), each.back().end());
   }
-  std::vector<int> common = each.empty() ? all : each.front();
+  std::vector<int> common = each.front();
   for (const std::vector<int>& one : each) {
     std::vector<int> still;
     std::set_intersection(common.begin(), common.end(), one.begin(), one.end(),
