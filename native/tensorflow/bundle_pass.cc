@@ -1,6 +1,7 @@
 #include "bundle_pass.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
@@ -8,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph_depths.h"
+#include "graph_order.h"
 #include "narrow_pass.h"
 #include "rewrite_pass.h"
 #include "rewrite_push.h"
@@ -61,14 +62,19 @@ bool IsMember(const Node& node) {
       kSumRowsOp,
       kWidenOp,
   };
-  if (kinds->count(node.type_string()) == 0) return false;
+  if (kinds->count(node.type_string()) == 0 || !NeverWaits(node)) return false;
   const auto is_ref = [](tensorflow::DataType type) { return tensorflow::IsRefType(type); };
   return std::none_of(node.input_types().begin(), node.input_types().end(), is_ref) &&
          std::none_of(node.output_types().begin(), node.output_types().end(), is_ref);
 }
 
-// A constant, or the handle of a variable.
-bool IsFixed(const Node& node) { return node.IsConstant() || node.type_string() == "VarHandleOp"; }
+// A small constant, or the handle of a variable. The bundle keeps its value, and its attributes
+// have a copy of the node.
+bool IsFixed(const Node& node) {
+  constexpr size_t kMostBytes = 1024;
+  return node.type_string() == "VarHandleOp" ||
+         (node.IsConstant() && node.def().ByteSizeLong() <= kMostBytes);
+}
 
 // Adds the operations at a node's incoming control edges.
 void AddControlInputs(const Node& node, std::set<Node*>* before) {
@@ -76,28 +82,6 @@ void AddControlInputs(const Node& node, std::set<Node*>* before) {
     if (edge->IsControlEdge() && edge->src()->IsOp()) before->insert(edge->src());
   }
 }
-
-// For each node, the largest number of members on any path to it. Every path from one member to
-// another leads to a higher level. So members of one level do not depend on each other, and bundles
-// never wait for each other in a cycle.
-class Levels {
- public:
-  explicit Levels(const Graph& graph) : level_(graph.num_node_ids(), 0) {
-    std::vector<Node*> inputs_first;
-    tensorflow::GetReversePostOrder(graph, &inputs_first);
-    for (const Node* node : inputs_first) {
-      for (const Edge* edge : node->in_edges()) {
-        if (edge->src()->IsNextIteration()) continue;
-        level_[node->id()] = std::max(level_[node->id()],
-                                      level_[edge->src()->id()] + (IsMember(*edge->src()) ? 1 : 0));
-      }
-    }
-  }
-  int Of(const Node& node) const { return level_[node.id()]; }
-
- private:
-  std::vector<int> level_;
-};
 
 // Replaces the members of one bundle.
 class Bundler {
@@ -138,7 +122,8 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
       }
       def.add_input(":" + std::to_string(inputs.size()));
       inputs.emplace_back(src, edge->src_output());
-      input_types.push_back(src->output_type(edge->src_output()));
+      // TensorFlow passes the value of a reference, as it does to the member.
+      input_types.push_back(tensorflow::BaseType(src->output_type(edge->src_output())));
     }
     for (const tensorflow::DataType type : member->output_types()) output_types.push_back(type);
     AddControlInputs(*member, &before);
@@ -194,31 +179,40 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
 class BundlePass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || options.device_set == nullptr ||
-        !IsAskedFor(kBundles, options)) {
-      return absl::OkStatus();
-    }
+    if (!MayRewrite(options) || !IsAskedFor(kBundles, options)) return absl::OkStatus();
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
     DeviceNames devices;
-    Depths depths(*graph, &devices);
+    Order crossings(*graph);  // a lookup must not wait for tensors that arrive later
+    Order members(*graph);    // nor for itself
     bool usable = false;
-    if (absl::Status s = depths.Compute(&usable); !s.ok() || !usable) return s;
-    const Levels levels(*graph);
+    if (absl::Status s =
+            crossings.Compute([&](const Edge& edge) { return devices.Cross(edge); }, &usable);
+        !s.ok()) {
+      return s;
+    }
+    if (absl::Status s =
+            members.Compute([](const Edge& edge) { return IsMember(*edge.src()); }, &usable);
+        !s.ok()) {
+      return s;
+    }
+    if (!usable) RewriteCounts::Get().Count(kBundle, kNoOrder);
+    if (!usable) return absl::OkStatus();
     // Ordered, so that a graph is always rewritten in the same way.
-    std::map<std::tuple<std::string, int, int, std::string>, std::vector<Node*>> found;
+    std::map<std::tuple<std::string, int, int, int, std::string>, std::vector<Node*>> found;
     for (Node* node : graph->op_nodes()) {
-      if (!IsMember(*node) || depths.MayBeDead(*node) || !depths.OutsideLoops(*node) ||
+      if (!IsMember(*node) || members.MayBeDead(*node) || !members.OutsideLoops(*node) ||
           !devices.IsCpu(node->assigned_device_name())) {
         continue;
       }
-      found[{node->assigned_device_name(), depths.Of(*node), levels.Of(*node), node->type_string()}]
+      found[{node->assigned_device_name(), crossings.DepthOf(*node), members.DepthOf(*node),
+             members.GatesOf(*node), node->type_string()}]
           .push_back(node);
     }
     Bundler bundler(graph, options.session_options == nullptr || options.is_function_graph);
-    for (const auto& [key, members] : found) {
-      if (members.size() < kLeastMembers) continue;
-      if (absl::Status s = bundler.Replace(members); !s.ok()) return s;
+    for (const auto& [key, group] : found) {
+      if (group.size() < kLeastMembers) continue;
+      if (absl::Status s = bundler.Replace(group); !s.ok()) return s;
     }
     tensorflow::FixupSourceAndSinkEdges(graph);
     return absl::OkStatus();

@@ -1,14 +1,19 @@
 #include "fuse_pass.h"
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include "fuse_groups.h"
+#include "graph_order.h"
 #include "graph_rewrite.h"
+#include "rewrite_pass.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
@@ -22,111 +27,87 @@ using tensorflow::GraphOptimizationPassOptions;
 using tensorflow::Node;
 using tensorflow::NodeBuilder;
 
-// Replaces the crossing edges of one group by nodes that send and receive them as one.
-class GroupRewriter {
- public:
-  GroupRewriter(Graph* graph, const FuseGroup& group, int64_t incarnation)
-      : graph_(graph),
-        group_(group),
-        incarnation_(incarnation),
-        name_(graph->NewName(ProcessWideName("tensor_fuse"))),
-        // With the producer's name, as in TensorFlow's partitioner: the functions of one step share
-        // a rendezvous.
-        tensor_name_(name_ + "_" + group.crossings.front().src->name()) {}
+constexpr char kFuse[] = "tensor_fuse";
 
-  absl::Status Rewrite();
-
- private:
-  std::string NodeName(const std::string& name) const { return kNodePrefix + name_ + "/" + name; }
-  NodeBuilder Builder(const std::string& name, const char* op) const {
-    NodeBuilder builder(NodeName(name), op);
-    builder.Attr("tensor_name", tensor_name_)
-        .Attr("send_device", group_.src_device)
-        .Attr("send_device_incarnation", incarnation_)
-        .Attr("recv_device", group_.dst_device)
-        .Attr(kFusePartsAttr, static_cast<int64_t>(group_.crossings.size()));
-    return builder;
-  }
-  // A node of TensorFlow's own operation with our kernel.
-  NodeBuilder Builder(const std::string& name, const char* op, const char* label) const {
-    NodeBuilder builder = Builder(name, op);
-    builder.Attr("_kernel", label).Attr("client_terminated", false);
-    return builder;
-  }
-  // If no tensor can be dead: one node at each end.
-  absl::Status ReplaceAll();
-  // Adds the receiving node, and `*arrived`, after which the parts can be taken.
-  absl::Status AddReceive(Node** arrived);
-  absl::Status Replace(int64_t index, const Crossing& crossing, Node* arrived);
-
-  Graph* const graph_;
-  const FuseGroup& group_;
-  const int64_t incarnation_;
-  const std::string name_;
-  const std::string tensor_name_;
+// An output of a node that nodes on another device consume.
+struct FusedOutput {
+  Node* src = nullptr;
+  int output = 0;
+  std::vector<const Edge*> edges;  // to the consumers
 };
 
-absl::Status GroupRewriter::Rewrite() {
-  if (!group_.may_be_dead) return ReplaceAll();
-  Node* arrived = nullptr;
-  if (absl::Status s = AddReceive(&arrived); !s.ok()) return s;
-  int64_t index = 0;
-  for (const Crossing& crossing : group_.crossings) {
-    if (absl::Status s = Replace(index++, crossing, arrived); !s.ok()) return s;
+// The devices at both ends, and the depth and gates of the producers.
+using GroupKey = std::tuple<std::string, std::string, int, int>;
+// Ordered, so that a graph is always rewritten in the same way.
+using Groups = std::map<GroupKey, std::map<std::pair<int, int>, FusedOutput>>;
+
+// Finds the tensors that can be fused: those in host memory that go from one task to another,
+// outside of loops. `keep_floats`: tensors of type float are not fused.
+absl::Status FindGroups(const Graph& graph, bool keep_floats, Groups* groups) {
+  DeviceNames devices;
+  Order order(graph);
+  const auto crosses = [&devices](const Edge& edge) { return devices.Cross(edge); };
+  bool usable = false;
+  if (absl::Status s = order.Compute(crosses, &usable); !s.ok()) return s;
+  if (!usable) RewriteCounts::Get().Count(kFuse, kNoOrder);
+  if (!usable) return absl::OkStatus();
+  for (const Edge* edge : graph.edges()) {
+    if (edge->IsControlEdge() || !crosses(*edge) || !order.OutsideLoops(*edge)) continue;
+    Node* const src = edge->src();
+    const tensorflow::DataType dtype = src->output_type(edge->src_output());
+    if (tensorflow::IsRefType(dtype) || (keep_floats && dtype == tensorflow::DT_FLOAT)) continue;
+    const std::string& from = src->assigned_device_name();
+    const std::string& to = edge->dst()->assigned_device_name();
+    if (!devices.IsCpu(from) || !devices.IsCpu(to)) continue;
+    if (order.MayBeDead(*edge)) {
+      RewriteCounts::Get().Count(kFuse, "a branch that is not taken leaves it without a value");
+      continue;
+    }
+    FusedOutput& crossing = (*groups)[{from, to, order.DepthOf(*src), order.GatesOf(*src)}]
+                                     [{src->id(), edge->src_output()}];
+    crossing.src = src;
+    crossing.output = edge->src_output();
+    crossing.edges.push_back(edge);
   }
   return absl::OkStatus();
 }
 
-absl::Status GroupRewriter::ReplaceAll() {
+// Replaces the edges of one group by nodes that send and receive them as one.
+absl::Status FuseGroup(Graph* graph, const GroupKey& key,
+                       const std::map<std::pair<int, int>, FusedOutput>& crossings,
+                       int64_t incarnation) {
+  const auto& [src_device, dst_device, depth, gates] = key;
   std::vector<NodeBuilder::NodeOut> sent;
   std::vector<tensorflow::DataType> types;
-  for (const Crossing& crossing : group_.crossings) {
+  for (const auto& [output, crossing] : crossings) {
     sent.emplace_back(crossing.src, crossing.output);
     types.push_back(crossing.src->output_type(crossing.output));
   }
+  const std::string name = graph->NewName(ProcessWideName(kFuse));
+  const auto add = [&, src = &src_device, dst = &dst_device](
+                       NodeBuilder builder, const std::string& device, Node** node) {
+    // With the producer's name, as in TensorFlow's partitioner: the functions of one step share a
+    // rendezvous.
+    builder.Attr("tensor_name", name + "_" + sent.front().node->name())
+        .Attr("send_device", *src)
+        .Attr("send_device_incarnation", incarnation)
+        .Attr("recv_device", *dst);
+    return AddNode(graph, builder, device, node);
+  };
   Node* send = nullptr;
-  NodeBuilder sender = Builder("send", kFuseSendOp);
+  NodeBuilder sender(kNodePrefix + name + "/send", kFuseSendOp);
   sender.Input(sent);
-  if (absl::Status s = AddNode(graph_, sender, group_.src_device, &send); !s.ok()) return s;
+  if (absl::Status s = add(sender, src_device, &send); !s.ok()) return s;
   Node* receive = nullptr;
-  NodeBuilder receiver = Builder("receive", kFuseReceiveOp);
+  NodeBuilder receiver(kNodePrefix + name + "/receive", kFuseReceiveOp);
   receiver.Attr("types", types);
-  if (absl::Status s = AddNode(graph_, receiver, group_.dst_device, &receive); !s.ok()) return s;
+  if (absl::Status s = add(receiver, dst_device, &receive); !s.ok()) return s;
   int index = 0;
-  for (const Crossing& crossing : group_.crossings) {
-    for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, receive, index);
+  for (const auto& [output, crossing] : crossings) {
+    for (const Edge* edge : crossing.edges) ReplaceInput(graph, edge, receive, index);
     ++index;
   }
-  return absl::OkStatus();
-}
-
-absl::Status GroupRewriter::AddReceive(Node** arrived) {
-  Node* receive = nullptr;
-  NodeBuilder receiver = Builder("receive", "_Recv", kFuseReceiveLabel);
-  receiver.Attr("tensor_type", tensorflow::DT_UINT8);
-  if (absl::Status s = AddNode(graph_, receiver, group_.dst_device, &receive); !s.ok()) return s;
-  // The executor puts each node that follows an asynchronous kernel into the pool on its own. Nodes
-  // that follow this NoOp run in the NoOp's thread, so all parts are handed out at once.
-  NodeBuilder barrier(NodeName("arrived"), "NoOp");
-  barrier.ControlInput(receive);
-  return AddNode(graph_, barrier, group_.dst_device, arrived);
-}
-
-absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Node* arrived) {
-  const std::string number = std::to_string(index);
-  Node* send = nullptr;
-  NodeBuilder sender = Builder("send_" + number, "_Send", kFusePartLabel);
-  sender.Input(crossing.src, crossing.output).Attr(kFusePartAttr, index);
-  if (absl::Status s = AddNode(graph_, sender, group_.src_device, &send); !s.ok()) return s;
-
-  Node* part = nullptr;
-  NodeBuilder taker = Builder("part_" + number, "_Recv", kFusePartLabel);
-  taker.ControlInput(arrived)
-      .Attr("tensor_type", crossing.src->output_type(crossing.output))
-      .Attr(kFusePartAttr, index);
-  if (absl::Status s = AddNode(graph_, taker, group_.dst_device, &part); !s.ok()) return s;
-
-  for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, part, 0);
+  RewriteCounts::Get().Count(kFuse, RewriteCounts::kApplied);
   return absl::OkStatus();
 }
 
@@ -135,21 +116,18 @@ absl::Status GroupRewriter::Replace(int64_t index, const Crossing& crossing, Nod
 class TensorFusePass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || options.device_set == nullptr ||
-        !IsAskedFor(kTensorFuse, options)) {
-      return absl::OkStatus();
-    }
+    if (!MayRewrite(options) || !IsAskedFor(kTensorFuse, options)) return absl::OkStatus();
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
-    std::vector<FuseGroup> groups;
-    if (absl::Status s = FindFuseGroups(*graph, CastsFloats(options), &groups); !s.ok()) return s;
-    for (const FuseGroup& group : groups) {
-      const auto* device = options.device_set->FindDeviceByName(group.src_device);
-      if (device == nullptr) continue;
+    Groups groups;
+    if (absl::Status s = FindGroups(*graph, CastsFloats(options), &groups); !s.ok()) return s;
+    for (const auto& [key, crossings] : groups) {
+      const auto* device = options.device_set->FindDeviceByName(std::get<0>(key));
+      if (device == nullptr || crossings.size() < 2) continue;
       const auto incarnation = static_cast<int64_t>(device->attributes().incarnation());
-      if (absl::Status s = GroupRewriter(graph, group, incarnation).Rewrite(); !s.ok()) return s;
+      if (absl::Status s = FuseGroup(graph, key, crossings, incarnation); !s.ok()) return s;
     }
-    if (!groups.empty()) tensorflow::FixupSourceAndSinkEdges(graph);
+    tensorflow::FixupSourceAndSinkEdges(graph);
     return absl::OkStatus();
   }
 };

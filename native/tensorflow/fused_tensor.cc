@@ -64,7 +64,7 @@ absl::Status Malformed(const char* what) {
 }
 
 struct PartHeader {
-  FusedPart::Way way = FusedPart::Way::kDead;
+  FusedPart::Way way = FusedPart::Way::kMemory;
   DataType dtype = tensorflow::DT_INVALID;
   uint64_t offset = 0;
   uint64_t bytes = 0;

@@ -14,17 +14,16 @@ struct FusedPart {
   enum class Way : uint8_t {
     kMemory = 0,  // within the fused tensor, as it is in memory
     kProto = 1,   // within it, as a serialised TensorProto
-    kDead = 2,    // there is no tensor
-    kApart = 3,   // in a message of its own, under its own key
+    kApart = 2,   // in a message of its own, under its own key
   };
-  Way way = Way::kDead;
-  tensorflow::Tensor tensor;  // unset for kDead, and for kApart after Split
+  Way way = Way::kMemory;
+  tensorflow::Tensor tensor;  // unset for kApart after Split
 };
 
 // For a tensor of this size, the copy into a fused tensor takes as long as a message of its own.
 constexpr int64_t kApartBytes = 128 << 10;
 
-// How a live tensor travels.
+// How a tensor travels.
 FusedPart::Way WayOf(const tensorflow::Tensor& tensor);
 
 // Makes a DT_UINT8 vector that holds the parts: a header that describes them, then their bytes,

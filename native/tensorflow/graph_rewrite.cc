@@ -34,6 +34,13 @@ std::string FirstConsumersDevice(const Node& node) {
 
 }  // namespace
 
+bool MayRewrite(const GraphOptimizationPassOptions& options) {
+  if (options.graph == nullptr || options.device_set == nullptr) return false;
+  const auto nodes = (*options.graph)->op_nodes();
+  return std::none_of(nodes.begin(), nodes.end(),
+                      [](const Node* node) { return node->name() == kPartialRunNode; });
+}
+
 bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
   return IsSwitchedOn(one, options) || IsSwitchedOn(kExactRewrites, options);
 }

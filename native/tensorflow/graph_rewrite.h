@@ -30,6 +30,13 @@ struct RewriteSwitch {
 // Asks for all rewrites that leave every result as it is, bit by bit.
 constexpr RewriteSwitch kExactRewrites{"tensorwire_exact_rewrites", "TENSORWIRE_EXACT_REWRITES"};
 
+// A session makes a node of this name a target of its partial runs. The feeds of such a run may
+// depend on its earlier results, which its graph does not show.
+constexpr char kPartialRunNode[] = "tensorwire_partial_run";
+
+// Whether a graph is one that can be rewritten at all: it is whole, and not of a partial run.
+bool MayRewrite(const tensorflow::GraphOptimizationPassOptions& options);
+
 // Whether `one`, or kExactRewrites, is switched on.
 bool IsAskedFor(const RewriteSwitch& one, const tensorflow::GraphOptimizationPassOptions& options);
 
@@ -54,6 +61,11 @@ class DeviceNames {
  public:
   bool IsCpu(const std::string& name) { return Parse(name).type == "CPU"; }
   bool SameTask(const std::string& a, const std::string& b);
+  // Whether an edge goes from task to task.
+  bool Cross(const tensorflow::Edge& edge) {
+    return edge.src()->IsOp() && edge.dst()->IsOp() &&
+           !SameTask(edge.src()->assigned_device_name(), edge.dst()->assigned_device_name());
+  }
 
  private:
   const tensorflow::DeviceNameUtils::ParsedName& Parse(const std::string& name);

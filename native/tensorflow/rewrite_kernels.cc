@@ -58,6 +58,7 @@ class UniqueIdsOp : public tensorflow::OpKernel {
  public:
   explicit UniqueIdsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr(kTableRowsAttr, &rows_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr(kArePulledAttr, &are_pulled_));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -71,14 +72,18 @@ class UniqueIdsOp : public tensorflow::OpKernel {
     int32_t* const number = numbers->flat<int32_t>().data();
     const bool are_rows =
         std::all_of(from, from + count, [this](Id id) { return id >= 0 && id < rows_; });
-    if (!are_rows) {
-      for (int64_t i = 0; i < count; ++i) number[i] = static_cast<int32_t>(i);
+    // Pulled ids that are rows are unique.
+    if (are_rows == are_pulled_) {
+      IdNumbers<Id> seen(are_pulled_ ? 0 : static_cast<size_t>(count));
+      for (int64_t i = 0; i < count && !are_pulled_; ++i) {
+        number[i] = seen.Number(from[i], from, static_cast<int32_t>(i));
+      }
       ctx->set_output(0, ids);
       return;
     }
-    IdNumbers<Id> seen(static_cast<size_t>(std::min<int64_t>(count, rows_)));
+    IdNumbers<Id> seen(static_cast<size_t>(count));
     std::vector<Id> unique;
-    unique.reserve(static_cast<size_t>(std::min<int64_t>(count, rows_)));
+    unique.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       const auto next = static_cast<int32_t>(unique.size());
       number[i] = seen.Number(from[i], unique.data(), next);
@@ -88,12 +93,14 @@ class UniqueIdsOp : public tensorflow::OpKernel {
     Tensor* out = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({unique_count}), &out));
     std::copy(unique.begin(), unique.end(), out->flat<Id>().data());
+    if (are_pulled_) return;
     Counters().looked_up_ids.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
     Counters().unique_ids.fetch_add(static_cast<uint64_t>(unique_count), std::memory_order_relaxed);
   }
 
  private:
   int64_t rows_ = 0;
+  bool are_pulled_ = false;
 };
 
 // See kSumRowsOp.
@@ -111,9 +118,18 @@ class SumRowsOp : public tensorflow::OpKernel {
                 absl::InvalidArgumentError("data.shape = " + values.shape().DebugString() +
                                            " does not start with segment_ids.shape = " +
                                            TensorShape({count}).DebugString()));
-    const int32_t* const number = numbers.flat<int32_t>().data();
-    // The numbers start at 0 and have no gap.
-    const int64_t rows = count == 0 ? 0 : int64_t{*std::max_element(number, number + count)} + 1;
+    // The numbers are below `count`. They have gaps if the ids were sent unchanged.
+    std::vector<int32_t> number(static_cast<size_t>(count));
+    std::vector<int32_t> without_gaps(static_cast<size_t>(count), -1);
+    int32_t rows = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t one = numbers.flat<int32_t>()(i);
+      OP_REQUIRES(ctx, one >= 0 && one < count,
+                  absl::InternalError("summed_push: a number that is not of these ids"));
+      int32_t& row = without_gaps[static_cast<size_t>(one)];
+      if (row < 0) row = rows++;
+      number[static_cast<size_t>(i)] = row;
+    }
     TensorShape shape = values.shape();
     shape.set_dim(0, rows);
     Tensor* sums = nullptr;
@@ -125,10 +141,10 @@ class SumRowsOp : public tensorflow::OpKernel {
     std::fill(to, to + rows * columns, Value(0));
     // Values are added in the same order as in UnsortedSegmentSum, so that sums are equal bit by
     // bit. So the threads divide the columns, not the rows.
-    const auto add = [=](int64_t begin, int64_t end) {
+    const auto add = [=, &number](int64_t begin, int64_t end) {
       for (int64_t i = 0; i < count; ++i) {
         const Value* const row = from + i * columns;
-        Value* const sum = to + number[i] * columns;
+        Value* const sum = to + number[static_cast<size_t>(i)] * columns;
         for (int64_t column = begin; column < end; ++column) sum[column] += row[column];
       }
     };

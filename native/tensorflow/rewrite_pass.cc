@@ -29,7 +29,7 @@ namespace {
 class SendLessPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || options.device_set == nullptr) return absl::OkStatus();
+    if (!MayRewrite(options)) return absl::OkStatus();
     const bool pull = IsAskedFor(kUniquePull, options);
     // A sum of rounded values is not the rounded sum of values.
     const bool push = IsAskedFor(kSummedPush, options) && !CastsFloats(options);

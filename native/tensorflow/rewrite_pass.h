@@ -19,6 +19,9 @@ constexpr RewriteSwitch kUniquePull{"tensorwire_unique_pull", "TENSORWIRE_UNIQUE
 // Gradients of equal ids are summed before they are sent.
 constexpr RewriteSwitch kSummedPush{"tensorwire_summed_push", "TENSORWIRE_SUMMED_PUSH"};
 
+// Why a whole graph is not rewritten.
+constexpr char kNoOrder[] = "a cycle that is no loop: nothing is known of the graph's order";
+
 // How often a rewrite was applied in this process, and why it was not. Counts places in graphs.
 class RewriteCounts {
  public:

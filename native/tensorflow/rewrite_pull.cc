@@ -170,7 +170,8 @@ absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled
   builder.Input(ids.src(), ids.src_output())
       .Attr("out_idx", tensorflow::DT_INT32)
       .Attr("_kernel", kUniqueIdsLabel)
-      .Attr(kTableRowsAttr, rows);
+      .Attr(kTableRowsAttr, rows)
+      .Attr(kArePulledAttr, false);
   const std::string& device = ids.src()->assigned_device_name();
   if (absl::Status s = AddNode(graph_, builder, device, &unique); !s.ok()) return s;
   *pulled = &of_ids.emplace_back(PulledIds{unique, {}});

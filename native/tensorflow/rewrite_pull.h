@@ -11,10 +11,15 @@ namespace tensorwire::plugin {
 
 // The label of the kernel (attribute "_kernel" of a node of operation Unique) that takes the ids of
 // a lookup, of any shape. Output 0 has each id once, in order of first occurrence. Output 1 has the
-// shape of the ids and says which element of output 0 each of them is. If an id is no row of the
-// table, output 0 has the ids unchanged, so that the lookup's error tells the user which one it is.
+// shape of the ids and says which element of output 0 each of them is. If an id is no row that the
+// graph declares, output 0 has the ids unchanged, so that the lookup's error tells the user which
+// one it is; it is none if the variable has grown.
+//
+// With kArePulledAttr the ids are the output 0 of such a kernel. Output 0 has each of them once, in
+// any case, and output 1 is of no use.
 constexpr char kUniqueIdsLabel[] = "tensorwire_unique_ids";
 constexpr char kTableRowsAttr[] = "_tensorwire_table_rows";
+constexpr char kArePulledAttr[] = "_tensorwire_are_pulled";
 
 // Ids that are sent once each.
 struct PulledIds {

@@ -1,5 +1,6 @@
 #include "rewrite_push.h"
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "rewrite_pass.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/node_builder.h"
 
@@ -48,7 +50,7 @@ class PushedSums {
   // The pulled ids that are the same as these ids, or null.
   const PulledIds* FindPulled(const Graph& graph, const PulledIdsOf& pulled) const;
   // Makes the update use the ids of a lookup, which are the same ones in the same order.
-  void ShareIds(Graph* graph, Node* pulled_ids) const;
+  absl::Status ShareIds(Graph* graph, Node* pulled_ids) const;
   // Whether SumByNumbers is possible: nothing else waits for the nodes that it removes.
   bool CanSumByNumbers() const;
   // Called instead of Move, after ShareIds: makes sums that use the numbers of a pull and need no
@@ -199,14 +201,27 @@ const PulledIds* PushedSums::FindPulled(const Graph& graph, const PulledIdsOf& p
   return nullptr;
 }
 
-void PushedSums::ShareIds(Graph* graph, Node* pulled_ids) const {
+absl::Status PushedSums::ShareIds(Graph* graph, Node* pulled_ids) const {
+  int64_t rows = 0;
+  if (absl::Status s = GetNodeAttr(pulled_ids->attrs(), kTableRowsAttr, &rows); !s.ok()) return s;
+  Node* unique = nullptr;
+  NodeBuilder builder(graph->NewName(kNodePrefix + ProcessWideName("pulled_ids")), "Unique");
+  builder.Input(pulled_ids, kIdsOutput)
+      .Attr("out_idx", tensorflow::DT_INT32)
+      .Attr("_kernel", kUniqueIdsLabel)
+      .Attr(kTableRowsAttr, rows)
+      .Attr(kArePulledAttr, true);
+  const std::string device = unique_->assigned_device_name();
+  if (absl::Status s = AddNode(graph, builder, device, &unique); !s.ok()) return s;
   std::vector<const Edge*> taken;
   for (const Edge* edge : unique_->out_edges()) {
     if (edge->src_output() == kIdsOutput && edge->dst()->IsOp() && !IsMoved(edge->dst())) {
       taken.push_back(edge);
     }
   }
-  for (const Edge* edge : taken) ReplaceInput(graph, edge, pulled_ids, kIdsOutput);
+  for (const Edge* edge : taken) ReplaceInput(graph, edge, unique, kIdsOutput);
+  RemoveUnused(graph, unique);
+  return absl::OkStatus();
 }
 
 bool PushedSums::CanSumByNumbers() const {
@@ -218,6 +233,9 @@ bool PushedSums::CanSumByNumbers() const {
     }
     for (const Edge* edge : node->out_edges()) {
       if (edge->IsControlEdge() && edge->dst()->IsOp() && !IsMoved(edge->dst())) return false;
+    }
+    for (const Edge* edge : node->in_edges()) {
+      if (edge->IsControlEdge() && edge->src()->IsOp() && !IsMoved(edge->src())) return false;
     }
   }
   return true;
@@ -271,7 +289,9 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
     RewriteCounts::Get().Count(kPush, why_not == nullptr ? RewriteCounts::kApplied : why_not);
     if (why_not != nullptr) continue;
     const PulledIds* const shared = sums.FindPulled(*graph, pulled);
-    if (shared != nullptr) sums.ShareIds(graph, shared->unique);
+    if (shared != nullptr) {
+      if (absl::Status s = sums.ShareIds(graph, shared->unique); !s.ok()) return s;
+    }
     if (shared != nullptr && sums.CanSumByNumbers()) {
       if (absl::Status s = sums.SumByNumbers(graph, shared->unique); !s.ok()) return s;
     } else {

@@ -41,7 +41,7 @@ def load() -> Path:
             check_environment()
             _loaded = _load(ensure_built())
             patches.let_estimators_name_our_protocol()
-            patches.refuse_partial_runs_that_fuse()
+            patches.let_rewrites_see_partial_runs()
             patches.let_config_protos_name_rewrites()
             patches.let_ctrl_c_end_a_join()
             if any(name.startswith("TENSORWIRE_METRICS_") for name in os.environ):

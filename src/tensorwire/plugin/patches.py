@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorwire.plugin.rewrites import REWRITES, TENSOR_FUSE, ask_for_wire_dtype
+from tensorwire.plugin.rewrites import PARTIAL_RUN_NODE, REWRITES, ask_for_wire_dtype
 
 _LOOK_FOR_SIGNALS_S = 1.0
 
@@ -195,25 +195,37 @@ def let_ctrl_c_end_a_join() -> None:
     server_lib.Server.join = join_in_a_thread
 
 
-def refuse_partial_runs_that_fuse() -> None:
-    """Makes ``Session.partial_run_setup`` raise InvalidArgumentError if the session fuses tensors.
+def let_rewrites_see_partial_runs() -> None:
+    """Makes ``Session.partial_run_setup`` mark its graph for the plug-in, which leaves it as it is.
 
-    The feeds of a partial run may depend on its earlier results. The graph does not show this
-    dependency, so tensors in one message could wait for each other.
+    The feeds of a partial run may depend on its earlier results, which the graph does not show, so
+    rewritten operations could wait for each other. TensorFlow does not tell an optimization pass
+    that a graph is a partial run's. So each has a target that does nothing, and that has a name.
     """
     from tensorflow.python.client import session
-    from tensorflow.python.framework import errors
+    from tensorflow.python.ops import control_flow_ops
 
     setup = _original(session.BaseSession.partial_run_setup)
+    marking = threading.Lock()
 
     @functools.wraps(setup)
-    def partial_run_setup(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if TENSOR_FUSE.is_asked_for(self._config):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
-                "partial_run does not work with tensor_fuse: use a session without it",
-            )
-        return setup(self, *args, **kwargs)
+    def partial_run_setup(self: Any, fetches: Any, feeds: Any = None) -> Any:
+        graph = self.graph
+        with marking:
+            try:
+                mark = graph.get_operation_by_name(PARTIAL_RUN_NODE)
+            except KeyError:
+                was_finalized = graph.finalized
+                graph._unsafe_unfinalize()
+                with (
+                    graph.as_default(),
+                    graph.device(None),
+                    graph.name_scope(None),
+                    graph.control_dependencies(None),
+                ):
+                    mark = control_flow_ops.no_op(PARTIAL_RUN_NODE)
+                if was_finalized:
+                    graph.finalize()
+        return setup(self, [fetches, mark], feeds)
 
     session.BaseSession.partial_run_setup = partial_run_setup

@@ -54,6 +54,10 @@ WIRE_DTYPES = ("bfloat16", "float16")
 WIRE_DTYPE_EXCLUDE_VARIABLE = "TENSORWIRE_WIRE_DTYPE_EXCLUDE"
 
 
+PARTIAL_RUN_NODE = "tensorwire_partial_run"
+"""A node of this name tells the plug-in not to rewrite the graph."""
+
+
 def check_environment() -> None:
     """Raises UsageError if the environment variable of a rewrite has an invalid value."""
     for rewrite in REWRITES.values():

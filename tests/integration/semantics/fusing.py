@@ -1,4 +1,4 @@
-"""Compares sessions with and without tensor fusion."""
+"""Compares sessions with and without rewrites."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ STEP_TIMEOUT_MS = 60_000
 
 
 @contextlib.contextmanager
-def fusing_session(cluster: TensorFlowCluster, graph: tf.Graph) -> Iterator[Any]:
-    config = ConfigProto(tensor_fuse=True)
+def fusing_session(
+    cluster: TensorFlowCluster, graph: tf.Graph, rewrite: str = "tensor_fuse"
+) -> Iterator[Any]:
+    config = ConfigProto(**{rewrite: True})
     config.MergeFrom(session_config(STEP_TIMEOUT_MS))
     with tf1.Session(cluster.target(), graph, config) as session:
         yield session
@@ -29,10 +31,15 @@ def total(cluster: TensorFlowCluster, counter: str) -> int:
 
 
 def with_and_without(
-    cluster: TensorFlowCluster, graph: tf.Graph, fetches: Any, feed: Any = None, steps: int = 1
+    cluster: TensorFlowCluster,
+    graph: tf.Graph,
+    fetches: Any,
+    feed: Any = None,
+    steps: int = 1,
+    rewrite: str = "tensor_fuse",
 ) -> tuple[list[Any], list[Any]]:
-    """The outcomes of `steps` steps in a session with fusion, and in one without."""
-    with fusing_session(cluster, graph) as session:
+    """The outcomes of `steps` steps in a session with the rewrite, and in one without."""
+    with fusing_session(cluster, graph, rewrite) as session:
         fused = [outcome(lambda: session.run(fetches, feed)) for _ in range(steps)]
     with cluster.session(graph, step_timeout_ms=STEP_TIMEOUT_MS) as session:
         single = [outcome(lambda: session.run(fetches, feed)) for _ in range(steps)]

@@ -479,6 +479,40 @@ def test_random_training(fusing_cluster: TensorFlowCluster, seed: int) -> None:
     expect_the_same(fusing_cluster, random_training(seed), {"unique_pull": 1})
 
 
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
+def test_a_variable_that_has_grown_is_trained_as_before(
+    fusing_cluster: TensorFlowCluster, optimizer: str
+) -> None:
+    """The graph declares fewer rows than there are."""
+    found = []
+    for switches in ({}, {"unique_pull": True, "summed_push": True}, {"exact_rewrites": True}):
+        with tf.Graph().as_default() as graph:
+            ids, _ = fed_ids([0])
+            rows = looked_up(f"grown_{optimizer}", [8, 3], ids)
+            with tf.device(W0):
+                loss = tf.reduce_sum(tf.sin(rows))
+            with tf1.device(tf1.train.replica_device_setter(1, worker_device=W0)):
+                train = OPTIMIZERS[optimizer]().minimize(loss)
+            more = tf1.placeholder(tf.float32)
+            grow = [
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=more)
+                for variable in tf1.global_variables()
+            ]
+            all_rows = [
+                tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+                for variable in tf1.global_variables()
+            ]
+            with session(fusing_cluster, graph, switches, False) as made:
+                made.run(grow, {more: np.linspace(0.5, 1.0, 36, dtype=np.float32).reshape(12, 3)})
+                losses = [
+                    made.run([loss, train], {ids: values})[0]
+                    for values in ([3, 3, 11, 9, 11, 3], [9, 10, 10], [1, 1, 2], [9, 9])
+                ]
+                found.append(in_bytes([losses, made.run(all_rows)]))
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+
+
 def test_functions_are_rewritten_too(
     fusing_cluster: TensorFlowCluster, client_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ def test_what_a_queue_gives_never_travels_with_what_fills_it(
     assert fused == single == [("value", [21.5, None])]
 
 
-def test_dead_tensors_travel_with_live_ones(fusing_cluster: TensorFlowCluster) -> None:
+def test_tensors_that_may_be_dead_are_not_fused(fusing_cluster: TensorFlowCluster) -> None:
     with tf.Graph().as_default() as graph:
         with tf.device(PS):
             choices = tf1.placeholder(tf.bool, [20])
@@ -135,7 +135,7 @@ def test_dead_tensors_travel_with_live_ones(fusing_cluster: TensorFlowCluster) -
                 chosen = [(i + step) % 3 == 0 for i in range(20)]
                 expected = [i * (i + 1) + (0.5 if c else 0.25) for i, c in enumerate(chosen)]
                 assert session.run(merged, {choices: chosen}) == expected
-            assert total(fusing_cluster, "fused_tensors") - before == 4 * 80
+            assert total(fusing_cluster, "fused_tensors") == before
 
 
 @pytest.mark.every_version
@@ -263,20 +263,6 @@ def test_a_silent_task_is_unavailable_to_a_step_that_fuses(plugin: None) -> None
                 assert "non-communication op" not in str(error.value)
             finally:
                 ps.signal(signal.SIGCONT)
-
-
-def test_a_partial_run_is_refused(fusing_cluster: TensorFlowCluster) -> None:
-    with tf.Graph().as_default() as graph:
-        fed = tf1.placeholder(tf.float32, [])
-        result = fed + 2.0
-        with (
-            fusing_session(fusing_cluster, graph) as session,
-            pytest.raises(tf.errors.InvalidArgumentError, match="without it"),
-        ):
-            session.partial_run_setup([result], [fed])
-        with fusing_cluster.session(graph) as session:
-            handle = session.partial_run_setup([result], [fed])
-            assert session.partial_run(handle, result, {fed: 1.0}) == 3.0
 
 
 def test_tasks_without_the_plug_in_pass_over_the_request(grpc_cluster: TensorFlowCluster) -> None:
