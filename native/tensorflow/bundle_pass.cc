@@ -183,8 +183,8 @@ class BundlePass : public tensorflow::GraphOptimizationPass {
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
     DeviceNames devices;
-    Order crossings(*graph);  // a lookup must not wait for tensors that arrive later
-    Order members(*graph);    // nor for itself
+    GraphOrder crossings(*graph);  // a lookup must not wait for tensors that arrive later
+    GraphOrder members(*graph);    // nor for itself
     bool usable = false;
     if (absl::Status s =
             crossings.Compute([&](const Edge& edge) { return devices.Cross(edge); }, &usable);

@@ -45,7 +45,7 @@ using Groups = std::map<GroupKey, std::map<std::pair<int, int>, FusedOutput>>;
 // outside of loops. `keep_floats`: tensors of type float are not fused.
 absl::Status FindGroups(const Graph& graph, bool keep_floats, Groups* groups) {
   DeviceNames devices;
-  Order order(graph);
+  GraphOrder order(graph);
   const auto crosses = [&devices](const Edge& edge) { return devices.Cross(edge); };
   bool usable = false;
   if (absl::Status s = order.Compute(crosses, &usable); !s.ok()) return s;

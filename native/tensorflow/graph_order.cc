@@ -118,7 +118,7 @@ int NumberSets::Union(int a, int b) {
   return unions_[pair] = IdOf(std::move(both));
 }
 
-std::string Order::OutermostLoop(const Node& node) const {
+std::string GraphOrder::OutermostLoop(const Node& node) const {
   const Node* outermost = nullptr;
   const Node* frame = info_[node.id()].frame;
   while (frame != nullptr && !frame->IsSource()) {
@@ -128,7 +128,7 @@ std::string Order::OutermostLoop(const Node& node) const {
   return outermost == nullptr ? std::string() : info_[outermost->id()].frame_name;
 }
 
-void Order::NumberUnits() {
+void GraphOrder::NumberUnits() {
   unit_.assign(graph_.num_node_ids(), 0);
   std::unordered_map<std::string, size_t> loops;
   for (const Node* node : graph_.nodes()) {
@@ -141,7 +141,7 @@ void Order::NumberUnits() {
   }
 }
 
-int Order::ConditionsOf(const Edge& edge) {
+int GraphOrder::ConditionsOf(const Edge& edge) {
   const Node& src = *edge.src();
   const int of_src = conditions_[src.id()];
   const Edge* predicate = nullptr;
@@ -155,7 +155,7 @@ int Order::ConditionsOf(const Edge& edge) {
 
 // A Merge has a value if one of its inputs has. If these differ in one condition, and one of them
 // holds whatever the predicate is, what is left is what they have in common.
-int Order::ConditionsOfMerge(const Node& merge) {
+int GraphOrder::ConditionsOfMerge(const Node& merge) {
   std::vector<std::vector<int>> each;
   int of_control = 0;
   for (const Edge* edge : merge.in_edges()) {
@@ -193,7 +193,7 @@ int Order::ConditionsOfMerge(const Node& merge) {
   return sets_.Union(in_common, sets_.Of(static_cast<int>(known_conditions_.size()) - 1));
 }
 
-void Order::Visit(const Node& node) {
+void GraphOrder::Visit(const Node& node) {
   bool differ = false;
   int gates = -1;
   int conditions = 0;
@@ -211,7 +211,7 @@ void Order::Visit(const Node& node) {
 
 // A loop that has no gate in it or before it does not wait. Of any other one each Exit is a gate,
 // because not all that enters the loop need have come before a value leaves it.
-void Order::VisitLoop(const std::vector<const Node*>& nodes) {
+void GraphOrder::VisitLoop(const std::vector<const Node*>& nodes) {
   int gates = 0;
   int conditions = 0;
   for (const Node* node : nodes) {
@@ -228,7 +228,7 @@ void Order::VisitLoop(const std::vector<const Node*>& nodes) {
   }
 }
 
-absl::Status Order::Compute(const Counts& counts, bool* usable) {
+absl::Status GraphOrder::Compute(const Counts& counts, bool* usable) {
   std::vector<std::string> unreachable;
   *usable = false;
   if (absl::Status s = BuildControlFlowInfo(&graph_, &info_, &unreachable); !s.ok()) return s;

@@ -43,11 +43,11 @@ class NumberSets {
 // The *depth* of a node is the largest number of counted edges on any path to it. All nodes of a
 // loop have the same one, because a value that leaves a loop may have to wait for everything that
 // enters it.
-class Order {
+class GraphOrder {
  public:
   using Counts = std::function<bool(const tensorflow::Edge&)>;
 
-  explicit Order(const tensorflow::Graph& graph) : graph_(graph) {}
+  explicit GraphOrder(const tensorflow::Graph& graph) : graph_(graph) {}
 
   // `usable`: false for a graph with a cycle that is no loop, of which nothing is known.
   absl::Status Compute(const Counts& counts, bool* usable);

@@ -41,7 +41,12 @@ inline Status EngineStopped() { return Status(Code::kCancelled, "the engine was 
 // The state that all parts of one engine share.
 class Context {
  public:
-  explicit Context(EngineOptions options) : options(std::move(options)) {}
+  explicit Context(EngineOptions given) : options(Completed(std::move(given))) {}
+
+  static EngineOptions Completed(EngineOptions options) {
+    if (!options.blocking_executor) options.blocking_executor = options.executor;
+    return options;
+  }
 
   const EngineOptions options;
   std::unique_ptr<const Authenticator> authenticator;  // null without a job token

@@ -17,10 +17,8 @@ namespace {
 
 class EngineImpl final : public Engine {
  public:
-  explicit EngineImpl(EngineOptions options) {
-    if (!options.blocking_executor) options.blocking_executor = options.executor;
-    context_ = std::make_shared<Context>(std::move(options));
-  }
+  explicit EngineImpl(EngineOptions options)
+      : context_(std::make_shared<Context>(std::move(options))) {}
   ~EngineImpl() override { Stop(); }
 
   Status Start() {
@@ -122,7 +120,7 @@ class EngineImpl final : public Engine {
     return std::min(static_cast<int>(context_->reactors.size()), kMostStreams);
   }
 
-  std::shared_ptr<Context> context_;
+  const std::shared_ptr<Context> context_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<ChannelImpl>> channels_;
   bool stopped_ = false;
