@@ -220,12 +220,14 @@ void PushInbox::Deliver(int64_t step_id, Keys* keys, uint64_t number, Pushed pus
       }
       waiter = std::move(slot->waiter);
       slot->state = waiter != nullptr ? State::kTaken : State::kHere;
-      if (waiter == nullptr) slot->pushed = std::make_unique<Pushed>(std::move(pushed));
+      if (waiter == nullptr) {
+        slot->pushed = std::make_unique<Pushed>(std::move(pushed));
+        return;
+      }
     }
   }
-  if (waiter == nullptr) return;
   if (declined) {
-    waiter->Ask();
+    if (waiter != nullptr) waiter->Ask();
   } else {
     waiter->OnPush(std::move(pushed));
   }

@@ -85,9 +85,9 @@ struct PushStep {
 struct PushSession {
   explicit PushSession(uint64_t scope) : scope(scope) {}
 
-  const uint64_t scope;
   KeyTable<Route> routes;  // of the tensors that it receives
   KeyTable<Order> orders;  // of the tensors that it sends
+  const uint64_t scope;
 
   // The rest under PushSteps' lock.
   struct Consumer {
@@ -95,13 +95,13 @@ struct PushSession {
     uint64_t number = 0;            // of one of its orders
     std::vector<std::string> keys;  // of all
   };
-  bool is_gone = false;
-  bool is_known = false;            // a part of one of its steps has run here
   std::weak_ptr<const void> alive;  // the WorkerSession, if is_known
-  std::unordered_map<int64_t, std::shared_ptr<PushStep>> steps;
   std::vector<std::shared_ptr<SessionPart>> parts;
-  uint32_t last_slot = 0;
+  std::unordered_map<int64_t, std::shared_ptr<PushStep>> steps;
   std::unordered_map<uint64_t, Consumer> consumers;  // by connection
+  uint32_t last_slot = 0;
+  bool is_gone = false;
+  bool is_known = false;  // a part of one of its steps has run here
 };
 
 // The sessions and live steps of a task, and the steps that have ended.
