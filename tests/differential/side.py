@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import processes
 from harness.survival import Holdings
 from integration.semantics.support import TensorFlowCluster, hear, task_environment
 from tensorwire.errors import TensorwireError
@@ -99,14 +100,8 @@ class Side(OwningContext):
         """Starts a server that replaces a killed one, and waits until it serves."""
         self._cluster.ready(self._begin(name))
 
-    @contextlib.contextmanager
     def frozen(self, name: str) -> Any:
-        task = self._cluster.tasks[name]
-        task.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            task.signal(signal.SIGCONT)
+        return processes.frozen(self._cluster.tasks[name])
 
     def holdings(self) -> dict[str, Holdings]:
         """The holdings of each server and of the chief, without free memory of the allocator."""

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+import processes
 from harness.relaying import RelayProcess
 from harness.survival_task import digest, undisturbed
 from tensorwire.errors import TensorwireError
@@ -350,7 +351,7 @@ class Job(OwningContext):
         self.ready(name)
 
     def freeze(self, name: str) -> None:
-        self._tasks[name].signal(signal.SIGSTOP)
+        processes.freeze(self._tasks[name])
 
     def thaw(self, name: str) -> None:
         self._tasks[name].signal(signal.SIGCONT)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import processes
 from tensorwire.lab import TaskProcess
 
 from .support import (
@@ -94,13 +95,9 @@ def test_training_goes_on_when_a_frozen_task_thaws(cluster: TensorFlowCluster, f
         with cluster.session(graph) as session:
             session.run(variable.initializer)
             session.run(add.op)
-            task = cluster.tasks[frozen]
-            task.signal(signal.SIGSTOP)
-            try:
+            with processes.frozen(cluster.tasks[frozen]):
                 step = Background(lambda: session.run(add.op))
                 assert step.still_runs_after(3.0)
-            finally:
-                task.signal(signal.SIGCONT)
             assert step.outcome() == ("value", None)
             for _ in range(5):
                 session.run(add.op)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+
+import processes
 
 from .fusing import fusing_session, total, with_and_without
 from .support import TensorFlowCluster, results_of, tf1
@@ -253,16 +254,10 @@ def test_a_silent_task_is_unavailable_to_a_step_that_fuses(plugin: None) -> None
             results = [part + 1.0 for part in parts]
         with fusing_session(cluster, graph) as session:
             session.run(results)
-            ps = cluster.tasks["ps:0"]
-            ps.signal(signal.SIGSTOP)
-            try:
-                with pytest.raises(
-                    tf.errors.UnavailableError, match="has been silent for 2 s"
-                ) as error:
-                    session.run(results)
-                assert "non-communication op" not in str(error.value)
-            finally:
-                ps.signal(signal.SIGCONT)
+            silent = pytest.raises(tf.errors.UnavailableError, match="has been silent for 2 s")
+            with processes.frozen(cluster.tasks["ps:0"]), silent as error:
+                session.run(results)
+            assert "non-communication op" not in str(error.value)
 
 
 def test_tasks_without_the_plug_in_pass_over_the_request(grpc_cluster: TensorFlowCluster) -> None:
