@@ -1,4 +1,4 @@
-"""Whether processes run, have stopped, or have ended. Zombies (ended, not waited for) count as ended."""
+"""Whether processes run, have stopped, or have ended. Zombies (not waited for) count as ended."""
 
 from __future__ import annotations
 
