@@ -203,7 +203,7 @@ TEST(hundreds_of_calls_to_a_dead_peer_fail_one_after_another_without_a_pause) {
   constexpr int kCalls = 400;
   const int64_t begin = SteadyMs();
   for (int i = 0; i < kCalls; ++i) CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
-  CHECK(SteadyMs() - begin < kCalls * 10);
+  CHECK(SteadyMs() - begin < kCalls * 19);  // a pause of 20 ms was once made before each attempt
   CHECK(worker.Log().empty());
 }
 
