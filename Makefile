@@ -59,6 +59,8 @@ demo: .venv/new.installed ## train Wide & Deep on real flights, on grpc and on g
 .PHONY: test
 test: ## lint, the engine's tests, unit tests, and real clusters on grpc and grpc++: ten minutes with all that it installs
 	@$(run_stages) test lint native unit -- cluster
+	@echo "Left out: types, clang-tidy, documents, sanitizers, TensorFlow $(OLD) and its fault tolerance tests," \
+	  "and the slower tests of clusters. make test-all runs them."
 
 .PHONY: test-all
 test-all: ## everything, also on TensorFlow 2.15.1 and under sanitizers: an hour (REQUIRE=all: nothing may be skipped)

@@ -26,6 +26,8 @@ from tensorwire.measure.section import (
 )
 from tensorwire.report import charts, page
 
+pytestmark = pytest.mark.docs  # playwright is only there
+
 TRANSFER = Record[Result](
     "bench transfer",
     "2.21.0",
