@@ -90,7 +90,7 @@ def run_test(test: str, protocol: str, folder: Path, program: Path, zygotes: Zyg
     print(f"{test} on {protocol}: {result.outcome}, {result.seconds:.1f} s", flush=True)
     if result.outcome == "failed":
         print(f"the test's process {ended}; its last words:")
-        print("\n".join(log.read_text(errors="replace").splitlines()[-60:]), flush=True)
+        print("\n".join(log.read_text(errors="replace").splitlines()[-300:]), flush=True)
     return result
 
 

@@ -23,6 +23,7 @@ from tensorflow.python.distribute.cluster_resolver import SimpleClusterResolver
 from tensorflow.python.distribute.coordinator import fault_tolerance_test_base
 
 import tensorwire.tf  # noqa: F401
+from tensorwire.lab.ports import PortLease
 
 PROTOCOL = os.environ["PROTOCOL"]
 
@@ -41,6 +42,9 @@ def _create_cluster(*arguments: Any, **options: Any) -> Any:
 _create_stock_cluster = multi_worker_test_base.create_multi_process_cluster
 multi_worker_test_base.create_multi_process_cluster = _create_cluster
 fault_tolerance_test_base.SimpleClusterResolver = Resolver
+# The suite's own picks a port that is free now; a task that is killed must also get it two seconds
+# later. If it does not, the test waits for ever.
+multi_worker_test_base.pick_unused_port = PortLease().take
 
 
 class MultiWorker(fault_tolerance_test_base.BaseFaultToleranceTest, tf.test.TestCase):
