@@ -159,7 +159,7 @@ unit: .venv/new.installed ## tests of the Python parts, on TensorFlow 2.21.0
 
 .PHONY: cluster
 cluster: .venv/new.installed ## the core of the tests of real clusters, on grpc and grpc++: some minutes
-	@.venv/new/bin/python $(pytest) -m core tests/integration
+	@.venv/new/bin/python $(pytest) -m "core and not slow" tests/integration
 
 .PHONY: integration-2.21.0
 integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0

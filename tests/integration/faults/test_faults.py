@@ -68,7 +68,6 @@ def needs_links(job: Job) -> None:
         pytest.skip(job.lab.notes[0])
 
 
-@pytest.mark.core
 def test_a_ps_killed_in_the_middle_of_a_step_and_started_again(patient: Job) -> None:
     before = len(patient.told.recoveries)
     with nothing_leaks(patient, "worker:0", "worker:1"):
@@ -78,7 +77,6 @@ def test_a_ps_killed_in_the_middle_of_a_step_and_started_again(patient: Job) -> 
         recover(patient, before, *LOST)
 
 
-@pytest.mark.core
 def test_a_worker_killed_and_started_again(patient: Job) -> None:
     before = len(patient.told.recoveries)
     with nothing_leaks(patient, "ps:0", "worker:0"):

@@ -154,6 +154,7 @@ def test_a_grpc_port_in_use_is_named(ports: dict[str, int], tmp_path: Path) -> N
 
 
 @pytest.mark.newest
+@pytest.mark.slow
 def test_a_ps_that_never_starts_is_in_the_page_under_tensorflows_words(
     ports: dict[str, int], tmp_path: Path
 ) -> None:

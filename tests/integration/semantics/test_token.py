@@ -141,6 +141,7 @@ def test_a_step_with_a_task_that_has_another_token_or_none_fails_and_says_what_t
 
 
 @pytest.mark.newest
+@pytest.mark.slow
 def test_check_greets_the_tasks_of_a_cluster_as_a_peer(
     pair: TensorFlowCluster, token: dict[str, str]
 ) -> None:
