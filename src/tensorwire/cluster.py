@@ -55,10 +55,11 @@ class Task:
 class ClusterSpec:
     """gRPC addresses by job and task index.
 
-    Unlike TensorFlow's class of this name it needs no TensorFlow, and it knows dense jobs only.
+    A job is a list of addresses or, where indices are missing, maps each index to its address, as
+    TensorFlow's class of this name takes them. This one needs no TensorFlow.
     """
 
-    jobs: Mapping[str, Sequence[str]]
+    jobs: Mapping[str, Sequence[str] | Mapping[int, str]]
 
     def __post_init__(self) -> None:
         seen: dict[str, Task] = {}
@@ -70,17 +71,24 @@ class ClusterSpec:
 
     def tasks(self) -> Iterator[tuple[Task, str]]:
         """Every task with its address, in the order of the jobs and then of the index."""
-        for job, addresses in self.jobs.items():
-            for index, address in enumerate(addresses):
+        for job in self.jobs:
+            for index, address in self.addresses(job).items():
                 yield Task(job, index), address
+
+    def addresses(self, job: str) -> dict[int, str]:
+        """The addresses of a job by index, in the order of the index; none for an unknown job."""
+        addresses = self.jobs.get(job, ())
+        if isinstance(addresses, Mapping):
+            return dict(sorted(addresses.items()))
+        return dict(enumerate(addresses))
 
     def address(self, task: Task) -> str:
         """The gRPC address of a task; UsageError when the cluster has no such task."""
-        addresses = self.jobs.get(task.job, ())
-        if not 0 <= task.index < len(addresses):
+        found = self.addresses(task.job).get(task.index)
+        if found is None:
             known = ", ".join(f"{job} ({len(found)})" for job, found in self.jobs.items())
             raise UsageError(f"the cluster has no {task}; its jobs: {known or 'none'}")
-        return addresses[task.index]
+        return found
 
     @staticmethod
     def from_hosts(**jobs: str) -> ClusterSpec:
@@ -216,13 +224,22 @@ def _malformed(what: str) -> UsageError:
 def _cluster(cluster: Any) -> ClusterSpec:
     if not isinstance(cluster, dict):
         raise _malformed('"cluster" is not an object')
-    jobs: dict[str, tuple[str, ...]] = {}
+    jobs: dict[str, tuple[str, ...] | dict[int, str]] = {}
     for job, value in cluster.items():
-        # A sparse job maps each index to its address.
-        addresses = list(value.values()) if isinstance(value, Mapping) else value
+        sparse = isinstance(value, Mapping)
+        addresses = list(value.values()) if sparse else value
         if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
             raise _malformed(f'"cluster": "{job}" is not a list of addresses')
-        jobs[job] = tuple(addresses)
+        if not sparse:
+            jobs[job] = tuple(addresses)
+            continue
+        try:
+            indices = [int(index) for index in value]
+        except ValueError:
+            raise _malformed(f'"cluster": "{job}" has an index that is no number') from None
+        if any(index < 0 for index in indices):
+            raise _malformed(f'"cluster": "{job}" has an index below 0')
+        jobs[job] = dict(zip(indices, addresses, strict=True))
     return ClusterSpec(jobs)
 
 

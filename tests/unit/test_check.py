@@ -90,6 +90,11 @@ class TestTasks:
         assert found.text == f"no server at {closed}: Connection refused"
         assert "start the task" in found.advice
 
+    def test_an_evaluator_that_is_not_up(self, closed: str) -> None:
+        found = only(tasks.tasks(ClusterSpec({"evaluator": [closed]}), 5.0, self.map))
+        assert found.state == "warning"
+        assert "take it out of the cluster" in found.advice
+
     def test_a_task_on_grpc(self, closed: str) -> None:
         with listener() as grpc:
             self.map.write_text(f"{grpc}={closed}\n")

@@ -89,7 +89,30 @@ def test_tf_config_tells_cluster_task_and_protocol() -> None:
     assert config is not None
     assert config.task == Task("ps", 0)
     assert config.rpc_layer == "grpc++"
-    assert dict(config.cluster.jobs) == {"chief": ("a:1",), "ps": ("b:1",), "worker": ("c:1",)}
+    assert dict(config.cluster.jobs) == {"chief": ("a:1",), "ps": ("b:1",), "worker": {3: "c:1"}}
+    assert list(config.cluster.tasks())[-1] == (Task("worker", 3), "c:1")
+
+
+def test_a_sparse_job_has_the_tasks_that_it_names_and_no_others() -> None:
+    config = parse_tf_config(
+        json.dumps(
+            {
+                "cluster": {"ps": ["b:1"], "worker": {"10": "k:1", "2": "c:1"}},
+                "task": {"type": "worker", "index": 10},
+            }
+        )
+    )
+    assert config is not None and config.task is not None
+    assert config.cluster.address(config.task) == "k:1"
+    assert [str(task) for task, _ in config.cluster.tasks()] == [
+        "/job:ps/task:0",
+        "/job:worker/task:2",
+        "/job:worker/task:10",
+    ]
+    with pytest.raises(
+        UsageError, match=r"no /job:worker/task:0; .* worker \(2\)"
+    ):
+        config.cluster.address(Task("worker", 0))
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,8 @@ def test_tf_config_without_a_cluster_is_none(text: str) -> None:
         "{",
         "[]",
         '{"cluster": {"ps": "a:1"}}',
+        '{"cluster": {"ps": {"first": "a:1"}}}',
+        '{"cluster": {"ps": {"-1": "a:1"}}}',
         '{"cluster": {"ps": ["a:1"]}, "task": {"index": 0}}',
         '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": "x"}}',
     ],

@@ -80,6 +80,12 @@ def _look(task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: fl
     on_this_host, error = _connect(grpc, timeout_s)
     if error:
         text = f"no server at {grpc}: {error}"
+        if task.job == "evaluator":
+            advice = (
+                "take it out of the cluster: an evaluator serves nobody, and a session without "
+                "device filters waits for it for ever"
+            )
+            return _Looked(name, Finding("warning", name, text, advice))
         advice = "start the task, or check its address, and that its port is open between the hosts"
         return _Looked(name, Finding("error", name, text, advice))
     second_port = split_address(data[1])[1] if len(data) > 1 else None

@@ -89,7 +89,8 @@ def between_hosts(command_name: str, *, several: bool = False) -> Callable[[Comm
                 )
             if comparison.lab is not None:
                 raise UsageError("--lab makes hosts of its own: leave out --ps-hosts and the like")
-            hosts = ClusterSpec.from_hosts(ps=ps_hosts, worker=worker_hosts).jobs
+            cluster = ClusterSpec.from_hosts(ps=ps_hosts, worker=worker_hosts)
+            hosts = {name: tuple(cluster.addresses(name).values()) for name in cluster.jobs}
             if not several and any(len(of_job) != 1 for of_job in hosts.values()):
                 raise UsageError(f"{command_name} uses one ps and one worker")
             if not 0 <= task < len(hosts[job]):

@@ -294,7 +294,7 @@ class Job:
     @property
     def cluster_json(self) -> str:
         """The value of "cluster" in TF_CONFIG."""
-        return json.dumps({role: list(hosts) for role, hosts in self.cluster.jobs.items()})
+        return json.dumps(dict(self.cluster.jobs))
 
     @property
     def endpoint_map(self) -> str:
@@ -325,8 +325,8 @@ class Job:
 
     def _word(self, argument: str) -> str:
         of_job = {
-            "{ps_hosts}": ",".join(self.cluster.jobs["ps"]),
-            "{worker_hosts}": ",".join(self.cluster.jobs["worker"]),
+            "{ps_hosts}": ",".join(self.cluster.addresses("ps").values()),
+            "{worker_hosts}": ",".join(self.cluster.addresses("worker").values()),
             "{ps}": str(self.ps),
             "{workers}": str(self.workers),
         }
