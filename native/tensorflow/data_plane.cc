@@ -244,11 +244,13 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
   std::string host;
   int port = 0;
   wire::SplitAddress(data_address, &host, &port);
-  wire::Status status = ListenAt(host, port, handler);
+  // As gRPC, which listens on all interfaces: a peer may know this task by another name.
+  const std::string interface = is_mapped ? host : "";
+  wire::Status status = ListenAt(interface, port, handler);
   if (status.code() == wire::Code::kFailedPrecondition && second_port != 0) {
     const std::string first = std::to_string(port);
     const std::string second = std::to_string(second_port);
-    if (const wire::Status s = ListenAt(host, second_port, handler); s.ok()) {
+    if (const wire::Status s = ListenAt(interface, second_port, handler); s.ok()) {
       LOG(WARNING) << "grpc++: " << name_ << " has its data port at " << host << ":" << second
                    << ", its second one, which its peers try too: port " << first
                    << ", its gRPC port + " << std::to_string(wire::kDataPortShift)

@@ -38,9 +38,9 @@ class DataPlane {
   ~DataPlane();
 
   // Opens the data port that belongs to this task's gRPC address. Listens on the address that
-  // TENSORWIRE_BIND names; without it, on the address of the data port, or on all interfaces if
-  // that is no address of this host. If the port is in use and not from the map, opens the second
-  // one (wire::SecondDataPort). `grpc_port` replaces a port 0 in the gRPC address.
+  // TENSORWIRE_BIND names; without it, on the address that the map names, or on all interfaces if
+  // there is none or if it is no address of this host. If the port is in use and not from the map,
+  // opens the second one (wire::SecondDataPort). `grpc_port` replaces a port 0 in the gRPC address.
   absl::Status Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler);
 
   // Stops the engine: afterwards nothing is sent and no callback runs.

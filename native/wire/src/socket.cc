@@ -77,6 +77,13 @@ std::string ErrorText(int error) {
 std::string ToString(const SocketAddress& address) {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
+  if (address.family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    // An IPv4 client of a listener for both.
+    char text[INET_ADDRSTRLEN];
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    return std::string(text) + ":" + std::to_string(ntohs(v6.sin6_port));
+  }
   if (getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.length, host,
                   sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "an unknown address";

@@ -275,8 +275,8 @@ def test_where_both_data_ports_are_taken_both_are_named(pair: TensorFlowCluster)
             taken.listen()
         said = refusal(pair)
     assert (
-        f"cannot listen on 127.0.0.1:{ports[0]}: Address already in use; "
-        f"cannot listen on 127.0.0.1:{second}: Address already in use. It is the data port of "
+        f"cannot listen on port {ports[0]}: Address already in use; "
+        f"cannot listen on port {second}: Address already in use. It is the data port of "
         "/job:ps/replica:0/task:0, 20000 above its gRPC port, and its second one; free one of "
         "them, or name another in a file .endpoint_map" in said
     )

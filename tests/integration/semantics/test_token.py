@@ -72,21 +72,19 @@ def refused(address: tuple[str, int]) -> bool:
     return False
 
 
-def test_the_data_port_is_open_on_the_address_of_the_cluster_spec_only(
+def test_the_data_port_is_open_where_grpc_is_unless_an_address_is_named(
     pair: TensorFlowCluster,
 ) -> None:
     port = ports(pair)
-    hosts = {"ps": "192.0.2.1", "worker": "127.0.0.2"}  # an unused address, and one of this host
-    spec = {job: [f"{host}:{port[job]}"] for job, host in hosts.items()}
-    pair.ready(*[pair.begin(job, 0, SPOKEN, spec=spec) for job in spec])
-
-    assert refused(("127.0.0.1", data_port(port["worker"])))
-    assert not refused(("127.0.0.2", data_port(port["worker"])))
-    # An address that is not of this host may be a Service's, so the ps listens on all and says so.
-    assert not refused(("127.0.0.1", data_port(port["ps"])))
+    # As the ps calls itself, and as the worker calls it: a Service, a second interface.
+    own = {"ps": [f"localhost:{port['ps']}"], "worker": [f"127.0.0.1:{port['worker']}"]}
+    known = own | {"ps": [f"127.0.0.3:{port['ps']}"]}
+    bound = SPOKEN | {"TENSORWIRE_BIND": "127.0.0.1"}
+    pair.ready(pair.begin("ps", 0, SPOKEN, spec=own), pair.begin("worker", 0, bound, spec=known))
+    assert step(pair, 1000) == 2000.0
     assert not refused(("127.0.0.2", data_port(port["ps"])))
-    said = "192.0.2.1 is no address of this host; the data port of /job:ps/replica:0/task:0 listens"
-    assert said in pair.tasks["ps:0"].log.read_text()
+    assert refused(("127.0.0.2", data_port(port["worker"])))
+    assert not refused(("127.0.0.1", data_port(port["worker"])))
 
 
 @pytest.mark.parametrize(("transport", "tls"), [("tcp", "0"), ("memory", "0"), ("tcp", "1")])
