@@ -50,6 +50,10 @@ class DataPlane {
   // line for a task: the line of a task that has joined may be new.
   absl::Status CheckCluster(const tensorflow::ClusterDef& cluster);
 
+  // A session gives this task a name: the one that it was started with, or another
+  // (ConfigProto.cluster_def).
+  void AddName(const std::string& name) { engine_->AddName(name); }
+
   // The channel to a task, and the inbox for its pushes.
   Link LinkTo(const std::string& task_name, const std::string& grpc_address);
 

@@ -15,15 +15,18 @@ namespace tensorwire::plugin {
 class RemoteWorker : public tensorflow::WorkerInterface {
  public:
   RemoteWorker(tensorflow::WorkerCacheInterface* grpc_cache, std::string target,
-               tensorflow::WorkerInterface* grpc, Link link, RecentSteps* failed_steps)
+               tensorflow::WorkerInterface* grpc, Link link, std::shared_ptr<TransferLog> log,
+               RecentSteps* failed_steps)
       : grpc_cache_(grpc_cache),
         target_(std::move(target)),
         grpc_(grpc),
         link_(std::move(link)),
+        log_(std::move(log)),
         failed_steps_(failed_steps) {}
   ~RemoteWorker() override { grpc_cache_->ReleaseWorker(target_, grpc_); }
 
   const Link& link() const { return link_; }
+  const std::shared_ptr<TransferLog>& log() const { return log_; }
 
   // --- on the data plane ---
   void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
@@ -106,6 +109,7 @@ class RemoteWorker : public tensorflow::WorkerInterface {
   const std::string target_;
   tensorflow::WorkerInterface* const grpc_;  // released to grpc_cache_
   const Link link_;
+  const std::shared_ptr<TransferLog> log_;
   RecentSteps* const failed_steps_;
 };
 

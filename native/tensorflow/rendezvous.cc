@@ -302,6 +302,7 @@ absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, const Rendezvo
   }
   out->cache = cache;
   out->link = remote->link();
+  out->log = remote->log();
   cache->ReleaseWorker(task, worker);
   if (absl::Status s = session->device_mgr()->LookupDevice(parsed.dst_device, &out->device);
       !s.ok()) {
@@ -442,6 +443,11 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
         std::clamp<int64_t>(way_us + here_us - incoming.head_us(), 0, waited_us);
     route_->counters->Count(incoming.payload_bytes());
     route_->counters->CountWait(waited_us - wire_us, wire_us);
+    if (route_->log->is_on()) {
+      route_->log->Record(step_id_, key(), static_cast<int64_t>(incoming.payload_bytes()),
+                          incoming.head_us() - std::max<int64_t>(0, way_us),
+                          came_at_once ? incoming.head_us() : here_us, waited_us);
+    }
   }
   if (route_->order) inbox().Forget(step_id_, route_->order);
   // From here on, no abort reaches the call.

@@ -8,6 +8,7 @@
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorwire/wire/engine.h"
+#include "transfer_log.h"
 
 namespace tensorwire::plugin {
 
@@ -27,6 +28,7 @@ struct Route {
   Link link;
   tensorflow::Device* device = nullptr;  // as the session
   TensorCounters* counters = nullptr;
+  std::shared_ptr<TransferLog> log;  // of `cache`
   PushInbox::Order order;
 };
 

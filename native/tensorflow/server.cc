@@ -160,6 +160,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
           "The master (current machine) is not included in the provided cluster_def: grpc++: no " +
           own_name);
     }
+    if (!job.empty()) plane_->AddName(own_name);
     // Tasks may have joined (update_server_def).
     if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
     tensorflow::WorkerCacheInterface* grpc = nullptr;

@@ -17,8 +17,9 @@ tensorflow::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& t
       workers_.erase(target);
       return nullptr;
     }
-    worker = std::make_unique<RemoteWorker>(
-        grpc_.get(), target, grpc, plane_->LinkTo(target, address->second), plane_->failed_steps());
+    worker = std::make_unique<RemoteWorker>(grpc_.get(), target, grpc,
+                                            plane_->LinkTo(target, address->second), log_,
+                                            plane_->failed_steps());
   }
   return worker.get();
 }

@@ -26,10 +26,24 @@ class WorkerCache : public tensorflow::WorkerCacheWrapper {
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
   absl::Status GetEagerClientCache(
       std::unique_ptr<tensorflow::eager::EagerClientCache>* clients) override;
+  // gRPC's has what collectives receive.
+  void SetLogging(bool on) override {
+    grpc_->SetLogging(on);
+    log_->SetLogging(on);
+  }
+  void ClearLogs() override {
+    grpc_->ClearLogs();
+    log_->ClearLogs();
+  }
+  bool RetrieveLogs(int64_t step_id, tensorflow::StepStats* to) override {
+    const bool any = grpc_->RetrieveLogs(step_id, to);
+    return log_->RetrieveLogs(step_id, to) || any;
+  }
 
  private:
   const std::unique_ptr<tensorflow::WorkerCacheInterface> grpc_;
   DataPlane* const plane_;
+  const std::shared_ptr<TransferLog> log_ = std::make_shared<TransferLog>();
   const std::map<std::string, std::string> addresses_;
 
   std::mutex mutex_;

@@ -109,9 +109,7 @@ def test_a_sparse_job_has_the_tasks_that_it_names_and_no_others() -> None:
         "/job:worker/task:2",
         "/job:worker/task:10",
     ]
-    with pytest.raises(
-        UsageError, match=r"no /job:worker/task:0; .* worker \(2\)"
-    ):
+    with pytest.raises(UsageError, match=r"no /job:worker/task:0; .* worker \(2\)"):
         config.cluster.address(Task("worker", 0))
 
 

@@ -12,6 +12,17 @@ Reactor* Context::NextAccepting() {
   return best;
 }
 
+void Context::AddName(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  if (name != options.name) more_names_.insert(name);
+}
+
+bool Context::IsNamed(const std::string& name) const {
+  if (options.name.empty() || name == options.name) return true;
+  std::lock_guard lock(mutex_);
+  return more_names_.count(name) != 0;
+}
+
 std::shared_ptr<PeerCounters> Context::CountersFor(const std::string& peer) {
   // Names come from the network: a peer that uses a new name for each connection must not fill the
   // memory.

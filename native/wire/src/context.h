@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,10 @@ class Context {
   Reactor* NextAccepting();
   Reactor* ReactorFor(size_t number) const { return reactors[number % reactors.size()].get(); }
 
+  // The names by which peers may ask for this task. Any, if it has none of its own.
+  void AddName(const std::string& name);
+  bool IsNamed(const std::string& name) const;
+
   std::shared_ptr<PeerCounters> CountersFor(const std::string& peer);
   EngineStats Stats() const;
 
@@ -77,6 +82,7 @@ class Context {
   std::atomic<size_t> next_channel_{0};
   std::atomic<size_t> next_accepted_{0};
   mutable std::mutex mutex_;
+  std::set<std::string> more_names_;
   std::map<std::string, std::shared_ptr<PeerCounters>> counters_;
   std::map<std::string, int64_t> warned_at_ms_;
 };

@@ -65,6 +65,8 @@ class EngineImpl final : public Engine {
     return Status();
   }
 
+  void AddName(const std::string& name) override { context_->AddName(name); }
+
   std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
                                    int second_port) override {
     auto channel = std::make_shared<ChannelImpl>(context_, context_->NextChannel(), address,

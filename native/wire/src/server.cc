@@ -183,7 +183,7 @@ Status Session::OnGreetingFromReactor(const FrameHeader& header, std::string_vie
 Status Session::AcceptFromReactor(Connection* connection) {
   const Hello hello = Hello::Decode(hello_);
   const EngineOptions& options = context_->options;
-  if (!hello.peer.empty() && !options.name.empty() && hello.peer != options.name) {
+  if (!hello.peer.empty() && !context_->IsNamed(hello.peer)) {
     return Status(Code::kFailedPrecondition,
                   hello.task + " wants " + Printable(hello.peer) + ", and this is " + options.name +
                       ": the .endpoint_map or the cluster spec of one of the two is wrong");

@@ -246,6 +246,8 @@ TEST(a_server_with_another_name_refuses) {
   const Outcome outcome = Get(Begin(*channel, kEcho, ""));
   CHECK(outcome.status.code() == Code::kFailedPrecondition);
   CHECK(outcome.status.message().find("wants ps:0, and this is ps:1") != std::string::npos);
+  ps.engine->AddName("ps:0");
+  CHECK(Get(Begin(*channel, kEcho, "")).status.ok());
 }
 
 TEST(a_lazy_notice_arrives_alone_and_before_what_follows) {

@@ -128,6 +128,33 @@ def test_a_full_trace_shows_the_operations_of_every_task(cluster: TensorFlowClus
     assert any("total" in name for name in names_by_task["/job:worker/replica:0/task:1"])
 
 
+def test_a_full_trace_shows_the_tensors_that_a_task_received(cluster: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            produced = tf.random.uniform([1000], name="received_here")
+        with tf.device(W1):
+            total = tf.reduce_sum(produced)
+        with cluster.session(graph) as session:
+            options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+            for traced in (True, False, False, True):  # requested at first, then pushed
+                metadata = tf1.RunMetadata()
+                session.run(total, options=options if traced else None, run_metadata=metadata)
+                received = [
+                    (device.device, node)
+                    for device in metadata.step_stats.dev_stats
+                    for node in device.node_stats
+                    if node.node_name == "RecvTensor" and "received_here" in node.timeline_label
+                ]
+                assert len(received) == traced
+                for device, node in received:
+                    assert device == "/job:worker/replica:0/task:1/device:CPU:0"
+                    assert "/RandomUniform from /job:ps/replica:0/task:0/dev" in node.timeline_label
+                    described = node.output[0].tensor_description.allocation_description
+                    assert described.requested_bytes == 4000
+                    assert 0 < node.all_end_rel_micros < 60e6
+                    assert abs(node.all_start_micros / 1e6 - time.time()) < 60
+
+
 def fed() -> Any:
     return tf1.placeholder(tf.float32, [None], name="x")
 

@@ -235,6 +235,9 @@ class TENSORWIRE_API Engine {
   virtual Status Listen(const std::string& host, int port, std::shared_ptr<Handler> handler,
                         int* bound_port) = 0;
 
+  // This task has another name from now on, besides EngineOptions::name: peers may ask for it.
+  virtual void AddName(const std::string& name) = 0;
+
   // A channel to the task `peer_name` at `address` ("host:port"). It connects at its first call,
   // and again at the next call after the connection was lost or could not be made. The connection
   // lives as long as the engine, so keep the channel. `second_port`: another port of the same host,
