@@ -64,8 +64,10 @@ test: ## lint, the engine's tests, unit tests, and real clusters on grpc and grp
 
 .PHONY: test-all
 test-all: ## everything, also on TensorFlow 2.15.1 and under sanitizers: an hour (REQUIRE=all: nothing may be skipped)
-	@$(run_stages) test-all lint types docs native native-address native-thread unit integration-2.15.1 fault-tolerance-2.15.1 \
-	  -- tidy integration-2.21.0 fault-tolerance-2.21.0
+	@$(run_stages) test-all $(if $(TESTED),,lint native unit) types tidy docs native-address native-thread \
+	  integration-2.15.1 fault-tolerance-2.15.1 fault-tolerance-2.21.0 -- integration-2.21.0
+# TESTED=1: without what `make test` has just run on the same sources.
+export TESTED ?=
 
 # Anything may take Python 3.10's successors but TensorFlow, so one that has TensorFlow is preferred.
 run_stages = $$(.ci/find-python $(NEW_PYTHONS) 3.14) .ci/run-stages
@@ -163,7 +165,7 @@ cluster: .venv/new.installed ## the core of the tests of real clusters, on grpc 
 
 .PHONY: integration-2.21.0
 integration-2.21.0: .venv/new.complete ## real clusters on TensorFlow 2.21.0
-	@.venv/new/bin/python $(pytest) tests/integration
+	@.venv/new/bin/python $(pytest) $(if $(TESTED),-m "not core or slow") tests/integration
 
 .PHONY: integration-2.15.1
 integration-2.15.1: ## real clusters on TensorFlow 2.15.1, where a Python for it is found

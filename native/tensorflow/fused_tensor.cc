@@ -7,7 +7,6 @@
 
 #include "pool_allocator.h"
 #include "tensor_codec.h"
-#include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -122,11 +121,11 @@ absl::Status SplitMemory(const Tensor& fused, const PartHeader& header, Tensor* 
 FusedPart::Way WayOf(const Tensor& tensor) {
   if (static_cast<int64_t>(tensor.TotalBytes()) >= kApartBytes) return FusedPart::Way::kApart;
   return tensorflow::DataTypeCanUseMemcpy(tensor.dtype()) ? FusedPart::Way::kMemory
-                                                          : FusedPart::Way::kProto;
+                                                          : FusedPart::Way::kEncoded;
 }
 
 absl::Status Fuse(const std::vector<FusedPart>& parts, Tensor* fused) {
-  std::vector<std::string> protos(parts.size());
+  std::vector<Tensor> encoded(parts.size());
   std::vector<std::string_view> bytes(parts.size());
   size_t header_bytes = 8;
   size_t payload_bytes = 0;
@@ -134,13 +133,10 @@ absl::Status Fuse(const std::vector<FusedPart>& parts, Tensor* fused) {
     const Tensor& tensor = parts[i].tensor;
     header_bytes += 24 + 8 * static_cast<size_t>(tensor.dims());
     if (parts[i].way == FusedPart::Way::kMemory) {
-      const auto data = tensor.tensor_data();
-      bytes[i] = {data.data(), data.size()};
-    } else if (parts[i].way == FusedPart::Way::kProto) {
-      tensorflow::TensorProto proto;
-      tensor.AsProtoTensorContent(&proto);
-      protos[i] = proto.SerializeAsString();
-      bytes[i] = protos[i];
+      bytes[i] = BytesOf(tensor);
+    } else if (parts[i].way == FusedPart::Way::kEncoded) {
+      encoded[i] = EncodeContents(tensor);
+      bytes[i] = BytesOf(encoded[i]);
     }
     payload_bytes += Aligned(bytes[i].size());
   }
@@ -173,18 +169,18 @@ absl::Status Fuse(const std::vector<FusedPart>& parts, Tensor* fused) {
 bool IsLongToSplit(const Tensor& fused) {
   constexpr size_t kQuickBytes = 64u << 10;
   constexpr uint32_t kQuickParts = 512;
-  constexpr uint64_t kQuickProtoBytes = 8u << 10;
+  constexpr uint64_t kQuickEncodedBytes = 8u << 10;
   if (fused.dtype() != tensorflow::DT_UINT8 || fused.TotalBytes() <= kQuickBytes) return false;
   const auto data = fused.tensor_data();
   HeaderReader reader({data.data(), data.size()});
   uint32_t magic = 0;
   uint32_t number = 0;
   if (!reader.Get(&magic) || !reader.Get(&number) || number > kQuickParts) return true;
-  uint64_t proto_bytes = 0;
+  uint64_t encoded_bytes = 0;
   for (PartHeader header; number > 0 && header.Read(&reader); --number, header = PartHeader()) {
-    if (header.way == FusedPart::Way::kProto) proto_bytes += header.bytes;
+    if (header.way == FusedPart::Way::kEncoded) encoded_bytes += header.bytes;
   }
-  return proto_bytes > kQuickProtoBytes;
+  return encoded_bytes > kQuickEncodedBytes;
 }
 
 absl::Status Split(const Tensor& fused, size_t count, tensorflow::DeviceBase* device,
@@ -208,9 +204,9 @@ absl::Status Split(const Tensor& fused, size_t count, tensorflow::DeviceBase* de
     absl::Status status;
     if (part.way == FusedPart::Way::kMemory) {
       status = SplitMemory(fused, header, &part.tensor);
-    } else if (part.way == FusedPart::Way::kProto) {
-      status = TensorFromProto({data.data() + header.offset, header.bytes}, header.dtype,
-                               header.shape, device, {}, &part.tensor);
+    } else if (part.way == FusedPart::Way::kEncoded) {
+      status = DecodeContents({data.data() + header.offset, header.bytes}, header.dtype,
+                              header.shape, device, {}, &part.tensor);
     }
     if (!status.ok()) return status;
   }

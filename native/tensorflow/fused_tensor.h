@@ -12,9 +12,9 @@ namespace tensorwire::plugin {
 // One part of a fused tensor.
 struct FusedPart {
   enum class Way : uint8_t {
-    kMemory = 0,  // within the fused tensor, as it is in memory
-    kProto = 1,   // within it, as a serialised TensorProto
-    kApart = 2,   // in a message of its own, under its own key
+    kMemory = 0,   // within the fused tensor, as it is in memory
+    kEncoded = 1,  // within it, as EncodeContents makes it
+    kApart = 2,    // in a message of its own, under its own key
   };
   Way way = Way::kMemory;
   tensorflow::Tensor tensor;  // unset for kApart after Split

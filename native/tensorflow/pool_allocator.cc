@@ -35,9 +35,24 @@ PoolAllocator* PoolAllocator::Get() {
 
 void* PoolAllocator::AllocateRaw(size_t alignment, size_t bytes) {
   if (bytes >= kMinBytes && alignment <= kBlockAlignment) {
+    HintToMalloc(bytes);
     if (void* const block = pool_.Acquire(bytes); block != nullptr) return block;
   }
   return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
+}
+
+// malloc maps each block from 128 KiB on anew, until it sees that the program frees and allocates
+// blocks of a size again and again. The pool takes those blocks away; without this hint, all other
+// large blocks of the process, such as NumPy's, would stay mapped and cost a page fault a page.
+void PoolAllocator::HintToMalloc(size_t bytes) {
+  constexpr size_t kMostBytes = 32u << 20;  // malloc learns from no larger block
+  if (bytes > kMostBytes) return;
+  size_t before = hinted_bytes_.load(std::memory_order_relaxed);
+  do {
+    if (bytes <= before) return;
+  } while (!hinted_bytes_.compare_exchange_weak(before, bytes, std::memory_order_relaxed));
+  void* volatile block = std::malloc(bytes);  // volatile: a compiler may leave out the pair
+  std::free(block);
 }
 
 void PoolAllocator::DeallocateRaw(void* memory) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <string>
 
 #include "tensorflow/core/framework/allocator.h"
@@ -27,7 +29,10 @@ class PoolAllocator : public tensorflow::Allocator {
 
  private:
   explicit PoolAllocator(const wire::BufferPool::Options& options) : pool_(options) {}
+  void HintToMalloc(size_t bytes);
+
   wire::BufferPool pool_;
+  std::atomic<size_t> hinted_bytes_{0};  // the largest block of which malloc was told
 };
 
 // The allocator for an arriving tensor of this size in CPU memory.

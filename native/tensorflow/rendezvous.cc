@@ -455,11 +455,11 @@ void RemoteRendezvous::RecvCall::End(absl::Status status, IncomingTensor incomin
   if (absl::Status aborted = this->status(); !aborted.ok()) status = std::move(aborted);
   if (!status.ok()) {
     Finish(status, Tensor(), incoming.is_dead());
-  } else if (incoming.as_proto() && incoming.payload_bytes() > kSmallBytes) {
+  } else if (incoming.is_encoded() && incoming.payload_bytes() > kSmallBytes) {
     // This thread may be a reactor, and the time for decoding grows with the tensor's size.
     auto encoded = std::make_shared<IncomingTensor>(std::move(incoming));
     rendezvous_->env_->compute_pool->Schedule([self, encoded] { self->Decode(*encoded); });
-  } else if (incoming.as_proto()) {
+  } else if (incoming.is_encoded()) {
     Decode(incoming);
   } else if (on_accelerator_ && !incoming.is_dead() && incoming.tensor().NumElements() > 0) {
     CopyToDevice(incoming.tensor());

@@ -1,8 +1,11 @@
 #include "tensor_codec.h"
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
+#include "pool_allocator.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
@@ -22,28 +25,109 @@ bool TravelsAsMemory(const Tensor& tensor) {
 void EncodeTensor(const Tensor& tensor, uint8_t flags, uint32_t made_us, wire::Message* message) {
   // A dead tensor may be uninitialised: it has a type and a shape, but no contents.
   const bool empty = !tensor.IsInitialized() || tensor.NumElements() == 0;
-  const bool as_proto = !empty && !TravelsAsMemory(tensor);
+  const bool encoded = !empty && !TravelsAsMemory(tensor);
   const TensorShape& shape = tensor.shape();
-  message->Put<uint8_t>(static_cast<uint8_t>(flags | (as_proto ? kAsProto : 0)));
+  message->Put<uint8_t>(static_cast<uint8_t>(flags | (encoded ? kAsBytes : 0)));
   message->Put<uint8_t>(static_cast<uint8_t>(shape.dims()));
   message->Put<uint16_t>(static_cast<uint16_t>(tensor.dtype()));
   message->Put<uint32_t>(made_us);
   for (int i = 0; i < shape.dims(); ++i) message->Put<int64_t>(shape.dim_size(i));
   if (empty) return;
-  if (as_proto) {
-    tensorflow::TensorProto proto;
-    tensor.AsProtoTensorContent(&proto);
-    message->SetOwnedPayload(proto.SerializeAsString());
-    return;
-  }
-  const auto bytes = tensor.tensor_data();
+  auto sent = std::make_shared<Tensor>(encoded ? EncodeContents(tensor) : tensor);
+  const std::string_view bytes = BytesOf(*sent);
   message->AddPayload(bytes.data(), bytes.size());
-  message->KeepAlive(std::make_shared<Tensor>(tensor));
+  message->KeepAlive(std::move(sent));
 }
 
-absl::Status TensorFromProto(std::string_view bytes, DataType dtype, const TensorShape& shape,
-                             tensorflow::DeviceBase* device,
-                             const tensorflow::AllocatorAttributes& attributes, Tensor* out) {
+namespace {
+
+using tensorflow::tstring;
+
+// Room for `size` bytes; none if there is no memory.
+Tensor BytesIn(tensorflow::Allocator* allocator, uint64_t size) {
+  Tensor bytes(allocator, tensorflow::DT_UINT8, {static_cast<int64_t>(size)});
+  return bytes.IsInitialized() ? bytes : Tensor(tensorflow::DT_UINT8, {0});
+}
+
+char* MemoryOf(const Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
+
+absl::Status NoMemoryFor(const TensorShape& shape) {
+  return absl::ResourceExhaustedError("grpc++: no memory for an arriving tensor of shape " +
+                                      shape.DebugString());
+}
+
+Tensor EncodeStrings(const Tensor& tensor) {
+  const auto strings = tensor.flat<tstring>();
+  uint64_t longest = 0;
+  uint64_t total = 0;
+  for (int64_t i = 0; i < strings.size(); ++i) {
+    longest = std::max<uint64_t>(longest, strings(i).size());
+    total += strings(i).size();
+  }
+  const uint8_t width = longest <= UINT8_MAX    ? 1
+                        : longest <= UINT16_MAX ? 2
+                        : longest <= UINT32_MAX ? 4
+                                                : 8;
+  const uint64_t size = 1 + width * static_cast<uint64_t>(strings.size()) + total;
+  Tensor bytes = BytesIn(HostMemoryFor(size), size);
+  if (bytes.NumElements() == 0) return bytes;
+  char* length_at = MemoryOf(bytes);
+  *length_at++ = static_cast<char>(width);
+  char* at = length_at + width * strings.size();
+  for (int64_t i = 0; i < strings.size(); ++i) {
+    const uint64_t length = strings(i).size();
+    std::memcpy(length_at, &length, width);  // little-endian
+    std::memcpy(at, strings(i).data(), length);
+    length_at += width;
+    at += length;
+  }
+  return bytes;
+}
+
+absl::Status DecodeStrings(std::string_view bytes, const TensorShape& shape,
+                           tensorflow::Allocator* allocator, Tensor* out) {
+  const absl::Status malformed =
+      absl::InternalError("grpc++: strings arrived that are not of the announced number or length");
+  const auto count = static_cast<uint64_t>(shape.num_elements());
+  const uint8_t width = bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front());
+  if ((width != 1 && width != 2 && width != 4 && width != 8) ||
+      count > (bytes.size() - 1) / width) {
+    return malformed;
+  }
+  std::string_view lengths = bytes.substr(1, width * count);
+  std::string_view rest = bytes.substr(1 + width * count);
+  *out = Tensor(allocator, tensorflow::DT_STRING, shape);
+  if (!out->IsInitialized()) return NoMemoryFor(shape);
+  for (tstring *to = out->flat<tstring>().data(), *end = to + count; to != end; ++to) {
+    uint64_t length = 0;
+    std::memcpy(&length, lengths.data(), width);
+    if (length > rest.size()) return malformed;
+    to->assign(rest.data(), length);
+    lengths.remove_prefix(width);
+    rest.remove_prefix(length);
+  }
+  return rest.empty() ? absl::OkStatus() : malformed;
+}
+
+}  // namespace
+
+Tensor EncodeContents(const Tensor& tensor) {
+  if (tensor.dtype() == tensorflow::DT_STRING) return EncodeStrings(tensor);
+  tensorflow::TensorProto proto;
+  tensor.AsProtoTensorContent(&proto);
+  const size_t size = proto.ByteSizeLong();
+  const bool fits = size < wire::kMaxRequestPayloadBytes;
+  Tensor bytes = BytesIn(HostMemoryFor(size), fits ? size : 0);
+  proto.SerializeToArray(MemoryOf(bytes), static_cast<int>(bytes.NumElements()));
+  return bytes;
+}
+
+absl::Status DecodeContents(std::string_view bytes, DataType dtype, const TensorShape& shape,
+                            tensorflow::DeviceBase* device,
+                            const tensorflow::AllocatorAttributes& attributes, Tensor* out) {
+  if (dtype == tensorflow::DT_STRING) {
+    return DecodeStrings(bytes, shape, device->GetAllocator(attributes), out);
+  }
   tensorflow::TensorProto proto;
   if (bytes.size() >= wire::kMaxRequestPayloadBytes ||
       !proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
@@ -86,14 +170,15 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
   }
   const auto dtype = static_cast<DataType>(dtype_number);
 
-  if (as_proto()) {
-    if (payload_bytes >= wire::kMaxRequestPayloadBytes) {
+  if (is_encoded()) {
+    if (dtype != tensorflow::DT_STRING && payload_bytes >= wire::kMaxRequestPayloadBytes) {
       return absl::InternalError("grpc++: a tensor arrived that is larger than a protobuf can be");
     }
-    proto_dtype_ = dtype;
-    proto_shape_ = std::move(shape);
-    proto_bytes_.resize(payload_bytes);
-    into->push_back({proto_bytes_.data(), proto_bytes_.size()});
+    dtype_ = dtype;
+    shape_ = std::move(shape);
+    tensor_ = BytesIn(HostMemoryFor(payload_bytes), payload_bytes);
+    if (BytesOf(tensor_).size() < payload_bytes) return NoMemoryFor(shape_);
+    if (payload_bytes > 0) into->push_back({MemoryOf(tensor_), payload_bytes});
     return absl::OkStatus();
   }
   if (payload_bytes == 0 && (is_dead() || shape.num_elements() > 0)) {
@@ -112,11 +197,10 @@ absl::Status IncomingTensor::Prepare(std::string_view metadata, uint64_t payload
   }
   tensor_ = Tensor(allocator, dtype, shape);
   if (!tensor_.IsInitialized() && payload_bytes > 0) {
-    return absl::ResourceExhaustedError("grpc++: no memory for an arriving tensor of shape " +
-                                        shape.DebugString());
+    return NoMemoryFor(shape);
   }
   if (payload_bytes > 0) {
-    into->push_back({const_cast<char*>(tensor_.tensor_data().data()), payload_bytes});
+    into->push_back({MemoryOf(tensor_), payload_bytes});
   }
   return absl::OkStatus();
 }

@@ -28,10 +28,10 @@ namespace tensorwire::plugin {
 //                     steps: when the order was revoked
 //
 // The payload is the tensor's memory or, for types whose memory has no meaning outside the process
-// (strings, variants, resources), a serialised TensorProto.
+// (strings, variants, resources), what EncodeContents makes of it.
 enum TensorFlags : uint8_t {
   kDead = 1,
-  kAsProto = 2,
+  kAsBytes = 2,
   kOrderAccepted = 4,  // of a reply: tensors of this key are pushed in later steps
   kDeclined = 8,       // of a push: there is no tensor; the consumer has to request it this time
   kPushed = 16,        // of a reply: there is no tensor; it was pushed before the request came
@@ -46,29 +46,42 @@ bool TravelsAsMemory(const tensorflow::Tensor& tensor);
 void EncodeTensor(const tensorflow::Tensor& tensor, uint8_t flags, uint32_t made_us,
                   wire::Message* message);
 
-// Decodes `bytes`, a TensorProto that AsProtoTensorContent made, to a tensor of this type and
-// shape. Fails with Internal for anything else, and allocates nothing for a few bytes that announce
-// a large tensor.
-absl::Status TensorFromProto(std::string_view bytes, tensorflow::DataType dtype,
-                             const tensorflow::TensorShape& shape, tensorflow::DeviceBase* device,
-                             const tensorflow::AllocatorAttributes& attributes,
-                             tensorflow::Tensor* out);
+// A tensor's contents as bytes, a DT_UINT8 vector in host memory:
+//
+//   of strings  u8 width (1, 2, 4 or 8), then the length of each in `width` bytes, then the strings
+//   of others   a serialised TensorProto
+//
+// Without elements if there is no memory for it, or if a TensorProto would be 2 GB or more.
+tensorflow::Tensor EncodeContents(const tensorflow::Tensor& tensor);
+
+// Makes a tensor of this type and shape from what EncodeContents made. Fails with Internal for
+// anything else, and allocates nothing for a few bytes that announce a large tensor.
+absl::Status DecodeContents(std::string_view bytes, tensorflow::DataType dtype,
+                            const tensorflow::TensorShape& shape, tensorflow::DeviceBase* device,
+                            const tensorflow::AllocatorAttributes& attributes,
+                            tensorflow::Tensor* out);
+
+// The bytes of a tensor that is in host memory.
+inline std::string_view BytesOf(const tensorflow::Tensor& tensor) {
+  const auto bytes = tensor.tensor_data();
+  return {bytes.data(), bytes.size()};
+}
 
 // A tensor that arrives.
 class IncomingTensor {
  public:
   // Reads the metadata, checks it against the payload's size, and allocates memory for the payload:
-  // from `allocator`, unless the payload is a TensorProto. Runs on a reactor.
+  // from `allocator`, unless the payload is encoded. Runs on a reactor.
   absl::Status Prepare(std::string_view metadata, uint64_t payload_bytes,
                        tensorflow::Allocator* allocator, std::vector<wire::MutableBuffer>* into);
 
   // After the payload has arrived: true if it still has to be decoded, false if tensor() is
   // complete.
-  bool as_proto() const { return (flags_ & kAsProto) != 0; }
+  bool is_encoded() const { return (flags_ & kAsBytes) != 0; }
   absl::Status Decode(tensorflow::DeviceBase* device,
                       const tensorflow::AllocatorAttributes& attributes,
                       tensorflow::Tensor* out) const {
-    return TensorFromProto(proto_bytes_, proto_dtype_, proto_shape_, device, attributes, out);
+    return DecodeContents(BytesOf(tensor_), dtype_, shape_, device, attributes, out);
   }
 
   bool order_accepted() const { return (flags_ & kOrderAccepted) != 0; }
@@ -88,10 +101,9 @@ class IncomingTensor {
   int64_t head_us_ = 0;
   uint64_t payload_bytes_ = 0;
   std::vector<int64_t> numbers_;
-  tensorflow::Tensor tensor_;
-  std::string proto_bytes_;
-  tensorflow::DataType proto_dtype_ = tensorflow::DT_INVALID;
-  tensorflow::TensorShape proto_shape_;
+  tensorflow::Tensor tensor_;  // or its encoded contents
+  tensorflow::DataType dtype_ = tensorflow::DT_INVALID;
+  tensorflow::TensorShape shape_;
 };
 
 }  // namespace tensorwire::plugin

@@ -41,3 +41,34 @@ def test_resident_memory_stays_within_the_pools_cap_over_many_steps(
     for result in results:
         assert result["pool_cap_mb"] == pytest.approx(POOL_MB * 2**20 / 1e6)
         assert result["highest_mb"] - result["early_mb"] < result["pool_cap_mb"]
+
+
+FAULTS = """
+import resource
+import tensorflow as tf
+import tensorwire.tf
+from tensorwire.lab.ports import PortLease
+
+tf1 = tf.compat.v1
+address = f"127.0.0.1:{PortLease().take()}"
+server = tf1.train.Server({"worker": [address]}, protocol="grpc++")
+with tf.Graph().as_default():
+    large = tf.fill([tf1.placeholder_with_default(8_000_000, [])], 1.0)
+    with tf1.Session(server.target) as session:
+        session.run(large.op)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    blocks = [b"x" * 20_000_000 for _ in range(3)]
+    del blocks
+print("faults", resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.newest
+def test_other_blocks_of_the_process_are_reused_as_without_the_pool(plugin: None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    faults = int(done.stdout.split()[-1])
+    assert faults < 50_000  # each page of each block would be 293,000

@@ -101,7 +101,7 @@ void Deliver(wire::Call* call, std::string_view metadata, std::string_view paylo
 }
 
 void Decode(const IncomingTensor& incoming, size_t payload_bytes) {
-  if (!incoming.as_proto()) return ReadThrough(incoming.tensor());
+  if (!incoming.is_encoded()) return ReadThrough(incoming.tensor());
   Tensor tensor;
   if (!incoming.Decode(Cpu(), tensorflow::AllocatorAttributes(), &tensor).ok()) return;
   ReadThrough(tensor);
@@ -203,7 +203,7 @@ void FuzzFused(Bytes bytes) {
   if (parts.size() != count) Broken("another number of parts");
   for (const FusedPart& part : parts) {
     ReadThrough(part.tensor);
-    if (part.way <= FusedPart::Way::kProto &&
+    if (part.way <= FusedPart::Way::kEncoded &&
         part.tensor.NumElements() > static_cast<int64_t>(data.size())) {
       Broken("elements from nowhere");
     }

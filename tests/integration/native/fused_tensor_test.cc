@@ -32,6 +32,9 @@ void Check(bool holds, const char* what) {
 class Device : public tensorflow::DeviceBase {
  public:
   Device() : DeviceBase(tensorflow::Env::Default()) {}
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes) override {
+    return tensorflow::cpu_allocator();
+  }
   absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto,
                                    const tensorflow::AllocatorAttributes, Tensor* tensor) override {
     return tensor->FromProto(proto) ? absl::OkStatus() : absl::InternalError("not a tensor");

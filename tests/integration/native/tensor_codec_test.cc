@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -45,6 +46,9 @@ int64_t PeakMb() {
 class Device : public tensorflow::DeviceBase {
  public:
   Device() : DeviceBase(tensorflow::Env::Default()) {}
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes) override {
+    return tensorflow::cpu_allocator();
+  }
   absl::Status MakeTensorFromProto(const TensorProto& proto, const tensorflow::AllocatorAttributes,
                                    Tensor* tensor) override {
     return tensor->FromProto(proto) ? absl::OkStatus() : absl::InternalError("not a tensor");
@@ -68,59 +72,79 @@ absl::Status Arrive(const std::string& metadata, const std::string& payload, Dev
   absl::Status status =
       incoming.Prepare(metadata, payload.size(), tensorflow::cpu_allocator(), &into);
   if (!status.ok()) return status;
-  std::memcpy(into.at(0).data, payload.data(), into.at(0).size);
+  if (!into.empty()) std::memcpy(into.at(0).data, payload.data(), into.at(0).size);
   return incoming.Decode(device, tensorflow::AllocatorAttributes(), out);
 }
 
-std::string Strings(int64_t announced, const std::string& content) {
+std::string Variants(int64_t announced, const std::string& content) {
   TensorProto proto;
-  proto.set_dtype(tensorflow::DT_STRING);
+  proto.set_dtype(tensorflow::DT_VARIANT);
   proto.mutable_tensor_shape()->add_dim()->set_size(announced);
   proto.set_tensor_content(content);
-  if (content.empty()) proto.add_string_val("x");  // TensorFlow would repeat it
+  if (content.empty()) proto.add_variant_val();  // TensorFlow would repeat it
   return proto.SerializeAsString();
 }
 
 void WhatWasSentComes(Device* device) {
-  const auto metadata = Metadata(tensorwire::plugin::kAsProto, tensorflow::DT_STRING, 2);
-  const std::string two("\1\0x", 3);  // one string of one byte and an empty one
-  Tensor tensor;
-  Check(Arrive(metadata, Strings(2, two), device, &tensor).ok(), "two strings arrive");
-  Check(tensor.NumElements() == 2 && tensor.flat<tensorflow::tstring>()(0) == "x", "as they were");
-  Check(!Arrive(metadata, Strings(1, std::string("\0", 1)), device, &tensor).ok(),
-        "another shape than announced is refused");
+  // An empty string, and one whose length needs 1, 2 or 4 bytes.
+  for (const size_t length : {1, 255, 256, 70'000}) {
+    Tensor sent(tensorflow::DT_STRING, TensorShape({2}));
+    sent.flat<tensorflow::tstring>()(1) = std::string(length, '\0');
+    const Tensor bytes = tensorwire::plugin::EncodeContents(sent);
+    const std::string payload(tensorwire::plugin::BytesOf(bytes));
+    const auto metadata = Metadata(tensorwire::plugin::kAsBytes, tensorflow::DT_STRING, 2);
+    Tensor tensor;
+    Check(Arrive(metadata, payload, device, &tensor).ok(), "two strings arrive");
+    Check(tensor.flat<tensorflow::tstring>()(0).empty(), "as they were");
+    Check(tensor.flat<tensorflow::tstring>()(1) == std::string(length, '\0'), "as they were");
+    for (const int64_t other : {1, 3}) {
+      const auto wrong = Metadata(tensorwire::plugin::kAsBytes, tensorflow::DT_STRING, other);
+      Check(!Arrive(wrong, payload, device, &tensor).ok(), "another shape is refused");
+    }
+    for (const std::string& damaged :
+         {payload.substr(1), payload + "x", payload.substr(0, payload.size() - 1)}) {
+      Check(!Arrive(metadata, damaged, device, &tensor).ok(), "other strings are refused");
+    }
+  }
+  const auto metadata = Metadata(tensorwire::plugin::kAsBytes, tensorflow::DT_VARIANT, 2);
   TensorProto floats;
   floats.set_dtype(tensorflow::DT_FLOAT);
   floats.mutable_tensor_shape()->add_dim()->set_size(2);
   floats.set_tensor_content("12345678");
+  Tensor tensor;
   Check(!Arrive(metadata, floats.SerializeAsString(), device, &tensor).ok(),
         "another type than announced is refused");
 }
 
 void ElementsFromNowhereGetNoRoom(Device* device) {
-  const auto metadata = Metadata(tensorwire::plugin::kAsProto, tensorflow::DT_STRING, kHuge);
   Tensor tensor;
-  for (const char* content : {"", "\1x"}) {
-    const std::string proto = Strings(kHuge, content);
-    Check(!Arrive(metadata, proto, device, &tensor).ok(), "strings that are not there are refused");
+  for (const auto& [dtype, bytes] : std::vector<std::pair<tensorflow::DataType, std::string>>{
+           {tensorflow::DT_STRING, ""},
+           {tensorflow::DT_STRING, "\1\1x"},
+           {tensorflow::DT_STRING, "\3\1x"},
+           {tensorflow::DT_VARIANT, Variants(kHuge, "")},
+           {tensorflow::DT_VARIANT, Variants(kHuge, "\1x")}}) {
+    const auto metadata = Metadata(tensorwire::plugin::kAsBytes, dtype, kHuge);
+    Check(!Arrive(metadata, bytes, device, &tensor).ok(), "what is not there is refused");
 
     Tensor fused(tensorflow::DT_UINT8, TensorShape({128}));
     char* const header = const_cast<char*>(fused.tensor_data().data());
     std::memset(header, 0, 128);
     // Magic and number of parts; way, rank and type; offset, size, and the dimension.
-    const uint64_t words[] = {0x1'46575431, 0x7'01'01, 64, proto.size(), kHuge};
+    const uint64_t words[] = {0x1'46575431, 0x01'01 | static_cast<uint64_t>(dtype) << 16, 64,
+                              bytes.size(), kHuge};
     std::memcpy(header, words, sizeof(words));
-    std::memcpy(header + 64, proto.data(), proto.size());
+    std::memcpy(header + 64, bytes.data(), bytes.size());
     std::vector<tensorwire::plugin::FusedPart> parts;
     const absl::Status split = Split(fused, 1, device, &parts);
-    Check(absl::StrContains(split.message(), "fewer elements"), "nor do they come in a fused one");
+    Check(absl::StrContains(split.message(), "announced"), "nor do they come in a fused one");
   }
 }
 
 void WhatNoProtobufCanBeGetsNoRoom() {
   IncomingTensor incoming;
   std::vector<wire::MutableBuffer> into;
-  const auto metadata = Metadata(tensorwire::plugin::kAsProto, tensorflow::DT_STRING, 1);
+  const auto metadata = Metadata(tensorwire::plugin::kAsBytes, tensorflow::DT_VARIANT, 1);
   for (const uint64_t bytes : {wire::kMaxRequestPayloadBytes, uint64_t{1} << 39}) {
     Check(!incoming.Prepare(metadata, bytes, tensorflow::cpu_allocator(), &into).ok(),
           "a TensorProto beyond 2 GiB is refused");
