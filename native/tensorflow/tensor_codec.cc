@@ -56,6 +56,11 @@ absl::Status NoMemoryFor(const TensorShape& shape) {
                                       shape.DebugString());
 }
 
+absl::Status MalformedStrings() {
+  return absl::InternalError(
+      "grpc++: strings arrived that are not of the announced number or length");
+}
+
 Tensor EncodeStrings(const Tensor& tensor) {
   const auto strings = tensor.flat<tstring>();
   uint64_t longest = 0;
@@ -86,13 +91,11 @@ Tensor EncodeStrings(const Tensor& tensor) {
 
 absl::Status DecodeStrings(std::string_view bytes, const TensorShape& shape,
                            tensorflow::Allocator* allocator, Tensor* out) {
-  const absl::Status malformed =
-      absl::InternalError("grpc++: strings arrived that are not of the announced number or length");
   const auto count = static_cast<uint64_t>(shape.num_elements());
   const uint8_t width = bytes.empty() ? 0 : static_cast<uint8_t>(bytes.front());
   if ((width != 1 && width != 2 && width != 4 && width != 8) ||
       count > (bytes.size() - 1) / width) {
-    return malformed;
+    return MalformedStrings();
   }
   std::string_view lengths = bytes.substr(1, width * count);
   std::string_view rest = bytes.substr(1 + width * count);
@@ -101,12 +104,12 @@ absl::Status DecodeStrings(std::string_view bytes, const TensorShape& shape,
   for (tstring *to = out->flat<tstring>().data(), *end = to + count; to != end; ++to) {
     uint64_t length = 0;
     std::memcpy(&length, lengths.data(), width);
-    if (length > rest.size()) return malformed;
+    if (length > rest.size()) return MalformedStrings();
     to->assign(rest.data(), length);
     lengths.remove_prefix(width);
     rest.remove_prefix(length);
   }
-  return rest.empty() ? absl::OkStatus() : malformed;
+  return rest.empty() ? absl::OkStatus() : MalformedStrings();
 }
 
 }  // namespace

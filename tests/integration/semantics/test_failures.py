@@ -60,12 +60,14 @@ class Chief:
         return int(message["step"])
 
 
+# Not on gRPC, where a busy machine may see the cancellation of the step before its cause. It is a
+# CancelledError then, from which MonitoredTrainingSession does not recover.
 @pytest.mark.every_version
 def test_training_recovers_from_the_checkpoint_when_the_ps_is_killed(
-    protocol: str, tmp_path: Path
+    plugin: None, tmp_path: Path
 ) -> None:
     steps, save_every, killed_after = 40, 10, 25
-    with TensorFlowCluster(protocol, {"ps": 1, "worker": 1}) as cluster:
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
         ps = cluster.begin("ps", 0)
         chief = Chief(cluster, tmp_path, steps, save_every)
         cluster.ready(ps)

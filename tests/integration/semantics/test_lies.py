@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import psutil
@@ -27,6 +26,8 @@ REPLY, PUSH = 4, 10
 TENSOR = struct.Struct("<BBHI")  # flags, rank, type, time; see native/tensorflow/tensor_codec.h
 STEP_BYTES = 8  # before the tensor, in a push
 FLOATS, NAMES = 1000, 3
+TYPES = (tf.int32, tf.float32, tf.string, tf.variant)
+INT32, FLOAT, STRING, VARIANT = (each.as_datatype_enum for each in TYPES)
 Lie = Callable[[bytes, bytes], tuple[bytes, bytes]]
 
 
@@ -66,17 +67,21 @@ def tensor_said(dtype: int, *shape: int) -> Lie:
     return lie
 
 
-def proto_said(*shape: int, **fields: Any) -> Lie:
+def contents_said(payload: bytes, dtype: int, *shape: int) -> Lie:
     def lie(metadata: bytes, _: bytes) -> tuple[bytes, bytes]:
-        proto = tensor_pb2.TensorProto(dtype=tf.string.as_datatype_enum, **fields)
-        for size in shape:
-            proto.tensor_shape.dim.add(size=size)
-        return tensor_said(proto.dtype, *shape)(metadata, proto.SerializeToString())
+        return tensor_said(dtype, *shape)(metadata, payload)
 
     return lie
 
 
-INT32, FLOAT, STRING = (each.as_datatype_enum for each in (tf.int32, tf.float32, tf.string))
+def proto_said(*shape: int) -> Lie:
+    proto = tensor_pb2.TensorProto(dtype=VARIANT)
+    proto.variant_val.add()
+    for size in shape:
+        proto.tensor_shape.dim.add(size=size)
+    return contents_said(proto.SerializeToString(), VARIANT, *shape)
+
+
 LIES: dict[str, tuple[str, Lie, str]] = {
     "another-type": ("floats", tensor_said(INT32, FLOATS), "type int32 does not match.* float"),
     "strings-as-memory": ("floats", tensor_said(STRING, FLOATS), "cannot travel as memory"),
@@ -86,13 +91,15 @@ LIES: dict[str, tuple[str, Lie, str]] = {
     "an-endless-shape": ("floats", tensor_said(FLOAT, 2**62, 2**62), "malformed metadata"),
     "a-negative-shape": ("floats", tensor_said(FLOAT, -1), "malformed metadata"),
     "an-unknown-type": ("floats", tensor_said(77, FLOATS), "malformed metadata"),
-    "no-protobuf": ("names", lambda metadata, _: (metadata, b"\xff" * 50), "cannot be parsed"),
+    "no-strings": ("names", contents_said(b"\xff" * 50, STRING, NAMES), "of the announced number"),
     "strings-without-end": (
         "names",
-        proto_said(2**26, string_val=[b"s"]),
-        "fewer elements than announced",
+        contents_said(b"\1\1s", STRING, 2**26),
+        "of the announced number",
     ),
-    "other-strings": ("names", tensor_said(STRING, 2), "of another type or shape than announced"),
+    "other-strings": ("names", tensor_said(STRING, 2), "of the announced number"),
+    "no-protobuf": ("names", contents_said(b"\xff" * 50, VARIANT, NAMES), "cannot be parsed"),
+    "variants-without-end": ("names", proto_said(2**26), "fewer elements than announced"),
 }
 
 
