@@ -171,8 +171,7 @@ bool IsLongToSplit(const Tensor& fused) {
   constexpr uint32_t kQuickParts = 512;
   constexpr uint64_t kQuickEncodedBytes = 8u << 10;
   if (fused.dtype() != tensorflow::DT_UINT8 || fused.TotalBytes() <= kQuickBytes) return false;
-  const auto data = fused.tensor_data();
-  HeaderReader reader({data.data(), data.size()});
+  HeaderReader reader(BytesOf(fused));
   uint32_t magic = 0;
   uint32_t number = 0;
   if (!reader.Get(&magic) || !reader.Get(&number) || number > kQuickParts) return true;
@@ -186,8 +185,8 @@ bool IsLongToSplit(const Tensor& fused) {
 absl::Status Split(const Tensor& fused, size_t count, tensorflow::DeviceBase* device,
                    std::vector<FusedPart>* parts) {
   if (fused.dtype() != tensorflow::DT_UINT8 || fused.dims() != 1) return Malformed("another type");
-  const auto data = fused.tensor_data();
-  HeaderReader reader({data.data(), data.size()});
+  const std::string_view data = BytesOf(fused);
+  HeaderReader reader(data);
   uint32_t magic = 0;
   uint32_t number = 0;
   if (!reader.Get(&magic) || magic != kFusedMagic || !reader.Get(&number) || number != count) {
@@ -205,8 +204,8 @@ absl::Status Split(const Tensor& fused, size_t count, tensorflow::DeviceBase* de
     if (part.way == FusedPart::Way::kMemory) {
       status = SplitMemory(fused, header, &part.tensor);
     } else if (part.way == FusedPart::Way::kEncoded) {
-      status = DecodeContents({data.data() + header.offset, header.bytes}, header.dtype,
-                              header.shape, device, {}, &part.tensor);
+      status = DecodeContents(data.substr(header.offset, header.bytes), header.dtype, header.shape,
+                              device, {}, &part.tensor);
     }
     if (!status.ok()) return status;
   }

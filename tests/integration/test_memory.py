@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,10 @@ print("faults", resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.newest
-def test_other_blocks_of_the_process_are_reused_as_without_the_pool(plugin: None) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=100, check=False
-    )
+def test_other_blocks_of_the_process_are_reused_as_without_the_pool(
+    plugin: None, python: Any
+) -> None:
+    done = python("-c", FAULTS, timeout_s=100)
     assert done.returncode == 0, done.stderr
     faults = int(done.stdout.split()[-1])
     assert faults < 50_000  # each page of each block would be 293,000

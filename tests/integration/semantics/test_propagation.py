@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import cluster_pb2
 
-from .support import TensorFlowCluster, session_config, tf1
+from .support import PROTOCOLS, TensorFlowCluster, session_config, tf1
 
 pytestmark = [
     pytest.mark.core,
@@ -24,7 +24,7 @@ SIZE = 50_000
 STEPS = 5  # the first requests its tensors, the others have them pushed
 
 
-@pytest.fixture(scope="module", params=["grpc", "grpc++"])
+@pytest.fixture(scope="module", params=PROTOCOLS)
 def servers(request: pytest.FixtureRequest) -> Iterator[TensorFlowCluster]:
     """Three servers that nobody knows."""
     with TensorFlowCluster(request.param, {"local": 3}) as cluster:
