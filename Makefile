@@ -147,12 +147,19 @@ simulate: .venv/new.installed ## the engine in a simulated world that breaks, se
 simulate-defects: .venv/new.ready ## puts known defects into the engine, and counts the seeds that find them (KEEP=1 keeps these)
 	@.venv/new/bin/python .ci/simulate-defects $(if $(KEEP),--keep)
 
+# Not of `make test-all`: 300 mutants take hours. A run goes on where the last one ended.
+.PHONY: mutate
+MUTANTS := 300
+mutate: .venv/new.installed ## small mistakes in the engine, one at a time: how many do simulation and fast tests find? (MUTANTS=300; SEED=1)
+	@.venv/new/bin/python .ci/mutate --mutants $(MUTANTS) --show $(if $(given_seed),--seed $(given_seed))
+
 .PHONY: differential differential-2.15.1
-differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats)
+differential: .venv/new.installed ## random programs and faults on gRPC and grpc++, compared (SECONDS=600; SEED=7, 7.p12 repeats; MBIT=50, as root: over a slow link)
 	@$(call differential_on,new)
 differential-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
 	@$(call differential_on,old)
 differential_on = .venv/$(1)/bin/tensorwire build >/dev/null && cd tests && \
+  $(if $(MBIT),DIFFERENTIAL_PATIENCE=8 unshare --net ./differential/slow_loopback $(MBIT)) \
   ../.venv/$(1)/bin/python -m differential --seconds $(SECONDS) $(if $(given_seed),--seed $(given_seed))
 
 .PHONY: unit
@@ -228,10 +235,12 @@ soak-2.15.1: .venv/old.installed ## the same on TensorFlow 2.15.1
 	@.venv/old/bin/tensorwire build >/dev/null
 	@.venv/old/bin/python tests/soak/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-# Not of the wheel: `make test` and `tensorwire k8s compare` use it where it is built.
-.PHONY: control-plane
+# Not of the wheel: `make test` and `make k8s-compare` use it where it is built.
+.PHONY: control-plane k8s-compare
 control-plane: ## Kubernetes' API server, controllers and scheduler, JobSet and etcd, from Go modules: 5 minutes, once
 	@.ci/control-plane "$(TENSORWIRE_CACHE)/control-plane"
+k8s-compare: .venv/new.installed control-plane ## `tensorwire k8s compare` on nodes of this machine, as root (ARGS="--case 1 --workers 4 --link 1gbit")
+	@PYTHONPATH=tests .venv/new/bin/python -m local_kubernetes $(ARGS)
 
 .PHONY: clean
 clean: ## remove what make made: .venv/, build/ and the tools' caches
@@ -264,7 +273,7 @@ clean: ## remove what make made: .venv/, build/ and the tools' caches
 
 .venv/old.ready: Makefile pyproject.toml
 	@.ci/make-venv .venv/old $$(.ci/find-python $(OLD_PYTHONS)) $(TENSORFLOW)==$(OLD) 'numpy<2' \
-	  tensorwire[demo,lab,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
+	  tensorwire[demo,metrics,report] $(BUILD_TOOLS) $(TEST_TOOLS) $(TENSORFLOW_TESTS)
 	@touch $@
 
 # With what the tests marked every_version need, and no more. pip finds the numpy that each takes; but

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorwire.bench import traffic
+from tensorwire.bench.experiments import traffic
 
 
 def counts_bytes() -> bool:

@@ -18,14 +18,15 @@ from tensorwire.plugin.tensorflow_install import LIBRARIES, find_tensorflow
 NATIVE = Path(__file__).parents[1] / "native"
 PUSH_TEST = NATIVE / "tensorflow/tests/push_test.cc"
 PUSH_FILES = (
-    "counters.cc",
-    "pool_allocator.cc",
-    "push_inbox.cc",
-    "push_steps.cc",
-    "standing_orders.cc",
-    "status.cc",
-    "tensor_codec.cc",
-    "tensor_figures.cc",
+    "metrics/counters.cc",
+    "tensors/fused_tensor.cc",
+    "tensors/pool_allocator.cc",
+    "transport/push_inbox.cc",
+    "transport/push_steps.cc",
+    "transport/standing_orders.cc",
+    "calls/status.cc",
+    "tensors/tensor_codec.cc",
+    "metrics/tensor_figures.cc",
 )
 FUZZ = NATIVE / "tensorflow/fuzz/plugin_fuzz.cc"
 LIBFUZZER = (

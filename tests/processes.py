@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tensorwire.lab import TaskProcess
+from tensorwire.bench.lab import TaskProcess
 
 
 def wait_gone(pids: Sequence[int], timeout_s: float = 10.0) -> list[int]:

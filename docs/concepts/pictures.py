@@ -119,7 +119,7 @@ def loan() -> Picture:
     p.text(600, 34, "worker process (reader)", "strong", "middle")
     p.box(20, 50, 280, 60, "memory file", "tensors of 256 KiB and more", kind="data")
     p.box(460, 50, 280, 60, "the same file, read-only", "mapped once, in the greeting", kind="data")
-    p.arrow((300, 80), (458, 80), words="/proc/PID/fd/FD", dashed=True)
+    p.arrow((300, 80), (458, 80), words="Unix socket: descriptor", dashed=True)
     p.box(20, 160, 280, 104, "plug-in", "keeps the tensor until it", "is returned", kind="ours")
     p.box(460, 190, 280, 74, "the consumer's tensor", "one memcpy, several threads", kind="box")
     p.arrow((600, 110), (600, 188), words="")

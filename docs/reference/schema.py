@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-import tensorwire.report.runs  # noqa: F401, results of all commands register themselves
-from tensorwire.bench.all_layers import COMMAND as ALL_LAYERS
-from tensorwire.check.finding import Finding
-from tensorwire.doctor.evidence import Diagnosis
-from tensorwire.measure.record import LabDocument, Machine, Noise, Result
+import tensorwire.bench.experiments.runs  # noqa: F401, results of all commands register themselves
+from tensorwire.bench.experiments.all_layers import COMMAND as ALL_LAYERS
+from tensorwire.bench.frame.record import LabDocument, Machine, Noise, Result
+from tensorwire.doctor.evidence import Diagnosis, Finding
 from tensorwire.metrics.rates import JobRates
 from tensorwire.metrics.task_metrics import TaskMetrics
 from tensorwire.placement.plan import Variable
@@ -71,7 +70,17 @@ def schema() -> Schema:
         "check",
         {
             "type": "object",
-            "properties": {"findings": {"type": "array", "items": references[Finding]}},
+            "properties": {
+                "findings": {
+                    "type": "array",
+                    "items": _object(
+                        state={"enum": ["ok", "warning", "error"]},
+                        subject=_STRING,
+                        text=_STRING,
+                        advice=_STRING,
+                    ),
+                }
+            },
             "required": ["findings"],
         },
     )

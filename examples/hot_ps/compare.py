@@ -20,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorwire.bench.frame.record import Machine
+from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
+from tensorwire.bench.lab.settings import parse
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
-from tensorwire.lab.settings import parse
-from tensorwire.measure.record import Machine
-from tensorwire.measure.section import Bar, Bars, Report, Section, Table
 from tensorwire.metrics import observed_job
 from tensorwire.report import charts, page, terminal
+from tensorwire.report.section import Bar, Bars, Report, Section, Table
 
 PS, WORKERS, STEPS, DEADLINE_S = 5, 2, 200, 180
 SCRIPT = Path(__file__).with_name("train.py")

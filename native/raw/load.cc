@@ -1,5 +1,7 @@
 #include "load.h"
 
+#include <thread>
+
 #include "rpc.h"
 
 namespace tensorwire::raw {
@@ -13,17 +15,18 @@ void Load::Finish() {
   std::lock_guard lock(mutex_);
   last_us_ = NowUs();
   finished_ = true;
-  condition_.notify_all();
 }
 
 std::string Load::Wait(double timeout_s, double* seconds, float* latency_us) {
   std::unique_lock lock(mutex_);
-  // Not wait_for, which needs glibc 2.30.
-  const auto until = std::chrono::system_clock::now() +
-                     std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6));
-  const bool finished = condition_.wait_until(lock, until, [this] { return finished_; });
+  // A condition variable would need glibc 2.30, or wait by the wall clock, which may be set.
+  for (const double until_us = NowUs() + timeout_s * 1e6; !finished_ && NowUs() < until_us;) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    lock.lock();
+  }
   if (!error_.empty()) return error_;
-  if (!finished) {
+  if (!finished_) {
     return "only " + std::to_string(ended_.load()) + " of " + std::to_string(began_.size()) +
            " requests were answered in time";
   }

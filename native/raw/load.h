@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -53,7 +52,6 @@ class Load {
   std::atomic<size_t> next_{0};
   std::atomic<size_t> ended_{0};
   std::mutex mutex_;
-  std::condition_variable condition_;
   double last_us_ = 0;
   bool finished_ = false;
   std::string error_;

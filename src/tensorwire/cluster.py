@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +14,39 @@ from typing import Any
 from tensorwire import engine
 from tensorwire.errors import UsageError
 from tensorwire.files import write_whole
+
+WORKER_JOBS = ("chief", "master", "worker")
+TRAINING_JOBS = (*WORKER_JOBS, "evaluator")
+
+_JOB = re.compile(r"(?:/job:)?([a-zA-Z]\w*)(?=[:/]|$)")
+
+
+def is_ps(task: str) -> bool:
+    """Whether a task ("ps:0", or "/job:ps/task:0") holds variables, whatever its job is called."""
+    job = _JOB.match(task)
+    return job is not None and job[1] not in (*TRAINING_JOBS, "localhost")
+
+
+def device_filters(jobs: Mapping[str, Any], job_name: str, task_index: int) -> list[str]:
+    """The device filters of a task's session: its own task, and all jobs that do not train.
+
+    Args:
+        jobs: the addresses of each job, as a list or as a mapping from the task's index.
+
+    Raises:
+        UsageError: the cluster has no such task.
+    """
+    if not isinstance(task_index, int):
+        raise UsageError(f"task_index is {task_index!r}: give a number, as int(…) makes it of text")
+    tasks = jobs.get(job_name, ())
+    known = tasks if isinstance(tasks, Mapping) else range(len(tasks))
+    if task_index not in known:
+        counts = ", ".join(f"{job} ({len(found)})" for job, found in jobs.items())
+        raise UsageError(
+            f"the cluster has no task {task_index} of job {job_name!r}; its jobs: {counts}"
+        )
+    others = [job for job in jobs if job not in TRAINING_JOBS and job != job_name]
+    return [*(f"/job:{job}" for job in others), f"/job:{job_name}/task:{task_index}"]
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import threading
 import typing
 from collections.abc import Callable, Mapping
@@ -84,3 +85,8 @@ def arguments_of(function: Callable[..., Any], document: Mapping[str, Any]) -> d
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(function)
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """The JSON text of a record: one line per field, floats with six significant digits."""
+    return json.dumps(to_document(document), indent=1) + "\n"

@@ -1,7 +1,7 @@
 """The chief of a cluster, which runs programs: as sessions on a server, or as its own functions.
 
-Started with a channel (tensorwire.lab), as `python -m differential.client`. The first message says
-{"spec", "protocol", "plugin"} and is answered when it is connected. Then, one at a time:
+Started with a channel (tensorwire.bench.lab), as `python -m differential.client`. The first message
+says {"spec", "protocol", "plugin"} and is answered when it is connected. Then, one at a time:
 
 {"run": program, "tag": text}: answered by {"outcomes": an outcome for each act}. {"endure":
 program, "tag": text}: answered by {"under_way": seconds that a step takes} when a step
@@ -39,17 +39,17 @@ from tensorflow.python.eager import cancellation, context
 
 from integration.semantics.server_task import trim
 from integration.semantics.support import essence, session_config
-from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.bench.lab.channel import Message, TaskEnd
 from tensorwire.plugin.rewrites import REWRITES
 
-from .program import DEVICES, Act, Program
+from .program import DEVICES, PATIENCE, Act, Program
 from .tensors import TABLE_VARIABLES, Tensors
 
 tf1 = tf.compat.v1
 
 Outcome = list[Any]
 
-STEP_TIMEOUT_MS = 30_000
+STEP_TIMEOUT_MS = round(30_000 * PATIENCE)
 STUCK_TIMEOUT_MS = 700
 """Deadline of a step that cannot end. Mostly long enough for all tasks to begin."""
 RETRY_S = 0.05

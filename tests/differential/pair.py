@@ -135,10 +135,10 @@ class Pair(OwningContext):
         self.last_outcomes = []
         for attempt in range(REPEATS):
             outcomes = self._both(lambda side: side.outcomes(program))
-            if isinstance(outcomes["grpc++"], Hang):
-                return [str(outcomes["grpc++"])]
             if isinstance(outcomes["grpc"], Hang):
                 return []  # nothing to compare with
+            if isinstance(outcomes["grpc++"], Hang):
+                return [str(outcomes["grpc++"])]
             references.append(outcomes["grpc"])
             if attempt == 0:
                 found = self.last_outcomes = outcomes["grpc++"]
@@ -207,7 +207,7 @@ class Pair(OwningContext):
             now = self.held()
             found = [
                 *verdict.leaks(before.found, now.found, before.reference, now.reference),
-                *verdict.pool_leaks(before.stats, now.stats),
+                *verdict.pool_leaks(before.stats, now.stats, before.reference, now.reference),
             ]
             if not found or time.monotonic() > deadline:
                 return found

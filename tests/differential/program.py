@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from tensorwire.plugin.rewrites import REWRITES
 JOBS = {"ps": 1, "worker": 2, "chief": 1}
 """The chief is the client; all other tasks only serve."""
 SERVERS = ("ps:0", "worker:0", "worker:1")
+PATIENCE = float(os.environ.get("DIFFERENTIAL_PATIENCE", "1"))
+"""Factor of all timeouts: on a slow link a tensor takes minutes."""
 CPUS = 2
 """CPU devices of each server; the chief has one."""
 SERVER_DEVICES = tuple(

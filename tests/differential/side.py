@@ -14,16 +14,16 @@ from typing import Any
 import processes
 from harness.survival import Holdings
 from integration.semantics.support import TensorFlowCluster, hear, task_environment
+from tensorwire.bench.lab import TaskProcess
+from tensorwire.bench.lab.channel import Message
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import TaskProcess
-from tensorwire.lab.channel import Message
 from tensorwire.owning_context import OwningContext
 
-from .program import CPUS, JOBS, SERVERS, Program
+from .program import CPUS, JOBS, PATIENCE, SERVERS, Program
 
-ANSWER_S = 150.0
+ANSWER_S = 150.0 * PATIENCE
 """Timeout of a program; even on a busy machine, a longer one hangs."""
-RECOVERY_S = 90.0
+RECOVERY_S = 90.0 * PATIENCE
 _STACKS_S = 30.0
 _FRAMES = 9
 

@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness.zygote import Zygotes
-from tensorwire.lab.local import Process
+from tensorwire.bench.lab.local import Process
 
 SUITE = Path(__file__).with_name("suite.py")
 CLASSES = ("MultiWorker", "SingleWorker")

@@ -23,7 +23,7 @@ from tensorflow.python.distribute.cluster_resolver import SimpleClusterResolver
 from tensorflow.python.distribute.coordinator import fault_tolerance_test_base
 
 import tensorwire.tf  # noqa: F401
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 PROTOCOL = os.environ["PROTOCOL"]
 

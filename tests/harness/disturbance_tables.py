@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from harness.disturbances import Survival
-from tensorwire.measure.section import Table
+from tensorwire.report.section import Table
 
 
 def tables(survivals: Sequence[Survival], protocols: Sequence[str]) -> list[Table]:

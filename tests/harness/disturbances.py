@@ -18,9 +18,9 @@ from pathlib import Path
 
 from harness.machine_faults import MACHINE_FAULTS, MachineFault
 from harness.survival import Job, JobSettings, Told, lab_for
+from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.lab import HostSettings
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import HostSettings
-from tensorwire.measure.task_processes import Watcher
 
 RECOVERY_TIMEOUT_S = 240.0
 _STEPS_BEFORE = 60

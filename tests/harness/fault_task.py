@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorwire.bench.server_task import ServerTask
-from tensorwire.lab.channel import Message
-from tensorwire.measure.hosted_task import request
+from tensorwire.bench.experiments.server_task import ServerTask
+from tensorwire.bench.frame.hosted_task import request
+from tensorwire.bench.lab.channel import Message
 
 _SIDE = 256
 _START_DEADLINE_S = 60

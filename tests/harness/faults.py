@@ -16,11 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.fault_task import FaultWorker, Table, Work
-from tensorwire.bench.server_task import ServerTask
+from tensorwire.bench.experiments.server_task import ServerTask
+from tensorwire.bench.frame.task_processes import (
+    Watcher,
+    answer,
+    ask,
+    send,
+    start_task,
+    wait_started,
+)
+from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
+from tensorwire.bench.lab.channel import Message
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
-from tensorwire.lab.channel import Message
-from tensorwire.measure.task_processes import Watcher, answer, ask, send, start_task, wait_started
 
 _ANSWER_TIMEOUT_S = 120.0
 _ENDPOINT_TIMEOUT_S = 60.0

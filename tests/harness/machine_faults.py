@@ -23,10 +23,10 @@ from typing import ClassVar
 import psutil
 
 from harness.survival import Job, JobSettings
+from tensorwire.bench.lab import Host, cleanup_process
+from tensorwire.bench.lab.cleanup import CleanupProcess
+from tensorwire.bench.lab.hosts import LOOPBACK
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Host, cleanup_process
-from tensorwire.lab.cleanup import CleanupProcess
-from tensorwire.lab.hosts import LOOPBACK
 from tensorwire.owning_context import OwningContext
 
 _TIMEOUT_S = 120.0

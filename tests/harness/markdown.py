@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorwire.measure.section import Table
+from tensorwire.report.section import Table
 
 
 def text(table: Table) -> str:

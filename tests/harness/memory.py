@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
-from tensorwire.bench.tensor_sides import TensorSide
-from tensorwire.bench.transfer import MemoryResult, check_data_mb, check_grpc_limit, one_tensor
+from tensorwire.bench.experiments.tensor_sides import TensorSide
+from tensorwire.bench.experiments.transfer import check_data_mb, check_grpc_limit, one_tensor
+from tensorwire.bench.frame.contenders import Contender, Setting
+from tensorwire.bench.frame.record import Metric, Record, Result
+from tensorwire.bench.frame.task_processes import Watcher
 from tensorwire.errors import UsageError
-from tensorwire.measure.contenders import Contender, Setting
-from tensorwire.measure.record import Record
-from tensorwire.measure.task_processes import Watcher
+from tensorwire.report.section import Section, Table
+from tensorwire.units import data_size
 
 COMMAND = "benchmarks/memory"
 EARLY_STEPS = 100
@@ -48,6 +51,59 @@ class MemoryPlan:
     def blocks(self) -> int:
         """The number of `advance` calls that the watcher gets."""
         return len(self.shares)
+
+
+@dataclass(frozen=True)
+class MemoryResult(Result):
+    """`benchmarks/memory`: memory of one task while one large tensor is sent repeatedly."""
+
+    commands = ("benchmarks/memory",)
+
+    protocol: str
+    transport: str
+    task: str
+    """"ps:0" or "worker:0"."""
+    data_mb: float
+    iters: int
+    early_mb: float
+    """Resident memory, in MB of 10^6 bytes, after the first hundred steps."""
+    highest_mb: float
+    """The highest of the samples taken from then on."""
+    final_mb: float
+    """After the last step."""
+    pool_cap_mb: float
+    """The memory that a task may keep for received tensors, in MB (TENSORWIRE_POOL_MB)."""
+
+    @property
+    def metric(self) -> Metric:
+        of = f"Highest memory of {self.task}, tensors of {data_size(self.data_mb * 1e6)}"
+        return Metric(of, self.protocol, self.highest_mb, "MB", more_is_better=False)
+
+    @staticmethod
+    def section(record: Record[Any]) -> Section:
+        return _memory_section(record)
+
+
+def _memory_section(record: Record[MemoryResult]) -> Section:
+    table = Table(
+        f"Resident memory over {record.results[0].iters} steps, MB (of 10^6 bytes)",
+        ["task", "protocol", "tensor", "after 100 steps", "highest", "at the end", "pool's cap"],
+        [
+            [
+                [
+                    r.task,
+                    r.protocol,
+                    *(
+                        f"{mb:.0f}"
+                        for mb in (r.data_mb, r.early_mb, r.highest_mb, r.final_mb, r.pool_cap_mb)
+                    ),
+                ]
+                for r in record.results
+            ]
+        ],
+        text_columns=2,
+    )
+    return Section("Memory", tables=[table])
 
 
 def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:

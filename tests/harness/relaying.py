@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from harness import relay
-from tensorwire.lab.network import NetworkUnavailable
-from tensorwire.lab.settings import HostSettings
+from tensorwire.bench.lab.network import NetworkUnavailable
+from tensorwire.bench.lab.settings import HostSettings
 from tensorwire.owning_context import OwningContext
 
 _TIMEOUT_S = 20.0

@@ -24,8 +24,8 @@ import psutil
 import processes
 from harness.relaying import RelayProcess
 from harness.survival_task import digest, undisturbed
+from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.owning_context import OwningContext
 
 START_TIMEOUT_S = 120.0

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench.server_task import ServerTask, import_for_user
-from tensorwire.lab.channel import Message, TaskEnd
+from tensorwire.bench.experiments.server_task import ServerTask, import_for_user
+from tensorwire.bench.lab.channel import Message, TaskEnd
 
 MULTIPLIER = 6364136223846793005
 """Multiplier of a linear congruential generator (Knuth), which mixes all bits."""

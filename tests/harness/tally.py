@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab import local
+from tensorwire.bench.lab import local
 
 counted: Counter[str] = Counter()
 

@@ -29,8 +29,8 @@ import pytest
 
 from harness import zygote_server
 from harness.zygote_server import PACKET_BYTES, READY, TOKEN_VARIABLE
-from tensorwire.lab import local
-from tensorwire.lab.local import Process, Stream
+from tensorwire.bench.lab import local
+from tensorwire.bench.lab.local import Process, Stream
 
 # Read when Python starts or TensorFlow is imported: one zygote for each combination.
 SETTINGS = (
@@ -69,7 +69,7 @@ execute = local.start_process
 _AT_MOST = 4
 _ANSWER_S = 120.0
 _TOKEN_ROOM_BYTES = 512
-_TASK_HOST = "tensorwire.measure.task_host"
+_TASK_HOST = "tensorwire.bench.frame.task_host"
 
 
 class ZygoteLost(Exception):

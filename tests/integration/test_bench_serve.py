@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench import serve
-from tensorwire.measure.task_processes import Unwatched
+from tensorwire.bench.experiments import serve
+from tensorwire.bench.frame.task_processes import Unwatched
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
 RESULT_FIELDS = [

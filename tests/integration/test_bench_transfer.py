@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "transfer"]
 RESULT_FIELDS = [

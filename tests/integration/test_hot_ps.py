@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab import LocalCluster
+from tensorwire.bench.lab import LocalCluster
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 

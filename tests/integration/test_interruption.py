@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.lab import cgroups, cleanup_process
+from tensorwire.bench.lab import cgroups, cleanup_process
 
 pytestmark = pytest.mark.newest
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorwire.bench.lab_job import LabJobSettings, StepCase, TableVariable, running
+from tensorwire.bench.experiments.lab_job import LabJobSettings, StepCase, TableVariable, running
 
 pytestmark = pytest.mark.newest
 FLOATS = 1 << 16

@@ -48,7 +48,7 @@ FAULTS = """
 import resource
 import tensorflow as tf
 import tensorwire.tf
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 tf1 = tf.compat.v1
 address = f"127.0.0.1:{PortLease().take()}"

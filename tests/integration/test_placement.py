@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorwire.bench.lab import LocalCluster
 from tensorwire.errors import UsageError
-from tensorwire.lab import LocalCluster
 from tensorwire.placement.traffic import Traffic
 
 tf = pytest.importorskip("tensorflow")
@@ -229,6 +229,21 @@ def test_variables_are_the_same_from_every_kind_of_graph(
     for path in ("ckpt.meta", "ckpt", "saved", "graph.pbtxt"):
         assert placement.variables(tmp_path / path) == expected
     assert placement.variables(graph_mode) == expected
+
+
+def test_operations_that_this_tensorflow_does_not_have_are_said(
+    graph_mode: Any, tmp_path: Path
+) -> None:
+    model()
+    graph_def = graph_mode.as_graph_def()
+    graph_def.node.add(name="rows", op="KvResourceGather")
+    (tmp_path / "graph.pbtxt").write_text(str(graph_def))
+    done = subprocess.run(
+        [*TENSORWIRE, "place", "--graph", tmp_path / "graph.pbtxt", "--ps", "2"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    words = " ".join(done.stdout.split())
+    assert "this TensorFlow does not have the operations KvResourceGather" in words
 
 
 def test_a_tf2_saved_model_has_its_variables(placement: Any, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from plugin_unit import (
     build_unit,
     check,
 )
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 pytestmark = [
     pytest.mark.newest,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 tf = pytest.importorskip("tensorflow")
 
@@ -101,7 +101,7 @@ def run(folder: Path, code: str, *options: str) -> dict[str, Any]:
     script = folder / "train.py"
     script.write_text(code)
     lease = PortLease()
-    ports = {"FREE_PORTS": f"{lease.take()} {lease.take()}"}
+    ports = {"FREE_PORTS": " ".join(str(lease.take()) for _ in range(3))}
     done = subprocess.run(
         [sys.executable, "-m", "tensorwire.cli.main", "run", *options, str(script)],
         capture_output=True,
@@ -129,6 +129,17 @@ def test_servers_run_on_the_named_protocol_whatever_the_script_says(tmp_path: Pa
     assert result["total"] == 2000.0
     assert result["said"] == "grpc++"
     assert result["rx_bytes"] > 4000  # the variable went over the engine
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
+def test_device_filters_let_a_session_begin_without_the_other_workers(
+    protocol: str, tmp_path: Path
+) -> None:
+    code = servers().replace('"worker": [', '"worker": [free_address(), ')
+    code = code.replace('job_name="worker", task_index=0', 'job_name="worker", task_index=1')
+    code = code.replace("/job:worker/task:0", "/job:worker/task:1")
+    result = run(tmp_path, code, "--protocol", protocol, "--device-filters", "auto")
+    assert result["total"] == 2000.0
 
 
 def test_without_a_protocol_the_script_keeps_its_own(tmp_path: Path) -> None:

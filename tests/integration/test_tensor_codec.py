@@ -14,6 +14,11 @@ TEST = Path(__file__).with_name("native") / "tensor_codec_test.cc"
 
 
 def test_what_is_not_as_announced_is_refused_before_there_is_room_for_it(tmp_path: Path) -> None:
-    files = ["fused_tensor.cc", "pool_allocator.cc", "status.cc", "tensor_codec.cc"]
+    files = [
+        "tensors/fused_tensor.cc",
+        "tensors/pool_allocator.cc",
+        "calls/status.cc",
+        "tensors/tensor_codec.cc",
+    ]
     build_unit(tmp_path / "tensor_codec_test", files, [TEST])
     check([tmp_path / "tensor_codec_test"])

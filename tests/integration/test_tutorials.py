@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from harness.shell import run_script
-from tensorwire.lab import cgroups
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab import cgroups
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.metrics.observed_job import FOLDER_VARIABLE
 
 DOCS = Path(__file__).parents[2] / "docs"

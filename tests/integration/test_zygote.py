@@ -18,7 +18,7 @@ import pytest
 
 from harness import zygote
 from processes import wait_gone
-from tensorwire.lab import LocalCluster, TaskProcess, cleanup_process, local
+from tensorwire.bench.lab import LocalCluster, TaskProcess, cleanup_process, local
 
 SHOW = """
 import faulthandler, json, locale, os, resource, signal, sys, tempfile, threading
@@ -86,7 +86,7 @@ import sys, time
 from pathlib import Path
 
 from harness import zygote
-from tensorwire.lab import LocalCluster
+from tensorwire.bench.lab import LocalCluster
 
 with zygote.forking(), LocalCluster({"task": 1}) as cluster:
     task = cluster.start("task", 0, [sys.executable, sys.argv[1]], stdout=Path(sys.argv[2]))

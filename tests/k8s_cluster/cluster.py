@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
-from tensorwire.k8s.local_kubernetes import ControlPlane, VirtualKubelet
-from tensorwire.k8s.local_kubernetes.api import NO_ANSWER, STRATEGIC_MERGE, Api, Object, Refused
-from tensorwire.k8s.local_kubernetes.containers import now
-from tensorwire.k8s.local_kubernetes.kubelet import beat, register
-from tensorwire.k8s.local_kubernetes.kubelet_server import KubeletServer
+from local_kubernetes import ControlPlane, VirtualKubelet
+from local_kubernetes.api import NO_ANSWER, STRATEGIC_MERGE, Api, Object, Refused
+from local_kubernetes.containers import now
+from local_kubernetes.kubelet import beat, register
+from local_kubernetes.kubelet_server import KubeletServer
 from tensorwire.owning_context import OwningContext
 
 WITHIN_S = 120.0  # a machine may be busy

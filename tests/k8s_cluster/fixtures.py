@@ -13,7 +13,7 @@ import pytest
 
 from command_line import Run, run_in_process
 from k8s_cluster.cluster import Cluster, Lab
-from tensorwire.k8s.local_kubernetes import (
+from local_kubernetes import (
     ControlPlane,
     NoControlPlane,
     NodeSettings,

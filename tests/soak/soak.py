@@ -24,9 +24,9 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness.survival import Holdings, Job, JobSettings, lab_for
+from tensorwire.bench.lab import HostSettings
 from tensorwire.cli.main import run_command
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import HostSettings
 
 PEER_TIMEOUT_S = 3
 LONGEST_S = 2.5 * PEER_TIMEOUT_S

@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tensorwire.bench import all_layers
-from tensorwire.bench.all_layers import AllLayersPlan, Layer, Suite
-from tensorwire.bench.transfer import SizesPlan, TransferResult
+from tensorwire.bench.experiments import all_layers
+from tensorwire.bench.experiments.all_layers import AllLayersPlan, Layer, Suite
+from tensorwire.bench.experiments.runs import read
+from tensorwire.bench.experiments.transfer import SizesPlan, TransferResult
+from tensorwire.bench.frame.host_pool import HostPool
+from tensorwire.bench.frame.record import Ratio, Record, Result, StepMs
+from tensorwire.bench.frame.task_processes import Watcher
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.host_pool import HostPool
-from tensorwire.measure.record import Ratio, Record, Result, StepMs
-from tensorwire.measure.task_processes import Watcher
-from tensorwire.report.runs import read
 
 RECORD = Record[Result](
     "bench transfer",

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.bench import raw
-from tensorwire.bench.raw_processes import CLIENT, port_of
-from tensorwire.bench.rpc import COMMAND, RpcPlan, RpcResult, local_sides, run
-from tensorwire.bench.serve import connections_from, connections_to
+from tensorwire.bench.experiments import raw
+from tensorwire.bench.experiments.raw_task import port_of
+from tensorwire.bench.experiments.rpc import COMMAND, RpcPlan, RpcResult, RpcSide, run
+from tensorwire.bench.experiments.serve import connections_from, connections_to
+from tensorwire.bench.frame import comparison
+from tensorwire.bench.frame.peer import Hello, call_peer
+from tensorwire.bench.frame.record import Record
+from tensorwire.bench.frame.task_processes import Unwatched
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
-from tensorwire.lab.ports import PortLease
-from tensorwire.measure import comparison
-from tensorwire.measure.peer import Hello, call_peer
-from tensorwire.measure.record import Record
-from tensorwire.measure.task_processes import Unwatched
 from tensorwire.plugin import compiler
 
 
@@ -100,10 +100,10 @@ def test_much_data_gets_few_requests_in_flight_each_on_a_connection() -> None:
 @pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
 def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
     plan = RpcPlan(channels=3, server_threads=2, protocols=(protocol,))
-    with local_sides(plan, Unwatched()) as (side,):
+    with RpcSide(protocol, plan) as side:
         side.wait_started(Unwatched())
         side.block(None, 300)
-        port = port_of(protocol, split_address(side.address)[1])
+        port = port_of(protocol, split_address(side.address("server"))[1])
         assert connections_to(port, os.getpid()) == connections_from(port, os.getpid()) == 3
     assert not connections_from(port, os.getpid())
 
@@ -124,7 +124,7 @@ def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
 def test_without_any_grpc_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "grpc", None)
-    monkeypatch.delitem(sys.modules, "tensorwire.bench.rpc_grpcio", raising=False)
+    monkeypatch.delitem(sys.modules, "tensorwire.bench.experiments.rpc_grpcio", raising=False)
     with pytest.raises(TensorwireError, match=r"apt-get install .*libgrpc\+\+-dev.*grpcio"):
         raw.rpc_end("grpc")
 
@@ -167,7 +167,7 @@ def test_two_hosts_each_do_their_part_and_both_end(port: int, tmp_path: Path) ->
 def test_another_version_fails_at_both_ends(port: int) -> None:
     server = bench("rpc", "--job", "server", "--port", str(port))
     with pytest.raises(TensorwireError, match="different versions of tensorwire") as caught:
-        call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT, version="0.0.1"), "server", 100.0)
+        call_peer(f"localhost:{port}", Hello(COMMAND, "client:0", version="0.0.1"), "server", 100.0)
     status, _, err = outcome(server)
     assert status == 1
     assert str(caught.value) in err
@@ -175,7 +175,7 @@ def test_another_version_fails_at_both_ends(port: int) -> None:
 
 def test_a_client_that_goes_ends_its_server_with_an_error(port: int) -> None:
     server = bench("rpc", "--job", "server", "--port", str(port))
-    call_peer(f"localhost:{port}", Hello(COMMAND, CLIENT), "server", 100.0).close()
+    call_peer(f"localhost:{port}", Hello(COMMAND, "client:0"), "server", 100.0).close()
     status, _, err = outcome(server)
     assert status == 1
     assert "ended before it was done" in err.splitlines()[-1]

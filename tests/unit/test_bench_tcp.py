@@ -9,11 +9,11 @@ import threading
 import numpy as np
 import pytest
 
-from tensorwire.bench.raw import RawTcp
-from tensorwire.bench.tcp import TcpPlan, TcpResult, run
-from tensorwire.measure import comparison
-from tensorwire.measure.record import Record
-from tensorwire.measure.task_processes import Unwatched
+from tensorwire.bench.experiments.raw import RawTcp
+from tensorwire.bench.experiments.tcp import TcpPlan, TcpResult, run
+from tensorwire.bench.frame import comparison
+from tensorwire.bench.frame.record import Record
+from tensorwire.bench.frame.task_processes import Unwatched
 
 
 def test_every_message_arrives_before_a_block_is_done() -> None:
@@ -45,7 +45,7 @@ def measured() -> Record[TcpResult]:
 
 
 def test_our_streams_are_measured_without_iperf3(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorwire.bench.tcp.iperf3_is_installed", lambda: False)
+    monkeypatch.setattr("tensorwire.bench.experiments.tcp.iperf3_is_installed", lambda: False)
     record = measured()
     (result,) = record.results
     assert (result.implementation, result.streams, result.message_size) == ("tcp", 2, 65536)

@@ -11,10 +11,11 @@ import pytest
 
 import tensorwire
 from tensorwire import engine
-from tensorwire.check import machine, tasks
-from tensorwire.check.finding import Finding
 from tensorwire.cli.check import check
 from tensorwire.cluster import ClusterSpec
+from tensorwire.doctor import check_machine as machine
+from tensorwire.doctor import check_tasks as tasks
+from tensorwire.doctor.evidence import Finding, checked
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.plugin import build, compiler
 
@@ -69,7 +70,7 @@ class TestTasks:
         return ClusterSpec({"worker": addresses})
 
     def found(self, cluster: ClusterSpec) -> dict[str, Finding]:
-        return {each.subject: each for each in tasks.tasks(cluster, 5.0, self.map)}
+        return {each.rule: each for each in tasks.tasks(cluster, 5.0, self.map)}
 
     def test_a_task_that_answers(self) -> None:
         cluster = self.tasks(reached())
@@ -78,55 +79,55 @@ class TestTasks:
         found = self.found(cluster)
         assert list(found) == ["worker:0", "versions", "clocks", "links"]
         assert {each.state for each in found.values()} == {"ok"}
-        assert found["worker:0"].text == (
+        assert found["worker:0"].title == (
             f"{address} and its data port 127.0.0.1:1 answer, in 0.2 ms; it is "
             "/job:worker/replica:0/task:0 and accepts this host"
         )
-        assert found["links"].text == "not measured: all tasks that answer are on this host"
+        assert found["links"].title == "not measured: all tasks that answer are on this host"
 
     def test_a_task_that_is_not_up(self, closed: str) -> None:
         found = only(tasks.tasks(ClusterSpec({"ps": [closed]}), 5.0, self.map))
         assert found.state == "error"
-        assert found.text == f"no server at {closed}: Connection refused"
-        assert "start the task" in found.advice
+        assert found.title == f"no server at {closed}: Connection refused"
+        assert "start the task" in found.change
 
     def test_an_evaluator_that_is_not_up(self, closed: str) -> None:
         found = only(tasks.tasks(ClusterSpec({"evaluator": [closed]}), 5.0, self.map))
         assert found.state == "warning"
-        assert "take it out of the cluster" in found.advice
+        assert "take it out of the cluster" in found.change
 
     def test_a_task_on_grpc(self, closed: str) -> None:
         with listener() as grpc:
             self.map.write_text(f"{grpc}={closed}\n")
             found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 5.0, self.map))
         assert found.state == "error"
-        assert found.text == (
+        assert found.title == (
             f"its gRPC port {grpc} answers, but its data port {closed} (from {self.map}) does not: "
             "Connection refused"
         )
-        assert 'protocol="grpc++"' in found.advice
+        assert 'protocol="grpc++"' in found.change
 
     def test_a_data_port_that_never_answers(self) -> None:
         with listener() as grpc, listener() as data:
             self.map.write_text(f"{grpc}={data}\n")
             found = only(tasks.tasks(ClusterSpec({"worker": [grpc]}), 0.3, self.map))
         assert found.state == "error"
-        assert f"its data port {data} (from {self.map}) does not: no answer" in found.text
+        assert f"its data port {data} (from {self.map}) does not: no answer" in found.title
 
     def test_a_task_that_refuses(self) -> None:
         refusal = "/job:worker/replica:0/task:0 refused: the client has no job token"
         found = self.found(self.tasks(refusal))["worker:0"]
         assert found.state == "error"
-        assert "refuses this host: /job:worker/replica:0/task:0 at 127.0.0.1" in found.text
-        assert found.text.endswith(refusal)
-        assert "TENSORWIRE_TOKEN_FILE" in found.advice
+        assert "refuses this host: /job:worker/replica:0/task:0 at 127.0.0.1" in found.title
+        assert found.title.endswith(refusal)
+        assert "TENSORWIRE_TOKEN_FILE" in found.change
 
     @pytest.mark.parametrize(("version", "said"), [("0.1.9", "0.1.9"), ("", "an older one")])
     def test_another_version(self, version: str, said: str) -> None:
         found = self.found(self.tasks(reached(), reached(version)))["versions"]
         assert found.state == "warning"
         assert (
-            found.text == f"this host has tensorwire {tensorwire.__version__}; worker:1 has {said}"
+            found.title == f"this host has tensorwire {tensorwire.__version__}; worker:1 has {said}"
         )
 
     @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ class TestTasks:
         found = self.found(self.tasks(reached(clock_ahead_s=0.01), reached(clock_ahead_s=ahead_s)))
         assert found["clocks"].state == state
         said = f"the clock of worker:1 is {abs(ahead_s):g} s {words} this host's (+- 0.0001 s)"
-        assert said in found["clocks"].text
+        assert said in found["clocks"].title
 
     @pytest.mark.parametrize(("slowest", "state"), [(600e6, "ok"), (100e6, "warning")])
     def test_links(self, slowest: float, state: str) -> None:
@@ -144,14 +145,14 @@ class TestTasks:
         answers = [reached(bytes_per_s=rate) for rate in (1.1e9, 1e9, slowest)]
         found = self.found(self.tasks(*answers))["links"]
         assert found.state == state
-        assert "the median rate from here is 1 GB/s, " in found.text
-        assert f"the lowest is {slowest / 1e6:g} MB/s, to worker:2" in found.text
+        assert "the median rate from here is 1 GB/s, " in found.title
+        assert f"the lowest is {slowest / 1e6:g} MB/s, to worker:2" in found.title
 
     def test_findings_are_in_the_clusters_order(self, closed: str) -> None:
         with listener() as grpc:
             cluster = ClusterSpec({"ps": [closed, grpc], "worker": ["nowhere.invalid:1"]})
             found = list(tasks.tasks(cluster, 5.0, self.map))
-        assert [each.subject for each in found] == ["ps:0", "ps:1", "worker:0"]
+        assert [each.rule for each in found] == ["ps:0", "ps:1", "worker:0"]
         assert {each.state for each in found} == {"error"}
 
 
@@ -163,7 +164,7 @@ class TestMachine:
         monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (256, 1024))
         found = only(machine._open_files())
         assert found.state == "warning"
-        assert "the hard limit is 1024" in found.advice
+        assert "limit 1024" in found.title
 
     @pytest.mark.parametrize(
         ("quota", "state"), [("max 100000", "ok"), ("50000 100000", "warning")]
@@ -178,13 +179,13 @@ class TestMachine:
         found = only(machine._cores())
         assert found.state == state
         if state == "warning":
-            assert found.text.startswith("0.5 of 3, by the container's limit")
+            assert found.title.startswith("0.5 of 3, by the container's limit")
 
     def test_tls_without_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TENSORWIRE_TLS", "1")
         found = only(machine._security())
         assert found.state == "error"
-        assert "token" in found.text
+        assert "token" in found.title
 
     def test_no_tensorflow(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def none() -> None:
@@ -192,8 +193,8 @@ class TestMachine:
 
         monkeypatch.setattr(build, "inventory", none)
         found = only(machine._plugin())
-        assert (found.state, found.subject) == ("error", "TensorFlow")
-        assert "pip install" in found.text
+        assert (found.state, found.rule) == ("error", "TensorFlow")
+        assert "pip install" in found.title
 
     @pytest.mark.parametrize("has_compiler", [True, False])
     def test_no_plugin_for_this_tensorflow(
@@ -211,14 +212,14 @@ class TestMachine:
         monkeypatch.setattr(compiler, "find_compiler", find)
         found = list(machine._plugin())[1]
         assert found.state == ("warning" if has_compiler else "error")
-        assert ("tensorwire build" in found.advice) == has_compiler
+        assert ("tensorwire build" in found.change) == has_compiler
 
 
 def test_the_command_shows_findings_and_fails_if_one_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "machine", lambda: iter([Finding("ok", "cores", "8")]))
+    monkeypatch.setattr(machine, "machine", lambda: iter([checked("ok", "cores", "8")]))
     arguments = ["--ps-hosts", closed, "--json", "found.json"]
     done = click.testing.CliRunner().invoke(check, arguments)
     assert isinstance(done.exception, TensorwireError)

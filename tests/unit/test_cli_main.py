@@ -13,7 +13,7 @@ import click
 import pytest
 
 import tensorwire as package
-from tensorwire.cli import bench
+from tensorwire.bench import commands as bench
 from tensorwire.cli import main as frame
 from tensorwire.errors import TensorwireError, UsageError
 
@@ -27,7 +27,8 @@ def test_help_lists_every_command_and_loads_none(python: Any) -> None:
         "import sys\nfrom tensorwire.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
-        "loaded = {m for m in sys.modules if m.startswith('tensorwire.cli.')}\n"
+        "ours = ('tensorwire.cli.', 'tensorwire.bench')\n"
+        "loaded = {m for m in sys.modules if m.startswith(ours)}\n"
         "print(sorted(loaded - {'tensorwire.cli.main', 'tensorwire.cli.click_extensions'}))"
     )
     done = python("-c", code)
@@ -56,10 +57,9 @@ def test_every_command_explains_itself_with_an_example(
 def test_importing_the_package_loads_no_tensorflow(python: Any) -> None:
     code = (
         "import sys, tensorwire, tensorwire.cluster, tensorwire.cli.main, tensorwire.cli.run\n"
-        "import tensorwire.plugin.build, tensorwire.run.environment, tensorwire.cli.bench\n"
-        "import tensorwire.bench.transfer, tensorwire.bench.steps, tensorwire.bench.rpc\n"
-        "import tensorwire.bench.tcp, tensorwire.bench.train, tensorwire.bench.tensor_sides\n"
-        "import tensorwire.measure.remote_hosts\n"
+        "import tensorwire.plugin.build, tensorwire.run.environment, tensorwire.bench.commands\n"
+        "from tensorwire.bench.experiments import transfer, steps, rpc, tcp, train, tensor_sides\n"
+        "import tensorwire.bench.frame.remote_hosts\n"
         "assert not {'tensorflow', 'tensorwire.tf'} & set(sys.modules)\n"
         "assert not any('tensorwire_plugin' in line for line in open('/proc/self/maps'))"
     )

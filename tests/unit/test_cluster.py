@@ -12,6 +12,7 @@ from tensorwire.cluster import (
     Task,
     data_addresses,
     data_port,
+    is_ps,
     parse_tf_config,
     read_endpoint_map,
     split_address,
@@ -185,3 +186,16 @@ def test_a_wrong_address_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nonsense"):
         write_endpoint_map(tmp_path / ".endpoint_map", {"127.0.0.1:1": "nonsense"})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("ps:0", True), ("/job:ps/replica:0/task:1", True), ("/job:params/task:0", True),
+        ("/job:ps", True), ("worker:0", False), ("chief:0", False), ("/job:master/task:0", False),
+        ("/job:evaluator/task:0", False), ("/job:localhost/replica:0", False), ("pid 12", False),
+        ("", False), ("/device:CPU:0", False),
+    ],
+)  # fmt: skip
+def test_every_job_that_does_not_train_is_a_ps(task: str, expected: bool) -> None:
+    assert is_ps(task) is expected

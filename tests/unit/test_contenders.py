@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorwire.errors import UsageError
-from tensorwire.measure.contenders import (
+from tensorwire.bench.frame.contenders import (
     PAIRS,
     REWRITES,
     Setting,
@@ -13,6 +12,7 @@ from tensorwire.measure.contenders import (
     contenders,
     parse_rewrites,
 )
+from tensorwire.errors import UsageError
 
 
 @pytest.mark.parametrize(

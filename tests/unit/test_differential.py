@@ -215,9 +215,9 @@ def test_what_grows_more_than_on_grpc_is_a_leak() -> None:
     assert verdict.leaks(before, grown, before, grown) == []
     assert verdict.leaks(before, {"ps:0": Holdings(50, 100, 600.0)}, before, before)
     assert verdict.leaks(before, {"ps:0": Holdings(25, 150, 600.0)}, before, before)
-    assert verdict.pool_leaks(
-        {"ps:0": {"pool": {"used_bytes": 0}}}, {"ps:0": {"pool": {"used_bytes": 30_000_000}}}
-    )
+    unused, used = ({"ps:0": {"pool": {"used_bytes": size}}} for size in (0, 30_000_000))
+    assert verdict.pool_leaks(unused, used, before, before)
+    assert verdict.pool_leaks(unused, used, before, grown) == []
 
 
 def test_a_program_shrinks_to_what_makes_it_differ() -> None:

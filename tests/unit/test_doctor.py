@@ -19,7 +19,7 @@ from tensorwire.doctor import job_evidence
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, JobEvidence, Stall
 from tensorwire.doctor.records import placement_of_plan, read, scaling_of, to_json
-from tensorwire.doctor.rules import RULES
+from tensorwire.doctor.rule import RULES
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics import collect
 from tensorwire.metrics.observed_job import ObservedJob
@@ -82,7 +82,7 @@ def test_a_job_with_one_fault_has_that_finding_and_no_other(job: FaultJob) -> No
 
 def test_every_rule_has_a_job_that_was_made_for_it() -> None:
     expected = {job.expects for job in JOBS if job.expects}
-    assert expected == {rule.__name__.replace("_", "-") for rule in RULES}
+    assert expected == set(RULES)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)

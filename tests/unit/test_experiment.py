@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tensorwire.bench.frame.experiment import Case, Side, measure
+from tensorwire.bench.frame.record import Metric, Record, Result
+from tensorwire.bench.frame.statistics import Rounds
+from tensorwire.bench.frame.task_processes import Unwatched
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.experiment import Case, Side, measure
-from tensorwire.measure.record import Metric, Record, Result
-from tensorwire.measure.section import Section
-from tensorwire.measure.statistics import Rounds
-from tensorwire.measure.task_processes import Unwatched
+from tensorwire.report.section import Section
 
 
 @dataclass(frozen=True)

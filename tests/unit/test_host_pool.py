@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from tensorwire.bench.frame.host_pool import SERVING_JOBS, lab_notes, open_host_pool, spread
+from tensorwire.bench.lab import Host, HostSettings, LabSettings
+from tensorwire.bench.lab.settings import parse
 from tensorwire.errors import UsageError
-from tensorwire.lab import Host, HostSettings, LabSettings
-from tensorwire.lab.settings import parse
-from tensorwire.measure.host_pool import SERVING_JOBS, lab_notes, open_host_pool, spread
 
 
 def placed(hosts: int, **jobs: int) -> dict[str, list[str]]:
@@ -57,7 +57,7 @@ def test_a_record_says_where_it_was_made_and_what_is_not_so() -> None:
 def test_a_lab_that_this_machine_cannot_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyroute2", None)
     with (
-        pytest.raises(UsageError, match=r"the lab of --lab: .* pip install 'tensorwire\[lab\]'"),
+        pytest.raises(UsageError, match=r"the lab of --lab: .* pip install 'tensorwire\[bench\]'"),
         open_host_pool(parse("hosts=2,rate=1gbit")),
     ):
         pass

@@ -25,19 +25,23 @@ REFUSED = [
     ("wire/src/frame.cc", '"tensorflow/core/framework/tensor.h"'),
     ("wire/src/frame.cc", "<tensorflow/c/c_api.h>"),
     ("wire/src/frame.cc", '"absl/status/status.h"'),
-    ("wire/src/frame.cc", '"status_of_tensorflow.h"'),
-    ("wire/src/frame.cc", '"../../tensorflow/status_of_tensorflow.h"'),
+    ("wire/src/frame.cc", '"calls/status_of_tensorflow.h"'),
+    ("wire/src/frame.cc", '"../../tensorflow/calls/status_of_tensorflow.h"'),
     ("wire/include/tensorwire/wire/engine.h", '"reactor.h"'),
-    ("tensorflow/rendezvous.cc", '"reactor.h"'),
-    ("tensorflow/rendezvous.cc", '"../wire/src/reactor.h"'),
-    ("tensorflow/rendezvous.cc", '"not/there.h"'),
+    ("tensorflow/transport/rendezvous.cc", '"reactor.h"'),
+    ("tensorflow/transport/rendezvous.cc", '"../../wire/src/reactor.h"'),
+    ("tensorflow/transport/rendezvous.cc", '"not/there.h"'),
+    ("tensorflow/rewrites/fuse_pass.cc", '"transport/rendezvous.h"'),
     ("somewhere/else.cc", "<vector>"),
 ]
 
 
 def test_an_include_across_a_border_is_named(tmp_path: Path) -> None:
     write(tmp_path, "wire/src/reactor.h", "#include <sys/epoll.h>\n#include <vector>\n")
-    write(tmp_path, "tensorflow/status_of_tensorflow.h", '#include "absl/status/status.h"\n')
+    write(tmp_path, "tensorflow/calls/status_of_tensorflow.h", '#include "absl/status/status.h"\n')
+    write(
+        tmp_path, "tensorflow/transport/rendezvous.h", '#include "calls/status_of_tensorflow.h"\n'
+    )
     assert check(tmp_path) == (0, "")
     expected = []
     for name in dict(REFUSED):

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from processes import is_running, wait_gone
+from tensorwire.bench.lab import LocalCluster, cleanup_process
+from tensorwire.bench.lab.channel import ChannelClosed
+from tensorwire.bench.lab.network import held_back
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster, cleanup_process
-from tensorwire.lab.channel import ChannelClosed
-from tensorwire.lab.network import held_back
-from tensorwire.lab.ports import PortLease
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 
@@ -77,7 +77,7 @@ def test_a_port_whose_data_port_is_taken_is_not_handed_out(
     lease.release()
     with socket.socket() as other:
         other.bind(("127.0.0.1", data_port(blocked)))
-        monkeypatch.setattr("tensorwire.lab.ports._CANDIDATES", [blocked, free])
+        monkeypatch.setattr("tensorwire.bench.lab.ports._CANDIDATES", [blocked, free])
         with LocalCluster({"ps": 1}) as cluster:
             assert ports_of(cluster) == [free]
         with pytest.raises(TensorwireError, match="no free pair of ports"):
@@ -89,7 +89,7 @@ def test_another_process_does_not_get_the_same_ports() -> None:
         (port,) = ports_of(cluster)
         code = script(
             f"""
-            from tensorwire.lab import ports
+            from tensorwire.bench.lab import ports
             ports._CANDIDATES = [{port}]
             ports.PortLease().take()
             """
@@ -224,7 +224,7 @@ def test_a_task_that_ignores_sigterm_and_its_escaped_child_are_killed() -> None:
 def test_a_channel_carries_messages_both_ways_and_prints_go_to_the_log() -> None:
     echo = script(
         """
-        from tensorwire.lab.channel import TaskEnd
+        from tensorwire.bench.lab.channel import TaskEnd
         end = TaskEnd()
         print("to the log")
         while (message := end.receive()) is not None:
@@ -254,7 +254,7 @@ def test_a_channel_has_a_deadline() -> None:
 
 PARENT = """
     import sys, time
-    from tensorwire.lab import LocalCluster
+    from tensorwire.bench.lab import LocalCluster
     child = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
     with LocalCluster({"ps": 1, "worker": 1}) as cluster:
         tasks = [cluster.start("ps", 0, child), cluster.start("worker", 0, child)]

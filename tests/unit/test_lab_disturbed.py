@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.relaying import RelayProcess
+from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings
 from tensorwire.errors import UsageError
-from tensorwire.lab import Host, HostSettings, Lab, LabSettings
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root"),

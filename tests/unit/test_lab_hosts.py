@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, cgroups
+from tensorwire.bench.lab.settings import parse
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, cgroups
-from tensorwire.lab.settings import parse
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
 needs_cgroups = pytest.mark.skipif(
@@ -27,7 +27,7 @@ PAYLOAD_BYTES = 20_000_000
 
 OWNER = """
 import time
-from tensorwire.lab import HostSettings, Lab, LabSettings, LocalCluster
+from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 settings = LabSettings.alike(2, HostSettings(1e9, cpus={cpus}))
 with Lab(settings) as lab, LocalCluster({{"task": 1}}, {{"task": lab.hosts}}) as cluster:
     task = cluster.start("task", 0, ["sleep", "600"])
@@ -234,7 +234,7 @@ def test_without_pyroute2_the_hosts_are_loopback_and_the_notes_say_so(
         assert [host.address for host in lab.hosts] == ["127.0.0.1"] * 2
         (note,) = lab.notes
         assert "rate and delay are not applied" in note
-        assert "pip install 'tensorwire[lab]'" in note
+        assert "pip install 'tensorwire[bench]'" in note
         with LocalCluster({"task": 2}, {"task": lab.hosts}) as cluster:
             cluster.wait([cluster.start("task", 0, ["true"])], 30)
 

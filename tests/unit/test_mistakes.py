@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from harness.calibration import CALIBRATION
-from tensorwire.check.machine import machine
 from tensorwire.cli.main import main
+from tensorwire.doctor.check_machine import machine
 from tensorwire.errors import UsageError
 from tensorwire.plugin import loader
 from tensorwire.plugin.settings import misspelt
@@ -258,14 +258,9 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         ),
     },
     "k8s compare": {
-        "--case 1 --workers 2 --claim data:/data": (
-            "--claim: only for a cluster, which also needs --image"
-        ),
-        "--case 1 --workers 2 --token-secret mine": (
-            "--token-secret: only for a cluster, which also needs --image"
-        ),
-        "--case 1 --workers 2 --namespace a --context b": (
-            "--namespace and --context: only for a cluster, which also needs --image"
+        "--case 1 --workers 2": (
+            "k8s compare runs on a cluster: give --image. Without a cluster, `make k8s-compare` in "
+            "a clone of tensorwire runs the jobs on this machine (see docs/kubernetes.md)"
         ),
     },
     "k8s render": {
@@ -414,7 +409,7 @@ def test_a_mistake_is_answered_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tensorwire.check.machine.machine", lambda: iter(()))
+    monkeypatch.setattr("tensorwire.doctor.check_machine.machine", lambda: iter(()))
     for name, value in mistake.env.items():
         monkeypatch.setenv(name, value.replace("{folder}", str(tmp_path)))
     Path("script.py").write_text("raise AssertionError('it ran')\n")
@@ -505,4 +500,4 @@ def test_a_misspelt_setting_is_told_at_the_start_and_by_check(
     loader.check_environment()
 
     assert caplog.messages == [f"tensorwire: {said}"]
-    assert [each.text for each in machine() if each.subject == "settings"] == [said]
+    assert [each.title for each in machine() if each.rule == "settings"] == [said]

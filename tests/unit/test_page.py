@@ -11,10 +11,12 @@ import pytest
 
 import browsing
 from browsing import PHONE_PX, Opened
-from tensorwire.bench.transfer import TransferResult
+from tensorwire.bench.experiments.transfer import TransferResult
+from tensorwire.bench.frame import comparison
+from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result, StepMs
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
-from tensorwire.measure.section import (
+from tensorwire.report import charts, page
+from tensorwire.report.section import (
     Bar,
     Bars,
     Line,
@@ -24,7 +26,6 @@ from tensorwire.measure.section import (
     Waterfall,
     WaterfallStage,
 )
-from tensorwire.report import charts, page
 
 pytestmark = pytest.mark.docs  # playwright is only there
 
@@ -102,7 +103,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
 
 
 def test_the_page_has_the_records_figures(open_page: Open) -> None:
-    opened = open_page(page.of_record(TRANSFER))
+    opened = open_page(comparison.report(TRANSFER))
     assert opened.words("h1") == [
         "grpc++ moves 100 MB from worker to ps 2.00 times as fast as grpc."
     ]
@@ -118,7 +119,7 @@ def test_the_page_has_the_records_figures(open_page: Open) -> None:
 
 
 def test_bars_are_as_long_as_their_figures(open_page: Open) -> None:
-    opened = open_page(page.of_record(TRANSFER))
+    opened = open_page(comparison.report(TRANSFER))
 
     def length_px(words: str) -> float:
         box = opened.tab.locator(f'[aria-label="{words}"]:visible').first.bounding_box()

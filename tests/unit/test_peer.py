@@ -7,14 +7,16 @@ import dataclasses
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from tensorwire.bench.frame.peer import Hello, Peer, PeerGone, accept_peer, call_peer
+from tensorwire.bench.frame.peer import listening as listening_at
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
-from tensorwire.lab.ports import PortLease
-from tensorwire.measure.peer import Hello, Peer, PeerGone, await_peer, call_peer
 
 PS = Hello("bench transfer", "ps:0", "2.21.0")
 WORKER = Hello("bench transfer", "worker:0", "2.21.0")
@@ -31,6 +33,11 @@ def address() -> Iterator[str]:
 def elsewhere() -> Iterator[Callable[..., Future[Peer]]]:
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit
+
+
+def await_peer(address: str, me: Hello, expected: str, timeout_s: float) -> Peer:
+    with listening_at(address) as server:
+        return accept_peer(server, me, expected, time.monotonic() + timeout_s)
 
 
 def listening(address: str) -> socket.socket:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from tensorwire.bench.calibration.calibrate import BOTH_WAYS, CASES, calibration_of
+from tensorwire.bench.calibration.fit import LOCAL, NOTHING, Observation, descend, fit_cpu, missed
+from tensorwire.bench.calibration.models import job_of, unique_ids
+from tensorwire.bench.frame.record import Machine
 from tensorwire.bench.models import MODELS
 from tensorwire.bench.models.examples import Examples
 from tensorwire.bench.models.wide_deep import Column, Model
-from tensorwire.measure.record import Machine
-from tensorwire.plan import calibration_file, models
-from tensorwire.plan.calibrate import BOTH_WAYS, CASES, calibration_of
-from tensorwire.plan.calibrate_fit import LOCAL, NOTHING, Observation, descend, fit_cpu, missed
+from tensorwire.plan import calibration_file
 from tensorwire.plan.costs import Calibration, Costs, Kernels
 from tensorwire.plan.job import JobModel, Transfer
 
@@ -89,7 +90,7 @@ def observations(packets: float = 0.0) -> list[Observation]:
                 observation(f"{case} push", side, nothing, way, packets_s),
                 observation(case, side, way, way, 2 * packets_s),
             ]
-        ctr = models.job_of("ctr", 256, 0.0, 0.0, "")
+        ctr = job_of("ctr", 256, 0.0, 0.0, "")
         ways = [sum((w for v in ctr.variables for w in of(v)), nothing) for of in (_pulled, _to_ps)]
         made.append(observation("ctr", side, *ways))
     made += [
@@ -205,7 +206,7 @@ def test_a_calibration_is_read_as_it_was_written_and_knows_the_directions_of_slo
 
 def test_ctr_moves_what_it_was_seen_to_move() -> None:
     """As measured by `bench train --model ctr`: 3.7 MB and 726 tensors per step."""
-    variables = models.job_of("ctr", 256, 0.0, 0.0, "").variables
+    variables = job_of("ctr", 256, 0.0, 0.0, "").variables
     moved = list(itertools.chain.from_iterable((v.asked, v.pulled, v.pushed) for v in variables))
     assert sum(each.bytes for each in moved) == pytest.approx(3.7e6, rel=0.02)
     assert sum(each.tensors for each in moved) == pytest.approx(726, rel=0.02)
@@ -220,9 +221,9 @@ def test_with_exact_rewrites_each_id_and_its_row_cross_once(
     columns = [Column("a", 10), Column("b", 10, embedding_dim=2, is_wide=False)]
     monkeypatch.setitem(MODELS, "small", Model("small", "Small", columns, lambda: (data, data)))
 
-    assert models.unique_ids("small", batch) == (3.0, 1.0)  # 2 and 4; 1 and 1
-    stock = models.job_of("small", batch, 0.0, 0.0, "")
-    exact = models.job_of("small", batch, 0.0, 0.0, "", is_exact=True)
+    assert unique_ids("small", batch) == (3.0, 1.0)  # 2 and 4; 1 and 1
+    stock = job_of("small", batch, 0.0, 0.0, "")
+    exact = job_of("small", batch, 0.0, 0.0, "", is_exact=True)
     moved = {v.variable.name: (v.asked.bytes, v.pulled.bytes) for v in stock.variables}
     less = {v.variable.name: (v.asked.bytes, v.pulled.bytes) for v in exact.variables}
     assert moved["deep/a"] == (4 * 8, 4 * 8 * 4)

@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from tensorwire.bench.frame.record import Machine
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.measure.record import Machine
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import Crossing, RowRange
 from tensorwire.plan import calibration_file, models, search, side_by_side, sources

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import tensorwire
-from tensorwire.bench.steps import StepsResult
-from tensorwire.bench.train import TrainResult
-from tensorwire.bench.transfer import TransferResult
+from tensorwire.bench.experiments.steps import StepsResult
+from tensorwire.bench.experiments.train import TrainResult
+from tensorwire.bench.experiments.transfer import TransferResult
+from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result, StepMs
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
 
 TRANSFER = TransferResult(
     protocol="grpc",

@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tensorwire.bench.ceilings import TcpSide
-from tensorwire.bench.raw_task import TcpTask
-from tensorwire.bench.transfer import one_tensor
+from tensorwire.bench.experiments.ceilings import TcpSide
+from tensorwire.bench.experiments.raw_task import TcpTask
+from tensorwire.bench.experiments.transfer import one_tensor
+from tensorwire.bench.frame import remote_hosts
+from tensorwire.bench.frame.remote_hosts import HostRole
+from tensorwire.bench.frame.task_processes import Unwatched, ask, task_argv
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
-from tensorwire.lab.ports import PortLease
-from tensorwire.measure import remote_hosts
-from tensorwire.measure.remote_hosts import HostRole
-from tensorwire.measure.task_processes import Unwatched, ask, task_argv
 
 
 @pytest.fixture

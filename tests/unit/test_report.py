@@ -10,13 +10,14 @@ import sys
 
 import pytest
 
-from tensorwire.bench.steps import StepsResult
-from tensorwire.bench.train import TrainProgress
-from tensorwire.bench.transfer import TransferResult
-from tensorwire.measure import comparison
-from tensorwire.measure.record import Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.bench.experiments.steps import StepsResult
+from tensorwire.bench.experiments.train import TrainProgress
+from tensorwire.bench.experiments.train_commands import TrainingDisplay
+from tensorwire.bench.experiments.transfer import TransferResult
+from tensorwire.bench.frame import comparison
+from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result, StepMs
 from tensorwire.report import terminal
-from tensorwire.report.progress import ProgressDisplay, TrainingDisplay
+from tensorwire.report.progress import ProgressDisplay
 from tensorwire.units import number
 
 STEP = StepMs(p50=82.14, p90=90.0, min=80.2)

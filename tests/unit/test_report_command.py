@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench.all_layers import LayerResult, Suite, what_is_left
-from tensorwire.bench.train import TrainResult
-from tensorwire.bench.transfer import TransferResult
+from tensorwire.bench.experiments import overview
+from tensorwire.bench.experiments.all_layers import LayerResult, Suite, what_is_left
+from tensorwire.bench.experiments.runs import read
+from tensorwire.bench.experiments.train import TrainResult
+from tensorwire.bench.experiments.transfer import TransferResult
+from tensorwire.bench.frame.record import Machine, Ratio, Record, Result, StepMs
 from tensorwire.cli.main import main
-from tensorwire.measure.record import Machine, Ratio, Record, Result, StepMs
-from tensorwire.report import overview, terminal
-from tensorwire.report.runs import read
+from tensorwire.report import terminal
 
 STEP = StepMs(50.0, 55.0, 45.0)
 TRANSFER = Record[Result](

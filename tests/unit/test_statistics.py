@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorwire.measure import statistics
+from tensorwire.bench.frame import statistics
 
 
 def test_step_ms_is_over_all_steps_of_all_rounds_and_in_milliseconds() -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tensorwire.bench.frame.task_host import answers, task_type
+from tensorwire.bench.frame.task_processes import answer, ask, host_argv
+from tensorwire.bench.lab import LocalCluster
+from tensorwire.bench.lab import TaskProcess as Process
+from tensorwire.bench.lab.channel import Message
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster
-from tensorwire.lab import TaskProcess as Process
-from tensorwire.lab.channel import Message
-from tensorwire.measure.task_host import answers, task_type
-from tensorwire.measure.task_processes import answer, ask, host_argv
 
 TASK = """
 import os, time
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.hosted_task import HostedTask, request
+from tensorwire.bench.frame.hosted_task import HostedTask, request
 
 class Adder(HostedTask):
     def __init__(self, start: int) -> None:
@@ -107,7 +107,7 @@ def test_only_a_task_is_hosted() -> None:
 
 
 def test_a_request_of_no_task_is_refused() -> None:
-    task = task_type("tensorwire.bench.raw_task:MemcpyTask")(message_size=8)  # type: ignore[call-arg]
+    task = task_type("tensorwire.bench.experiments.raw_task:MemcpyTask")(message_size=8)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="has no request 'ready'"):
         list(answers(task, {"do": "ready"}))
     (copied,) = answers(task, {"do": "memcpy", "iters": 3})

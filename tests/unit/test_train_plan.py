@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.train import TrainPlan, TrainResult, verdicts
+from tensorwire.bench.experiments.train import TrainPlan, TrainResult, verdicts
+from tensorwire.bench.frame import comparison
+from tensorwire.bench.frame.record import Ratio, Record
 from tensorwire.errors import UsageError
-from tensorwire.measure import comparison
-from tensorwire.measure.record import Ratio, Record
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])

@@ -13,12 +13,12 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 # A part of an entry's text, and the source file that contains it.
 TEXTS = {
     "cannot listen on": "native/wire/src/socket.cc",
-    "It is the data port of": "native/tensorflow/data_plane.cc",
-    "its second one, which its peers try too": "native/tensorflow/data_plane.cc",
+    "It is the data port of": "native/tensorflow/transport/data_plane.cc",
+    "its second one, which its peers try too": "native/tensorflow/transport/data_plane.cc",
     "is none of those that tensorwire carries a plug-in for": "src/tensorwire/plugin/prebuilt.py",
     "tensorwire: building": "src/tensorwire/plugin/cache.py",
-    "grpc++: the data port of": "native/tensorflow/unreachable.cc",
-    "could not be reached for": "native/tensorflow/unreachable.cc",
+    "grpc++: the data port of": "native/tensorflow/transport/unreachable.cc",
+    "could not be reached for": "native/tensorflow/transport/unreachable.cc",
     "of tensorwire's wire format, this is version": "native/wire/src/frame.cc",
 }
 

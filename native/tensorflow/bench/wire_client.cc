@@ -3,14 +3,14 @@
 #include <utility>
 #include <vector>
 
-#include "../methods.h"
-#include "../pool_allocator.h"
-#include "../status.h"
-#include "../tensor_codec.h"
+#include "calls/methods.h"
+#include "calls/status.h"
 #include "client.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tensors/pool_allocator.h"
+#include "tensors/tensor_codec.h"
 #include "tensorwire/wire/engine.h"
 
 namespace tensorwire::bench {

@@ -191,22 +191,23 @@ void FuzzTensor(Bytes bytes) {
 }
 
 void FuzzFused(Bytes bytes) {
-  const size_t count = bytes.Number<uint8_t>();
-  const std::string_view data = bytes.rest();
-  Tensor fused(tensorflow::DT_UINT8, {static_cast<int64_t>(data.size())});
-  if (!data.empty()) {
-    std::memcpy(const_cast<char*>(fused.tensor_data().data()), data.data(), data.size());
+  const auto vector_of = [](std::string_view data) {
+    Tensor vector(tensorflow::DT_UINT8, {static_cast<int64_t>(data.size())});
+    if (!data.empty()) std::memcpy(MemoryOf(vector), data.data(), data.size());
+    return vector;
+  };
+  FusedBytes fused;
+  for (int large = bytes.Number<uint8_t>() % 4; large > 0; --large) {
+    fused.large.push_back(vector_of(bytes.Take(bytes.Number<uint8_t>())));
   }
-  std::vector<FusedPart> parts;
-  if (!Split(fused, count, Cpu(), &parts).ok()) return;
-  fused = Tensor();
-  if (parts.size() != count) Broken("another number of parts");
-  for (const FusedPart& part : parts) {
-    ReadThrough(part.tensor);
-    if (part.way <= FusedPart::Way::kEncoded &&
-        part.tensor.NumElements() > static_cast<int64_t>(data.size())) {
-      Broken("elements from nowhere");
-    }
+  const auto size = static_cast<int64_t>(bytes.rest().size());
+  fused.block = vector_of(bytes.rest());
+  Tensor out;
+  if (!DecodeFused(fused, Cpu(), &out).ok()) return;
+  fused = FusedBytes();
+  for (const Tensor& tensor : FusedIn(out)->tensors) {
+    ReadThrough(tensor);
+    if (tensor.NumElements() > std::max<int64_t>(size, UINT8_MAX)) Broken("elements from nowhere");
   }
 }
 

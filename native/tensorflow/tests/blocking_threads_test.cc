@@ -1,4 +1,4 @@
-#include "blocking_threads.h"
+#include "calls/blocking_threads.h"
 
 #include <atomic>
 #include <chrono>

@@ -5,13 +5,16 @@
 #include <vector>
 
 #include "check.h"
-#include "push_times.h"
-#include "tensor_figures.h"
+#include "metrics/tensor_figures.h"
+#include "transport/push_times.h"
 
 namespace tensorwire::plugin {
 namespace {
 
 using Direction = TensorFigures::Direction;
+
+constexpr char kPs[] = "/job:ps/replica:0/task:0/device:CPU:0";
+constexpr char kWorker[] = "/job:worker/task:0/device:CPU:0";
 
 std::string Key(const std::string& edge, const std::string& consumer = "/job:worker/task:0") {
   return "/job:ps/replica:0/task:0/device:CPU:0;0123456789abcdef;" + consumer + "/device:CPU:0;" +
@@ -24,7 +27,7 @@ TEST(a_tensor_is_named_for_its_node_in_every_frame_and_by_every_edge) {
   CHECK(figures.Of(Key("edge_3_model/read"), Direction::kOut) == counters);
   CHECK(figures.Of(Key("edge_12_model/read"), Direction::kIn) != counters);
   CHECK(figures.Of(Key("edge_12_model/other"), Direction::kOut) != counters);
-  CHECK(figures.OfPart(Key("tensor_fuse_1_x"), "model/read") != counters);
+  CHECK(figures.OfPart(kPs, kWorker, "model/read") != counters);
   counters->Count(100);
   bool found = false;
   figures.ForEach([&](const TensorFigures::Entry& entry) {
@@ -41,7 +44,8 @@ TEST(a_tensor_is_named_for_its_node_in_every_frame_and_by_every_edge) {
 TEST(what_is_no_edge_of_a_graph_shares_an_entry) {
   auto& figures = TensorFigures::Get();
   TensorCounters* const unnamed = figures.Of(Key("a copy 17"), Direction::kOut);
-  for (const char* edge : {"a copy 18", "", "edge_", "edge_5", "edge__x", "edge_x_y"}) {
+  for (const char* edge : {"a copy 18", "", "edge_", "edge_5", "edge__x", "edge_x_y",
+                           "edge_5_import_tensorwire.tf_in_every_task/tensor_fuse_1/fuse"}) {
     CHECK(figures.Of(Key(edge), Direction::kOut) == unnamed);
   }
   for (const char* key : {"", ";", ";;;;;;;", "no semicolon"}) {

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "push_inbox.h"
-#include "push_steps.h"
-#include "route.h"
-#include "standing_orders.h"
-#include "status.h"
+#include "calls/status.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "transport/push_inbox.h"
+#include "transport/push_steps.h"
+#include "transport/route.h"
+#include "transport/standing_orders.h"
 
 // TensorFlow's logging has macros of these names.
 #undef CHECK
@@ -594,8 +594,8 @@ TEST(who_waits_for_a_step_that_fails_at_the_producer_asks) {
   consumer.Ask(1);
   Pushed here;
   CHECK(consumer.Expect(2, &here) == Expected::kWait);
-  producer.steps().Abort(*producer.Begin(3));
-  producer.steps().Abort(*producer.Begin(2));
+  producer.steps().Abort(3, kScope);
+  producer.steps().Abort(2, kScope);  // before it has sent or received anything
   CHECK(consumer.waiter->asks.Wait());
   // Also if it begins here later.
   CHECK(consumer.Expect(3, &here) == Expected::kAsk);

@@ -109,6 +109,19 @@ class SimulatedCall final : public Call {
   bool replied_ = false;
 };
 
+// A payload as one buffer or as several, of which some are empty.
+void AddPieces(Message* message, const char* data, uint64_t bytes) {
+  for (auto pieces = world->random.OneIn(2) ? 1 : world->random.AnySize(2, 80); pieces > 1;
+       --pieces) {
+    const auto most = static_cast<int64_t>(2 * bytes) / pieces;
+    const auto size = static_cast<uint64_t>(world->random.Between(0, most));
+    message->AddPayload(data, size);
+    data += size;
+    bytes -= size;
+  }
+  message->AddPayload(data, bytes);
+}
+
 // The number of a push is the offset of its bytes in the pattern.
 class SimulatedPush final : public Call {
  public:
@@ -270,7 +283,7 @@ class Service final : public wire::Handler {
     Task* const task = task_;
     ++task->payloads;
     if (bytes < (64u << 10) && !world->random.OneIn(4)) {
-      message.AddPayload(Pattern() + offset, bytes);
+      AddPieces(&message, Pattern() + offset, bytes);
       message.KeepAlive({Pattern(), [task](const char*) { --task->payloads; }});
       return message;
     }
@@ -284,9 +297,7 @@ class Service final : public wire::Handler {
       return message;
     }
     std::memcpy(block, Pattern() + offset, bytes);
-    const uint64_t cut = world->random.OneIn(2) ? 0 : bytes / 3;
-    message.AddPayload(block, cut);
-    message.AddPayload(block + cut, bytes - cut);
+    AddPieces(&message, block, bytes);
     message.KeepAlive({block, [task, pool, bytes](char* at) {
                          constexpr size_t kStep = 2048;
                          for (size_t i = 0; i < bytes; i += kStep) {
@@ -332,7 +343,7 @@ Message ToMessage(const Ask& ask) {
   message.Put(ask.request_bytes);
   message.Put(ask.reply_offset);
   message.Put(ask.reply_bytes);
-  message.AddPayload(Pattern() + ask.request_offset, ask.request_bytes);
+  AddPieces(&message, Pattern() + ask.request_offset, ask.request_bytes);
   return message;
 }
 
@@ -485,6 +496,7 @@ void RunTask(Task* task) {
   options.checksum = plan.checksum;
   options.pool = &pool;
   options.unanswered_bytes = plan.unanswered_bytes;
+  options.strangers = plan.strangers;
   options.connect_timeout_ms = plan.connect_ms;
   options.handshake_timeout_ms = plan.handshake_ms;
   options.silent_timeout_ms = task->silent_ms;

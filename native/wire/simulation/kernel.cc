@@ -75,7 +75,8 @@ void Arrive(const std::shared_ptr<Pipe>& pipe, Pipe::Segment segment) {
   if (segment.fin) {
     pipe->fin_arrived = true;
   } else {
-    if (world->flip_one_in > 0 && world->random.OneIn(world->flip_one_in)) {
+    if (world->flip_one_in > 0 && !pipe->reader->is_unix &&
+        world->random.OneIn(world->flip_one_in)) {
       const uint64_t bit = world->random.Below(segment.bytes.size() * 8);
       segment.bytes[bit / 8] = static_cast<char>(segment.bytes[bit / 8] ^ (1 << (bit % 8)));
       ++world->damaged_segments;
@@ -83,6 +84,7 @@ void Arrive(const std::shared_ptr<Pipe>& pipe, Pipe::Segment segment) {
     }
     pipe->arrived_bytes += segment.bytes.size();
     pipe->arrived.push_back(std::move(segment.bytes));
+    if (segment.file != nullptr) pipe->files.push_back(std::move(segment.file));
   }
   pipe->reader->Notify();
 }
@@ -282,8 +284,31 @@ int Socket::Bind(const sockaddr_in& address) {
   return 0;
 }
 
+int Socket::BindTo(const std::string& to) {
+  name = to;
+  return 0;
+}
+
+int Socket::ConnectTo(const std::string& to) {
+  const auto at = world->unix_listeners.find({machine, to});
+  if (at == world->unix_listeners.end()) return ECONNREFUSED;
+  peer.sin_family = AF_UNIX;
+  auto server = std::make_shared<Socket>();
+  server->machine = machine;
+  server->is_unix = true;
+  server->peer = peer;
+  Join(std::static_pointer_cast<Socket>(shared_from_this()), server);
+  static_cast<Socket*>(at->second)->accepted_.push_back(server);
+  at->second->Notify();
+  return 0;
+}
+
 int Socket::Listen() {
   state = State::kListening;
+  if (is_unix) {
+    world->unix_listeners[{machine, name}] = this;
+    return 0;
+  }
   world->listeners[ListenerKey(machine, ntohs(own.sin_port))] = this;
   return 0;
 }
@@ -377,7 +402,14 @@ std::shared_ptr<Socket> Socket::Accept() {
   return socket;
 }
 
-ssize_t Socket::Send(const iovec* parts, size_t count) {
+std::shared_ptr<File> Socket::TakePassed() {
+  if (in_ == nullptr || in_->files.empty()) return nullptr;
+  auto file = std::move(in_->files.front());
+  in_->files.pop_front();
+  return file;
+}
+
+ssize_t Socket::Send(const iovec* parts, size_t count, std::shared_ptr<File> file) {
   if (error_ != 0) {
     errno = TakeError();
     return -1;
@@ -406,6 +438,7 @@ ssize_t Socket::Send(const iovec* parts, size_t count) {
   size_t offset = 0;
   while (left > 0) {
     Pipe::Segment segment;
+    segment.file = std::move(file);
     segment.bytes.reserve(std::min(left, kSegmentBytes));
     while (left > 0 && segment.bytes.size() < kSegmentBytes) {
       const size_t step =
@@ -485,6 +518,7 @@ int Socket::Shutdown() {
 
 void Socket::OnClosed(bool silently) {
   if (state == State::kListening) {
+    if (is_unix) world->unix_listeners.erase({machine, name});
     const auto at = world->listeners.find(ListenerKey(machine, ntohs(own.sin_port)));
     if (at != world->listeners.end() && at->second == this) world->listeners.erase(at);
     for (const auto& socket : accepted_) socket->OnClosed(silently);
@@ -516,7 +550,9 @@ void ResetConnections(int from, int to, bool half) {
     if (process->machine != from) continue;
     for (const auto& file : process->files) {
       auto* const socket = dynamic_cast<Socket*>(file.get());
-      if (socket == nullptr || socket->state != Socket::State::kConnected) continue;
+      if (socket == nullptr || socket->state != Socket::State::kConnected || socket->is_unix) {
+        continue;
+      }
       if (MachineOf(socket->peer) != to || world->random.OneIn(3)) continue;
       if (!half || world->random.OneIn(2)) socket->ResetPeer();
       socket->Fail(ECONNRESET);

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 
 #include <deque>
 #include <memory>
@@ -11,8 +12,8 @@
 
 #include "simulator.h"
 
-// Descriptors and the objects behind them: TCP over the world's links, epoll, eventfd, timerfd and
-// files in memory. All functions run in KernelMode.
+// Descriptors and the objects behind them: TCP over the world's links, abstract Unix sockets,
+// epoll, eventfd, timerfd and files in memory. All functions run in KernelMode.
 namespace tensorwire::simulation {
 
 constexpr int kFirstDescriptor = 1 << 20;  // real descriptors are smaller
@@ -79,6 +80,7 @@ struct Pipe {
     int64_t sent_ns = 0;
     int64_t arrives_ns = 0;
     std::string bytes;
+    std::shared_ptr<File> file;  // that was passed with them
     bool fin = false;
     bool reset = false;
   };
@@ -90,7 +92,8 @@ struct Pipe {
   std::weak_ptr<Pipe> reverse;
   std::deque<Segment> flight;
   std::deque<std::string> arrived;
-  size_t first_offset = 0;  // how much of arrived.front() has been read
+  std::deque<std::shared_ptr<File>> files;  // that have arrived
+  size_t first_offset = 0;                  // how much of arrived.front() has been read
   size_t flight_bytes = 0;
   size_t arrived_bytes = 0;
   bool fin_arrived = false;
@@ -106,10 +109,13 @@ class Socket : public File {
   void OnClosed(bool silently) override;
 
   int Bind(const sockaddr_in& address);
+  int BindTo(const std::string& name);  // of a Unix socket
+  int ConnectTo(const std::string& name);
   int Listen();
   int Connect(const sockaddr_in& address);
   std::shared_ptr<Socket> Accept();
-  ssize_t Send(const iovec* parts, size_t count);
+  ssize_t Send(const iovec* parts, size_t count, std::shared_ptr<File> file = nullptr);
+  std::shared_ptr<File> TakePassed();
   ssize_t Receive(const iovec* parts, size_t count, bool peek);
   int Shutdown();
   int TakeError();
@@ -123,6 +129,8 @@ class Socket : public File {
   sockaddr_in own{};
   sockaddr_in peer{};
   int machine = 0;
+  bool is_unix = false;
+  std::string name;
   int64_t user_timeout_ns = 0;
 
  private:

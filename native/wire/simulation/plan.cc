@@ -70,7 +70,12 @@ Plan ChoosePlan(Random& random, World* w) {
   w->interrupt_one_in = random.OneIn(2) ? 0 : static_cast<uint64_t>(random.Between(5, 100));
   w->buffer_bytes = size_t{4 << 10} << random.Below(8);
   if (plan.large_bytes > 0) w->buffer_bytes = std::max<size_t>(w->buffer_bytes, 128 << 10);
-  plan.leaves_channels = Random(random).OneIn(4);
+  Random more(random);
+  plan.leaves_channels = more.OneIn(4);
+  // One that idles because of a fault may be closed for others.
+  if (!plan.clogs && !plan.freezes && more.OneIn(4)) {
+    plan.strangers = static_cast<int>(more.Between(1, 3));
+  }
   return plan;
 }
 

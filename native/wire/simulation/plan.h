@@ -32,6 +32,7 @@ struct Plan {
   bool stop_early = false;
   bool leaves_channels = false;  // some channels are not used after the faults
   uint64_t unanswered_bytes = kUnbounded;
+  int strangers = 0;  // that may be in their greeting at the same time
   int silent_ms = 1000;
   int connect_ms = 2000;
   int handshake_ms = 1000;

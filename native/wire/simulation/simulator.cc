@@ -355,13 +355,6 @@ void World::EndProcess(Process* process) {
   process->ended = true;
 }
 
-Process* World::ByPid(int pid) {
-  for (const auto& process : processes) {
-    if (process->pid == pid && !process->ended) return process.get();
-  }
-  return nullptr;
-}
-
 std::string World::Leaks(Process* process) {
   // Finds memory that can be reached from the static variables, the roots of this leak check.
   std::vector<std::pair<char*, size_t>> blocks;

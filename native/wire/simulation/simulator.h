@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <queue>
 #include <string>
@@ -139,7 +140,6 @@ class World {
   void Thaw(Process* process);
   // Ends a process: its fibers never run again. `silently`: its peers are not told.
   void Kill(Process* process, bool silently);
-  Process* ByPid(int pid);
   // The process's blocks that no pointer leads to and that it should have freed.
   std::string Leaks(Process* process);
 
@@ -155,7 +155,8 @@ class World {
   // --- network ---
   Link& LinkBetween(int from, int to);
   std::vector<Machine> machines;
-  std::unordered_map<uint64_t, File*> listeners;  // by machine and port
+  std::unordered_map<uint64_t, File*> listeners;                // by machine and port
+  std::map<std::pair<int, std::string>, File*> unix_listeners;  // by machine and name
   int next_port = 40'000;
 
   std::vector<std::unique_ptr<Process>> processes;

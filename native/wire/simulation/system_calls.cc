@@ -14,6 +14,7 @@
 #include <sys/sysinfo.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,14 +83,17 @@ int PutAddress(const sockaddr_in& address, sockaddr* out, socklen_t* length) {
   return 0;
 }
 
-// The file at "/proc/PID/fd/NUMBER" of a process on this machine, or null.
-MemoryFile* FindMemory(const char* path) {
-  int pid = 0;
-  int number = 0;
-  if (std::sscanf(path, "/proc/%d/fd/%d", &pid, &number) != 2) return nullptr;
-  Process* const process = world->ByPid(pid);
-  if (process == nullptr || process->machine != current->process->machine) return nullptr;
-  return dynamic_cast<MemoryFile*>(FileAt(process, number));
+// The name of an abstract Unix socket.
+std::string NameOf(const sockaddr* address, socklen_t length) {
+  const size_t begin = offsetof(sockaddr_un, sun_path) + 1;
+  return {reinterpret_cast<const char*>(address) + begin, length - begin};
+}
+
+// Opens a file that another descriptor refers to, as the system does when one is passed.
+int OpenAgain(const MemoryFile& file) {
+  if (NoDescriptors()) return Failed(EMFILE);
+  const int real = dup(file.real);
+  return real < 0 ? real : Open(current->process, std::make_shared<MemoryFile>(real));
 }
 
 }  // namespace
@@ -108,10 +112,11 @@ MemoryFile* FindMemory(const char* path) {
 
 REAL(int, socket, int domain, int type, int protocol) {
   OUTSIDE(__real_socket(domain, type, protocol));
-  if (domain != AF_INET) return Failed(EAFNOSUPPORT);
+  if (domain != AF_INET && domain != AF_UNIX) return Failed(EAFNOSUPPORT);
   if (NoDescriptors()) return Failed(EMFILE);
   auto socket = std::make_shared<Socket>();
   socket->machine = current->process->machine;
+  socket->is_unix = domain == AF_UNIX;
   const int descriptor = Open(current->process, std::move(socket));
   Trace("socket", descriptor);
   return descriptor;
@@ -119,7 +124,9 @@ REAL(int, socket, int domain, int type, int protocol) {
 
 REAL(int, bind, int fd, const sockaddr* address, socklen_t length) {
   OUTSIDE(__real_bind(fd, address, length));
-  return Outcome(FileAs<Socket>(fd)->Bind(Internet(address)));
+  auto* const socket = FileAs<Socket>(fd);
+  return Outcome(socket->is_unix ? socket->BindTo(NameOf(address, length))
+                                 : socket->Bind(Internet(address)));
 }
 
 REAL(int, listen, int fd, int backlog) {
@@ -143,7 +150,9 @@ REAL(int, accept4, int fd, sockaddr* address, socklen_t* length, int flags) {
 REAL(int, connect, int fd, const sockaddr* address, socklen_t length) {
   OUTSIDE(__real_connect(fd, address, length));
   Trace("connect", fd);
-  return Failed(FileAs<Socket>(fd)->Connect(Internet(address)));
+  auto* const socket = FileAs<Socket>(fd);
+  if (socket->is_unix) return Outcome(socket->ConnectTo(NameOf(address, length)));
+  return Failed(socket->Connect(Internet(address)));
 }
 
 REAL(int, getsockname, int fd, sockaddr* address, socklen_t* length) {
@@ -170,6 +179,11 @@ REAL(int, setsockopt, int fd, int level, int name, const void* value, socklen_t 
 
 REAL(int, getsockopt, int fd, int level, int name, void* value, socklen_t* length) {
   OUTSIDE(__real_getsockopt(fd, level, name, value, length));
+  if (level == SOL_SOCKET && name == SO_PEERCRED) {
+    const ucred peer{current->process->pid, geteuid(), getegid()};
+    std::memcpy(value, &peer, sizeof(peer));
+    return 0;
+  }
   const int error = FileAs<Socket>(fd)->TakeError();
   std::memcpy(value, &error, sizeof(error));
   return 0;
@@ -190,6 +204,25 @@ REAL(ssize_t, recv, int fd, void* to, size_t bytes, int flags) {
   return got;
 }
 
+REAL(ssize_t, recvmsg, int fd, msghdr* message, int flags) {
+  OUTSIDE(__real_recvmsg(fd, message, flags));
+  if (Interrupted()) return Failed(EINTR);
+  auto* const socket = FileAs<Socket>(fd);
+  const ssize_t got = socket->Receive(message->msg_iov, message->msg_iovlen, /*peek=*/false);
+  const auto passed = got > 0 ? socket->TakePassed() : nullptr;
+  const int number = passed == nullptr ? -1 : OpenAgain(static_cast<const MemoryFile&>(*passed));
+  if (cmsghdr* const head = CMSG_FIRSTHDR(message); number >= 0) {
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(number));
+    std::memcpy(CMSG_DATA(head), &number, sizeof(number));
+  } else {
+    message->msg_controllen = 0;
+  }
+  Trace("recvmsg", fd, got, number);
+  return got;
+}
+
 REAL(ssize_t, readv, int fd, const iovec* parts, int count) {
   OUTSIDE(__real_readv(fd, parts, count));
   if (Interrupted()) return Failed(EINTR);
@@ -202,7 +235,14 @@ REAL(ssize_t, readv, int fd, const iovec* parts, int count) {
 REAL(ssize_t, sendmsg, int fd, const msghdr* message, int flags) {
   OUTSIDE(__real_sendmsg(fd, message, flags));
   if (Interrupted()) return Failed(EINTR);
-  const ssize_t sent = FileAs<Socket>(fd)->Send(message->msg_iov, message->msg_iovlen);
+  std::shared_ptr<File> passed;
+  if (const cmsghdr* const head = CMSG_FIRSTHDR(message); head != nullptr) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(head), sizeof(number));
+    passed = FileAt(current->process, number)->shared_from_this();
+  }
+  const ssize_t sent =
+      FileAs<Socket>(fd)->Send(message->msg_iov, message->msg_iovlen, std::move(passed));
   Trace("sendmsg", fd, sent, sent < 0 ? errno : 0);
   return sent;
 }
@@ -392,22 +432,10 @@ extern "C" int __wrap_open(const char* path, int flags, ...) {
   const int mode = va_arg(list, int);
   va_end(list);
   OUTSIDE(__real_open(path, flags, mode));
-  MemoryFile* const file = FindMemory(path);
-  if (file == nullptr) return Failed(ENOENT);
-  if (NoDescriptors()) return Failed(EMFILE);
-  const int real = dup(file->real);
-  return real < 0 ? real : Open(current->process, std::make_shared<MemoryFile>(real));
-}
-
-REAL(int, stat, const char* path, struct stat* about) {
-  OUTSIDE(__real_stat(path, about));
-  *about = {};
-  if (std::strcmp(path, "/proc/self/ns/net") == 0) {
-    about->st_ino = static_cast<ino_t>(current->process->machine) + 1;
-    return 0;
-  }
-  MemoryFile* const file = FindMemory(path);
-  return file == nullptr ? Failed(ENOENT) : fstat(file->real, about);
+  int number = 0;
+  if (std::sscanf(path, "/proc/self/fd/%d", &number) != 1) return Failed(ENOENT);
+  const auto* const file = FileAs<MemoryFile>(number);
+  return file == nullptr ? Failed(ENOENT) : OpenAgain(*file);
 }
 
 REAL(int, fstat, int fd, struct stat* about) {

@@ -20,7 +20,7 @@ inline constexpr const char* kSameToken =
 //   kHello      task, peer, challenge   ->
 //                                       <-     kChallenge  challenge
 //   kProof      proof                   ->
-//                                       <-     kHelloAck   task, memory, proof
+//                                       <-     kHelloAck   task, lane, proof
 //
 // A proof is an HMAC-SHA256 over the protocol's version, the role of the sender, and all frames
 // before it: both tasks' names, both challenges and, in the server's proof, the rest of its answer.

@@ -40,10 +40,6 @@ std::vector<CopyPart> Cut(const Loan& loan, const std::vector<MutableBuffer>& in
 
 void Copy(const CopyPart& part) { std::memcpy(part.to, part.from, part.size); }
 
-bool IsStillLent(const ForeignMemory& memory, const Loan& loan) {
-  return memory.StillLent(loan.number, loan.slot);
-}
-
 }  // namespace
 
 bool IsCopiedAtOnce(const Loan& loan) { return loan.bytes <= kAtOnceBytes; }
@@ -51,7 +47,7 @@ bool IsCopiedAtOnce(const Loan& loan) { return loan.bytes <= kAtOnceBytes; }
 bool CopyLoan(const ForeignMemory& memory, const Loan& loan,
               const std::vector<MutableBuffer>& into) {
   for (const CopyPart& part : Cut(loan, into, loan.bytes)) Copy(part);
-  return IsStillLent(memory, loan);
+  return memory.StillLent(loan.number, loan.slot);
 }
 
 LoanCopy::LoanCopy(std::shared_ptr<const ForeignMemory> memory, Loan loan,
@@ -82,7 +78,8 @@ void LoanCopy::Cancel() {
 
 void LoanCopy::EndParts(size_t count) {
   if (ended_.fetch_add(count, std::memory_order_acq_rel) + count < parts_.size()) return;
-  done_(!cut_short_.load(std::memory_order_relaxed) && IsStillLent(*memory_, loan_));
+  done_(!cut_short_.load(std::memory_order_relaxed) &&
+        memory_->StillLent(loan_.number, loan_.slot));
 }
 
 }  // namespace tensorwire::wire

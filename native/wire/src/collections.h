@@ -6,9 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "call_table.h"
-#include "connection.h"
+#include "tensorwire/wire/status.h"
 
 namespace tensorwire::wire {
 
@@ -16,24 +18,45 @@ namespace tensorwire::wire {
 struct Collection {
   CallTable::Entry entry;           // without a call: the payload is not wanted, and only returned
   std::optional<uint64_t> call_id;  // empty: a push
-  std::shared_ptr<Connection> lender;
   uint64_t loan = 0;
   Status why;  // not OK: it was cancelled
   // Makes it end soon. Empty while there is nothing to end, and after it has been called.
   std::function<void(const Status&)> cancel;
 };
 
-// The collections of a channel. Each is in here from the arrival of its frame until its payload is
+// The collections of a peer. Each is in here from the arrival of its frame until its payload is
 // complete or has failed; the code that takes it out ends it. Thread-safe.
 class Collections {
  public:
   using At = std::list<Collection>::iterator;
 
-  At Add(Collection collection);
-  void SetCancel(At at, std::function<void(const Status&)> cancel);
+  At Add(Collection collection) {
+    std::lock_guard lock(mutex_);
+    return collections_.insert(collections_.end(), std::move(collection));
+  }
+  void SetCancel(At at, std::function<void(const Status&)> cancel) {
+    std::lock_guard lock(mutex_);
+    at->cancel = std::move(cancel);
+  }
   // Cancels all of them, or that of one call.
-  void Cancel(std::optional<uint64_t> call_id, const Status& why);
-  Collection Take(At at);
+  void Cancel(std::optional<uint64_t> call_id, const Status& why) {
+    std::vector<std::function<void(const Status&)>> cancels;
+    {
+      std::lock_guard lock(mutex_);
+      for (Collection& collection : collections_) {
+        if (collection.cancel == nullptr || (call_id && collection.call_id != *call_id)) continue;
+        collection.why = collection.entry.EndedBy(why);
+        cancels.push_back(std::exchange(collection.cancel, nullptr));
+      }
+    }
+    for (const auto& cancel : cancels) cancel(why);  // this may take the collection out
+  }
+  Collection Take(At at) {
+    std::list<Collection> taken;
+    std::lock_guard lock(mutex_);
+    taken.splice(taken.begin(), collections_, at);
+    return std::move(taken.front());
+  }
 
  private:
   std::mutex mutex_;

@@ -8,10 +8,13 @@
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "hello.h"
+#include "lane.h"
 #include "socket.h"
 #include "tensorwire/wire/buffer_pool.h"
 
@@ -30,7 +33,10 @@ constexpr uint64_t kLeastHeldTlsBytes = 3u << 19;
 // How often a writer looks for a frame that has been counted but not pushed yet.
 constexpr int kMostLooks = 64;
 constexpr int kGoodbyeMs = 1000;
+constexpr size_t kGoodbyeBytes = 1000;
 constexpr int kPauseMs = 5;
+// A greeting is a few messages that follow each other at once.
+constexpr int kIdleInGreetingMs = 500;
 // Limits until the greeting is over; enough for its frames.
 constexpr FrameLimits kStrangersLimits{4096, 0};
 
@@ -46,14 +52,19 @@ SendBatch::SendBatch() : outer_(current_batch) { current_batch = this; }
 
 SendBatch::~SendBatch() {
   current_batch = outer_;
-  for (const auto& connection : to_write_) connection->WriteAsWriter();
+  Flush();
+}
+
+void SendBatch::Flush() {
+  for (const auto& connection : std::exchange(to_write_, {})) connection->WriteAsWriter();
 }
 
 Connection::Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
-                       std::string address)
+                       std::string address, bool is_lane)
     : context_(std::move(context)),
       reactor_(reactor),
       fd_(std::move(fd)),
+      is_lane_(is_lane),
       id_(next_connection_id.fetch_add(1, std::memory_order_relaxed)),
       address_(std::move(address)),
       peer_(address_),
@@ -211,10 +222,16 @@ ssize_t Connection::SendAsWriter(const iovec* parts, int count) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<size_t>(count);
+  std::optional<DescriptorRoom> room;
+  if (pass_ >= 0) {
+    room.emplace(&message);
+    PutDescriptor(pass_, &message);
+  }
   ssize_t sent = 0;
   do {
     sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
+  if (sent > 0) pass_ = -1;
   return sent;
 }
 
@@ -248,7 +265,7 @@ void Connection::MoveFromReactor(State next) {
 Status Connection::OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting) {
   receiver_ = std::move(receiver);
   liveness_.Heard(NowMs());
-  if (context_->tls != nullptr) {
+  if (context_->tls != nullptr && !is_lane_) {  // what stays in the kernel needs no encryption
     tls_ = std::make_unique<TlsStream>(context_->tls.get(), fd_.get(), /*client=*/connecting);
     unflushed_frames_ = 1;
     outbox_.Reserve();
@@ -269,7 +286,7 @@ Status Connection::OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool
 }
 
 void Connection::OnConnectedFromReactor() {
-  TuneStream(fd_.get(), context_->options.silent_timeout_ms);  // now it has a peer
+  if (!is_lane_) TuneStream(fd_.get(), context_->options.silent_timeout_ms);  // now it has a peer
   MoveFromReactor(tls_ != nullptr ? State::kShaking : State::kGreeting);
 }
 
@@ -282,6 +299,7 @@ void Connection::SetPeerFromReactor(const std::string& name) {
 
 void Connection::TrustFromReactor() {
   MoveFromReactor(State::kOpen);
+  stranger_.reset();
   reactor_->CancelFromReactor(close_timer_);
 }
 
@@ -297,7 +315,7 @@ void Connection::SayGoodbyeFromReactor(const std::string& why) {
   MoveFromReactor(State::kLeaving);
   goodbye_ = why;
   Message message;
-  message.AppendMetadata(std::string_view(why).substr(0, 1000));
+  message.AppendMetadata(std::string_view(why).substr(0, kGoodbyeBytes));
   Send(std::make_unique<OutFrame>(FrameKind::kGoodbye, 0, 0, std::move(message)));
   CloseAtFromReactor(NowMs() + kGoodbyeMs, Status(Code::kUnavailable, why));
 }
@@ -310,6 +328,7 @@ void Connection::CloseFromReactor(const Status& reason) {
                          ? Status(Code::kFailedPrecondition, goodbye_)
                          : reason;
   MoveFromReactor(State::kClosed);
+  stranger_.reset();
   // A writer in another thread gets EPIPE from now on. The descriptor stays open as long as this
   // object lives, so that no thread writes to a reused descriptor.
   ::shutdown(fd_.get(), SHUT_RDWR);
@@ -331,6 +350,11 @@ void Connection::TickFromReactor() {
   // While connecting, the peer does not count as silent: the time limit of the greeting applies
   // (CloseAtFromReactor).
   if (state() == State::kConnecting) liveness_.Heard(now);
+  if (now < context_->crowded_until_ms && IdlesInGreetingFromReactor(now)) {
+    CloseFromReactor(
+        Status(Code::kUnavailable, "it idles in the greeting, and others wait for its place"));
+    return;
+  }
   switch (liveness_.Look(now)) {
     case Liveness::Verdict::kAlive:
       break;
@@ -346,6 +370,13 @@ void Connection::TickFromReactor() {
   tick_timer_ = reactor_->AtFromReactor(liveness_.next_look_ms(), [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->TickFromReactor();
   });
+}
+
+bool Connection::IdlesInGreetingFromReactor(int64_t now_ms) const {
+  if (!stranger_ || liveness_.silent_ms(now_ms) < kIdleInGreetingMs) return false;
+  char next = 0;  // what has come and was not read yet
+  return ::recv(fd_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+         (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
 // --- events ------------------------------------------------------------------------------------
@@ -392,12 +423,18 @@ void Connection::FinishConnectFromReactor() {
     CloseFromReactor(Status(Code::kUnavailable, ErrorText(error)));
     return;
   }
+  if (OwnAddress(fd_.get()) == PeerAddress(fd_.get())) {
+    // No process listens at that port, and the kernel has given it to this end of the connection.
+    CloseFromReactor(Status(Code::kUnavailable, ErrorText(ECONNREFUSED)));
+    return;
+  }
   OnConnectedFromReactor();
   UpdateEventsFromReactor();
   if (state() == State::kShaking) ShakeHandsFromReactor();
 }
 
 void Connection::ShakeHandsFromReactor() {
+  liveness_.Heard(NowMs());
   Status why;
   switch (handshake_.Step(fd_.get(), tls_.get(), &why)) {
     case TlsHandshake::Outcome::kGoesOn:
@@ -498,6 +535,7 @@ void Connection::ReadFromReactor() {
     Count(counters_->rx_bytes, got);
     Count(counters_->rx_syscalls);
     turn_bytes += got;
+    reactor_->CountReadFromReactor(got);
     if (!HearsFromReactor()) continue;
 
     reader_.Take(room, got);
@@ -520,6 +558,15 @@ void Connection::ReadFromReactor() {
 
 ssize_t Connection::ReceiveFromReactor(const iovec* parts, int count) {
   if (tls_ != nullptr) return tls_->Receive(parts, count);
+  if (is_lane_ && state() == State::kGreeting) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(parts);
+    message.msg_iovlen = static_cast<size_t>(count);
+    const DescriptorRoom room(&message);
+    const ssize_t got = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+    if (Fd fd = got > 0 ? TakeDescriptor(&message) : Fd(); fd.valid()) passed_ = std::move(fd);
+    return got;
+  }
   // recv is cheaper than readv, and one buffer is enough for a small frame.
   return count == 1 ? ::recv(fd_.get(), parts->iov_base, parts->iov_len, 0)
                     : ::readv(fd_.get(), parts, count);
@@ -569,14 +616,15 @@ Status Connection::OnHeadFromReactor() {
   InFrame& frame = reader_.frame();
   switch (frame.header.kind) {
     case FrameKind::kPing:
-      // With a backlog no pong is needed: the queued frames themselves are a sign of life.
-      if (!HasBacklog()) Signal(FrameKind::kPong);
+      // With a backlog no pong is needed: the queued frames themselves are a sign of life. And
+      // before the greeting nothing is queued for a peer that may read nothing.
+      if (state() == State::kOpen && !HasBacklog()) Signal(FrameKind::kPong);
       break;
     case FrameKind::kPong:
       break;
     case FrameKind::kGoodbye:
       CloseFromReactor(Status(Code::kFailedPrecondition,
-                              peer_ + " refused: " + std::string(reader_.metadata())));
+                              peer_ + " refused: " + Printable(reader_.metadata(), kGoodbyeBytes)));
       return Status();
     default:
       if (Status s = receiver_->OnHeadFromReactor(reader_.metadata(), &frame); !s.ok()) return s;

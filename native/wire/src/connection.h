@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,7 +35,8 @@ class FrameReceiver {
   virtual void OnClosedFromReactor(const Status& why, InFrame* unfinished) = 0;
 };
 
-// One TCP connection that carries frames, and the reactor it belongs to for its whole life.
+// One connection that carries frames, by TCP or over a lane (lane.h), and the reactor it belongs to
+// for its whole life.
 //
 // Reading happens on the reactor. Writing happens in the thread that is the writer (Outbox). A
 // writer that finds the socket full, or that has written enough for a thread with other duties,
@@ -42,7 +44,8 @@ class FrameReceiver {
 // without a thread switch, while the frames of a burst queue up behind a writer and leave together.
 class Connection : public EventTarget, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::string address);
+  Connection(std::shared_ptr<Context> context, Reactor* reactor, Fd fd, std::string address,
+             bool is_lane = false);
 
   // --- any thread ---
   void Send(std::unique_ptr<OutFrame> frame);
@@ -66,11 +69,31 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   PeerCounters& counters() const { return *counters_; }
   const FrameLimits& limits() const { return context_->options.limits; }
   Reactor* reactor() const { return reactor_; }
+  bool is_lane() const { return is_lane_; }
+
+  // An accepted connection that has not finished its greeting counts. Called before it is opened.
+  void BeStranger() { stranger_.emplace(&context_->strangers); }
 
   // --- on the reactor ---
   // Starts reading. `connecting`: the socket is not connected yet.
   Status OpenFromReactor(std::shared_ptr<FrameReceiver> receiver, bool connecting);
   void SetPeerFromReactor(const std::string& name);
+  // From now on `receiver` is told of frames and of the end.
+  void HandOverFromReactor(std::shared_ptr<FrameReceiver> receiver) {
+    reactor_->AssertIsCurrent();
+    receiver_ = std::move(receiver);
+  }
+  // Over a lane: the next bytes that are sent are accompanied by the descriptor, which must stay
+  // open until then.
+  void PassFromReactor(int fd) {
+    reactor_->AssertIsCurrent();
+    pass_ = fd;
+  }
+  // Over a lane: the descriptor that the peer has passed in its greeting.
+  Fd TakePassedFromReactor() {
+    reactor_->AssertIsCurrent();
+    return std::move(passed_);
+  }
   // Closes the connection at this time with `why`, unless the greeting is over by then.
   void CloseAtFromReactor(int64_t time_ms, const Status& why);
   // The greeting is over: from now on frames may be large.
@@ -154,6 +177,8 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   void WarnFromReactor(const Status& why);
 
   void ShakeHandsFromReactor();
+  // True if a peer that has not finished its greeting keeps this end waiting.
+  bool IdlesInGreetingFromReactor(int64_t now_ms) const;
   void TickFromReactor();
   void FinishConnectFromReactor();
   void OnConnectedFromReactor();
@@ -162,6 +187,7 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   const std::shared_ptr<Context> context_;  // keeps reactor_ too
   Reactor* const reactor_;
   const Fd fd_;
+  const bool is_lane_;
   const uint64_t id_;
   const std::string address_;
   std::string peer_;
@@ -177,11 +203,14 @@ class Connection : public EventTarget, public std::enable_shared_from_this<Conne
   // The writer's: the number of frames that TLS has taken and the socket has not yet. The handshake
   // counts as one, so that no frame is written before it is over.
   size_t unflushed_frames_ = 0;
+  int pass_ = -1;
 
   // The reactor's.
+  std::optional<Counted> stranger_;
   std::shared_ptr<FrameReceiver> receiver_;
   TlsHandshake handshake_;
   FrameReader reader_;
+  Fd passed_;
   BackPressure back_pressure_;
   Liveness liveness_;
   bool wants_write_ = false;  // EPOLLOUT: the writer, or the handshake, waits for it

@@ -7,7 +7,7 @@ Reactor* Context::NextAccepting() {
   Reactor* best = ReactorFor(first);
   for (size_t i = 1; i < reactors.size(); ++i) {
     Reactor* const other = ReactorFor(first + i);
-    if (other->seats() < best->seats()) best = other;
+    if (other->seats < best->seats) best = other;
   }
   return best;
 }

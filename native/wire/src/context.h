@@ -54,6 +54,13 @@ class Context {
   std::unique_ptr<const TlsContext> tls;               // null without TLS
   std::vector<std::unique_ptr<Reactor>> reactors;
   HeldPayloads held;
+  const HeldBytes::Owner unanswered = HeldBytes::Create();  // of connections that hold much
+
+  // Accepted connections that have not finished their greeting. At the limit, further ones wait in
+  // the listeners' backlog, and those that idle are closed for some time.
+  std::atomic<int> strangers{0};
+  int most_strangers = 1024;
+  std::atomic<int64_t> crowded_until_ms{0};
   CopyThreads copy_threads;
 
   // Channels are assigned to reactors round-robin. A channel's further streams are not counted,

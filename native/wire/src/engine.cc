@@ -8,12 +8,20 @@
 
 #include "channel.h"
 #include "context.h"
+#include "fork.h"
+#include "lane.h"
 #include "server.h"
 #include "socket.h"
 #include "tensorwire/wire/buffer_pool.h"
 
 namespace tensorwire::wire {
 namespace {
+
+// The memory of all connections that have not finished their greeting, and of one. A quarter of the
+// descriptors may be theirs.
+constexpr size_t kStrangersBytes = 64u << 20;
+constexpr size_t kStrangerBytes = 16u << 10;
+constexpr size_t kTlsStrangerBytes = 128u << 10;
 
 class EngineImpl final : public Engine {
  public:
@@ -37,6 +45,11 @@ class EngineImpl final : public Engine {
         if (Status s = TlsContext::Create(token, &context_->tls); !s.ok()) return s;
       }
     }
+    const size_t stranger_bytes = context_->tls != nullptr ? kTlsStrangerBytes : kStrangerBytes;
+    const size_t most =
+        std::clamp(RaiseDescriptorLimit() / 4, size_t{1}, kStrangersBytes / stranger_bytes);
+    const int strangers = context_->options.strangers;
+    context_->most_strangers = strangers > 0 ? strangers : static_cast<int>(most);
     for (int i = 0; i < context_->options.reactors; ++i) {
       context_->reactors.push_back(std::make_unique<Reactor>(i, context_->options));
       if (Status s = context_->reactors.back()->Start(); !s.ok()) return s;
@@ -58,14 +71,33 @@ class EngineImpl final : public Engine {
     }
     Fd fd;
     if (Status s = ListenOn(host, port, &fd, bound_port); !s.ok()) return s;
-    Reactor* reactor = context_->NextAccepting();
-    auto listener =
-        std::make_shared<Listener>(context_, reactor, std::move(fd), std::move(handler));
-    reactor->Post([listener] { listener->StartFromReactor(); });
+    Fd lane_fd;
+    std::string lane;
+    const EngineOptions& options = context_->options;
+    if (options.transport != Transport::kTcp && options.pool != nullptr &&
+        options.pool->shared_memory() != nullptr) {
+      if (Status s = ListenOnLane(options.host_directory, &lane_fd, &lane); !s.ok()) {
+        if (!options.host_directory.empty()) return s;
+        context_->Log(LogLevel::kWarning, s.message() + ": payloads go by TCP");
+        lane.clear();
+      }
+    }
+    for (Fd* const each : {&fd, &lane_fd}) {
+      if (!each->valid()) continue;
+      Reactor* reactor = context_->NextAccepting();
+      auto listener = std::make_shared<Listener>(context_, reactor, std::move(*each), handler, lane,
+                                                 each == &lane_fd);
+      reactor->Post([listener] { listener->StartFromReactor(); });
+    }
     return Status();
   }
 
   void AddName(const std::string& name) override { context_->AddName(name); }
+
+  void CloseInForks(int port) override {
+    std::lock_guard lock(ports_mutex_);
+    ports_beside_.push_back(port);
+  }
 
   std::shared_ptr<Channel> Connect(const std::string& address, const std::string& peer_name,
                                    int second_port) override {
@@ -126,6 +158,12 @@ class EngineImpl final : public Engine {
   std::mutex mutex_;
   std::vector<std::weak_ptr<ChannelImpl>> channels_;
   bool stopped_ = false;
+
+  std::mutex ports_mutex_;
+  std::vector<int> ports_beside_;
+  const ForkGuard fork_guard_{&ports_mutex_, [this] {
+                                for (const int port : ports_beside_) DropSocketsOfPort(port);
+                              }};
 };
 
 }  // namespace

@@ -4,20 +4,26 @@
 
 #include <utility>
 
+#include "fork.h"
+
 namespace tensorwire::wire {
 
-// Owns a file descriptor.
+// Owns a file descriptor, which is this process's only: fork.h.
 class Fd {
  public:
   Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
+  explicit Fd(int fd) : fd_(fd) {
+    if (valid()) NoteDescriptor(fd_);
+  }
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
   }
   ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
+    if (!valid()) return;
+    ForgetDescriptor(fd_);
+    ::close(fd_);
   }
 
   int get() const { return fd_; }

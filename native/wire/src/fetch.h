@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -12,54 +13,74 @@
 
 namespace tensorwire::wire {
 
-// Fetches a payload that its owner holds: one range per stream of the channel, each by a call over
-// its own stream. `done` is called when all ranges have ended, with the first failure if there is
-// one. A failure cancels the other ranges. The calls keep this object alive.
+// Fetches a payload that its owner holds, in ranges: one over each connection to the peer. A range
+// that one of the further connections cannot carry goes over the main one. `done` is called when
+// all ranges have ended, with the first failure if there is one. A failure cancels the other
+// ranges. Thread-safe.
 class Fetch : public std::enable_shared_from_this<Fetch> {
  public:
+  // Begins a range over the main connection. Any thread.
+  using OverMain = std::function<void(const std::shared_ptr<Fetch>& fetch, size_t range)>;
   // The buffers `into` add up to `bytes`.
-  Fetch(uint64_t bytes, size_t ranges, std::vector<MutableBuffer> into,
-        std::function<void(const Status&)> done)
-      : bytes_(bytes),
+  Fetch(uint64_t number, uint64_t bytes, size_t ranges, std::vector<MutableBuffer> into,
+        OverMain over_main, std::function<void(const Status&)> done)
+      : number_(number),
+        bytes_(bytes),
         ranges_(ranges),
         into_(std::move(into)),
+        over_main_(std::move(over_main)),
         done_(std::move(done)),
-        left_(ranges + 1) {}
+        left_(ranges),
+        cancels_(ranges) {}
 
-  size_t ranges() const { return ranges_; }
-  Message Request(uint64_t number, size_t range) const {
+  Message Request(size_t range) const {
     Message request(kFetchRange);
-    request.Put<uint64_t>(number);
+    request.Put<uint64_t>(number_);
     request.Put<uint64_t>(Begin(range));
     request.Put<uint64_t>(Begin(range + 1) - Begin(range));
     return request;
   }
+  // The call that receives the range, and ends it.
   std::unique_ptr<Call> Range(size_t range) {
     return std::make_unique<RangeCall>(shared_from_this(), range);
   }
+  void FetchOverMain(size_t range) { over_main_(shared_from_this(), range); }
 
-  using Cancels = std::vector<std::function<void(const Status&)>>;
-  // Must be called once, after the calls of all ranges have been started; `done` is not called
-  // before it. Each of `cancels` ends one call that has not ended, and may be called from any
-  // thread.
-  void Started(Cancels cancels) {
+  // Ends the call of a range; may be called from any thread, and after the call has ended.
+  using RangeCancel = std::function<void(const Status&)>;
+  // The range has been begun. Replaces an earlier `cancel`.
+  void Begun(size_t range, RangeCancel cancel) {
     Status failure;
     {
       std::lock_guard lock(mutex_);
-      cancels_ = std::move(cancels);
+      if (failure_.ok()) {
+        cancels_[range] = std::move(cancel);
+        return;
+      }
       failure = failure_;
     }
-    End(failure);
+    cancel(failure);
   }
-  // Cancels all ranges; the fetch ends with the last of them. Any thread.
+  // Cancels all ranges; the fetch ends with the last of them.
   void Cancel(const Status& why) {
-    Cancels cancels;
+    std::vector<RangeCancel> cancels;
     {
       std::lock_guard lock(mutex_);
       if (failure_.ok()) failure_ = why;
       cancels.swap(cancels_);
     }
-    for (const auto& cancel : cancels) cancel(why);
+    for (const auto& cancel : cancels) {
+      if (cancel) cancel(why);
+    }
+  }
+  // A range has ended.
+  void End(const Status& status) {
+    if (!status.ok()) Cancel(status);
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    std::unique_lock lock(mutex_);
+    const Status outcome = failure_;
+    lock.unlock();
+    done_(outcome);
   }
 
  private:
@@ -100,23 +121,17 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       if (bytes == 0) return;
     }
   }
-  void End(const Status& status) {
-    if (!status.ok()) Cancel(status);
-    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    std::unique_lock lock(mutex_);
-    const Status outcome = failure_;
-    lock.unlock();
-    done_(outcome);
-  }
 
+  const uint64_t number_;
   const uint64_t bytes_;
   const size_t ranges_;
   const std::vector<MutableBuffer> into_;
+  const OverMain over_main_;
   const std::function<void(const Status&)> done_;
-  std::atomic<size_t> left_;  // ranges that have not ended, plus one until Started
+  std::atomic<size_t> left_;  // ranges that have not ended
   std::mutex mutex_;
   Status failure_;
-  Cancels cancels_;
+  std::vector<RangeCancel> cancels_;  // empty once failure_ is set
 };
 
 }  // namespace tensorwire::wire

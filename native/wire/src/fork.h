@@ -18,12 +18,20 @@ class ForkGuard {
   ForkGuard& operator=(const ForkGuard&) = delete;
 
  private:
-  static void BeforeFork();
-  static void AfterForkInParent();
-  static void AfterForkInChild();
+  friend struct ForkHandlers;
 
   std::mutex* const mutex_;
   const std::function<void()> in_child_;
 };
+
+// The engine's descriptors are of this process only, because a child that keeps them keeps the port
+// and the connections of a parent that has died. In a child, each that is noted becomes a socket
+// without a peer. It is not closed: its owner would later close what the child has opened meanwhile
+// under the same number.
+void NoteDescriptor(int fd);
+void ForgetDescriptor(int fd);  // before it is closed
+
+// For `in_child`: does the same to all sockets of this local port.
+void DropSocketsOfPort(int port);
 
 }  // namespace tensorwire::wire

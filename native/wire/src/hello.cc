@@ -3,10 +3,14 @@
 #include <algorithm>
 
 namespace tensorwire::wire {
+namespace {
 
-std::string Printable(std::string_view name) {
-  constexpr size_t kLongest = 256;
-  std::string printable(name.substr(0, kLongest));
+constexpr std::string_view kProof = "proof=";
+
+}  // namespace
+
+std::string Printable(std::string_view text, size_t longest) {
+  std::string printable(text.substr(0, longest));
   std::replace_if(
       printable.begin(), printable.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
   return printable;
@@ -19,15 +23,17 @@ std::string Hello::Encode() const {
   };
   add("task=", task);
   add("peer=", peer);
-  add("memory=", memory);
+  add("lane=", lane);
   add("checksum=", checksum ? "1" : "");
   add("challenge=", challenge);
-  add("proof=", proof);
+  add(kProof, proof);
   return text;
 }
 
 std::string_view Hello::BeforeProof(std::string_view metadata) {
-  return metadata.substr(0, metadata.rfind("proof="));
+  if (metadata.substr(0, kProof.size()) == kProof) return "";
+  const auto line = metadata.find("\n" + std::string(kProof));
+  return metadata.substr(0, line == std::string_view::npos ? line : line + 1);
 }
 
 Hello Hello::Decode(std::string_view metadata) {
@@ -41,10 +47,13 @@ Hello Hello::Decode(std::string_view metadata) {
     const std::string_view value = line.substr(equals + 1);
     if (line.substr(0, equals) == "task") hello.task = Printable(value);
     if (line.substr(0, equals) == "peer") hello.peer = value;
-    if (line.substr(0, equals) == "memory") hello.memory = Printable(value);
+    if (line.substr(0, equals) == "lane") hello.lane = Printable(value);
     if (line.substr(0, equals) == "challenge") hello.challenge = Printable(value);
-    if (line.substr(0, equals) == "proof") hello.proof = Printable(value);
     if (line.substr(0, equals) == "checksum") hello.checksum = value == "1";
+    if (line.substr(0, equals + 1) == kProof) {
+      hello.proof = Printable(value);
+      break;
+    }
   }
   return hello;
 }

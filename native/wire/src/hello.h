@@ -5,17 +5,18 @@
 
 namespace tensorwire::wire {
 
-// A name from the network, made safe for logs and metrics: cut to a maximum length, without control
+// Text from the network, made safe for logs and metrics: cut to a maximum length, without control
 // characters.
-std::string Printable(std::string_view name);
+std::string Printable(std::string_view text, size_t longest = 256);
 
 // The greeting of the two ends of a connection: `key=value` lines in the metadata of kHello,
 // kChallenge, kProof and kHelloAck; fields that are "" are left out. Keys that a reader does not
-// know are skipped. authenticator.h describes the proofs.
+// know are skipped, and so is what follows the proof, because no proof covers it. authenticator.h
+// describes the proofs.
 struct Hello {
   std::string task;       // the sender's task name
   std::string peer;       // kHello: the task that the client wants; "" for any
-  std::string memory;     // kHelloAck: the ticket to the server's shared memory
+  std::string lane;       // kHelloAck: the name of the server's Unix socket (lane.h)
   bool checksum = false;  // kHello, kHelloAck: frames in both directions must have checksums
   std::string challenge;  // kHello, kChallenge: only with a job token
   std::string proof;      // kProof, kHelloAck: only with a job token; the last line

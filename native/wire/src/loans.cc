@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kLeastBytes = 256u << 10;
 // Limit for one peer. Beyond it payloads are sent, and back-pressure applies.
 constexpr uint64_t kMostBytes = 1u << 30;
-constexpr size_t kMostPieces = 16;
+constexpr size_t kMostPieces = 256;
 constexpr size_t kHeadBytes = 16;
 constexpr size_t kPieceBytes = 16;
 

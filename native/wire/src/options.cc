@@ -82,6 +82,9 @@ Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options
   if (Status s = ReadBool(prefix + "_ENABLE_POLLING", &options->polling); !s.ok()) return s;
   if (Status s = ReadCount("TENSORWIRE_STREAMS", &options->streams); !s.ok()) return s;
   if (Status s = ReadTransport(&options->transport); !s.ok()) return s;
+  if (const char* text = std::getenv("TENSORWIRE_HOST_DIR"); text != nullptr) {
+    options->host_directory = text;
+  }
   int silent_s = options->silent_timeout_ms / 1000;
   if (Status s = ReadCount("TENSORWIRE_PEER_TIMEOUT_S", &silent_s); !s.ok()) return s;
   options->silent_timeout_ms = silent_s * 1000;

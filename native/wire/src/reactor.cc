@@ -298,7 +298,13 @@ void Reactor::TurnFromReactor() {
     }
     auto* target = static_cast<EventTarget*>(events[i].data.ptr);
     if (targets_.count(target) != 0) target->OnEventsFromReactor(events[i].events);
+    if (read_bytes_ >= kFlushBytes) {
+      read_bytes_ = 0;
+      RunArrivedFromReactor();
+      batch.Flush();
+    }
   }
+  read_bytes_ = 0;
   worked_ = count > 0;
   if (DrainFromReactor(&inbox_)) worked_ = true;
   if (RunTimersFromReactor(woke_us_)) worked_ = true;

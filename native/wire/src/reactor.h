@@ -28,6 +28,18 @@ class EventTarget {
   virtual void OnStopFromReactor() = 0;
 };
 
+// Counts as one while it lives.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>* number) : number_(number) { ++*number_; }
+  ~Counted() { --*number_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>* const number_;
+};
+
 // One thread, one epoll instance, and the descriptors that belong to it. Reactors share nothing;
 // other threads give a reactor work with Post. An iteration of its loop reads from all ready
 // sockets, gathers what that completes into closures for the executor, and gathers what it sends
@@ -50,18 +62,7 @@ class Reactor {
   void PostLazily(std::function<void()> task);  // does not wake the reactor; runs kLazyMs later
   void PostAfter(int delay_ms, std::function<void()> task);
   uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
-  // The place of one accepted connection on a reactor, until it is closed.
-  class Seat {
-   public:
-    explicit Seat(Reactor* reactor) : reactor_(reactor) { reactor_->seats_.fetch_add(1); }
-    ~Seat() { reactor_->seats_.fetch_sub(1); }
-    Seat(const Seat&) = delete;
-    Seat& operator=(const Seat&) = delete;
-
-   private:
-    Reactor* const reactor_;
-  };
-  int seats() const { return seats_.load(std::memory_order_relaxed); }  // that are taken
+  std::atomic<int> seats{0};  // that accepted connections take
   bool IsCurrentThread() const { return current_ == this; }
   // The precondition of each method whose name ends in FromReactor.
   void AssertIsCurrent() const { assert(IsCurrentThread()); }
@@ -87,6 +88,10 @@ class Reactor {
   // `run_on`: what Handler::HandleOn returned; not kReactor.
   void DispatchFromReactor(const std::shared_ptr<Handler>& handler, Request request, RunOn run_on);
 
+  // What a connection has read. After much of it, calls that are complete end, and what was
+  // gathered for sending leaves, before the turn is over.
+  void CountReadFromReactor(size_t bytes) { read_bytes_ += bytes; }
+
   // The buffer for a connection's next bytes; free again after each event.
   static constexpr size_t kScratchBytes = 256u << 10;
   char* scratch() { return scratch_.get(); }
@@ -94,6 +99,7 @@ class Reactor {
  private:
   static constexpr int kLazyMs = 2;
   static constexpr size_t kCompletionsPerClosure = 64;
+  static constexpr size_t kFlushBytes = 2u << 20;
   // Up to this many calls and requests that arrive together still count as alone.
   static constexpr size_t kAlone = 2;
 
@@ -137,13 +143,13 @@ class Reactor {
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> lazy_armed_{false};
   std::atomic<uint64_t> busy_us_{0};  // written by the reactor's thread only
-  std::atomic<int> seats_{0};
   std::mutex drop_mutex_;
 
   // Touched by the reactor's thread only.
   // The clock is read twice per iteration, for the timers; busy_us_ uses the same readings.
   int64_t woke_us_ = 0;
   bool worked_ = false;
+  size_t read_bytes_ = 0;  // since the last flush
   std::unordered_map<EventTarget*, std::shared_ptr<EventTarget>> targets_;
   std::vector<std::shared_ptr<EventTarget>> unwatched_;  // an event for them may still be pending
   std::map<Timer, std::function<void()>> timers_;        // of equal times, the first set runs first

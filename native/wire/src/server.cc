@@ -10,6 +10,7 @@
 
 #include "about.h"
 #include "hello.h"
+#include "lane.h"
 #include "shared_memory.h"
 #include "socket.h"
 #include "tensorwire/wire/buffer_pool.h"
@@ -18,9 +19,8 @@ namespace tensorwire::wire {
 namespace {
 
 constexpr int kNoDescriptorsPauseMs = 100;
-// The limit of connections in their greeting; a further one replaces the oldest. A greeting takes
-// milliseconds, so a connection that is closed for this is hardly a task of the job.
-constexpr size_t kMostStrangers = 1024;
+constexpr int kCrowdedPauseMs = 10;
+constexpr int kCrowdedMs = 2000;  // within which each connection looks whether its peer idles
 constexpr uint64_t kRequestBytes = 1024;  // memory of a request beside its metadata and payload
 constexpr int kAcceptsPerTurn = 64;       // then this reactor's connections have their turn
 
@@ -30,58 +30,47 @@ void Listener::StartFromReactor() {
   const Status s = reactor_->WatchFromReactor(fd_.get(), EPOLLIN, shared_from_this());
   if (s.ok()) return;
   context_->WarnAboutPeer("accept:", "cannot accept connections: " + s.message());
-  StartLaterFromReactor();
+  PauseFromReactor(kNoDescriptorsPauseMs);
 }
 
-void Listener::StartLaterFromReactor() {
-  // Meanwhile only the timer owns this.
-  reactor_->AtFromReactor(NowMs() + kNoDescriptorsPauseMs,
+void Listener::PauseFromReactor(int pause_ms) {
+  // The socket stays readable. It is not watched for a while, because otherwise the reactor would
+  // spin. Meanwhile only the timer owns this.
+  reactor_->AtFromReactor(NowMs() + pause_ms,
                           [self = shared_from_this()] { self->StartFromReactor(); });
+  reactor_->UnwatchFromReactor(fd_.get(), this);
 }
 
-void Listener::OnStopFromReactor() { reactor_->UnwatchFromReactor(fd_.get(), this); }
+void Listener::OnStopFromReactor() {
+  reactor_->UnwatchFromReactor(fd_.get(), this);
+  if (is_lane_) RemoveLane(context_->options.host_directory, lane_);
+}
 
 void Listener::OnEventsFromReactor(uint32_t /*epoll_events*/) {
   for (int accepts = 0; accepts < kAcceptsPerTurn; ++accepts) {
+    if (context_->strangers >= context_->most_strangers) {
+      context_->crowded_until_ms = NowMs() + kCrowdedMs;
+      PauseFromReactor(kCrowdedPauseMs);
+      return;
+    }
     Fd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        // The socket stays readable. Do not watch it for a while, because otherwise the reactor
-        // would spin.
         context_->WarnAboutPeer("accept:", "cannot accept a connection: " + ErrorText(errno));
-        reactor_->UnwatchFromReactor(fd_.get(), this);
-        StartLaterFromReactor();
+        PauseFromReactor(kNoDescriptorsPauseMs);
       }
       return;
     }
-    const std::string address = PeerAddress(fd.get());
+    if (is_lane_ && !IsSameUser(fd.get())) continue;
+    const std::string address = ToString(PeerAddress(fd.get()));
     Reactor* reactor = context_->NextAccepting();
-    auto connection = std::make_shared<Connection>(context_, reactor, std::move(fd), address);
-    auto session = std::make_shared<Session>(context_, connection, handler_);
-    AdmitFromReactor(connection, session);
+    auto connection =
+        std::make_shared<Connection>(context_, reactor, std::move(fd), address, is_lane_);
+    auto session = std::make_shared<Session>(context_, connection, handler_, lane_);
+    connection->BeStranger();
     reactor->Post([connection, session] { Session::OpenFromReactor(connection, session); });
   }
-}
-
-void Listener::AdmitFromReactor(const std::shared_ptr<Connection>& connection,
-                                const std::shared_ptr<Session>& session) {
-  if (strangers_.size() >= kMostStrangers) {
-    std::erase_if(strangers_, [](const Stranger& stranger) {
-      const auto known = stranger.session.lock();
-      return known == nullptr || known->greeted();
-    });
-  }
-  if (strangers_.size() >= kMostStrangers) {
-    if (auto oldest = strangers_.front().connection.lock()) {
-      oldest->reactor()->Post([oldest] {
-        oldest->CloseFromReactor(
-            Status(Code::kUnavailable, "too many connections that have not finished the greeting"));
-      });
-    }
-    strangers_.pop_front();
-  }
-  strangers_.push_back({connection, session});
 }
 
 void Session::OpenFromReactor(const std::shared_ptr<Connection>& connection,
@@ -96,7 +85,7 @@ void Session::OpenFromReactor(const std::shared_ptr<Connection>& connection,
 Status Session::OnHeadFromReactor(std::string_view metadata, InFrame* frame) {
   auto connection = connection_.lock();
   if (connection == nullptr) return Status();
-  if (!greeted()) return OnGreetingFromReactor(frame->header, metadata, connection.get());
+  if (!greeted_) return OnGreetingFromReactor(frame->header, metadata, connection.get());
   switch (frame->header.kind) {
     case FrameKind::kRequest:
       if (frame->header.payload_bytes > kMaxRequestPayloadBytes) {
@@ -137,13 +126,17 @@ Status Session::ClaimFromReactor(const FrameHeader& header, Connection* connecti
   if (header.method == kFetchRange) return Status();  // answered at once
   const uint64_t limit = context_->options.unanswered_bytes;
   const uint64_t held = held_bytes_->bytes();
-  if (held < limit) {
-    *claim = Claim(held_bytes_.get(), kRequestBytes + header.metadata_bytes + header.payload_bytes);
+  const bool much = held > limit / 1024;
+  const uint64_t of_all = context_->unanswered->bytes();
+  if (held < limit && (!much || of_all < limit)) {
+    *claim = Claim(held_bytes_.get(), much ? context_->unanswered.get() : nullptr,
+                   kRequestBytes + header.metadata_bytes + header.payload_bytes);
     return Status();
   }
   Status refused(Code::kResourceExhausted,
                  "requests of " + connection->peer() + " that are not answered hold " +
-                     std::to_string(held) + " bytes; the limit is " + std::to_string(limit));
+                     std::to_string(held) + " bytes, and those of all peers " +
+                     std::to_string(of_all) + "; the limit is " + std::to_string(limit));
   context_->WarnAboutPeer(connection->address(), "refused a request: " + refused.message());
   return refused;
 }
@@ -188,7 +181,7 @@ Status Session::AcceptFromReactor(Connection* connection) {
                   hello.task + " wants " + Printable(hello.peer) + ", and this is " + options.name +
                       ": the .endpoint_map or the cluster spec of one of the two is wrong");
   }
-  greeted_.store(true, std::memory_order_relaxed);
+  greeted_ = true;
   connection_id_ = connection->id();
   connection->TrustFromReactor();
   connection->SetPeerFromReactor(hello.task.empty() ? connection->address() : hello.task);
@@ -196,9 +189,9 @@ Status Session::AcceptFromReactor(Connection* connection) {
   Hello answer;
   answer.task = options.name;
   answer.checksum = options.checksum;
-  if (!connection->sends_checked() && options.transport != Transport::kTcp &&
-      options.pool != nullptr && options.pool->shared_memory() != nullptr) {
-    answer.memory = options.pool->shared_memory()->ticket();
+  if (!connection->sends_checked()) answer.lane = lane_;
+  if (connection->is_lane()) {
+    connection->PassFromReactor(options.pool->shared_memory()->descriptor());
   }
   if (const auto& authenticator = context_->authenticator; authenticator != nullptr) {
     answer.proof =
@@ -268,7 +261,7 @@ void Session::SendRange(const Request& request) const {
 }
 
 void Session::OnClosedFromReactor(const Status& /*why*/, InFrame* /*unfinished*/) {
-  if (!greeted()) return;
+  if (!greeted_) return;
   context_->options.executor(
       [handler = handler_, id = connection_id_] { handler->OnDisconnect(id); });
 }

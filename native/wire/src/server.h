@@ -1,7 +1,5 @@
 #pragma once
 
-#include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,36 +14,32 @@ namespace tensorwire::wire {
 class Session;
 
 // A listening socket. One reactor watches it; accepted connections are spread over all
-// reactors.
+// reactors. `lane`: the name of the server's lane, or "" if there is none; `is_lane`: it is the
+// lane itself.
 class Listener : public EventTarget, public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::shared_ptr<Context> context, Reactor* reactor, Fd fd,
-           std::shared_ptr<Handler> handler)
+           std::shared_ptr<Handler> handler, std::string lane = "", bool is_lane = false)
       : context_(std::move(context)),
         reactor_(reactor),
         fd_(std::move(fd)),
-        handler_(std::move(handler)) {}
+        handler_(std::move(handler)),
+        lane_(std::move(lane)),
+        is_lane_(is_lane) {}
 
   void StartFromReactor();
-  void StartLaterFromReactor();
   void OnEventsFromReactor(uint32_t epoll_events) override;
   void OnStopFromReactor() override;
 
  private:
-  // Limits how many connections may be in their greeting.
-  void AdmitFromReactor(const std::shared_ptr<Connection>& connection,
-                        const std::shared_ptr<Session>& session);
+  void PauseFromReactor(int pause_ms);
 
   const std::shared_ptr<Context> context_;
   Reactor* const reactor_;
   const Fd fd_;
   const std::shared_ptr<Handler> handler_;
-
-  struct Stranger {
-    std::weak_ptr<Connection> connection;
-    std::weak_ptr<Session> session;
-  };
-  std::deque<Stranger> strangers_;  // oldest first; some have finished the greeting since
+  const std::string lane_;
+  const bool is_lane_;
 };
 
 // Orders the calls to a handler for one connection, although they come from many threads: OnCancel
@@ -83,18 +77,16 @@ class OrderedHandler : public Handler {
 class Session : public FrameReceiver {
  public:
   Session(std::shared_ptr<Context> context, const std::shared_ptr<Connection>& connection,
-          std::shared_ptr<Handler> handler)
+          std::shared_ptr<Handler> handler, std::string lane = "")
       : context_(std::move(context)),
         connection_(connection),
-        seat_(connection->reactor()),
-        handler_(std::make_shared<OrderedHandler>(std::move(handler))) {}
+        seat_(&connection->reactor()->seats),
+        handler_(std::make_shared<OrderedHandler>(std::move(handler))),
+        lane_(std::move(lane)) {}
 
   // Starts to serve an accepted connection.
   static void OpenFromReactor(const std::shared_ptr<Connection>& connection,
                               const std::shared_ptr<Session>& session);
-
-  // True after the greeting. Any thread.
-  bool greeted() const { return greeted_.load(std::memory_order_relaxed); }
 
  private:
   Status OnHeadFromReactor(std::string_view metadata, InFrame* frame) override;
@@ -112,11 +104,12 @@ class Session : public FrameReceiver {
 
   const std::shared_ptr<Context> context_;
   const std::weak_ptr<Connection> connection_;  // owns this
-  const Reactor::Seat seat_;
+  const Counted seat_;
   const std::shared_ptr<OrderedHandler> handler_;
-  std::string hello_;      // the client's kHello
-  std::string challenge_;  // this server's kChallenge; "" while there is none
-  std::atomic<bool> greeted_{false};
+  const std::string lane_;  // "" if there is none
+  std::string hello_;       // the client's kHello
+  std::string challenge_;   // this server's kChallenge; "" while there is none
+  bool greeted_ = false;
   uint64_t connection_id_ = 0;
   // Bytes held by requests that are not answered. The requests may outlive this.
   const HeldBytes::Owner held_bytes_ = HeldBytes::Create();

@@ -7,23 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
-#include <string_view>
+#include <string>
+#include <utility>
 
-#include "hex.h"
-#include "random.h"
 #include "socket.h"
 
 namespace tensorwire::wire {
 namespace {
 
-// The file has random bytes by which it is recognised, the loans' slots, and the blocks. Their
-// offsets are the same for all page sizes. The blocks begin on a page, and with pages of 4 KiB on a
-// huge page.
-constexpr size_t kSecretBytes = 16;
+// The file has the loans' slots, and the blocks. Their offsets are the same for all page sizes. The
+// blocks begin on a page, and with pages of 4 KiB on a huge page.
 constexpr size_t kSlotsAt = 4096;
 constexpr uint32_t kSlots = 1u << 16;
 constexpr size_t kBlocksAt = size_t{2} << 20;
@@ -37,14 +31,6 @@ constexpr size_t kRangeToMemory = 4;
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// A network namespace counts as a host: a task in another one must not be reached around its
-// network.
-std::string NetworkNamespace() {
-  struct stat about;
-  if (stat("/proc/self/ns/net", &about) != 0) return "?";
-  return std::to_string(about.st_dev) + "-" + std::to_string(about.st_ino);
-}
-
 std::atomic<uint64_t>* SlotAt(const char* base, uint32_t slot) {
   return reinterpret_cast<std::atomic<uint64_t>*>(const_cast<char*>(base) + kSlotsAt) + slot;
 }
@@ -53,14 +39,6 @@ void Fence() {
 #ifndef __SANITIZE_THREAD__  // the thread sanitizer does not know fences
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
-}
-
-template <typename T>
-bool TakeNumber(std::string_view* text, T* number) {
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
-  if (error != std::errc() || end == text->data() + text->size() || *end != ':') return false;
-  text->remove_prefix(static_cast<size_t>(end - text->data()) + 1);
-  return true;
 }
 
 // For a core file the system would allocate all pages of the file, also those that were never
@@ -76,8 +54,6 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
   std::unique_ptr<SharedMemory> shared(new SharedMemory(page_bytes));
   shared->size_ = std::min(kLargestFile, memory_bytes * kRangeToMemory) / kBlocksAt * kBlocksAt;
   if (shared->size_ <= kBlocksAt) return nullptr;
-  std::array<char, kSecretBytes> secret;
-  if (!RandomBytes(secret.data(), secret.size())) return nullptr;
   shared->fd_ = Fd(memfd_create("tensorwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!shared->fd_.valid()) return nullptr;
   // Sealed, because a peer would crash if it read beyond the end of a file that was shrunk.
@@ -85,17 +61,18 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
       fcntl(shared->fd_.get(), F_ADD_SEALS, kSeals) != 0) {
     return nullptr;
   }
+  const std::string path = "/proc/self/fd/" + std::to_string(shared->fd_.get());
+  shared->read_only_ = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!shared->read_only_.valid()) return nullptr;
   void* const base = mmap(nullptr, shared->size_, PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_NORESERVE, shared->fd_.get(), 0);
   if (base == MAP_FAILED) return nullptr;
   shared->base_ = static_cast<char*>(base);
+  // Where memory cannot be given back while the file lives (gVisor), nothing is shared.
+  if (madvise(shared->base_ + kBlocksAt, page_bytes, MADV_REMOVE) != 0) return nullptr;
   LeaveOutOfCoreFiles(base, shared->size_);
   madvise(shared->base_ + kBlocksAt, shared->size_ - kBlocksAt, MADV_HUGEPAGE);  // a request only
-  std::memcpy(shared->base_, secret.data(), secret.size());
   shared->used_ = kBlocksAt;
-  shared->ticket_ = std::to_string(getpid()) + ":" + std::to_string(shared->fd_.get()) + ":" +
-                    std::to_string(shared->size_) + ":" + NetworkNamespace() + ":" +
-                    Hex({secret.data(), secret.size()});
   for (uint32_t slot = kSlots; slot-- > 0;) shared->free_slots_.push_back(slot);
   shared->fork_guard_ = std::make_unique<ForkGuard>(
       &shared->mutex_, [memory = shared.get()] { memory->TurnPrivate(); });
@@ -170,56 +147,31 @@ void SharedMemory::CloseLoan(uint32_t slot) {
   free_slots_.push_back(slot);
 }
 
-Status ForeignMemory::Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out) {
+Status ForeignMemory::Open(int file, std::shared_ptr<const ForeignMemory>* out) {
+  using Key = std::pair<dev_t, ino_t>;
   static std::mutex* const mutex = new std::mutex;
-  static auto* const open = new std::map<std::string, std::weak_ptr<const ForeignMemory>>;
+  static auto* const open = new std::map<Key, std::weak_ptr<const ForeignMemory>>;
   static const ForkGuard fork_guard(mutex);
+  // A file that is not sealed could be shrunk, which would crash its readers.
+  struct stat about;
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || fstat(file, &about) != 0 ||
+      about.st_size <= static_cast<off_t>(kBlocksAt) ||
+      about.st_size > static_cast<off_t>(kLargestFile)) {
+    return Status(Code::kInvalidArgument, "it passed no shared memory");
+  }
+  const auto size = static_cast<size_t>(about.st_size);
   std::lock_guard lock(*mutex);
   std::erase_if(*open, [](const auto& entry) { return entry.second.expired(); });
-  if (const auto at = open->find(ticket); at != open->end()) {
-    if ((*out = at->second.lock()) != nullptr) return Status();
+  auto& known = (*open)[{about.st_dev, about.st_ino}];
+  if ((*out = known.lock()) != nullptr) return Status();
+  void* const base = mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (base == MAP_FAILED) {
+    return Status(Code::kResourceExhausted, "its memory cannot be mapped: " + ErrorText(errno));
   }
-
-  std::string_view rest(ticket);
-  int pid = 0;
-  int number = 0;
-  size_t size = 0;
-  Status malformed(Code::kInvalidArgument, "a malformed ticket to a peer's memory");
-  if (!TakeNumber(&rest, &pid) || !TakeNumber(&rest, &number) || !TakeNumber(&rest, &size) ||
-      pid <= 0 || number < 0 || size <= kBlocksAt || size > kLargestFile) {
-    return malformed;
-  }
-  const auto colon = rest.find(':');
-  if (colon == std::string_view::npos) return malformed;
-  const std::string_view network = rest.substr(0, colon);
-  const std::string_view secret = rest.substr(colon + 1);
-  auto refused = [](const std::string& why) { return Status(Code::kPermissionDenied, why); };
-  if (network != NetworkNamespace()) {
-    return Status(Code::kUnavailable, "it is on another host or network");
-  }
-
-  // The path comes from the network, so only a regular file is opened.
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
-  struct stat about;
-  if (stat(path.c_str(), &about) != 0) return refused("its memory: " + ErrorText(errno));
-  if (!S_ISREG(about.st_mode)) return refused("it is in another process namespace");
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return refused("its memory: " + ErrorText(errno));
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals || fstat(fd.get(), &about) != 0 ||
-      static_cast<size_t>(about.st_size) != size) {
-    return refused("it is in another process namespace");
-  }
-  void* const base = mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
-  if (base == MAP_FAILED) return refused("its memory cannot be mapped: " + ErrorText(errno));
   LeaveOutOfCoreFiles(base, size);
-  std::shared_ptr<const ForeignMemory> memory(
-      new ForeignMemory(static_cast<const char*>(base), size));
-  if (Hex({memory->base_, kSecretBytes}) != secret) {
-    return refused("it is in another process namespace");
-  }
-  (*open)[ticket] = memory;
-  *out = std::move(memory);
+  out->reset(new ForeignMemory(static_cast<const char*>(base), size));
+  known = *out;
   return Status();
 }
 

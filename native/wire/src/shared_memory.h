@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "fd.h"
@@ -17,9 +16,8 @@
 namespace tensorwire::wire {
 
 // Payloads through memory, between two tasks of one host. A task keeps its large buffers in
-// SharedMemory, an unnamed file in memory. A peer that may open the file reads them through
-// ForeignMemory, with one copy and without the kernel. The kernel decides who may open it:
-// /proc/PID/fd admits processes of the same user, and does not show other process namespaces.
+// SharedMemory, an unnamed file in memory. A peer that was given a descriptor of the file (lane.h)
+// reads them through ForeignMemory, with one copy and without the kernel.
 //
 // *Loans* define what may be read, and for how long. The owner lends a buffer by writing the loan's
 // number into a slot of the file. It erases the number before the buffer's memory may be used for
@@ -47,8 +45,8 @@ class SharedMemory {
   // True if these bytes are in a block; `*offset` is their place in the file.
   bool Find(const void* data, size_t bytes, uint64_t* offset) const;
 
-  // The text by which a peer finds and recognises the file; see ForeignMemory::Open.
-  const std::string& ticket() const { return ticket_; }
+  // The file for peers: it can only be read.
+  int descriptor() const { return read_only_.get(); }
 
   // False if too much is lent. `number` is never used again.
   bool OpenLoan(uint64_t* number, uint32_t* slot);
@@ -66,7 +64,7 @@ class SharedMemory {
   char* base_ = nullptr;
   size_t size_ = 0;
   Fd fd_;
-  std::string ticket_;
+  Fd read_only_;
 
   std::mutex mutex_;
   size_t used_ = 0;                                // of the range; the rest was never given out
@@ -79,10 +77,9 @@ class SharedMemory {
 
 class ForeignMemory {
  public:
-  // Opens the memory of `ticket`. Fails with kUnavailable if its owner is on another host or
-  // network, with kPermissionDenied and the reason if this process may not read it, and with
-  // kInvalidArgument if it is no ticket. Channels to one process share one mapping.
-  static Status Open(const std::string& ticket, std::shared_ptr<const ForeignMemory>* out);
+  // Maps the file that a peer has passed; fails if it is no SharedMemory. Channels to one process
+  // share one mapping.
+  static Status Open(int file, std::shared_ptr<const ForeignMemory>* out);
   ~ForeignMemory();
   ForeignMemory(const ForeignMemory&) = delete;
   ForeignMemory& operator=(const ForeignMemory&) = delete;

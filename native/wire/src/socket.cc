@@ -4,7 +4,9 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -12,23 +14,20 @@
 namespace tensorwire::wire {
 namespace {
 
+constexpr int kBacklog = 65535;  // the kernel has a limit of its own
+
 // True if both ends of a connection have the same address.
 bool IsWithinHost(int fd) {
-  SocketAddress own;
-  SocketAddress peer;
-  own.length = peer.length = sizeof(sockaddr_storage);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.length) != 0 ||
-      getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) != 0 ||
-      own.family() != peer.family()) {
-    return false;
-  }
+  const SocketAddress own = OwnAddress(fd);
+  const SocketAddress peer = PeerAddress(fd);
+  if (own.family() == AF_UNSPEC || own.family() != peer.family()) return false;
   if (own.family() == AF_INET) {
-    return std::memcmp(&reinterpret_cast<sockaddr_in&>(own.storage).sin_addr,
-                       &reinterpret_cast<sockaddr_in&>(peer.storage).sin_addr,
+    return std::memcmp(&reinterpret_cast<const sockaddr_in&>(own.storage).sin_addr,
+                       &reinterpret_cast<const sockaddr_in&>(peer.storage).sin_addr,
                        sizeof(in_addr)) == 0;
   }
-  return std::memcmp(&reinterpret_cast<sockaddr_in6&>(own.storage).sin6_addr,
-                     &reinterpret_cast<sockaddr_in6&>(peer.storage).sin6_addr,
+  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(peer.storage).sin6_addr,
                      sizeof(in6_addr)) == 0;
 }
 
@@ -42,10 +41,7 @@ bool IsLoopback(const SocketAddress& address) {
 
 // True if `host` itself is an address or names loopback, as opposed to a name that resolves to one.
 bool SaysItsAddress(const std::string& host) {
-  in6_addr any;
-  return host.empty() || host.find("localhost") != std::string::npos ||
-         inet_pton(AF_INET, host.c_str(), &any) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &any) == 1;
+  return host.empty() || host.find("localhost") != std::string::npos || IsNumeric(host);
 }
 
 std::string WhyNotResolved(int failure) {
@@ -56,7 +52,35 @@ std::string WhyNotResolved(int failure) {
   return failure == EAI_SYSTEM ? ErrorText(error) : gai_strerror(failure);
 }
 
+// `ask`: getsockname or getpeername.
+template <typename Ask>
+SocketAddress AddressFrom(Ask ask, int fd) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  if (ask(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return {};
+  return address;
+}
+
 }  // namespace
+
+bool IsNumeric(const std::string& host) {
+  in6_addr any;
+  return inet_pton(AF_INET, host.c_str(), &any) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &any) == 1;
+}
+
+SocketAddress OwnAddress(int fd) { return AddressFrom(::getsockname, fd); }
+SocketAddress PeerAddress(int fd) { return AddressFrom(::getpeername, fd); }
+
+int SocketAddress::port() const {
+  if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+  if (family() != AF_INET6) return 0;
+  return ntohs(reinterpret_cast<const sockaddr_in6&>(storage).sin6_port);
+}
+
+bool SocketAddress::operator==(const SocketAddress& other) const {
+  return length == other.length && std::memcmp(&storage, &other.storage, length) == 0;
+}
 
 void SocketAddress::SetPort(int port) {
   const in_port_t number = htons(static_cast<uint16_t>(port));
@@ -75,6 +99,7 @@ std::string ErrorText(int error) {
 }
 
 std::string ToString(const SocketAddress& address) {
+  if (address.family() == AF_UNIX) return "this host";
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
@@ -84,8 +109,8 @@ std::string ToString(const SocketAddress& address) {
     inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
     return std::string(text) + ":" + std::to_string(ntohs(v6.sin6_port));
   }
-  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.length, host,
-                  sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+  if (getnameinfo(address.raw(), address.length, host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "an unknown address";
   }
   const bool bracketed = address.family() == AF_INET6;
@@ -143,19 +168,13 @@ Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
       if (address.family() == AF_INET6 && host.empty()) {
         setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
       }
-      if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) !=
-              0 ||
-          ::listen(fd.get(), 1024) != 0) {
+      if (::bind(fd.get(), address.raw(), address.length) != 0 ||
+          ::listen(fd.get(), kBacklog) != 0) {
         error = errno;
         if (error == EADDRINUSE) pass = 2;  // the port is in use; the other family would not help
         continue;
       }
-      SocketAddress bound;
-      bound.length = sizeof(bound.storage);
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length);
-      *bound_port = ntohs(bound.family() == AF_INET6
-                              ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
-                              : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
+      *bound_port = OwnAddress(fd.get()).port();
       *out = std::move(fd);
       return Status();
     }
@@ -170,9 +189,7 @@ Status ListenOn(const std::string& host, int port, Fd* out, int* bound_port) {
 Status BeginConnect(const SocketAddress& address, Fd* out) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return Status(Code::kUnavailable, "no socket: " + ErrorText(errno));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) !=
-          0 &&
-      errno != EINPROGRESS) {
+  if (::connect(fd.get(), address.raw(), address.length) != 0 && errno != EINPROGRESS) {
     return Status(Code::kUnavailable, ErrorText(errno));
   }
   *out = std::move(fd);
@@ -195,13 +212,16 @@ void TuneStream(int fd, int unacknowledged_timeout_ms) {
   }
 }
 
-std::string PeerAddress(int fd) {
-  SocketAddress address;
-  address.length = sizeof(address.storage);
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
-    return "an unknown address";
-  }
-  return ToString(address);
+size_t RaiseDescriptorLimit() {
+  // Some programs close all descriptors up to the limit before they execute another program.
+  static constexpr rlim_t kMost = 1u << 20;
+  static const size_t raised = [] {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return rlim_t{0};
+    const rlimit most{std::max(limit.rlim_cur, std::min(limit.rlim_max, kMost)), limit.rlim_max};
+    return setrlimit(RLIMIT_NOFILE, &most) == 0 ? most.rlim_cur : limit.rlim_cur;
+  }();
+  return raised;
 }
 
 }  // namespace tensorwire::wire

@@ -18,6 +18,7 @@ constexpr int kCtrlMode = 33;
 constexpr int kCtrlSetReadAhead = 41;
 constexpr int kCtrlSetMinProtoVersion = 123;
 constexpr long kModeAcceptMovingBuffer = 2;
+constexpr long kModeReleaseBuffers = 16;
 constexpr int kTls13 = 0x0304;
 constexpr int kVerifyPeer = 1;
 constexpr int kErrorWantRead = 2;
@@ -40,6 +41,17 @@ constexpr size_t kBatchBytes = 8 * kRecordBytes;
 constexpr size_t kReadBytes = 64u << 10;
 // Limit of one Receive, during which a writer waits for the lock.
 constexpr size_t kReceiveBytes = 256u << 10;
+
+// The buffers of this thread. So a stream needs memory of its own only for bytes that the socket
+// has not taken.
+struct Buffers {
+  std::vector<char> record;  // small pieces that are joined to one record
+  std::vector<char> spare;
+  static Buffers& OfThread() {
+    static thread_local Buffers buffers;
+    return buffers;
+  }
+};
 
 // OpenSSL may be shut down while the process ends (Python's ssl registers that), and reactors may
 // still run then. From that moment on this class keeps every thread from calling OpenSSL.
@@ -122,6 +134,7 @@ struct TlsBio {
   }
   static int Write(LibSsl::Bio* bio, const char* bytes, int size) {
     auto& out = StreamOf(bio)->out_;
+    if (out.empty()) out.swap(Buffers::OfThread().spare);
     out.insert(out.end(), bytes, bytes + size);
     return size;
   }
@@ -162,7 +175,8 @@ Status TlsContext::Create(const std::string& token, std::unique_ptr<const TlsCon
       ssl->SSL_CTX_set_num_tickets(made->context_, 0) != 1) {
     return Status(Code::kInternal, "OpenSSL has no TLS 1.3: " + LastError());
   }
-  ssl->SSL_CTX_ctrl(made->context_, kCtrlMode, kModeAcceptMovingBuffer, nullptr);
+  ssl->SSL_CTX_ctrl(made->context_, kCtrlMode, kModeAcceptMovingBuffer | kModeReleaseBuffers,
+                    nullptr);
   ssl->SSL_CTX_ctrl(made->context_, kCtrlSetReadAhead, 1, nullptr);
   ssl->SSL_CTX_set_default_read_buffer_len(made->context_, kReadBytes);
   ssl->SSL_CTX_set_psk_use_session_callback(made->context_, UseSession);
@@ -241,6 +255,7 @@ TlsStream::Handshake TlsStream::CheckLocked(std::string* why) {
 }
 
 bool TlsStream::FlushLocked() {
+  if (out_.empty()) return true;
   while (out_at_ < out_.size()) {
     const ssize_t sent =
         ::send(fd_, out_.data() + out_at_, out_.size() - out_at_, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -248,8 +263,10 @@ bool TlsStream::FlushLocked() {
     if (sent < 0) return false;
     out_at_ += static_cast<size_t>(sent);
   }
-  out_.clear();
   out_at_ = 0;
+  out_.clear();
+  if (auto& spare = Buffers::OfThread().spare; spare.capacity() == 0) spare.swap(out_);
+  out_.shrink_to_fit();
   return true;
 }
 
@@ -277,6 +294,7 @@ ssize_t TlsStream::Send(const iovec* pieces, int count) {
   std::lock_guard lock(mutex_);
   if (!FlushLocked()) return -1;
   Ssl().ERR_clear_error();
+  std::vector<char>& record = Buffers::OfThread().record;
   ssize_t taken = 0;
   size_t offset = 0;
   for (int i = 0; i < count;) {
@@ -286,18 +304,18 @@ ssize_t TlsStream::Send(const iovec* pieces, int count) {
       offset += bytes;
     } else {
       // Heads, small tensors, and the ends of large ones: as many as fit into one record.
-      record_.clear();
-      while (i < count && record_.size() < kRecordBytes) {
+      record.clear();
+      while (i < count && record.size() < kRecordBytes) {
         from = static_cast<const char*>(pieces[i].iov_base) + offset;
-        bytes = std::min(pieces[i].iov_len - offset, kRecordBytes - record_.size());
-        record_.insert(record_.end(), from, from + bytes);
+        bytes = std::min(pieces[i].iov_len - offset, kRecordBytes - record.size());
+        record.insert(record.end(), from, from + bytes);
         offset += bytes;
         if (offset < pieces[i].iov_len) break;
         ++i;
         offset = 0;
       }
-      from = record_.data();
-      bytes = record_.size();
+      from = record.data();
+      bytes = record.size();
     }
     if (bytes > 0 && !WriteLocked(from, bytes)) {
       errno = EPIPE;

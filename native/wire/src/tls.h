@@ -82,9 +82,8 @@ class TlsStream {
   std::mutex mutex_;
   LibSsl::Stream* stream_ = nullptr;
   std::string binding_;
-  std::vector<char> record_;  // small pieces that are joined to one record
-  std::vector<char> out_;     // encrypted
-  size_t out_at_ = 0;         // the bytes before it have been sent
+  std::vector<char> out_;  // encrypted
+  size_t out_at_ = 0;      // the bytes before it have been sent
   uint64_t with_this_key_ = 0;
 };
 

@@ -435,6 +435,29 @@ TEST(requests_beyond_what_may_be_unanswered_are_refused_and_not_handled) {
   CHECK_EQ(ps.Log().size(), 1u);  // one line per minute
 }
 
+TEST(the_unanswered_requests_of_all_connections_have_one_limit) {
+  Task ps("ps:0", 1, FewUnanswered);
+  const std::string address = ps.Listen();
+  constexpr int kWorkers = 8;
+  Task worker("worker:0");
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<std::future<Outcome>> waiting;
+  for (int i = 0; i < kWorkers; ++i) {
+    channels.push_back(worker.engine->Connect(address, "ps:0"));
+    for (int j = 0; j < 3; ++j) {
+      waiting.push_back(Begin(*channels.back(), kNever, "", std::string(40'000, 'p')));
+    }
+    // In order: it comes after those. Who asks for little is always heard.
+    const Status status = Get(Begin(*channels.back(), kEcho, "")).status;
+    CHECK(status.ok() || status.code() == Code::kResourceExhausted);
+  }
+  std::lock_guard lock(ps.handler->mutex);
+  const size_t kept = ps.handler->kept.size();
+  // One of each connection is not counted for all.
+  CHECK(kept >= kWorkers && kept <= kWorkers + 3);
+  ps.handler->kept.clear();
+}
+
 TEST(requests_that_nobody_has_begun_to_handle_count_as_unanswered) {
   StuckExecutor executor;
   Task ps("ps:0", 1, [&](EngineOptions* options) {

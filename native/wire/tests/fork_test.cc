@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +23,7 @@
 
 #include "check.h"
 #include "connection.h"
+#include "harness.h"
 #include "loans.h"
 #include "shared_memory.h"
 #include "tensorwire/wire/buffer_pool.h"
@@ -38,6 +41,16 @@ extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd,
     return MAP_FAILED;
   }
   return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, fd, offset));
+}
+
+// Replaces the C library's madvise.
+static bool refuse_holes = false;
+extern "C" int madvise(void* at, size_t bytes, int advice) noexcept {
+  if (refuse_holes && advice == MADV_REMOVE) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_madvise, at, bytes, advice));
 }
 #endif
 
@@ -109,7 +122,7 @@ TEST(what_a_forked_process_does_with_its_parent_s_blocks_does_not_reach_the_pare
   const uint16_t pieces = loans->Lend(&message);
   CHECK_EQ(pieces, 1);
   std::shared_ptr<const ForeignMemory> reader;
-  CHECK(ForeignMemory::Open(pool->shared_memory()->ticket(), &reader).ok());
+  CHECK(ForeignMemory::Open(pool->shared_memory()->descriptor(), &reader).ok());
   const OutFrame frame(FrameKind::kReply, kLent, 0, std::move(message));
   std::string_view metadata = std::string_view(frame.head).substr(kHeaderBytes);
   Loan loan;
@@ -170,7 +183,7 @@ TEST(a_forked_process_may_share_memory_of_its_own) {
     void* const block = pool.Acquire(kMb);
     std::memset(block, 'c', kMb);
     std::shared_ptr<const ForeignMemory> reader;
-    CHECK(ForeignMemory::Open(pool.shared_memory()->ticket(), &reader).ok());
+    CHECK(ForeignMemory::Open(pool.shared_memory()->descriptor(), &reader).ok());
     uint64_t offset = 0;
     CHECK(pool.shared_memory()->Find(block, kMb, &offset));
     CHECK(Holds(reader->At(offset, kMb), 'c'));
@@ -210,11 +223,11 @@ TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
       }
     });
   }
-  const std::string ticket = shared.shared_memory()->ticket();
+  const int memory = shared.shared_memory()->descriptor();
   std::shared_ptr<const ForeignMemory> reader;
   threads.emplace_back([&] {
     std::shared_ptr<const ForeignMemory> other;
-    while (!over) CHECK(ForeignMemory::Open(ticket, &other).ok());
+    while (!over) CHECK(ForeignMemory::Open(memory, &other).ok());
   });
   void* const block = unshared.Acquire(100);
   for (int i = 0; i < 300; ++i) {
@@ -224,7 +237,7 @@ TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
       shared.Release(shared.Acquire(100));
       unshared.Release(unshared.Acquire(100));
       CHECK(unshared.Owns(block));
-      CHECK(ForeignMemory::Open(ticket, &reader).ok());
+      ForeignMemory::Open(memory, &reader);
     });
     CHECK_EQ(Wait(child), 0);
   }
@@ -234,7 +247,90 @@ TEST(a_forked_process_waits_for_no_thread_that_it_has_not) {
 }
 #endif
 
+#ifndef TENSORWIRE_SANITIZED  // sanitizers do not support a fork of a process with threads
+// The sockets, epoll instances and the like of this process.
+std::vector<std::string> Descriptors() {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    found.push_back(std::filesystem::read_symlink(entry, gone).string());
+  }
+  std::erase_if(found, [](const std::string& name) {
+    return name.rfind("socket:", 0) != 0 && name.rfind("anon_inode:", 0) != 0;
+  });
+  return found;
+}
+
+// A task is killed while a process that it has forked lives on. The port of a server beside the
+// engine (gRPC's) is free again, too.
+TEST(a_child_that_outlives_a_task_keeps_neither_its_ports_nor_its_connections) {
+  const Signal ready;
+  const Signal over;
+  std::array<int, 2> ports{};
+  CHECK_EQ(pipe(ports.data()), 0);
+  const std::vector<std::string> inherited = Descriptors();
+  const pid_t task = Fork([&] {
+    Task peer("peer");
+    Task own("own");
+    const auto channel = own.engine->Connect(peer.Listen(), "peer");
+    const std::string address = own.Listen();
+    const int beside = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK_EQ(bind(beside, reinterpret_cast<sockaddr*>(&any), sizeof(any)), 0);
+    CHECK_EQ(listen(beside, 1), 0);
+    own.engine->CloseInForks(OwnAddress(beside).port());
+    CHECK(Get(Begin(*channel, kEcho, "x")).status.ok());
+    const std::array<int, 2> opened = {std::stoi(address.substr(address.rfind(':') + 1)),
+                                       OwnAddress(beside).port()};
+    CHECK_EQ(write(ports[1], opened.data(), sizeof(opened)), ssize_t{sizeof(opened)});
+    ready.Await();  // a client has connected
+    CHECK(Descriptors().size() > inherited.size() + 8);
+    Fork([&] {
+      // What is left has no peer and no name.
+      for (int fd = 0; fd < 256; ++fd) {
+        CHECK_EQ(PeerAddress(fd).port(), 0);
+        CHECK_EQ(OwnAddress(fd).port(), 0);
+      }
+      for (const std::string& name : Descriptors()) CHECK(name.rfind("anon_inode:", 0) != 0);
+      CHECK_EQ(write(ports[1], "f", 1), 1);
+      over.Await();
+    });
+    pause();
+  });
+  std::array<int, 2> opened{};
+  CHECK_EQ(read(ports[0], opened.data(), sizeof(opened)), ssize_t{sizeof(opened)});
+  RawStream client = RawStream::To("127.0.0.1:" + std::to_string(opened[0]));
+  client.Greet("raw", "own");
+  ready.Give();
+  char forked = 0;
+  CHECK_EQ(read(ports[0], &forked, 1), 1);
+  CHECK_EQ(kill(task, SIGKILL), 0);
+  const int status = Wait(task);
+  CHECK(WIFSIGNALED(status));
+  client.ReadToEnd();  // the peer notices at once
+  for (const int port : opened) {
+    Fd again;
+    int bound = 0;
+    CHECK(ListenOn("127.0.0.1", port, &again, &bound).ok());
+  }
+  over.Give();
+}
+#endif
+
 #ifndef TENSORWIRE_SANITIZED  // sanitizers have their own mmap
+// As on gVisor.
+TEST(where_shared_memory_cannot_be_given_back_nothing_is_shared) {
+  refuse_holes = true;
+  BufferPool pool(KeepsNothing(/*shared=*/true));
+  CHECK(pool.shared_memory() == nullptr);
+  void* const block = pool.Acquire(kMb);
+  std::memset(block, 'p', kMb);
+  pool.Release(block);
+  refuse_holes = false;
+}
+
 // As on a system that does not overcommit memory (vm.overcommit_memory=2).
 TEST(a_forked_process_that_gets_no_memory_of_its_own_cannot_write_its_parent_s) {
   BufferPool pool(KeepsNothing(/*shared=*/true));

@@ -26,6 +26,7 @@
 #include "check.h"
 #include "fd.h"
 #include "hello.h"
+#include "lane.h"
 #include "pool.h"
 #include "socket.h"
 #include "tensorwire/wire/engine.h"
@@ -373,6 +374,7 @@ class RawServer {
   }
   const std::string& address() const { return address_; }
   int fd() const { return fd_.get(); }
+  void Close() { fd_ = Fd(); }
   RawStream Accept() {
     pollfd wait{fd_.get(), POLLIN, 0};
     CHECK(::poll(&wait, 1, 10'000) > 0);
@@ -394,10 +396,44 @@ class RawServer {
   std::string address_;
 };
 
+// A lane (lane.h) without an engine.
+class RawLane {
+ public:
+  explicit RawLane(const std::string& directory = "") {
+    CHECK(ListenOnLane(directory, &fd_, &name_).ok());
+  }
+  // For RawServer::AcceptAndGreet.
+  std::string line() const { return "lane=" + name_ + "\n"; }
+  const std::string& name() const { return name_; }
+  // Accepts, answers the greeting, and passes `file`.
+  RawStream AcceptAndGreet(int file) {
+    pollfd wait{fd_.get(), POLLIN, 0};
+    CHECK(::poll(&wait, 1, 10'000) > 0);
+    RawStream stream(Fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+    ReadFrame hello;
+    CHECK(stream.Read(&hello));
+    CHECK(hello.header.kind == FrameKind::kHello);
+    std::string ack = Frame(FrameKind::kHelloAck, 0, 0, "task=raw\n");
+    iovec part{ack.data(), ack.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const DescriptorRoom room(&message);
+    PutDescriptor(file, &message);
+    CHECK_EQ(::sendmsg(stream.fd(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(ack.size()));
+    return stream;
+  }
+
+ private:
+  Fd fd_;
+  std::string name_;
+};
+
 // While it lives, this process has only `free` free descriptors.
 class FewDescriptors {
  public:
   explicit FewDescriptors(size_t free) {
+    RaiseDescriptorLimit();  // or the first engine would
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
     const rlimit few{std::min<rlim_t>(before_.rlim_cur, 256), before_.rlim_max};
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);

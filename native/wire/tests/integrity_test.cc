@@ -280,7 +280,7 @@ TEST(what_has_a_checksum_is_not_lent) {
     hello.task = "worker:1";
     hello.checksum = client;
     CHECK(stream.Send(Frame(FrameKind::kHello, 0, 0, hello.Encode())));
-    CHECK_EQ(stream.ReadSome().find("memory=") != std::string::npos, !client && !server);
+    CHECK_EQ(stream.ReadSome().find("lane=") != std::string::npos, !client && !server);
   }
 }
 

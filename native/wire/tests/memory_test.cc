@@ -1,6 +1,8 @@
 // Payloads that a peer on this host reads in the owner's shared memory.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 
@@ -8,8 +10,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <latch>
 #include <memory>
 #include <mutex>
@@ -192,7 +196,7 @@ TEST(a_copy_that_no_thread_begins_ends_by_deadline_cancellation_and_loss) {
 TEST(copies_take_turns_so_that_a_small_one_ends_first_and_the_end_cancels_what_is_left) {
   const auto memory = SharedMemory::Create();
   std::shared_ptr<const ForeignMemory> foreign;
-  CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+  CHECK(ForeignMemory::Open(memory->descriptor(), &foreign).ok());
   char* const block = static_cast<char*>(memory->Map(64 * kMb));
   Loan loan;
   CHECK(memory->OpenLoan(&loan.number, &loan.slot));
@@ -287,22 +291,52 @@ TEST(who_insists_on_memory_is_told_when_the_peer_has_none_to_read) {
 }
 
 TEST(a_peer_whose_memory_cannot_be_read_is_one_line_in_the_log_and_sends) {
-  const auto memory = SharedMemory::Create();
-  CHECK(memory != nullptr);
-  std::string ticket = memory->ticket();
-  ticket.back() = ticket.back() == '0' ? '1' : '0';
+  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   Task worker("worker:0");
   RawServer server;
+  RawLane lane;
   const auto channel = worker.engine->Connect(server.address(), "ps:0");
   auto outcome = Begin(*channel, kEcho, "");
-  RawStream stream = server.AcceptAndGreet("memory=" + ticket + "\n");
+  RawStream stream = server.AcceptAndGreet(lane.line());
+  RawStream refused = lane.AcceptAndGreet(null.get());
   ReadFrame frame;
   CHECK(stream.Read(&frame));
   CHECK(frame.header.kind == FrameKind::kRequest);  // not kMapped
   CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
   CHECK_EQ(Get(std::move(outcome)).payload, "sent");
+  CHECK(refused.ReadToEnd().empty());
   CHECK_EQ(worker.Log().size(), 1u);
   CHECK(Contains(worker.Log()[0], "payloads of ps:0 come by TCP, although it is on this host"));
+}
+
+TEST(a_lane_that_is_not_on_this_host_is_not_talked_of) {
+  for (const char* const lane : {"lane=0123456789abcdef\n", "lane=../../run/other.sock\n"}) {
+    Task worker("worker:0");
+    RawServer server;
+    const auto channel = worker.engine->Connect(server.address(), "ps:0");
+    auto outcome = Begin(*channel, kEcho, "");
+    RawStream stream = server.AcceptAndGreet(lane);
+    ReadFrame frame;
+    CHECK(stream.Read(&frame));
+    CHECK(stream.Send(Frame(FrameKind::kReply, frame.header.request_id, 0, "", "sent")));
+    CHECK_EQ(Get(std::move(outcome)).payload, "sent");
+    CHECK(worker.Log().empty());
+  }
+}
+
+TEST(a_peer_that_hangs_up_before_its_lane_is_open_is_unavailable) {
+  Task worker("worker:0");
+  RawServer server;
+  RawLane lane;
+  const auto channel = worker.engine->Connect(server.address(), "ps:0");
+  auto outcome = Begin(*channel, kEcho, "");
+  {
+    server.AcceptAndGreet(lane.line());
+  }
+  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  SleepMs(50);
+  lane.AcceptAndGreet(null.get());
+  CHECK(Get(std::move(outcome)).status.code() == Code::kUnavailable);
 }
 
 TEST(calls_that_were_cancelled_give_their_loans_back) {
@@ -368,10 +402,12 @@ TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
   for (const auto& lie : lies) {
     Task worker("worker:0");
     RawServer server;
+    RawLane lane;
     const auto channel = worker.engine->Connect(server.address(), "ps:0");
     auto outcome = Begin(*channel, kEcho, "");
     {
-      RawStream stream = server.AcceptAndGreet("memory=" + memory->ticket() + "\n");
+      server.AcceptAndGreet(lane.line());
+      RawStream stream = lane.AcceptAndGreet(memory->descriptor());
       ReadFrame frame;
       uint64_t id = 0;
       for (bool mapped = false; id == 0 || !mapped;) {
@@ -390,10 +426,12 @@ TEST(a_loan_of_memory_that_is_not_there_ends_the_connection_and_nothing_else) {
 TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
   Task worker("worker:0");
   RawServer server;
+  RawLane lane;
   const auto memory = SharedMemory::Create();
   const auto channel = worker.engine->Connect(server.address(), "ps:0");
   auto outcome = Begin(*channel, kEcho, "");
-  RawStream stream = server.AcceptAndGreet("memory=" + memory->ticket() + "\n");
+  server.AcceptAndGreet(lane.line());
+  RawStream stream = lane.AcceptAndGreet(memory->descriptor());
   ReadFrame frame;
   do CHECK(stream.Read(&frame));
   while (frame.header.kind != FrameKind::kRequest);
@@ -416,7 +454,7 @@ TEST(a_loan_that_ended_while_it_was_copied_is_not_taken_for_the_payload) {
 TEST(a_loan_stands_until_it_is_returned_and_its_slot_serves_again) {
   const auto memory = SharedMemory::Create();
   std::shared_ptr<const ForeignMemory> foreign;
-  CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+  CHECK(ForeignMemory::Open(memory->descriptor(), &foreign).ok());
   uint64_t first = 0;
   uint64_t second = 0;
   uint32_t slot = 0;
@@ -477,7 +515,7 @@ std::pair<int, int> MappingsAndThoseLeftOutOfACore() {
 TEST(a_core_file_has_no_shared_memory) {
   const auto memory = SharedMemory::Create();
   std::shared_ptr<const ForeignMemory> foreign;
-  CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+  CHECK(ForeignMemory::Open(memory->descriptor(), &foreign).ok());
   auto [mapped, left_out] = MappingsAndThoseLeftOutOfACore();
   CHECK(mapped >= 2);
   CHECK_EQ(left_out, mapped);
@@ -497,7 +535,7 @@ TEST(a_peer_finds_loans_and_blocks_whatever_a_page_has) {
     const auto memory = SharedMemory::Create(page_bytes);
     CHECK(memory != nullptr);
     std::shared_ptr<const ForeignMemory> foreign;
-    CHECK(ForeignMemory::Open(memory->ticket(), &foreign).ok());
+    CHECK(ForeignMemory::Open(memory->descriptor(), &foreign).ok());
     uint64_t number = 0;
     uint32_t slot = 0;
     uint64_t first = 0;
@@ -514,65 +552,112 @@ TEST(a_peer_finds_loans_and_blocks_whatever_a_page_has) {
   }
 }
 
-TEST(tickets_that_lie_are_refused_with_a_reason) {
-  const auto memory = SharedMemory::Create();
-  const std::string& good = memory->ticket();
-  const std::string pid = std::to_string(getpid());
-  const std::string after_pid = good.substr(good.find(':'));
-  const std::string after_fd = after_pid.substr(after_pid.find(':', 1));
+TEST(a_file_that_is_no_shared_memory_is_refused) {
+  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const Fd program(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  const Fd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  CHECK_EQ(ftruncate(unsealed.get(), 64 * kMb), 0);
+  const Fd small(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  CHECK_EQ(ftruncate(small.get(), 4096), 0);
+  CHECK_EQ(fcntl(small.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   std::shared_ptr<const ForeignMemory> foreign;
-  for (const std::string& malformed :
-       {std::string(), std::string("x"), good.substr(0, good.rfind(':')), "-1" + after_pid,
-        "99999999999999999999" + after_pid, pid + ":0:17:1-1:00", pid + ":0:x:1-1:00"}) {
-    CHECK(ForeignMemory::Open(malformed, &foreign).code() == Code::kInvalidArgument);
-  }
-  Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
-  std::string other_secret = good;
-  other_secret.back() = other_secret.back() == '0' ? '1' : '0';
-  std::string other_network = good;
-  other_network[good.rfind(':') - 1] ^= 1;
-  const struct {
-    std::string ticket;
-    std::string why;
-  } lies[] = {
-      {other_secret, "process namespace"},
-      {other_network, "another host or network"},
-      {"4000000" + after_pid, "No such file"},
-      {pid + ":900" + after_fd, "No such file"},
-      {pid + ":" + std::to_string(null.get()) + after_fd, "process namespace"},
-      {pid + ":" + std::to_string(file.get()) + after_fd, "process namespace"},
-  };
-  for (const auto& lie : lies) {
-    const Status status = ForeignMemory::Open(lie.ticket, &foreign);
-    CHECK(status.code() == Code::kPermissionDenied || status.code() == Code::kUnavailable);
-    CHECK(Contains(status.message(), lie.why));
+  for (const int file : {-1, null.get(), program.get(), unsealed.get(), small.get()}) {
+    CHECK(ForeignMemory::Open(file, &foreign).code() == Code::kInvalidArgument);
   }
 }
 
-// True if the ticket can be opened in another process, which runs as `user` if this one may change
-// its user.
-bool OpensElsewhere(const std::string& ticket, unsigned user) {
-  const pid_t child = fork();
-  if (child == 0) {
-    if (user != 0 && setuid(user) != 0) _exit(2);
-    std::shared_ptr<const ForeignMemory> foreign;
-    _exit(ForeignMemory::Open(ticket, &foreign).ok() ? 0 : 1);
-  }
-  int status = 0;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK(WIFEXITED(status));
-  return WEXITSTATUS(status) == 0;
-}
-
-TEST(another_process_of_this_user_may_read_and_one_of_another_user_may_not) {
+TEST(what_is_passed_to_peers_cannot_be_written_to) {
   const auto memory = SharedMemory::Create();
-  CHECK(OpensElsewhere(memory->ticket(), 0));
+  CHECK(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memory->descriptor(), 0) ==
+        MAP_FAILED);
+  void* const read = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, memory->descriptor(), 0);
+  CHECK(read != MAP_FAILED);
+  CHECK_EQ(mprotect(read, 4096, PROT_READ | PROT_WRITE), -1);
+  munmap(read, 4096);
+}
+
+TEST(a_process_of_another_user_is_turned_away_at_the_lane) {
   if (getuid() != 0) {
-    std::fprintf(stderr, "skipped for another user: only root can become one\n");
+    std::fprintf(stderr, "skipped: only root can become another user\n");
     return;
   }
-  CHECK(!OpensElsewhere(memory->ticket(), 65534));
+  RawLane lane;
+  SocketAddress address;
+  CHECK(LaneAddress("", lane.name(), &address));
+  for (const unsigned user : {0u, 65534u}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (user != 0 && setuid(user) != 0) _exit(2);
+      Fd fd;
+      _exit(BeginConnect(address, &fd).ok() && IsSameUser(fd.get()) ? 0 : 1);
+    }
+    int status = 0;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(WEXITSTATUS(status), user == 0 ? 0 : 1);
+  }
+}
+
+// A directory for lanes, removed at the end.
+class HostDirectory {
+ public:
+  HostDirectory() { CHECK(mkdtemp(path_) != nullptr); }
+  ~HostDirectory() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_; }
+  size_t files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
+  }
+
+ private:
+  char path_[32] = "/tmp/tensorwire-test-XXXXXX";
+};
+
+TEST(tasks_that_share_a_directory_share_memory_and_leave_no_file_there) {
+  const HostDirectory directory;
+  {
+    BufferPool pool(Shared());
+    Task ps("ps:0", 1, [&](EngineOptions* options) {
+      options->pool = &pool;
+      options->host_directory = directory.path();
+    });
+    ps.handler = std::make_shared<PoolHandler>(&pool);
+    const std::string address = ps.Listen();
+    CHECK_EQ(directory.files(), 1u);
+    for (const bool shares : {true, false}) {
+      Task worker("worker:0", 1, [&](EngineOptions* options) {
+        if (shares) options->host_directory = directory.path();
+      });
+      const auto channel = worker.engine->Connect(address, "ps:0");
+      CHECK(Get(Begin(*channel, kBytes, std::to_string(kMb))).status.ok());
+      CHECK_EQ(worker.engine->stats().peers.at(0).read_bytes, shares ? kMb : 0);
+    }
+  }
+  CHECK_EQ(directory.files(), 0u);
+}
+
+TEST(the_files_of_killed_tasks_are_removed_and_those_of_living_ones_are_not) {
+  const HostDirectory directory;
+  {
+    const RawLane killed(directory.path());
+  }  // leaves its file
+  CHECK_EQ(directory.files(), 1u);
+  const RawLane living(directory.path());
+  CHECK_EQ(directory.files(), 1u);
+  const RawLane another(directory.path());
+  CHECK_EQ(directory.files(), 2u);
+}
+
+TEST(a_directory_where_no_lane_can_be_is_named) {
+  for (const std::string& path : {std::string("/does/not/exist"), "/tmp/" + std::string(90, 'x')}) {
+    BufferPool pool(Shared());
+    Task ps("ps:0", 1, [&](EngineOptions* options) {
+      options->pool = &pool;
+      options->host_directory = path;
+    });
+    int port = 0;
+    const Status status = ps.engine->Listen("127.0.0.1", 0, ps.handler, &port);
+    CHECK(status.code() == Code::kInvalidArgument);
+    CHECK(Contains(status.message(), "TENSORWIRE_HOST_DIR=" + path));
+  }
 }
 
 TEST(a_peer_whose_process_is_killed_is_a_lost_connection) {
@@ -609,6 +694,12 @@ TEST(a_peer_whose_process_is_killed_is_a_lost_connection) {
     }
   }
   CHECK_EQ(waitpid(child, nullptr, 0), child);
+  // Its memory is not kept until there is another connection.
+  Eventually([] {
+    std::ifstream maps("/proc/self/maps");
+    const std::string all{std::istreambuf_iterator<char>(maps), {}};
+    return all.find("memfd:tensorwire") == std::string::npos;
+  });
   close(to_parent[0]);
   close(to_parent[1]);
 }

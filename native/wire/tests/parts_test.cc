@@ -16,6 +16,7 @@
 #include "check.h"
 #include "deadlines.h"
 #include "frame_reader.h"
+#include "hello.h"
 #include "liveness.h"
 #include "outbox.h"
 #include "reactor.h"
@@ -168,6 +169,19 @@ TEST(frames_are_read_whole_whatever_one_read_brings) {
     CHECK(ReadFrames(damaged, damaged.size(), true)[0] == "damaged");
     CHECK(ReadFrames(damaged, damaged.size(), true)[1] == sent[1]);
   }
+}
+
+TEST(what_follows_a_proof_in_a_greeting_is_not_read) {
+  const std::string covered = "task=x proof=y\nlane=m\n";
+  const std::string metadata = covered + "proof=p\nlane=evil\nchecksum=1\nproof=q\n";
+  CHECK(Hello::BeforeProof(metadata) == covered);
+  const Hello hello = Hello::Decode(metadata);
+  CHECK_EQ(hello.task, "x proof=y");
+  CHECK_EQ(hello.lane, "m");
+  CHECK_EQ(hello.proof, "p");
+  CHECK(!hello.checksum);
+  CHECK(Hello::BeforeProof("proof=p\n") == "");
+  CHECK(Hello::BeforeProof("task=a\n") == "task=a\n");
 }
 
 TEST(the_time_in_which_nobody_looked_is_no_silence) {

@@ -187,7 +187,7 @@ TEST(a_push_before_the_greeting_or_from_a_client_is_refused) {
     RawStream stream = server.Accept();
     CHECK(stream.Send(Frame(FrameKind::kPush, 2)));
     shutdown(stream.fd(), SHUT_WR);
-    CHECK(Contains(Get(std::move(future)).status.message(), "a push before the greeting"));
+    CHECK(Contains(Get(std::move(future)).status.message(), "a frame before the greeting"));
   }
   Task ps("ps:0");
   RawStream stream = RawStream::To(ps.Listen());

@@ -1,9 +1,11 @@
 #include "reactor.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "by_hand.h"
 #include "check.h"
 #include "context.h"
 #include "harness.h"
@@ -199,16 +202,100 @@ TEST(accepted_connections_take_the_seats_that_closed_ones_have_left) {
   for (int i = 0; i < 4; ++i) {
     context.reactors.push_back(std::make_unique<Reactor>(i, context.options));
   }
-  const auto accept = [&] { return std::make_unique<Reactor::Seat>(context.NextAccepting()); };
-  std::vector<std::unique_ptr<Reactor::Seat>> seats;
+  const auto accept = [&] { return std::make_unique<Counted>(&context.NextAccepting()->seats); };
+  std::vector<std::unique_ptr<Counted>> seats;
   for (int i = 0; i < 8; ++i) seats.push_back(accept());
-  for (const auto& reactor : context.reactors) CHECK_EQ(reactor->seats(), 2);
+  for (const auto& reactor : context.reactors) CHECK_EQ(reactor->seats.load(), 2);
   // In turn, so these two belong to one reactor.
   seats[1].reset();
   seats[5].reset();
   seats[1] = accept();
   seats[5] = accept();
-  for (const auto& reactor : context.reactors) CHECK_EQ(reactor->seats(), 2);
+  for (const auto& reactor : context.reactors) CHECK_EQ(reactor->seats.load(), 2);
+}
+
+// Looks, in its turn, whether something can be read.
+class Look : public Counter {
+ public:
+  explicit Look(int fd) : fd_(fd) {}
+  void OnEventsFromReactor(uint32_t) override {
+    pollfd wait{fd_, POLLIN, 0};
+    readable = ::poll(&wait, 1, 0) > 0;
+  }
+  void OnStopFromReactor() override {}
+  bool readable = false;
+
+ private:
+  const int fd_;
+};
+
+TEST(a_reply_does_not_wait_until_much_has_been_read_from_other_connections) {
+  World world;
+  const auto handler = std::make_shared<AtOnceHandler>();
+  std::vector<RawStream> clients;
+  std::vector<std::weak_ptr<Connection>> connections;
+  for (int i = 0; i < 40; ++i) {
+    int ends[2];
+    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    clients.emplace_back(Fd(ends[1]));
+    CHECK(clients.back().Send(HelloFrame("worker:0", "ps:0")));
+    auto connection =
+        std::make_shared<Connection>(world.context, world.reactor(), Fd(ends[0]), "127.0.0.1:1");
+    connections.push_back(connection);
+    world.reactor()->Post([&world, connection, handler] {
+      Session::OpenFromReactor(connection,
+                               std::make_shared<Session>(world.context, connection, handler));
+    });
+  }
+  size_t greeted = 0;
+  world.RunUntil([&] {
+    if (clients[greeted].ReadSome(1000, 0).empty()) return false;
+    return ++greeted == clients.size();
+  });
+  auto look = std::make_shared<Look>(clients[0].fd());
+  world.reactor()->Post(
+      [&] { CHECK(world.reactor()->WatchFromReactor(look->fd(), EPOLLIN, look).ok()); });
+  world.reactor()->TurnFromReactor();
+
+  CHECK(clients[0].Send(Frame(FrameKind::kRequest, 1, kEcho, "x")));
+  const std::string part = Frame(FrameKind::kRequest, 1, kNever, "", std::string(150'000, 'p'));
+  for (size_t i = 1; i < clients.size(); ++i) CHECK(clients[i].Send(part));
+  look->Signal();
+  world.reactor()->TurnFromReactor();
+  CHECK_EQ(handler->kept.size(), clients.size() - 1);  // all of it was one turn
+  CHECK(look->readable);
+  handler->kept.clear();
+  clients.clear();
+  world.RunUntil([&] {
+    return std::all_of(connections.begin(), connections.end(),
+                       [](const auto& connection) { return connection.expired(); });
+  });
+}
+
+struct Ending : FrameReceiver {
+  Status OnHeadFromReactor(std::string_view, InFrame*) override { return Status(); }
+  Status OnFrameFromReactor(InFrame*) override { return Status(); }
+  void OnClosedFromReactor(const Status& status, InFrame*) override { why = status; }
+  Status why;
+};
+
+// On loopback, the kernel may give the port that is asked for to the client's own end.
+TEST(a_socket_that_has_connected_to_itself_has_reached_nobody) {
+  World world;
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CHECK_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any)), 0);
+  ConnectTo(ToString(OwnAddress(fd.get())), fd);
+  const auto ending = std::make_shared<Ending>();
+  const auto connection =
+      std::make_shared<Connection>(world.context, world.reactor(), std::move(fd), "127.0.0.1:1");
+  world.reactor()->Post(
+      [&] { CHECK(connection->OpenFromReactor(ending, /*connecting=*/true).ok()); });
+  world.RunUntil([&] { return connection->closed(); });
+  CHECK(ending->why.code() == Code::kUnavailable);
+  CHECK(Contains(ending->why.message(), "Connection refused"));
 }
 
 }  // namespace

@@ -220,7 +220,8 @@ TEST(what_may_block_for_seconds_runs_on_the_blocking_executor) {
     };
     options->on_unreachable = [&](const Unreachable&) { ++told; };
   });
-  const auto channel = worker.engine->Connect(port.address(), "ps:0");
+  const auto channel =
+      worker.engine->Connect("localhost:" + std::to_string(PortOf(port.address())), "ps:0");
   CHECK(!Get(Begin(*channel, kEcho, "")).status.ok());
   Eventually([&] { return told == 1; });
   CHECK_EQ(resolved.load(), 2);  // the name, and the report

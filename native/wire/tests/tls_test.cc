@@ -60,6 +60,27 @@ TEST(payloads_of_all_sizes_come_and_go) {
   }
 }
 
+TEST(a_connection_that_is_idle_holds_little_memory) {
+  if (kSanitized) return;
+  constexpr size_t kConnections = 60;
+  const auto one_stream = [](EngineOptions* options) {
+    WithTls(options);
+    options->streams = 1;
+  };
+  Task ps("ps:0", 1, one_stream);
+  Task worker("worker:0", 1, one_stream);
+  const std::string address = ps.Listen();
+  std::vector<std::shared_ptr<Channel>> channels;
+  int64_t before = 0;
+  for (size_t i = 0; i < 2 * kConnections; ++i) {
+    if (i == kConnections) before = ResidentBytes();
+    channels.push_back(worker.engine->Connect(address, "ps:0"));
+    CheckEcho(*channels.back(), Pattern(300'000));
+  }
+  // Both ends; nearly all of it is OpenSSL's.
+  CHECK((ResidentBytes() - before) / static_cast<int64_t>(kConnections) < 70'000);
+}
+
 TEST(many_threads_send_at_once) {
   Pair pair;
   std::vector<std::thread> threads;

@@ -120,7 +120,7 @@ TEST(a_large_payload_comes_over_several_streams_and_through_memory_with_a_token)
   }
 }
 
-TEST(a_stranger_learns_neither_a_proof_nor_the_ticket_to_memory) {
+TEST(a_stranger_learns_neither_a_proof_nor_the_name_of_the_lane) {
   BufferPool::Options shared;
   shared.shared = true;
   BufferPool pool(shared);
@@ -131,7 +131,7 @@ TEST(a_stranger_learns_neither_a_proof_nor_the_ticket_to_memory) {
   Stranger stranger(ps.Listen());
   stranger.Prove(std::string(64, '0'));
   const std::string all = stranger.challenge + stranger.stream.ReadToEnd();
-  CHECK_EQ(all.find("memory="), std::string::npos);
+  CHECK_EQ(all.find("lane="), std::string::npos);
   CHECK_EQ(all.find("proof="), std::string::npos);
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
 
 if TYPE_CHECKING:
-    from tensorwire.check.finding import Finding
+    from tensorwire.doctor.evidence import Finding
 
 _MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "error": ("FAIL", "red")}
 
@@ -51,17 +50,21 @@ def check(
     ports may be open from one host and closed from another. The exit status is 1 if anything fails.
     """
     quiet_tensorflow()
-    from tensorwire.check.machine import machine
-    from tensorwire.check.tasks import tasks
+    from tensorwire.doctor.check_machine import machine
+    from tensorwire.doctor.check_tasks import tasks
 
     cluster = _cluster(ps_hosts, worker_hosts)
     found = _show(machine())
     if cluster is not None:
         found += _show(tasks(cluster, timeout_s, endpoint_map_path()))
     if json_path is not None:
-        document = {"command": "check", "findings": [dataclasses.asdict(each) for each in found]}
+        named = [
+            {"state": f.state, "subject": f.rule, "text": f.title, "advice": f.change}
+            for f in found
+        ]
+        document = {"command": "check", "findings": named}
         write_whole(json_path, json.dumps(document, indent=1) + "\n")
-    failed = [each.subject for each in found if each.state == "error"]
+    failed = [each.rule for each in found if each.state == "error"]
     if failed:
         raise TensorwireError(f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}")
 
@@ -80,8 +83,8 @@ def _show(findings: Iterable[Finding]) -> list[Finding]:
     shown = []
     for each in findings:
         mark, colour = _MARKS[each.state]
-        click.echo(f"{click.style(f'{mark:>4}', fg=colour)}  {each.subject}: {each.text}")
-        if each.advice:
-            click.echo(f"      {each.advice}")
+        click.echo(f"{click.style(f'{mark:>4}', fg=colour)}  {each.rule}: {each.title}")
+        if each.change:
+            click.echo(f"      {each.change}")
         shown.append(each)
     return shown

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from tensorwire.errors import UsageError
+from tensorwire.options import Option, options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 Commands = Mapping[str, tuple[str, str]]
 """Name -> ("module:attribute", the line of help), in the order in which they are listed."""
@@ -69,3 +73,52 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+def options_of(record: type, fields: Sequence[str] | None = None) -> Callable[[Command], Command]:
+    """The options of a dataclass (`tensorwire.options`), or of these fields of it.
+
+    The command gets them by their fields.
+    """
+
+    def decorate(command: Command) -> Command:
+        for each in reversed(list(options(record))):
+            if fields is None or each.field in fields:
+                command = _click_option(each)(command)
+        return command
+
+    return decorate
+
+
+def _click_option(option: Option) -> Callable[[Command], Command]:
+    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if option.default is ...:
+        settings["required"] = True
+    elif option.kind is bool:
+        settings["is_flag"] = True
+    else:
+        default = option.default if option.default_text is None else option.default_text
+        settings["default"] = default if option.show_default else None
+        settings["show_default"] = settings["default"] is not None
+    if option.repeated:
+        settings |= {"multiple": True, "default": (), "show_default": False}
+    elif option.kind is not bool:
+        settings["type"] = _click_type(option)
+    if parse := option.parse:
+        settings["callback"] = lambda _context, _option, text: None if text is None else parse(text)
+    if not option.name.startswith("-"):
+        return click.argument(option.name, nargs=-1, metavar=option.metavar)
+    return click.option(option.name, option.field, **settings)
+
+
+def _click_type(option: Option) -> Any:
+    if option.choices:
+        return click.Choice(option.choices)
+    least = option.least if option.above is None else option.above
+    limits: dict[str, Any] = {"min": least, "max": option.most}
+    is_limited = any(limit is not None for limit in limits.values())
+    if option.kind is int:
+        return click.IntRange(**limits) if is_limited else int
+    if option.kind is float:
+        return Number(**limits, min_open=option.above is not None) if is_limited else float
+    return click.Path(dir_okay=False, path_type=Path) if option.kind is Path else str

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.bench.raw_processes import SERVER
 from tensorwire.cli.click_extensions import Number
-from tensorwire.cli.hosts import TwoEnds, two_ends_options
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
+from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import read_json
+from tensorwire.laboratory import laboratory
 from tensorwire.units import RATE_EXAMPLE, parse_rate
 
 if TYPE_CHECKING:
-    from tensorwire.bench.input import InputRate
     from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
 
 _PROBE_S = 5.0
@@ -142,7 +141,7 @@ def doctor(
     from tensorwire.report import page
 
     if ends.job == SERVER:
-        _serve(ends)
+        _layers(ends, None)
         return
     if records and endpoints:
         raise UsageError("give --endpoints of a running job or --record of an earlier look")
@@ -191,7 +190,7 @@ def _of_job(
     from tensorwire.doctor import job_evidence
     from tensorwire.doctor.evidence import Evidence
     from tensorwire.doctor.records import read, scaling_of
-    from tensorwire.measure.record import Machine
+    from tensorwire.machine import Machine
     from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
     from tensorwire.report.progress import ProgressDisplay
 
@@ -217,25 +216,18 @@ def _of_job(
     return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 
 
-def _serve(ends: TwoEnds) -> None:
-    from tensorwire.doctor import layers_evidence
+def _layers(ends: TwoEnds, lab_text: str | None) -> Layers | None:
+    """The layers between this host and another, or within this host; None for a server."""
     from tensorwire.report.progress import ProgressDisplay
 
-    with ProgressDisplay("doctor", 1) as progress:
-        layers_evidence.serve(ends.port, ends.peer_timeout_s, progress)
-
-
-def _layers(ends: TwoEnds, lab_text: str | None) -> Layers:
-    from tensorwire.doctor import layers_evidence
-    from tensorwire.lab.settings import parse
-    from tensorwire.measure import host_pool
-    from tensorwire.report.progress import ProgressDisplay
-
-    with ProgressDisplay("doctor", layers_evidence.STEPS) as progress:
-        if ends.target is not None:
-            return layers_evidence.measure_remote(ends.target, progress)
-        with host_pool.open_host_pool(parse(lab_text) if lab_text else None) as chosen:
-            return layers_evidence.measure(progress, chosen)
+    layers = laboratory("experiments.layers")
+    with ProgressDisplay("doctor", layers.STEPS) as progress:
+        found: Layers | None = (
+            layers.measure_in(lab_text, progress)
+            if ends.job is None
+            else layers.measure_between(ends, progress)
+        )
+    return found
 
 
 def _placement(path: Path) -> Placement:
@@ -251,14 +243,12 @@ def _placement_of_graph(path: Path, ps: int) -> Placement:
     return placement_of_plan(round_robin(model_of_file(path).variables, ps), str(path))
 
 
-def _read(path: str) -> InputRate:
-    from tensorwire.bench.input import probe
-
+def _read(path: str) -> Any:
     quiet_tensorflow()
-    return probe(path, _PROBE_S)
+    return laboratory("experiments.input").probe(path, _PROBE_S)
 
 
-def _probe(path: str, rate: InputRate, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
+def _probe(path: str, rate: Any, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
     from tensorwire.doctor.evidence import InputProbe
     from tensorwire.doctor.job_usage import typical_step_s
 

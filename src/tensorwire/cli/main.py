@@ -18,14 +18,17 @@ from tensorwire.errors import TensorwireError, UsageError
 
 COMMANDS = {
     "demo": (
-        "tensorwire.cli.bench.train:demo",
+        "tensorwire.bench.experiments.train_commands:demo",
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
     "check": ("tensorwire.cli.check:check", "Say what works on this machine and in a cluster."),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
     "build": ("tensorwire.cli.run:build", "Compile the plug-in for the installed TensorFlow."),
-    "bench": ("tensorwire.cli.bench:bench", "Measure the layers below a training step."),
-    "report": ("tensorwire.cli.report:report", "Show records again, several side by side."),
+    "bench": ("tensorwire.bench.commands:bench", "Measure the layers below a training step."),
+    "report": (
+        "tensorwire.bench.experiments.runs:command",
+        "Show records again, several side by side.",
+    ),
     "top": ("tensorwire.cli.top:top", "Show what the tasks of a running job do, live."),
     "place": ("tensorwire.cli.place:place", "Show which variable lands on which ps."),
     "plan": ("tensorwire.cli.plan:plan", "Predict what a cluster would do."),

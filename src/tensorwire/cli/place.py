@@ -117,12 +117,12 @@ def place(
     traffic = Traffic.known(traffic_paths, model.crossings, batch, exact_rewrites=exact_rewrites)
     chosen = strategies or tuple(STRATEGIES)
     plans = [STRATEGIES[name](variables, ps, traffic) for name in chosen]
-    section = placement.section(plans)
+    section = placement.section(plans, model.unknown_operations)
     if json_path is not None:
         write_whole(json_path, plan.to_json({"ps": ps, "plans": [p.to_document() for p in plans]}))
     if report_path is not None:
-        from tensorwire.measure.section import Report
         from tensorwire.report import page
+        from tensorwire.report.section import Report
 
         headlines = [section.headline] if section.headline else []
         facts = [f"tensorwire {__version__}", str(graph or script)]

@@ -138,6 +138,13 @@ def _show_inventory() -> None:
     help="Variable name or pattern that --placement balanced does not split.",
 )
 @click.option(
+    "--device-filters",
+    type=click.Choice(["auto"]),
+    help="auto: the session of a worker sees the ps and its own task, unless the script has "
+    "device_filters; so it does not wait for workers that have ended. Not for a step of several "
+    "workers.",
+)
+@click.option(
     "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
 )
 @click.argument("script")
@@ -154,6 +161,7 @@ def run(
     placement: str | None,
     traffic_paths: tuple[Path, ...],
     keep_whole: tuple[str, ...],
+    device_filters: str | None,
     as_module: bool,
     script: str,
     arguments: tuple[str, ...],
@@ -184,6 +192,7 @@ def run(
         ),
         exact_rewrites=exact_rewrites,
         wire_dtype=wire_dtype,
+        device_filters=device_filters is not None,
     )
     if metrics_port is not None:
         environment[endpoint.PORT_VARIABLE] = str(metrics_port)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import tensorwire.doctor.rules  # noqa: F401, they register themselves
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence
-from tensorwire.doctor.rules import RULES
+from tensorwire.doctor.rule import findings
 from tensorwire.doctor.rules.stalled import within_long_step
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Findings sorted by cost, the highest first; risks and unknown costs come last."""
-    found = [finding for rule in RULES if (finding := rule(evidence)) is not None]
-    worth = [each for each in found if each.cost is None or each.cost >= SMALLEST_COST]
+    worth = [each for each in findings(evidence) if each.cost is None or each.cost >= SMALLEST_COST]
     worth.sort(key=lambda finding: -1.0 if finding.cost is None else finding.cost, reverse=True)
     return Diagnosis(
         findings=tuple(worth),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorwire.measure.record import Machine
+from tensorwire.cluster import WORKER_JOBS, is_ps
+from tensorwire.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class Stall:
     """Tensors that it waited for during the whole look."""
     awaited_from_it: tuple[Awaited, ...] = ()
     """Tensors of this worker that other tasks wait for; `peer` is the waiting task."""
+    missing: tuple[str, ...] = ()
+    """Tasks that do not answer, so that its session does not begin."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +182,12 @@ class JobEvidence:
 
     @property
     def ps(self) -> list[TaskUsage]:
-        return self.of("ps")
+        return [task for task in self.tasks if is_ps(task.task)]
 
     @property
     def workers(self) -> list[TaskUsage]:
         """The tasks that train; a chief is one of them."""
-        return [task for task in self.tasks if task.job in ("chief", "worker")]
+        return [task for task in self.tasks if task.job in WORKER_JOBS]
 
     def host(self, name: str) -> HostUsage | None:
         return next((host for host in self.hosts if host.host == name), None)
@@ -271,11 +274,13 @@ SMALLEST_COST = 0.05
 """Share of a step. A smaller cost is not worth a change."""
 
 
+State = Literal["ok", "warning", "error"]
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One reason why the job does not scale."""
+    """One reason why the job does not scale, or what `tensorwire check` found of one thing."""
 
-    rule: str
     title: str
     cost: float | None
     """Share of a step's time that the change may save; None if no step was observed."""
@@ -283,9 +288,18 @@ class Finding:
     """Sentences with their figures."""
     confidence: Confidence
     change: str
-    """The one thing to do next."""
+    """The one thing to do next; empty if `state` is "ok"."""
     is_risk: bool = False
     """True if it costs nothing until another fault occurs."""
+    state: State = "warning"
+    """"warning": a job runs, but more slowly or not always."""
+    rule: str = ""
+    """The name of the rule, or the thing that was checked."""
+
+
+def checked(state: State, subject: str, text: str, advice: str = "") -> Finding:
+    """The finding of a check."""
+    return Finding(text, None, (), "high", advice, state=state, rule=subject)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
+from tensorwire.cluster import WORKER_JOBS, is_ps
 from tensorwire.doctor.evidence import (
     Awaited,
     Evidence,
@@ -28,7 +29,6 @@ from tensorwire.metrics.observed_job import ObservedJob, fetch_all
 from tensorwire.metrics.rates import by_cluster
 from tensorwire.metrics.task_metrics import short_name
 
-_TRAINING = ("chief", "worker")
 _POLL_S = 0.5
 _WHOLE = 0.9  # of a look
 _CHECKS = ("report_uninitialized_variables", "report_uninitialized_resources")
@@ -182,11 +182,11 @@ def sessions_of(metrics: Sequence[monitor.TaskMetrics], source: str) -> Sessions
 
 def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
     """The placement of variables in the graphs of the sessions; None if there is no such graph."""
-    ps = [each.name for each in metrics if each.name.startswith("ps:")]
+    ps = [each.name for each in metrics if is_ps(each.name)]
     parts: dict[tuple[str, str], PlacedPart] = {}
     for variable in (each for task in metrics for each in task.variables):
         task = short_name(variable.task)
-        if not task.startswith("ps:"):
+        if not is_ps(task):
             continue
         known = parts.get((task, variable.name))
         tensors = {
@@ -213,12 +213,16 @@ def _stall(
 
     None also for a worker that has finished, and for idle workers of a TF2 coordinator.
     """
-    if after.name.partition(":")[0] not in _TRAINING:
+    if after.name.partition(":")[0] not in WORKER_JOBS:
         return None
     moved = [flow for flow in _received(before, after) if not flow.name.startswith(_CHECKS)]
     counts = [(m.run_graphs, m.eager_calls, m.steps.sampled) for m in (before, after)]
     if moved or counts[0] != counts[1]:
         return None
+    if after.awaited_tasks:
+        return Stall(
+            "no session", missing=tuple(short_name(each.task) for each in after.awaited_tasks)
+        )
     waited_s = (after.recv_waiting_us - before.recv_waiting_us) / 1e6
     awaited: tuple[Awaited, ...] = ()
     if waited_s >= _WHOLE * (after.clock_us - before.clock_us) / 1e6:
@@ -256,7 +260,7 @@ def _task(
 ) -> TaskUsage:
     seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
     received = _received(before, after)
-    is_worker = after.name.partition(":")[0] in _TRAINING
+    is_worker = after.name.partition(":")[0] in WORKER_JOBS
     return TaskUsage(
         task=after.name,
         host=host_of[after.name],
@@ -324,7 +328,7 @@ def _steps(received: Sequence[Flow]) -> float | None:
     Nearly all tensors cross once per step. Each count is weighted by itself, because a new session
     receives many tensors only once.
     """
-    counts = sorted(flow.tensors for flow in received if flow.peer.startswith("ps:") and flow.name)
+    counts = sorted(flow.tensors for flow in received if is_ps(flow.peer) and flow.name)
     left = sum(counts) / 2
     for count in counts:
         left -= count
@@ -339,7 +343,7 @@ def with_splits(tasks: Sequence[TaskUsage]) -> list[TaskUsage]:
     All Recvs of a task begin with its step. So the ps's wait for a gradient lasts as long as the
     worker's wait for variables plus its own work; the difference is the worker's own time.
     """
-    ps = [task for task in tasks if task.job == "ps"]
+    ps = [task for task in tasks if is_ps(task.task)]
     return [
         replace(task, split=_split(task, ps)) if task.steps and task.split is None else task
         for task in tasks

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import yaml
+
 from tensorwire.cluster import (
     ENDPOINT_MAP_NAME,
     ENDPOINT_MAP_VARIABLE,
@@ -20,17 +22,22 @@ from tensorwire.cluster import (
 from tensorwire.errors import UsageError
 from tensorwire.k8s import layout as layouts
 from tensorwire.k8s.layout import Group
+from tensorwire.k8s.pod_template import PodTemplate
+from tensorwire.options import option, required
+from tensorwire.placement.plan import STRATEGIES
 
 CONFIG_FOLDER = "/etc/tensorwire"
 """The folder in a container with the files of the job's ConfigMap."""
 TOKEN_FOLDER = "/etc/tensorwire-token"
 """The folder in a container with the file `token` of the job's Secret."""
+HOST_FOLDER = "/run/tensorwire"
+"""The folder in a container where the pods of one node meet, with shared memory."""
 
 FORMATS = ("plain", "jobset", "trainjob")
 SCHEDULINGS = ("affinity", "labels")
 ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
     "server": ("worker",),
-    "estimator": ("chief", "worker"),
+    "estimator": ("chief", "worker", "evaluator"),
     "strategy": ("chief",),
 }
 """Roles whose end ends the job, by the script's API. All other roles serve these."""
@@ -45,7 +52,7 @@ _WHO_A_TASK_IS = (
     *("TASK_INDEX", "TASK_TYPE", "TF_CONFIG"),
 )
 _LARGEST_SCRIPT_BYTES = 900_000  # the limit of a ConfigMap is 1 MiB
-_MOST_THREADS = {"ps": 8, "worker": 2, "chief": 2}
+_MOST_THREADS = {"ps": 8, "worker": 2, "chief": 2, "evaluator": 2}
 # Kubernetes' format of memory quantities, with decimal and binary suffixes.
 _MEMORY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?")
 
@@ -112,51 +119,139 @@ class Script:
         return Script(f"{CONFIG_FOLDER}/{path.name}", text)
 
 
+def _pairs(option: str, said: Sequence[str], separator: str, form: str) -> dict[str, str]:
+    pairs = {}
+    for each in said:
+        name, found, value = each.partition(separator)
+        if not found:
+            raise UsageError(f"{option} {each}: give {form}")
+        pairs[name] = value
+    return pairs
+
+
 @dataclass(frozen=True)
 class Job:
     """A ps/worker job on Kubernetes. The constructor raises UsageError for invalid settings."""
 
-    name: str
-    image: str
-    script: Script
-    workers: int
-    ps: int
-    layout: str = layouts.COLOCATED
-    arguments: Sequence[str] = ()
-    """The script's arguments; {task_index} and others are replaced, see `command`."""
-    wanted_workers_per_node: int | None = None
+    name: str = option(..., "Name of the job, and prefix of all its objects.")
+    image: str = option(..., "Container image with tensorwire and TensorFlow.")
+    script: Script = option(
+        ...,
+        "Training script: a local file, which is stored with the job, or an absolute path in "
+        "the image.",
+        parse=Script.named,
+    )
+    workers: int = required()
+    ps: int = required()
+    case: str | None = None
+    wanted_workers_per_node: int | None = option(
+        None, "[default: the case's]", name="--workers-per-node", least=1
+    )
+    layout: str = option(
+        layouts.COLOCATED,
+        "colocated: workers and one ps on each node; isolated: on different nodes.",
+        choices=layouts.LAYOUTS,
+    )
+    shared_memory: bool = option(
+        False,
+        "With --layout colocated: pods of a node share memory. They mount a directory of the "
+        "node (hostPath), which the namespace has to allow.",
+    )
+    scheduling: str = option(
+        SCHEDULINGS[0],
+        "affinity: by pod affinity; labels: on nodes that `k8s label` has labelled.",
+        choices=SCHEDULINGS,
+    )
+    format: str = option(
+        FORMATS[0],
+        "plain works on any cluster; jobset needs JobSet's controller, trainjob Kubeflow "
+        "Trainer 2.",
+        choices=FORMATS,
+    )
+    queue: str | None = option(
+        None, "A LocalQueue of Kueue in which the job waits (--format jobset)."
+    )
+    volcano_queue: str | None = option(
+        None, "A queue of Volcano, which starts all tasks of the job or none."
+    )
+    api: str = option(
+        "server",
+        "API of the script: tf.train.Server, tf.estimator or ParameterServerStrategy; the last "
+        "two get a chief.",
+        choices=tuple(ROLES_THAT_DECIDE),
+    )
+    evaluator: bool = option(
+        False, "With --api estimator: one more task, which evaluates checkpoints."
+    )
+    protocol: str = option(
+        "grpc++", "Protocol of the job; overrides the script's.", choices=("grpc++", "grpc")
+    )
+    tensor_fuse: bool = option(False, "Send small tensors together, as in `tensorwire run`.")
+    exact_rewrites: bool = option(
+        False, "Send and compute less with the same results, as in `tensorwire run`."
+    )
+    placement: str = option(
+        "round_robin", "Where variables go, as in `tensorwire run`.", choices=tuple(STRATEGIES)
+    )
+    worker_cpu: str = option("300m", "CPU of each worker.")
+    worker_memory: str = option("4Gi")
+    ps_cpu: str = option("2", "CPU of each ps.")
+    ps_memory: str = option("4Gi")
+    grpc_port: int = option(2222, least=1, most=65535)
+    metrics_port: int = option(9100, least=1, most=65535)
+    retries: int = option(3, "Restarts of a worker before the job fails.", least=0)
+    environment: Mapping[str, str] = option(
+        {},
+        "Environment variable of every task.",
+        name="--env",
+        metavar="NAME=VALUE",
+        repeated=True,
+        parse=lambda said: _pairs("--env", said, "=", "NAME=VALUE"),
+    )
+    claims: Mapping[str, str] = option(
+        {},
+        "A PersistentVolumeClaim that every task mounts, for data or checkpoints.",
+        name="--claim",
+        metavar="CLAIM:/PATH",
+        repeated=True,
+        parse=lambda said: _pairs("--claim", said, ":", "CLAIM:/PATH"),
+    )
+    pod_templates: Sequence[PodTemplate] = option(
+        (),
+        "A part of a pod (YAML: metadata, spec) that is merged into every pod, or into those of a "
+        "role: limits such as nvidia.com/gpu, node selector, tolerations, volumes, …; the "
+        "container is called `task`.",
+        name="--pod-template",
+        metavar="[ROLE=]FILE",
+        repeated=True,
+        parse=lambda said: tuple(map(PodTemplate.read, said)),
+    )
+    annotations: Mapping[str, str] = option(
+        {},
+        "Annotation of every pod.",
+        name="--annotation",
+        metavar="NAME=VALUE",
+        repeated=True,
+        parse=lambda said: _pairs("--annotation", said, "=", "NAME=VALUE"),
+    )
+    pull_secret: str | None = option(None, "Secret for pulling the image.")
+    service_account: str | None = option(
+        None,
+        "An existing service account that may list Jobs, if you may not create one.",
+    )
+    own_token_secret: str | None = option(
+        None,
+        "An existing Secret with the job's token under `token`.  [default: a new Secret "
+        "with a new token]",
+        name="--token-secret",
+        metavar="SECRET",
+    )
+    token: str | None = field(default=None, repr=False)
+    """The job token, for a Secret in the manifests; instead of `own_token_secret`."""
     namespace: str | None = None
     """None: the namespace of the user's kubeconfig."""
-    case: str | None = None
-    scheduling: str = "affinity"
-    """How pods are assigned to nodes, one of SCHEDULINGS."""
-    format: str = "plain"
-    api: str = "server"
-    protocol: str = "grpc++"
-    tensor_fuse: bool = False
-    exact_rewrites: bool = False
-    placement: str = "round_robin"
-    """Placement of variables on the ps, as in `tensorwire run`."""
-    worker_resources: Resources = Resources("300m", "4Gi")
-    ps_resources: Resources = Resources("2", "4Gi")
-    grpc_port: int = 2222
-    metrics_port: int = 9100
-    retries: int = 3
-    """The number of restarts of a worker before the job fails."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    claims: Mapping[str, str] = field(default_factory=dict)
-    """Mount paths of PersistentVolumeClaims, by the claim's name."""
-    queue: str | None = None
-    """The LocalQueue of Kueue in which the job waits."""
-    volcano_queue: str | None = None
-    """The queue of Volcano, which starts all tasks or none."""
-    pull_secret: str | None = None
-    service_account: str | None = None
-    """A service account that may list Jobs; None: the manifests create one."""
-    token: str | None = field(default=None, repr=False)
-    """The job token, for a Secret in the manifests."""
-    own_token_secret: str | None = None
-    """An existing Secret with a job token under "token"; instead of `token`."""
+    arguments: Sequence[str] = option((), name="arguments", metavar="[-- ARGUMENTS]...")
+    """The script's arguments; {task_index} and others are replaced, see `command`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
@@ -187,6 +282,14 @@ class Job:
                 raise UsageError(
                     f"{variable} cannot be set, because it tells a pod which task it is"
                 )
+        if self.shared_memory and self.layout != layouts.COLOCATED:
+            raise UsageError(
+                "--shared-memory is for tasks on one node: give --layout colocated, or leave it out"
+            )
+        if self.shared_memory and self.token_secret is None:
+            raise UsageError("--shared-memory needs a job token: leave --no-token out")
+        if self.evaluator and self.api != "estimator":
+            raise UsageError("only tf.estimator has an evaluator: give --api estimator")
         for claim, folder in self.claims.items():
             if not folder.startswith("/") or not claim:
                 raise UsageError(f"claim {claim}:{folder}: give CLAIM:/ABSOLUTE/PATH")
@@ -198,7 +301,8 @@ class Job:
                 f"the ports for gRPC ({self.grpc_port}), data ({self.data_port}) and metrics "
                 f"({self.metrics_port}) must differ"
             )
-        assert self.workers_per_node  # raises UsageError if the layout is impossible
+        # Both raise UsageError for what is impossible.
+        assert self.workers_per_node and self._resources
 
     @property
     def token_secret(self) -> str | None:
@@ -225,7 +329,8 @@ class Job:
         """All groups in starting order: serving roles before deciding roles."""
         chief = layouts.split("chief", 1 if self.api != "server" else 0, 1)
         workers = layouts.split("worker", self.workers, self.workers_per_node)
-        return (*layouts.split("ps", self.ps, 1), *workers, *chief)
+        evaluator = layouts.split("evaluator", int(self.evaluator), 1)
+        return (*layouts.split("ps", self.ps, 1), *workers, *chief, *evaluator)
 
     def decides(self, group: Group) -> bool:
         """True if the job runs until this group has ended."""
@@ -240,8 +345,33 @@ class Job:
     def deciding_groups(self) -> int:
         return sum(1 for group in self.groups if self.decides(group))
 
+    def pod(self, group: Group, text: str) -> str:
+        """The manifest of a group's pod with the annotations and pod templates merged into it.
+
+        `text`: what the built-in template made. It stays as it is if nothing is merged.
+        """
+        templates = [each for each in self.pod_templates if each.role in (None, group.role)]
+        if self.annotations:
+            noted = {"metadata": {"annotations": dict(self.annotations)}}
+            templates.insert(0, PodTemplate(None, noted, "--annotation"))
+        if not templates:
+            return text
+        pod = yaml.safe_load(text)
+        for template in templates:
+            pod = template.merged_into(pod)
+        merged: str = yaml.safe_dump(pod, sort_keys=False, allow_unicode=True)
+        return merged
+
+    @cached_property
+    def _resources(self) -> Mapping[bool, Resources]:
+        """By whether they are of ps."""
+        return {
+            True: Resources(self.ps_cpu, self.ps_memory),
+            False: Resources(self.worker_cpu, self.worker_memory),
+        }
+
     def resources(self, group: Group) -> Resources:
-        return self.ps_resources if group.role == "ps" else self.worker_resources
+        return self._resources[group.role == "ps"]
 
     def threads(self, group: Group) -> int:
         """Communication threads: one per core of the CPU limit, at most the engine's default.
@@ -265,6 +395,8 @@ class Job:
         }
         if self.token_secret is not None:
             variables["TENSORWIRE_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
+        if self.shared_memory:
+            variables["TENSORWIRE_HOST_DIR"] = HOST_FOLDER
         for kind in ("PS", "WORKER"):
             variables[f"NETWORK_{kind}_CORE_NUMBER"] = str(self.threads(group))
             variables[f"{kind}_ENABLE_POLLING"] = "False"
@@ -285,6 +417,8 @@ class Job:
     def cluster(self) -> ClusterSpec:
         jobs: dict[str, tuple[str, ...]] = {}
         for group in self.groups:
+            if group.role == "evaluator":
+                continue  # it never serves, so a session would wait for it
             hosts = tuple(
                 f"{self.host(group, member)}:{self.grpc_port}" for member in range(group.count)
             )

@@ -42,6 +42,7 @@ def render(job: Job, templates: Path | None = None) -> str:
         autoescape=False,
     )
     environment.filters["quote"] = _quote
+    environment.filters["merged"] = lambda text, job, group: job.pod(group, text)
 
     def node_labels_of(group: Group) -> Mapping[str, str]:
         return group_labels(job.layout, job.case, group) if job.case is not None else {}

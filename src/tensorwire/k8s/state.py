@@ -96,7 +96,7 @@ def job_state(jobs: Sequence[Object], pods: Sequence[Object], events: Sequence[O
         for index in range(first, first + int(job["spec"].get("completions") or 1)):
             ended = _condition(job, "Complete") is not None
             tasks.append(_task(role, index, by_task.get((role, index), []), ended))
-    order = {"ps": 0, "chief": 1}
+    order = {"ps": 0, "chief": 1, "evaluator": 3}
     tasks.sort(key=lambda task: (order.get(task.role, 2), task.index))
     return JobState(tuple(tasks), _outcome(jobs), tuple(_not_made(jobs, events)))
 

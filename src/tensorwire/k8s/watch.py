@@ -224,7 +224,7 @@ def _log_or_reason(
         yield f"({error})"
 
 
-def epitaph(connection: Connection, name: str, state: JobState) -> str:
+def failure(connection: Connection, name: str, state: JobState) -> str:
     """A line that says why a job failed, followed by the last lines of the failed task."""
     task = state.failed_task
     if task is None:

@@ -78,6 +78,13 @@ class TensorMetrics:
 
 
 @dataclass(frozen=True)
+class AwaitedTask:
+    """A task that a session or context has waited for since ten seconds or more."""
+
+    task: str
+
+
+@dataclass(frozen=True)
 class VariableMetrics:
     """A variable of a graph that a session of the task executes, and a tensor that crosses for it.
 
@@ -191,6 +198,8 @@ class TaskMetrics:
     unfiltered_graphs: int = 0
     """Those of the graphs whose session has no device_filters, so it uses other workers' devices.
     """
+    awaited_tasks: tuple[AwaitedTask, ...] = ()
+    """Tasks without whose answer a session of this task does not begin."""
     variables: tuple[VariableMetrics, ...] = ()
     """Variables of those graphs."""
     steps: StepTotals = StepTotals()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tensorwire.cluster import is_ps
 from tensorwire.errors import UsageError
 from tensorwire.placement.plan import Model, Variable
 from tensorwire.placement.traffic import PART, Crossing
@@ -80,7 +81,7 @@ class _Owners:
         self._known: dict[str, str | None] = {}
 
     def on_ps(self, op: Any) -> bool:
-        return "/job:ps" in op.device or self._beside(op) is not None
+        return is_ps(op.device) or self._beside(op) is not None
 
     def of(self, op: Any) -> str | None:
         """The nearest variable among the op's inputs on the ps, or else among its consumers."""
@@ -239,12 +240,16 @@ def model_of_file(path: Path) -> Model:
 def model_of_graph_def(graph_def: Any) -> Model:
     """The model of a GraphDef; without crossings if the graph cannot be imported."""
     import tensorflow as tf
+    from tensorflow.python.framework import op_def_registry
 
     try:
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(graph_def, name="")
-    except (ValueError, tf.errors.OpError):  # for example because of the user's custom operations
-        return Model(tuple(variables_of(graph_def)))
+    except (ValueError, tf.errors.OpError):
+        functions = {function.signature.name for function in graph_def.library.function}
+        kinds = {node.op for node in graph_def.node} - functions
+        unknown = sorted(kind for kind in kinds if op_def_registry.get(kind) is None)
+        return Model(tuple(variables_of(graph_def)), unknown_operations=tuple(unknown))
     return model_of(graph)
 
 

@@ -51,6 +51,8 @@ class Model:
 
     variables: tuple[Variable, ...]
     crossings: tuple[Crossing, ...] = ()
+    unknown_operations: tuple[str, ...] = ()
+    """Kinds of operations that this TensorFlow does not have; then there are no crossings."""
 
     def to_document(self) -> dict[str, Any]:
         """The model as JSON."""

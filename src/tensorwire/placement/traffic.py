@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tensorwire.cluster import is_ps
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
 from tensorwire.metrics.task_metrics import IN, TaskMetrics
@@ -149,10 +150,10 @@ class Traffic:
             (tensor.peer if on_ps else tensor.task, on_ps == (tensor.direction == IN), tensor)
             for each in metrics
             for tensor in each.tensors
-            if (on_ps := _is_ps(tensor.task)) != _is_ps(tensor.peer)
+            if (on_ps := is_ps(tensor.task)) != is_ps(tensor.peer)
         ]
-        if any(_is_ps(tensor.task) for _, _, tensor in entries):
-            entries = [entry for entry in entries if _is_ps(entry[2].task)]
+        if any(is_ps(tensor.task) for _, _, tensor in entries):
+            entries = [entry for entry in entries if is_ps(entry[2].task)]
         steps: dict[str, int] = {}
         moved: dict[str, float] = {}
         for worker, to_ps, tensor in entries:
@@ -231,10 +232,6 @@ def row_bounds(rows: int, parts: int) -> list[tuple[int, int]]:
         bounds.append((first, end))
         first = end
     return bounds
-
-
-def _is_ps(task: str) -> bool:
-    return task.startswith("/job:ps/")
 
 
 def _overlap(first: int, end: int, rows: RowRange) -> int:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorwire.errors import UsageError
-from tensorwire.lab.network import BURST_BYTES
 from tensorwire.units import RATE_EXAMPLE, parse_rate, rate_text
 
+LAB_BURST_BYTES = 256 << 10
+"""Bytes that a link of a lab sends at once after a pause, in addition to its rate."""
 COLOCATED, ISOLATED, CUSTOM = "colocated", "isolated", "custom"
 
 
@@ -156,7 +157,7 @@ class Shape:
             hosts[:ps],
             link,
             layout=ONE_MACHINE,
-            link_burst_bytes=BURST_BYTES,
+            link_burst_bytes=LAB_BURST_BYTES,
             **limits,
         )
 

@@ -15,22 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorwire.dataclass_json import of_command
-from tensorwire.measure.contenders import (
-    EXACT_REWRITES,
-    PROTOCOLS,
-    TENSOR_FUSE,
-    Setting,
-    contenders,
-)
-from tensorwire.measure.record import Machine
+from tensorwire.machine import Machine
 
 COMMAND = "plan calibrate"
-CONTENDERS = contenders(PROTOCOLS, Setting(rewrites=(TENSOR_FUSE, EXACT_REWRITES)))
-SIDES = tuple(each.name for each in CONTENDERS)
+GRPC, FUSED, EXACT = "grpc", "grpc++ fused", "grpc++ exact"
+SIDES = (GRPC, "grpc++", FUSED, EXACT)
 """Names of `Calibration.costs`: protocols as they are, grpc++ with tensors sent together, and
 grpc++ with all exact rewrites."""
-GRPC = SIDES[0]
-FUSED, EXACT = SIDES[-2:]
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from tensorwire.bench.train import TrainResult
 from tensorwire.doctor import evidence
 from tensorwire.doctor import records as looks
 from tensorwire.errors import UsageError
 from tensorwire.files import read_json
-from tensorwire.measure.contenders import side_name
-from tensorwire.measure.record import Record
+from tensorwire.laboratory import laboratory
 from tensorwire.placement.plan import Model, Variable
-from tensorwire.plan.costs import Calibration
+from tensorwire.plan.costs import FUSED, Calibration
 from tensorwire.plan.job import COMMAND as JOB_COMMAND
 from tensorwire.plan.job import JobModel, JobVariable, Transfer
 from tensorwire.plan.loads import receiving_s, sending_s
@@ -97,7 +94,7 @@ def of_record(path: Path, calibration: Calibration) -> JobModel:
     if command == JOB_COMMAND:
         return JobModel.from_document(document)
     if command in ("bench train", "demo"):
-        return _of_training(Record.from_document(document), calibration, path)
+        return _of_training(calibration, path)
     if command == "doctor":
         return _of_look(looks.read(path), calibration, path)
     raise UsageError(
@@ -106,8 +103,8 @@ def of_record(path: Path, calibration: Calibration) -> JobModel:
     )
 
 
-def _of_training(record: Record[Any], calibration: Calibration, path: Path) -> JobModel:
-    results = [each for each in record.results if isinstance(each, TrainResult)]
+def _of_training(calibration: Calibration, path: Path) -> JobModel:
+    results = laboratory("experiments.runs").read(path).results
     if not results:
         raise UsageError(f"{path} has no result of a training")
     first = results[0]
@@ -128,7 +125,7 @@ def _of_look(seen: evidence.Evidence, calibration: Calibration, path: Path) -> J
     steps = sum(task.steps or 0.0 for task in job.workers)
     if not steps:
         raise UsageError(f"{path} contains no step of a worker: record it with more --seconds")
-    side = side_name(job.protocol, job.tensor_fuse)
+    side = FUSED if job.tensor_fuse else job.protocol
     costs = calibration.costs.get(side)
     if costs is None:
         raise UsageError(f"the calibration has no costs of {side}, on which {path} was made")

@@ -48,16 +48,18 @@ class PluginSource:
     """The library's name in messages."""
     plugin: Path | None = None
     """The built plug-in, for a library that is linked with it."""
+    plugin_headers: tuple[Path, ...] = ()
+    """Folders of the plug-in's headers, for such a library."""
     prebuilt: Path | None = None
     """The folder of compiled libraries, if the package has one."""
 
     def units(self) -> list[Path]:
         """The files, which are compiled as one: names in anonymous namespaces must be distinct."""
-        return sorted(self.folder.glob("*.cc"))
+        return sorted(self.folder.rglob("*.cc"))
 
     def files(self) -> list[Path]:
         """Every file whose change requires a new build."""
-        headers = (*self.folder.glob("*.h"), *self.include.rglob("*.h"))
+        headers = (*self.folder.rglob("*.h"), *self.include.rglob("*.h"))
         return self.units() + sorted(headers)
 
     def digest(self) -> str:
@@ -85,12 +87,13 @@ def bench_source(plugin: Path) -> PluginSource:
     """The native part of `bench serve`, for the plug-in that was built."""
     packaged = packaged_source()
     return PluginSource(
-        packaged.folder / "bench",
+        engine.native_folder() / "bench",
         packaged.include,
         packaged.engine,
         name="tensorwire_bench.so",
         what="the native part of bench serve",
         plugin=plugin,
+        plugin_headers=(packaged.folder,),
     )
 
 
@@ -195,7 +198,7 @@ def _compile_command(
         *cxx.command,
         *_standard_first(tensorflow.compile_flags),
         *_FLAGS,
-        *(f"-I{folder}" for folder in (source.include, source.folder)),
+        *(f"-I{folder}" for folder in (source.include, source.folder, *source.plugin_headers)),
         *(part for folder in include_folders(tensorflow) for part in ("-isystem", str(folder))),
         "-c",
         _UNIT,

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,40 @@ def stats() -> dict[str, Any]:
         raise TensorwireError("the grpc++ plug-in is not loaded: import tensorwire.tf first")
     found = json.loads(_loaded.library.tensorwire_stats_json())
     assert isinstance(found, dict)
-    return found
+    return with_sums(found)
+
+
+_OF_CONNECTIONS = (
+    "tx_bytes", "rx_bytes", "tx_frames", "rx_frames", "tx_syscalls", "rx_syscalls", "lent_bytes",
+    "read_bytes", "connects", "damaged_frames",
+)  # fmt: skip
+_OF_TENSORS = (
+    "tx_tensors", "rx_tensors", "tx_tensor_bytes", "rx_tensor_bytes", "not_ready_us", "wire_us",
+)  # fmt: skip
+
+
+def with_sums(found: dict[str, Any]) -> dict[str, Any]:
+    """The plug-in's figures, with each peer's tensors summed over their names, and with totals."""
+    tensors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for each in found["tensors"]:
+        if each["direction"] == "fused":
+            continue  # the tensor that carries it is counted
+        way = "tx" if each["direction"] == "out" else "rx"
+        tensors[each["task"], each["peer"]].update(
+            {
+                f"{way}_tensors": each["tensors"],
+                f"{way}_tensor_bytes": each["bytes"],
+                "not_ready_us": each["not_ready_us"],
+                "wire_us": each["wire_us"],
+            }
+        )
+    totals = {name: sum(peer[name] for peer in found["peers"]) for name in _OF_CONNECTIONS}
+    totals |= {name: sum(each[name] for each in tensors.values()) for name in _OF_TENSORS}
+    peers = [
+        peer | {name: tensors[peer["task"], peer["peer"]][name] for name in _OF_TENSORS}
+        for peer in found["peers"]
+    ]
+    return {**totals, **found, "peers": peers}
 
 
 def _await_task() -> None:

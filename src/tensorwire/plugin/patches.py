@@ -229,3 +229,40 @@ def let_rewrites_see_partial_runs() -> None:
         return setup(self, [fetches, mark], feeds)
 
     session.BaseSession.partial_run_setup = partial_run_setup
+
+
+def let_sessions_see_ps_only() -> None:
+    """Gives each session at a server of this process device filters, unless it has some.
+
+    The session of a chief or worker then sees the ps and its own task, so it neither waits for
+    other workers nor fails with them.
+    """
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.client import session
+    from tensorflow.python.training import server_lib
+
+    from tensorwire.cluster import TRAINING_JOBS, device_filters
+
+    filters: dict[str, list[str]] = {}  # by the server's target
+    start = _original(server_lib.Server.__init__)
+    open_session = _original(session.BaseSession.__init__)
+
+    @functools.wraps(start)
+    def start_server(self: Any, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        definition = self.server_def
+        if definition.job_name in TRAINING_JOBS:
+            jobs = server_lib.ClusterSpec(definition.cluster).as_dict()
+            filters[self.target] = device_filters(jobs, definition.job_name, definition.task_index)
+
+    @functools.wraps(open_session)
+    def open_filtered(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
+        own = filters.get(target) if isinstance(target, str) else None
+        given = config_pb2.ConfigProto() if config is None else config
+        if own and isinstance(given, config_pb2.ConfigProto) and not given.device_filters:
+            config = config_pb2.ConfigProto(device_filters=own)
+            config.MergeFrom(given)  # into a new one: the caller's object is not changed
+        open_session(self, target, graph, config)
+
+    server_lib.Server.__init__ = start_server
+    session.BaseSession.__init__ = open_filtered

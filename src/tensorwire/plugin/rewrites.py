@@ -1,6 +1,6 @@
-"""The settings of sessions and processes that switch on rewrites of graphs; the plug-in reads them.
+"""The settings of sessions and processes that switch on rewrites of graphs.
 
-(native/tensorflow/graph_rewrite.h, fuse_pass.h, rewrite_pass.h, bundle_pass.h, narrow_pass.h)
+The plug-in reads them: the headers in native/tensorflow/rewrites.
 """
 
 from __future__ import annotations

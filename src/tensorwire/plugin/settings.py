@@ -19,6 +19,7 @@ SETTINGS = tuple(
         "CHECKSUM",
         "ENDPOINT_MAP",
         "EXACT_REWRITES",
+        "HOST_DIR",
         "METRICS_HOST",
         "METRICS_PORT",
         "METRICS_SOCKET",

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tensorwire.errors import TensorwireError
-from tensorwire.measure.section import Bars, Chart, Lines, Waterfall, WaterfallStage
+from tensorwire.report.section import Bars, Chart, Lines, Waterfall, WaterfallStage
 from tensorwire.units import data_size, number
 
 Spec = dict[str, Any]

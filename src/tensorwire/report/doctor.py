@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tensorwire.doctor.evidence import SMALLEST_COST, Diagnosis, Evidence, Finding
 from tensorwire.doctor.job_usage import percent, ps_bytes
-from tensorwire.measure.section import Bar, Bars, Chart, Report, Section
+from tensorwire.report.section import Bar, Bars, Chart, Report, Section
 
 _MOST_WORKERS = 6  # that get a chart of their own
 

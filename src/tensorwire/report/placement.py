@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorwire.measure.section import Bar, Bars, Section, Table
 from tensorwire.placement import packing
 from tensorwire.placement.plan import PlacementPlan, Variable
+from tensorwire.report.section import Bar, Bars, Section, Table
 from tensorwire.units import number
 
 _SHOWN_VARIABLES = 30
@@ -14,8 +14,11 @@ _SHOWN_TASKS = 10
 _UNEVEN = 1.5
 
 
-def section(plans: Sequence[PlacementPlan]) -> Section:
-    """The section of `plans`: one plan per strategy, with the same variables and number of ps."""
+def section(plans: Sequence[PlacementPlan], unknown_operations: Sequence[str] = ()) -> Section:
+    """The section of `plans`: one plan per strategy, with the same variables and number of ps.
+
+    `unknown_operations`: of the model (see `Model`).
+    """
     worst, best = (choose(plans, key=_worst) for choose in (max, min))
     headline = (
         f"{best.strategy} leaves the fullest ps with {_worst(best):.2f} times the mean, "
@@ -33,7 +36,7 @@ def section(plans: Sequence[PlacementPlan]) -> Section:
         headline=headline if _worst(best) < _worst(worst) else "",
         charts=charts,
         tables=[*each_ps, _variables(plans)],
-        notes=_notes(plans),
+        notes=[*_notes(plans), *_unknown(unknown_operations)],
         warnings=[_blame(plan) for plan in plans if _worst(plan) > _UNEVEN],
     )
 
@@ -57,6 +60,16 @@ def _notes(plans: Sequence[PlacementPlan]) -> list[str]:
                 f"the traffic of {len(unknown)} variables is unknown and not counted: {names}"
             )
     return said
+
+
+def _unknown(kinds: Sequence[str]) -> list[str]:
+    if not kinds:
+        return []
+    names = ", ".join(kinds[:3]) + (", …" if len(kinds) > 3 else "")
+    return [
+        f"this TensorFlow does not have the operations {names}, so no traffic is predicted and "
+        "variables of such operations (DeepRec's, TFRA's) are missing; --traffic uses a run's"
+    ]
 
 
 def _worst(plan: PlacementPlan) -> float:

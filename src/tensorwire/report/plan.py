@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorwire import __version__
-from tensorwire.measure.section import Bar, Bars, Line, Lines, Report, Section, Table
 from tensorwire.placement import packing
 from tensorwire.plan.cluster import link_text
 from tensorwire.plan.costs import Calibration
 from tensorwire.plan.plan_result import PlanResult
 from tensorwire.plan.prediction import PredictedLoad, Prediction, PredictionRequest
 from tensorwire.plan.search import Curve, hottest_variable, saturated
+from tensorwire.report.section import Bar, Bars, Line, Lines, Report, Section, Table
 from tensorwire.units import number
 
 _SHOWN_USES = 3

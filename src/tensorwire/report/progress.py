@@ -1,30 +1,23 @@
-"""Progress on standard error, for measurements and for training on several protocols."""
+"""Progress on standard error."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 
 from tensorwire.owning_context import OwningContext
-from tensorwire.units import number
-
-if TYPE_CHECKING:
-    from tensorwire.bench.train import TrainProgress
 
 
-class _LogLines:
+class LogLines:
     """Lines for a log, if there is no terminal; each distinct line is written once."""
 
     def __init__(self) -> None:
@@ -48,7 +41,7 @@ class ProgressDisplay(OwningContext):
 
         `is_long`: False for work of a few seconds, which only a terminal shows.
         """
-        self._log = _LogLines() if is_long else None
+        self._log = LogLines() if is_long else None
         self._activity = activity
         console = Console(stderr=True)
         self._bar: Progress | None = None
@@ -80,58 +73,3 @@ class ProgressDisplay(OwningContext):
         """Adds `count` to the work that is done."""
         if self._bar is not None:
             self._bar.advance(self._task, count)
-
-
-class TrainingDisplay(OwningContext):
-    """Progress on standard error: one bar per contender on a terminal, one line per phase in a log.
-
-    A context manager; call it with each TrainProgress.
-    """
-
-    def __init__(self, contenders: Sequence[str]) -> None:
-        self._log = _LogLines()
-        self._bars: Progress | None = None
-        self._bar_of: dict[str, TaskID] = {}
-        console = Console(stderr=True)
-        if console.is_terminal:
-            self._bars = Progress(
-                TextColumn("{task.description:12}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]:>16}"),
-                TextColumn("{task.fields[loss]:>11}"),
-                TextColumn("{task.fields[phase]}"),
-                console=console,
-            )
-            for name in contenders:
-                self._bar_of[name] = self._bars.add_task(
-                    name, total=None, rate="", loss="", phase="waits"
-                )
-
-    def _open(self, held: contextlib.ExitStack) -> None:
-        if self._bars is not None:
-            held.enter_context(self._bars)
-
-    def activity(self, text: str) -> None:
-        """Watcher interface: the activity before the first contender starts."""
-        if self._bars is None:
-            self._log.write(text)
-        else:
-            for bar in self._bar_of.values():
-                self._bars.update(bar, phase=text)
-
-    def advance(self, count: int = 1) -> None:
-        """Watcher interface: nothing is counted before the first contender starts."""
-
-    def __call__(self, progress: TrainProgress) -> None:
-        if self._bars is None:
-            self._log.write(f"{progress.contender}: {progress.phase}")
-            return
-        rate = "" if progress.steps_per_s is None else f"{number(progress.steps_per_s)} steps/s"
-        loss = "" if progress.loss is None else f"loss {progress.loss:.4f}"
-        bar = self._bar_of[progress.contender]
-        self._bars.update(
-            bar, total=progress.steps, completed=progress.step, loss=loss, phase=progress.phase
-        )
-        if rate:
-            self._bars.update(bar, rate=rate)

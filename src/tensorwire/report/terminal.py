@@ -9,7 +9,7 @@ import rich.table
 from rich.console import Console
 from rich.text import Text
 
-from tensorwire.measure.section import Section, Table
+from tensorwire.report.section import Section, Table
 
 _FILE_COLUMNS = 160
 """The width for a file or a pipe, which have none: enough that no table is cut."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster
+from tensorwire.laboratory import laboratory
 from tensorwire.metrics import endpoint
 from tensorwire.placement.plan import Model
 from tensorwire.run import environment as run_environment
@@ -29,7 +29,7 @@ def model_of_script(
     Raises:
         TensorwireError: the script failed, or did not finish within `deadline_s` seconds.
     """
-    with LocalCluster({"script": 1}) as cluster:
+    with laboratory("lab").LocalCluster({"script": 1}) as cluster:
         found = cluster.directory / "variables.json"
         env = {
             **run_environment.environment(None, False, False, environment),

@@ -21,6 +21,7 @@ from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE, WIRE_DTYPE
 PROTOCOL_VARIABLE = "TENSORWIRE_RUN_PROTOCOL"
 DEBUG_VARIABLE = "TENSORWIRE_RUN_DEBUG"
 PLACEMENT_VARIABLE = "TENSORWIRE_RUN_PLACEMENT"
+DEVICE_FILTERS_VARIABLE = "TENSORWIRE_RUN_DEVICE_FILTERS"
 DRY_RUN_VARIABLE = "TENSORWIRE_DRY_RUN"
 
 _SITE = Path(__file__).parent / "site"
@@ -34,12 +35,14 @@ def environment(
     placement: str | None = None,
     exact_rewrites: bool = False,
     wire_dtype: str | None = None,
+    device_filters: bool = False,
 ) -> dict[str, str]:
     """An environment in which Python processes load the plug-in when they import TensorFlow.
 
     `protocol` overrides the script's protocol. `tensor_fuse` and `exact_rewrites` apply to all
     sessions and functions. `wire_dtype` sends floats of steps in 16 bits. `placement` (encoded by
-    `placement.default`) decides where variables are placed.
+    `placement.default`) decides where variables are placed. `device_filters`: sessions of workers
+    see the ps and their own task only.
     """
     env = dict(os.environ if inherited is None else inherited)
     others = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_SITE)]
@@ -51,6 +54,7 @@ def environment(
         env[EXACT_REWRITES.variable] = "1"
     if wire_dtype:
         env[WIRE_DTYPE.variable] = wire_dtype
+    env[DEVICE_FILTERS_VARIABLE] = "auto" if device_filters else ""
     env[DEBUG_VARIABLE] = "1" if debug else ""
     if placement:
         env[PLACEMENT_VARIABLE] = placement
@@ -95,6 +99,8 @@ def _on_tensorflow() -> None:
     protocol = os.environ.get(PROTOCOL_VARIABLE)
     if protocol:
         patches.replace_protocol(protocol)
+    if os.environ.get(DEVICE_FILTERS_VARIABLE):
+        patches.let_sessions_see_ps_only()
     if placement := os.environ.get(PLACEMENT_VARIABLE):
         from tensorwire.placement import default
 

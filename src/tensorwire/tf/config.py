@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from tensorwire.cluster import device_filters
 from tensorwire.errors import UsageError
-
-_WORKERS = ("chief", "master", "worker", "evaluator")
 
 
 def ConfigProto(
@@ -71,25 +70,3 @@ def ConfigProto(
         wire_dtype_exclude=wire_dtype_exclude,
         **kwargs,
     )
-
-
-def device_filters(jobs: Mapping[str, Any], job_name: str, task_index: int) -> list[str]:
-    """The device filters of a task's session: its own task, and all jobs that do not train.
-
-    Args:
-        jobs: the addresses of each job, as a list or as a mapping from the task's index.
-
-    Raises:
-        UsageError: the cluster has no such task.
-    """
-    if not isinstance(task_index, int):
-        raise UsageError(f"task_index is {task_index!r}: give a number, as int(…) makes it of text")
-    tasks = jobs.get(job_name, ())
-    known = tasks if isinstance(tasks, Mapping) else range(len(tasks))
-    if task_index not in known:
-        counts = ", ".join(f"{job} ({len(found)})" for job, found in jobs.items())
-        raise UsageError(
-            f"the cluster has no task {task_index} of job {job_name!r}; its jobs: {counts}"
-        )
-    others = [job for job in jobs if job not in _WORKERS and job != job_name]
-    return [*(f"/job:{job}" for job in others), f"/job:{job_name}/task:{task_index}"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import tally
-from tensorwire.lab import LocalCluster
+from tensorwire.bench.lab import LocalCluster
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 240.0

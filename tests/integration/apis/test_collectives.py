@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.lab import LocalCluster
+from tensorwire.bench.lab import LocalCluster
 
 from .support import HERE, train
 from .test_functions import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.lab import LocalCluster, TaskProcess
+from tensorwire.bench.lab import LocalCluster, TaskProcess
 
 from .support import HERE, train
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.survival import Job, JobSettings, lab_for
-from tensorwire.lab import HostSettings
+from tensorwire.bench.lab import HostSettings
 
 from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 

@@ -22,7 +22,7 @@ from harness.machine_faults import (
     shell_in,
 )
 from harness.survival import Job, JobSettings
-from tensorwire.lab.hosts import LOOPBACK
+from tensorwire.bench.lab.hosts import LOOPBACK
 
 from .support import AT_LAST_S, go_on_undisturbed, nothing_leaks
 

@@ -13,8 +13,8 @@ import yaml
 
 from command_line import Run, one_line
 from k8s_cluster.cluster import Cluster
-from tensorwire.k8s.local_kubernetes.api import Object
-from tensorwire.k8s.local_kubernetes.control_plane import folder
+from local_kubernetes.api import Object
+from local_kubernetes.control_plane import folder
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
 

@@ -14,10 +14,10 @@ import pytest
 from k8s_cluster.cluster import Cluster, bare_nodes, eventually
 from k8s_cluster.jobs import job_of_case
 from k8s_cluster.manifests import by_kind
+from local_kubernetes.api import Object
 from tensorwire.k8s import submit
 from tensorwire.k8s.connection import Connection
 from tensorwire.k8s.layout import COLOCATED, ISOLATED, LAYOUTS, PUBLISHED, JobCase, plan
-from tensorwire.k8s.local_kubernetes.api import Object
 from tensorwire.k8s.render import parse, render
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]

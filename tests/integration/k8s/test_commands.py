@@ -14,8 +14,8 @@ import pytest
 
 from command_line import Run, one_line
 from k8s_cluster.cluster import BareNodes, Cluster, bare_nodes, eventually
+from local_kubernetes.api import Object
 from tensorwire.k8s import watch
-from tensorwire.k8s.local_kubernetes.api import Object
 
 pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
 

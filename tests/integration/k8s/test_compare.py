@@ -1,4 +1,7 @@
-"""`tensorwire k8s compare` in the lab, with a real control plane and real training."""
+"""The comparison of layouts, with a real control plane and real training.
+
+In the lab it is `make k8s-compare`, and on a cluster `tensorwire k8s compare`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ import pytest
 
 pytest.importorskip("vl_convert")
 
-from command_line import Run
+from command_line import Done, Run
 from k8s_cluster.cluster import Cluster, eventually
-from tensorwire.k8s.layout_result import LayoutResult
-from tensorwire.k8s.local_kubernetes import ControlPlane
-from tensorwire.lab import cleanup_process
-from tensorwire.measure.record import Record
+from local_kubernetes import ControlPlane
+from local_kubernetes.__main__ import compare
+from tensorwire.bench.frame.record import Record
+from tensorwire.bench.lab import cleanup_process
+from tensorwire.bench.layouts.layout_result import LayoutResult
+from tensorwire.cli.main import run_command
 
 pytestmark = [
     pytest.mark.newest,
@@ -28,16 +33,58 @@ pytestmark = [
 ]
 
 
+TESTS = Path(__file__).parents[2]
+IN_LAB = ("-m", "local_kubernetes")
+
+
+@pytest.fixture
+def run_in_lab(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `make k8s-compare` in this process."""
+
+    def run(*arguments: object) -> Done:
+        with pytest.raises(SystemExit) as stop:
+            run_command(compare, "k8s-compare", list(map(str, arguments)))
+        return Done(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--claim", "data:/data"), "--claim: only for a cluster"),
+        (("--token-secret", "mine"), "--token-secret: only for a cluster"),
+        (("--namespace", "a", "--context", "b"), "--namespace and --context: only for a cluster"),
+        (("--annotation", "a=b", "--image", "i"), "--image and --annotation: only for a cluster"),
+    ],
+)
+def test_options_of_a_cluster_are_refused_in_the_lab(
+    run_in_lab: Run, arguments: tuple[str, ...], says: str
+) -> None:
+    done = run_in_lab("--case", "1", "--workers", "2", *arguments)
+    assert done.status == 2
+    assert says in done.err
+
+
+def test_without_a_control_plane_it_says_how_to_build_one(
+    run_in_lab: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_CACHE", str(tmp_path))
+    assert "run `make control-plane`" in run_in_lab("--case", "1", "--workers", "2").err
+
+
 def test_one_command_trains_both_layouts_and_writes_the_page(
     control_plane: ControlPlane,
-    tensorwire: Callable[..., subprocess.CompletedProcess[str]],
+    python: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
 ) -> None:
     record, report = tmp_path / "compare.json", tmp_path / "compare.html"
     # Without a limited link, the layouts would not differ.
     size = ("--case", "1", "--workers", "1", "--worker-cpu", "2", "--link", "500mbit")
     files = ("--json", record, "--report", report)
-    done = tensorwire("k8s", "compare", *size, "--seconds", "1", *files, timeout_s=500)
+    done = python(
+        *IN_LAB, *size, "--seconds", "1", *files, env={"PYTHONPATH": str(TESTS)}, timeout_s=500
+    )
     assert done.returncode == 0, done.stderr
     read = Record.from_json(record.read_text())
     colocated, isolated = (each for each in read.results if isinstance(each, LayoutResult))
@@ -73,25 +120,25 @@ def pods_that(
     def write(text: str) -> list[str]:
         (tmp_path / "train.py").write_text(text)
         script = ("--script", str(tmp_path / "train.py"))
-        return ["compare", "--case", "1", "--workers", "1", "--worker-cpu", "1", *script]
+        return ["--case", "1", "--workers", "1", "--worker-cpu", "1", *script]
 
     return write
 
 
 def test_a_script_that_fails_in_the_lab_is_told_with_its_last_line(
-    pods_that: Callable[[str], list[str]], run: Run
+    pods_that: Callable[[str], list[str]], run_in_lab: Run
 ) -> None:
-    done = run(*pods_that("raise SystemExit('no data here')"), "--retries", "0")
+    done = run_in_lab(*pods_that("raise SystemExit('no data here')"), "--retries", "0")
     assert done.status == 1
     assert "the job compare has failed: worker:0 (pod compare-worker-0-0-" in done.err, done.err
     assert "no data here" in done.err
 
 
 def test_tasks_that_do_not_get_up_in_the_lab_are_not_waited_for_forever(
-    pods_that: Callable[[str], list[str]], run: Run
+    pods_that: Callable[[str], list[str]], run_in_lab: Run
 ) -> None:
     arguments = pods_that("import time; print('waiting', flush=True); time.sleep(600)")
-    done = run(*arguments, "--up-within", "1")
+    done = run_in_lab(*arguments, "--up-within", "1")
     assert done.status == 1
     assert "after 1 s 0 of 2 tasks are up and 0 of 1 train" in done.err
 
@@ -102,7 +149,8 @@ def test_ctrl_c_leaves_nothing_in_the_lab(
     up = tmp_path / "up"
     arguments = pods_that("import time; time.sleep(600)")
     compare = subprocess.Popen(
-        [sys.executable, "-m", "tensorwire.cli.main", "k8s", *arguments],
+        [sys.executable, *IN_LAB, *arguments],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
         stderr=up.open("wb"),
         start_new_session=True,
     )

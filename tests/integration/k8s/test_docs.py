@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.shell import run_script
-from tensorwire.k8s.local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
+from local_kubernetes import ControlPlane, NodeSettings, VirtualKubelet
 
 pytestmark = [
     pytest.mark.newest,

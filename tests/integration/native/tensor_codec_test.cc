@@ -1,7 +1,7 @@
 // A tensor that differs from what was announced is refused before memory is allocated for it. Exits
 // with 0 if all checks hold.
 
-#include "tensor_codec.h"
+#include "tensors/tensor_codec.h"
 
 #include <sys/resource.h>
 
@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "fused_tensor.h"
-#include "proto_call.h"
+#include "calls/proto_call.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
+#include "tensors/fused_tensor.h"
 
 namespace {
 
@@ -135,8 +135,7 @@ void ElementsFromNowhereGetNoRoom(Device* device) {
                               bytes.size(), kHuge};
     std::memcpy(header, words, sizeof(words));
     std::memcpy(header + 64, bytes.data(), bytes.size());
-    std::vector<tensorwire::plugin::FusedPart> parts;
-    const absl::Status split = Split(fused, 1, device, &parts);
+    const absl::Status split = tensorwire::plugin::DecodeFused({fused, {}}, device, &tensor);
     Check(absl::StrContains(split.message(), "announced"), "nor do they come in a fused one");
   }
 }

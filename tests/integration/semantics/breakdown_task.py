@@ -1,6 +1,6 @@
 """A task of a job that is slow in one selected place, and reports the breakdown of its steps.
 
-Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "logs"}. A
+Started with a channel (tensorwire.bench.lab). Its one argument is JSON: {"spec", "job", "logs"}. A
 message {"api": API, "slow": PLACE or null} makes it run some steps and answer with the breakdown of
 the last one. The API is "session" for a worker; "function" or "keras" for a chief, which is TF2's.
 A slow place takes SLOW_S longer.
@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 import tensorwire.tf
-from tensorwire.lab.channel import TaskEnd
+from tensorwire.bench.lab.channel import TaskEnd
 
 tf1 = tf.compat.v1
 SLOW_S = 0.3

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 from .support import PROTOCOLS, ClusterPool, TensorFlowCluster, tf1
 

@@ -30,8 +30,8 @@ WORKER_DEVICE = "/job:worker/task:0/device:PROTECTED:0"
 _SOURCE = Path(__file__).with_name("protected_device.cc")
 # For each name: the file, and the condition under which the plug-in copies between device and host.
 COPIES = {
-    "TO_HOST": ("host_copy.cc", "if (!is_dead && "),
-    "TO_DEVICE": ("rendezvous.cc", "if (on_accelerator_ && !incoming"),
+    "TO_HOST": ("tensors/host_copy.cc", "if (!is_dead && "),
+    "TO_DEVICE": ("transport/rendezvous.cc", "if (on_accelerator_ && !incoming"),
 }
 _LEAVE_OUT = "LEAVE_OUT_"  # the prefix of an environment variable
 

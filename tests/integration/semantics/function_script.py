@@ -19,6 +19,9 @@ def main() -> None:
         weights = [tf.Variable([float(i), 1.0]) for i in range(10)]
 
     # Not inlined, so that its calls are in one step and run the same nodes at the same time.
+    # They are iterations of one loop, so that one call instantiates the function for all: with
+    # several calls TensorFlow instantiates one while it runs another, and its
+    # EagerClusterFunctionLibraryRuntime then reads from a vector that has grown meanwhile.
     @tf.function(experimental_attributes={"_noinline": True})
     def total(scale: tf.Tensor) -> tf.Tensor:
         with tf.device("/job:ps/task:0"):
@@ -29,12 +32,12 @@ def main() -> None:
             return tf.add_n(scaled)
 
     @tf.function
-    def totals() -> list[tf.Tensor]:
-        return [total(tf.constant(float(scale))) for scale in range(5)]
+    def totals() -> tf.Tensor:
+        return tf.map_fn(total, tf.range(5.0), parallel_iterations=5)
 
     for _ in range(3):
-        results = [result.numpy().tolist() for result in totals()]
-    print("RESULTS", json.dumps(results))
+        results = totals()
+    print("RESULTS", json.dumps(results.numpy().tolist()))
 
 
 if __name__ == "__main__":

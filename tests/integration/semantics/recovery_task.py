@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
-from tensorwire.lab.channel import TaskEnd
+from tensorwire.bench.lab.channel import TaskEnd
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A task that serves one address of a cluster and answers questions about itself.
 
-Started with a channel (tensorwire.lab). Its one argument is JSON: {"spec", "job", "index",
+Started with a channel (tensorwire.bench.lab). Its one argument is JSON: {"spec", "job", "index",
 "protocol", "plugin", "device", "cpus"}; "device" is a library with a pluggable device, or null. It
 says {"ready": true} when it serves, and ends when the channel is closed.
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import signal
 import sys
 
-from tensorwire.lab.channel import TaskEnd
+from tensorwire.bench.lab.channel import TaskEnd
 
 
 def trim() -> None:
@@ -45,6 +47,12 @@ def main() -> None:
         elif question["ask"] == "trim":
             trim()
             end.send({"trimmed": True})
+        elif question["ask"] == "fork":
+            child = os.fork()
+            if child == 0:
+                os.closerange(0, 2)  # the channel ends with the task
+                signal.pause()
+            end.send({"child": child})
         else:
             end.send({"error": f"unknown question {question['ask']!r}"})
 

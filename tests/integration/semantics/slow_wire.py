@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 from .support import TensorFlowCluster
 
@@ -61,8 +61,6 @@ class SlowWire:
                 sink.sendall(data)
 
 
-_BY_TCP = {job: {"TENSORWIRE_TRANSPORT": "tcp"} for job in ("ps", "worker")}
-
 Wire = TypeVar("Wire", bound=SlowWire)
 
 
@@ -70,7 +68,7 @@ Wire = TypeVar("Wire", bound=SlowWire)
 def worker_by_wire(
     make: Callable[[int, int], Wire],
     folder: Path,
-    env: Mapping[str, Mapping[str, str]] = _BY_TCP,
+    env: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[tuple[TensorFlowCluster, Wire]]:
     """A ps and a worker (`env` by job), and the wire over which the worker reaches the ps."""
     lease = PortLease()
@@ -84,7 +82,9 @@ def worker_by_wire(
                 at.mkdir()
                 lines = f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
                 (at / ".endpoint_map").write_text(lines)
-                cluster.begin(job, 0, env[job], at)
+                cluster.begin(
+                    job, 0, {"TENSORWIRE_TRANSPORT": "tcp", **(env or {}).get(job, {})}, at
+                )
             cluster.ready(*cluster.tasks.values())
             yield cluster, wire
         finally:

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from harness import tally, zygote
+from tensorwire.bench.lab import LocalCluster, TaskProcess
 from tensorwire.errors import TensorwireError
-from tensorwire.lab import LocalCluster, TaskProcess
 
 tf1 = tf.compat.v1
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tensorwire.bench.lab.ports import PortLease
 from tensorwire.cluster import data_port, second_data_port
 from tensorwire.errors import TensorwireError
-from tensorwire.lab.ports import PortLease
 
 from .support import START_TIMEOUT_S, TensorFlowCluster, task_environment, tf1
 from .test_sessions import Background

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import processes
-from tensorwire.lab import TaskProcess
+from tensorwire.bench.lab import TaskProcess
 
 from .support import (
     TensorFlowCluster,
@@ -83,6 +84,31 @@ def test_training_recovers_from_the_checkpoint_when_the_ps_is_killed(
         assert seen[0] - 1 in (20, 21)
         assert seen == list(range(seen[0], steps + 1))
         cluster.local.wait([chief.task], 60)
+
+
+# Not on gRPC, which keeps port and connections in the child.
+def test_a_ps_that_has_forked_is_missed_at_once_and_starts_again(plugin: None) -> None:
+    with TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}) as cluster:
+        cluster.start_all()
+        with tf.Graph().as_default() as graph:
+            with tf.device(PS):
+                variable = tf1.Variable(tf.ones([1000]), use_resource=True)
+            with tf.device(W0):
+                total = tf.reduce_sum(variable)
+            # Less than the time after which a silent peer counts as lost.
+            with cluster.session(graph, step_timeout_ms=20_000) as session:
+                session.run(variable.initializer)
+                ps = cluster.tasks["ps:0"]
+                child = ps.channel.request({"ask": "fork"}, 30)["child"]
+                try:
+                    assert session.run(total) == 1000
+                    ps.stop(signal.SIGKILL)
+                    with pytest.raises(tf.errors.UnavailableError):
+                        session.run(total)
+                    os.kill(child, 0)  # it lives
+                    cluster.ready(cluster.begin("ps", 0))
+                finally:
+                    os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("frozen", ["ps:0", "worker:1"])
@@ -176,3 +202,31 @@ def test_an_input_that_ends_is_out_of_range_and_nothing_in_the_log(
     # partition, the cancellation of a RunGraph. grpc++ must add no warnings or errors.
     assert complaints(wire[2]) <= complaints(expected[2])
     assert "grpc++" not in wire[2]
+
+
+def test_a_step_returns_that_fails_on_a_ps_before_it_has_sent_anything(
+    cluster: TensorFlowCluster,
+) -> None:
+    """As `string_input_producer(num_epochs=4)` ends: a count on a ps, then an enqueue."""
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            epochs = tf1.get_variable(
+                "epochs", [], tf.int64, tf1.zeros_initializer(), use_resource=False
+            )
+            count = epochs.count_up_to(4)
+        with tf.device(W0):
+            queue = tf1.FIFOQueue(1000, [tf.int64], shapes=[[]])
+            with tf1.control_dependencies([count]):
+                fill = queue.enqueue([tf.constant(1, tf.int64)])
+        initialize = tf1.global_variables_initializer()
+    session = tf1.Session(cluster.target(), graph)
+    session.run(initialize)
+
+    def fail_often() -> None:
+        for _ in range(300):
+            with pytest.raises(tf.errors.OutOfRangeError):
+                for _ in range(5):
+                    session.run(fill)
+
+    assert Background(fail_often).outcome() == ("value", None)
+    session.close()

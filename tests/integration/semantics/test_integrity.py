@@ -22,9 +22,14 @@ pytestmark = [
 def test_a_damaged_tensor_fails_its_step_by_name_and_the_next_step_goes_well(
     tmp_path: Path,
 ) -> None:
-    # Checksums in one of the two tasks are enough for both directions.
+    # Checksums in one of the two tasks are enough for both directions, and tasks that have them use
+    # TCP although they are on one host.
     env = {
-        job: {"TENSORWIRE_CHECKSUM": checksum, **LOG_EVERYTHING}
+        job: {
+            "TENSORWIRE_TRANSPORT": "auto",
+            "TENSORWIRE_CHECKSUM": checksum,
+            **LOG_EVERYTHING,
+        }
         for job, checksum in (("ps", "0"), ("worker", "1"))
     }
     with worker_by_wire(SlowWire, tmp_path, env) as (cluster, wire):

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 REPLY, PUSH = 4, 10
-TENSOR = struct.Struct("<BBHI")  # flags, rank, type, time; see native/tensorflow/tensor_codec.h
+TENSOR = struct.Struct("<BBHI")  # flags, rank, type, time; see tensors/tensor_codec.h
 STEP_BYTES = 8  # before the tensor, in a push
 FLOATS, NAMES = 1000, 3
 TYPES = (tf.int32, tf.float32, tf.string, tf.variant)

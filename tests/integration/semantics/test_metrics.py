@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
@@ -14,11 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorwire.lab.ports import PortLease
 from tensorwire.metrics import observed_job
 from tensorwire.metrics.task_metrics import PeerTraffic, TaskMetrics, TensorMetrics
 
-from .slow_wire import SlowWire
+from .slow_wire import SlowWire, worker_by_wire
 from .support import TensorFlowCluster, session_config, tf1
 
 pytestmark = pytest.mark.timeout(120, method="thread", func_only=True)
@@ -126,32 +124,17 @@ def test_what_waits_for_its_producer_is_not_blamed_on_the_wire(
 @pytest.fixture
 def far_apart(plugin: None, tmp_path: Path) -> Iterator[tuple[TensorFlowCluster, SlowWire]]:
     """A ps that its worker reaches over a slow wire; both tasks announce themselves."""
-    lease = PortLease()
-    with contextlib.ExitStack() as stack:
-        stack.callback(lease.release)
-        cluster = stack.enter_context(TensorFlowCluster("grpc++", {"ps": 1, "worker": 1}))
-        ps, worker = cluster.spec["ps"][0], cluster.spec["worker"][0]
-        data, by_wire, own = lease.take(), lease.take(), lease.take()
-        wire = SlowWire(by_wire, data)
-        stack.callback(wire.close)
-        taken = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-        for job, port, metrics in (("ps", data, 0), ("worker", by_wire, taken)):
-            folder = tmp_path / job
-            folder.mkdir()
-            (folder / ".endpoint_map").write_text(
-                f"{ps}=127.0.0.1:{port}\n{worker}=127.0.0.1:{own}\n"
-            )
-            cluster.begin(
-                job,
-                0,
-                cwd=folder,
-                env={
-                    "TENSORWIRE_METRICS_PORT": str(metrics),
-                    observed_job.FOLDER_VARIABLE: str(tmp_path),
-                },
-            )
-        cluster.ready(*cluster.tasks.values())
-        yield cluster, wire
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"ps": 0, "worker": taken.getsockname()[1]}
+        env = {
+            job: {
+                "TENSORWIRE_METRICS_PORT": str(port),
+                observed_job.FOLDER_VARIABLE: str(tmp_path),
+            }
+            for job, port in ports.items()
+        }
+        with worker_by_wire(SlowWire, tmp_path, env) as far_apart:
+            yield far_apart
 
 
 def test_a_slow_wire_is_not_blamed_on_the_producer_and_a_taken_port_ends_nothing(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness import zygote
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab.ports import PortLease
 
 pytestmark = [
     pytest.mark.core,

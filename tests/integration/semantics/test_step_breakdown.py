@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensorwire.lab import LocalCluster
-from tensorwire.lab.ports import PortLease
+from tensorwire.bench.lab import LocalCluster
+from tensorwire.bench.lab.ports import PortLease
 
 from .breakdown_task import SLOW_S
 from .slow_wire import SlowWire
@@ -69,7 +69,8 @@ def job(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]
             (where / ".endpoint_map").write_text("".join(lines))
             arguments = {"spec": cluster.spec, "job": name, "logs": str(folder / "logs")}
             argv = [sys.executable, str(TASK), json.dumps(arguments)]
-            tasks[name] = cluster.start(name, 0, argv, task_environment(), channel=True, cwd=where)
+            environment = task_environment({"TENSORWIRE_TRANSPORT": "tcp"})
+            tasks[name] = cluster.start(name, 0, argv, environment, channel=True, cwd=where)
         for task in tasks.values():
             hear(task)
         yield Job(tasks, wire, folder / "logs")

@@ -117,7 +117,7 @@ def test_what_a_queue_gives_never_travels_with_what_fills_it(
     assert fused == single == [("value", [21.5, None])]
 
 
-def test_tensors_that_may_be_dead_are_not_fused(fusing_cluster: TensorFlowCluster) -> None:
+def test_tensors_of_different_branches_are_not_fused(fusing_cluster: TensorFlowCluster) -> None:
     with tf.Graph().as_default() as graph:
         with tf.device(PS):
             choices = tf1.placeholder(tf.bool, [20])
@@ -137,6 +137,28 @@ def test_tensors_that_may_be_dead_are_not_fused(fusing_cluster: TensorFlowCluste
                 expected = [i * (i + 1) + (0.5 if c else 0.25) for i, c in enumerate(chosen)]
                 assert session.run(merged, {choices: chosen}) == expected
             assert total(fusing_cluster, "fused_tensors") == before
+
+
+def test_tensors_of_one_branch_travel_together(fusing_cluster: TensorFlowCluster) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(PS):
+            choice = tf1.placeholder(tf.bool, [])
+            pairs = [
+                tf.raw_ops.Switch(data=tf.fill([i + 1], float(i)), pred=choice) for i in range(5)
+            ]
+            pairs = [(tf.reduce_sum(off), tf.reduce_sum(on)) for off, on in pairs]
+        with tf.device(W1):
+            pairs = [(off + 0.25, on + 0.5) for off, on in pairs]
+        with tf.device(W0):
+            merged = [tf.raw_ops.Merge(inputs=list(pair))[0] for pair in pairs]
+        with fusing_session(fusing_cluster, graph) as session:
+            for step in range(4):
+                before = total(fusing_cluster, "fused_tensors")
+                more = 0.5 if step % 2 else 0.25
+                expected = [i * (i + 1) + more for i in range(5)]
+                assert session.run(merged, {choice: step % 2 == 1}) == expected
+                # Those of the branch that is taken: from the ps, and from the worker.
+                assert total(fusing_cluster, "fused_tensors") - before == 10
 
 
 @pytest.mark.every_version
@@ -173,7 +195,7 @@ def test_tensors_of_every_kind_arrive_as_they_left(fusing_cluster: TensorFlowClu
         np.testing.assert_array_equal(as_array, value)
 
 
-def test_a_large_tensor_goes_on_its_own(fusing_cluster: TensorFlowCluster) -> None:
+def test_large_tensors_travel_in_the_same_message(fusing_cluster: TensorFlowCluster) -> None:
     large = np.arange(1_000_000, dtype=np.float32)
     text = np.array([b"abc" * 100_000, b"d"], dtype=object)
     with tf.Graph().as_default() as graph:
@@ -192,7 +214,7 @@ def test_a_large_tensor_goes_on_its_own(fusing_cluster: TensorFlowCluster) -> No
                 for value, one in zip(values, found, strict=True):
                     np.testing.assert_array_equal(one, value)
                 if fusing_cluster.protocol == "grpc++":
-                    assert received == 1 + 3
+                    assert received == 1
 
 
 def test_a_kept_part_is_not_changed_by_the_next_message(

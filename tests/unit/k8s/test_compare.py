@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from command_line import one_line, run_in_process
 from k8s_cluster.metrics import STEP_BYTES, metrics
+from tensorwire.bench.layouts.job_runner import JobRunner
+from tensorwire.bench.layouts.layout_comparison import (
+    LayoutComparison,
+    hot_model,
+    result_of,
+    workers_per_node,
+)
 from tensorwire.errors import UsageError
-from tensorwire.k8s.in_cluster import ClusterStage
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import PUBLISHED
-from tensorwire.k8s.layout_comparison import LayoutComparison, hot_model, look_at, workers_per_node
 
 
-def test_without_a_control_plane_it_says_how_to_build_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_without_a_cluster_it_names_the_command_of_a_clone(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if importlib.util.find_spec("tensorflow") is None:
-        pytest.skip("the lab runs a TensorFlow")
-    monkeypatch.setenv("TENSORWIRE_CACHE", str(tmp_path))
     done = run_in_process(capsys, "k8s")("compare", "--case", "1", "--workers", "2")
-    assert "run `make control-plane` in a clone of tensorwire" in one_line(done)
+    assert "`make k8s-compare` in a clone of tensorwire" in one_line(done, 2)
 
 
 def test_what_tasks_of_one_node_send_each_other_is_not_between_nodes() -> None:
@@ -31,11 +30,13 @@ def test_what_tasks_of_one_node_send_each_other_is_not_between_nodes() -> None:
     tasks = ("ps:0", "worker:0", "worker:1")
     before, after = ([metrics(t, at, workers=2) for t in tasks] for at in (10.0, 14.0))
     where = {"ps:0": "a", "worker:0": "a", "worker:1": "b"}
-    stage = ClusterStage.__new__(ClusterStage)
-    assert look_at(before, after, job, dict.fromkeys(tasks, "a"), stage).between_nodes_mb_per_s == 0
-    found = look_at(before, after, job, where, stage)
-    assert found.between_nodes_mb_per_s == pytest.approx(10 * STEP_BYTES / 1e6)
-    assert found.steps_per_s == pytest.approx(20)
+    plan = LayoutComparison(PUBLISHED[0], job)
+    runner = JobRunner.__new__(JobRunner)
+    within = result_of(before, after, plan, job, dict.fromkeys(tasks, "a"), runner)
+    assert within.between_nodes_mb_per_s == 0
+    across = result_of(before, after, plan, job, where, runner)
+    assert across.between_nodes_mb_per_s == pytest.approx(10 * STEP_BYTES / 1e6)
+    assert across.steps_per_s == pytest.approx(20)
 
 
 @pytest.mark.parametrize(("case", "workers", "per_node"), [(0, None, 10), (0, 4, 4), (1, 10, 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from tensorwire.cluster import parse_tf_config, read_endpoint_map
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import FORMATS, ROLES_THAT_DECIDE, SCHEDULINGS, Resources, Script
 from tensorwire.k8s.layout import LAYOUTS, PUBLISHED, JobCase, find_case, read_cases
+from tensorwire.k8s.pod_template import PodTemplate
 from tensorwire.k8s.render import TEMPLATES, copy_templates, documents, parse, render
 
 # The other kinds are of add-ons; a real API server validates them in other tests.
@@ -73,6 +75,28 @@ def test_every_option_gives_valid_manifests(format: str, api: str) -> None:
     for pod in pods_of(rendered):
         env = {e["name"]: e.get("value") for e in task_container(pod.spec)["env"]}
         assert env["NAME"] == 'a "quoted" $$(value): {x}\n'
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_pods_that_share_memory_meet_in_a_directory_of_their_node(format: str) -> None:
+    rendered = manifests(job(format=format, token="t" * 64, shared_memory=True))
+    for document in [d for d in rendered if d["kind"] in VALIDATED] + [
+        {"apiVersion": "batch/v1", **each} for each in jobs_of(rendered)
+    ]:
+        kubernetes_validate.validate(document, SUPPORTED[-1], strict=True)
+    for pod in pods_of(rendered):
+        task = task_container(pod.spec)
+        env = {e["name"]: e.get("value") for e in task["env"]}
+        folder = env["TENSORWIRE_HOST_DIR"]
+        assert folder in [mount["mountPath"] for mount in task["volumeMounts"]]
+        (host,) = (v["hostPath"] for v in pod.spec["volumes"] if "hostPath" in v)
+        assert host == {"path": "/run/tensorwire/flights", "type": "DirectoryOrCreate"}
+        # Root gives it to the tasks' user, who starts nothing before.
+        first = pod.spec["initContainers"][0]
+        assert first["command"] == ["chown", "10001:10001", folder]
+        assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    for pod in pods_of(manifests(job(format=format, token="t" * 64))):
+        assert "hostPath" not in str(pod.spec)
 
 
 def test_two_hundred_workers_render_in_less_than_two_seconds() -> None:
@@ -139,7 +163,7 @@ def test_a_task_finds_who_it_is_and_where_the_others_are(format: str, tmp_path: 
 
 
 def test_a_task_has_the_resources_threads_ports_and_limits_of_its_role() -> None:
-    rendered = manifests(job(ps_resources=Resources("24", "32Gi")))
+    rendered = manifests(job(ps_cpu="24", ps_memory="32Gi"))
     for pod in pods_of(rendered):
         task = task_container(pod.spec)
         env = {e["name"]: e.get("value") for e in task["env"]}
@@ -222,9 +246,14 @@ def test_volcano_starts_all_tasks_or_none(format: str) -> None:
 
 @pytest.mark.parametrize("api", ROLES_THAT_DECIDE)
 def test_a_jobset_succeeds_with_those_that_decide(api: str) -> None:
-    (jobset,) = by_kind(manifests(job(4, 2, api=api, format="jobset")), "JobSet")
+    of = job(4, 2, api=api, format="jobset", evaluator=api == "estimator")
+    (jobset,) = by_kind(manifests(of), "JobSet")
     policy = jobset["spec"]["successPolicy"]
-    wanted = {"worker": ["worker-0", "worker-1"], "chief": ["chief-0"]}
+    wanted = {
+        "worker": ["worker-0", "worker-1"],
+        "chief": ["chief-0"],
+        "evaluator": ["evaluator-0"],
+    }
     assert policy["operator"] == "All"
     assert sorted(policy["targetReplicatedJobs"]) == sorted(
         name for role in ROLES_THAT_DECIDE[api] for name in wanted[role]
@@ -285,6 +314,8 @@ def test_a_script_that_is_here_travels_with_the_job(
         ({"queue": "team"}, "requires --format jobset"),
         ({"queue": "a", "volcano_queue": "b", "format": "jobset"}, "waits in one queue"),
         ({"volcano_queue": "A B"}, "not a valid name of a queue"),
+        ({"shared_memory": True, "layout": "isolated"}, "give --layout colocated"),
+        ({"shared_memory": True}, "needs a job token"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], message: str) -> None:
@@ -329,6 +360,97 @@ def test_a_wrong_template_is_named(template: str, message: str, tmp_path: Path) 
     (tmp_path / "network.yaml.j2").write_text(template)
     with pytest.raises(TensorwireError, match=message):
         parse(render(job(), tmp_path))
+
+
+POD_TEMPLATE = """
+metadata:
+  annotations: {sidecar.istio.io/inject: "false"}
+spec:
+  nodeSelector: {disk: fast}
+  tolerations: [{key: gpu, operator: Exists}]
+  priorityClassName: high
+  containers:
+    - name: task
+      env:
+        - {name: NAME, value: theirs}
+        - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+      resources: {limits: {nvidia.com/gpu: 1}}
+      volumeMounts: [{name: cache, mountPath: /cache}]
+    - {name: more, image: other}
+  volumes: [{name: cache, emptyDir: {}}]
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_pod_template_is_merged_into_all_pods_or_those_of_a_role(
+    format: str, tmp_path: Path
+) -> None:
+    (tmp_path / "all.yaml").write_text(POD_TEMPLATE)
+    (tmp_path / "ps.yaml").write_text("spec: {nodeSelector: {disk: slow}}")
+    of = job(
+        format=format,
+        environment={"NAME": "ours", "OTHER": "kept"},
+        annotations={"note": "a: b"},
+        pod_templates=[
+            PodTemplate.read(str(tmp_path / "all.yaml")),
+            PodTemplate.read(f"ps={tmp_path / 'ps.yaml'}"),
+        ],
+    )
+    plain, rendered = pods_of(manifests(job(format=format))), manifests(of)
+    for document in jobs_of(rendered):
+        kubernetes_validate.validate(
+            {"apiVersion": "batch/v1", **document}, SUPPORTED[-1], strict=True
+        )
+    for before, pod in zip(plain, pods_of(rendered), strict=True):
+        spec, task = pod.spec, task_container(pod.spec)
+        role = pod.labels["app.kubernetes.io/component"]
+        assert spec["nodeSelector"] == {"disk": "slow" if role == "ps" else "fast"}
+        assert spec["priorityClassName"] == "high"
+        assert pod.annotations["sidecar.istio.io/inject"] == "false"
+        assert pod.annotations["note"] == "a: b"
+        env = {each["name"]: each for each in task["env"]}
+        assert (env["NAME"]["value"], env["OTHER"]["value"]) == ("theirs", "kept")
+        assert "valueFrom" in env["NODE"]
+        limits = {**task["resources"]["requests"], "nvidia.com/gpu": 1}
+        assert task["resources"]["limits"] == limits
+        mounts = [each["mountPath"] for each in task_container(before.spec)["volumeMounts"]]
+        assert [each["mountPath"] for each in task["volumeMounts"]] == [*mounts, "/cache"]
+        assert [c["name"] for c in spec["containers"]][-1] == "more"
+        assert ("initContainers" in spec) == ("initContainers" in before.spec)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("spec: {nodeselector: {a: b}}", "did you mean nodeSelector?"),
+        ("spec: {containers: [{name: task, resource: {}}]}", "did you mean resources?"),
+        ("spec: {containers: [{name: tensorflow}]}", "'tensorflow' has no image"),
+        ("spec: {containers: [{image: x}]}", "`name` is missing"),
+        ("spec: {containers: {name: task}}", "expected a list"),
+        ("spec: task", "expected fields"),
+        ("- spec", "a pod template has `metadata` or `spec`"),
+        ("spec: {", "is not YAML"),
+    ],
+)
+def test_a_wrong_pod_template_is_refused(template: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(template)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        render(job(pod_templates=[PodTemplate.read(str(tmp_path / "pod.yaml"))]))
+
+
+def test_an_evaluator_is_told_the_cluster_without_being_of_it() -> None:
+    of = job(api="estimator", evaluator=True)
+    assert set(of.cluster.jobs) == {"chief", "ps", "worker"}
+    (pod,) = [
+        pod
+        for pod in pods_of(manifests(of))
+        if pod.labels["app.kubernetes.io/component"] == "evaluator"
+    ]
+    task = task_container(pod.spec)
+    assert {"name": "TASK_TYPE", "value": "evaluator"} in task["env"]
+    assert not {"startupProbe", "livenessProbe", "readinessProbe"} & set(task)
+    with pytest.raises(UsageError, match="--api estimator"):
+        job(evaluator=True)
 
 
 def test_the_stream_falls_into_its_documents() -> None:

@@ -15,7 +15,7 @@ COMMANDS = {
     "submit": ("tensorwire.cli.k8s.jobs:submit", "Start a job, and follow it to its end."),
     "status": ("tensorwire.cli.k8s.jobs:status", "Show how a job is doing."),
     "logs": ("tensorwire.cli.k8s.jobs:logs", "Show what a job's tasks print."),
-    "compare": ("tensorwire.cli.k8s.compare:compare", "Compare both layouts of a case."),
+    "compare": ("tensorwire.bench.layouts.command:compare", "Compare both layouts of a case."),
     "delete": ("tensorwire.cli.k8s.jobs:delete", "Remove a job."),
 }
 

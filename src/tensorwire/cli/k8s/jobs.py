@@ -79,7 +79,7 @@ def submit(
             tell=StateLines(job.name, click.echo),
         )
         if state.outcome == FAILED:
-            raise TensorwireError(watch.epitaph(connection, job.name, state))
+            raise TensorwireError(watch.failure(connection, job.name, state))
         if clean_up:
             removed = cluster.delete(connection, job.name, timeout_s=120)
             click.echo(f"removed {len(removed)} objects")
@@ -127,7 +127,7 @@ def status(
             for trouble in state.all_troubles:
                 click.echo(f"  {trouble}")
         if state.outcome == FAILED:
-            raise TensorwireError(watch.epitaph(connection, name, state))
+            raise TensorwireError(watch.failure(connection, name, state))
 
 
 @click.command(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "calibrate": (
-        "tensorwire.cli.plan.calibrate:calibrate",
+        "tensorwire.bench.calibration.command:calibrate",
         "Measure the costs of a step on this machine, and store them.",
     ),
 }

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorwire.cli.tensorflow import model_of_file
+from tensorwire.dataclass_json import json_text
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import write_whole
-from tensorwire.measure.record import json_text
 from tensorwire.plan import calibration_file, models, search, sources
 from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Calibration

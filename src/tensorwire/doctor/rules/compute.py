@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence
 from tensorwire.doctor.job_usage import percent, split_words
-from tensorwire.doctor.rules import placement, workers
+from tensorwire.doctor.rule import rule
+from tensorwire.doctor.rules import workers
 
 _NO_CORE_FREE = 0.9
 _HARMLESS = 2  # so many threads are never too many, because they sleep when idle
@@ -35,6 +36,7 @@ def crowding(job: JobEvidence) -> Crowding | None:
     return max(found, key=lambda each: each.threads / each.host.cores, default=None)
 
 
+@rule("polling-crowded")
 def polling_crowded(evidence: Evidence) -> Finding | None:
     """Threads that poll take the cores that the work needs."""
     found = crowding(evidence.job) if evidence.job is not None else None
@@ -43,7 +45,6 @@ def polling_crowded(evidence: Evidence) -> Finding | None:
     host = found.host
     busy = "" if host.cpu_share is None else f", which are {percent(host.cpu_share)} busy"
     return Finding(
-        rule="polling-crowded",
         title=f"Polling threads take the cores of {host.host}",
         cost=min(1.0, found.threads / host.cores),
         evidence=(
@@ -56,6 +57,7 @@ def polling_crowded(evidence: Evidence) -> Finding | None:
     )
 
 
+@rule("threads-over-cores")
 def threads_over_cores(evidence: Evidence) -> Finding | None:
     """A task has more communication threads than cores."""
     job = evidence.job
@@ -73,7 +75,6 @@ def threads_over_cores(evidence: Evidence) -> Finding | None:
     spare = 1 - (worst.cores or 1.0) / (worst.reactors or 1)
     variable = f"NETWORK_{'PS' if worst.job == 'ps' else 'WORKER'}_CORE_NUMBER"
     return Finding(
-        rule="threads-over-cores",
         title=f"{worst.task} has more communication threads than cores",
         cost=None if communicating is None else spare * communicating,
         evidence=tuple(
@@ -92,14 +93,18 @@ _WAITS = 0.2
 _COMPUTES = 0.9
 
 
+@rule(
+    "ps-cpu-bound",
+    unless=("hot-ps", "big-variable", "workers-past-saturation", "polling-crowded"),
+)
 def ps_cpu_bound(evidence: Evidence) -> Finding | None:
     """Workers wait for the ps to compute, and the ps have no CPU left."""
     job = evidence.job
-    if job is None or placement.hot(evidence) or workers.surplus(evidence) is not None:
+    if job is None:
         return None
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
     split = job_usage.typical_split(job.workers)
-    if not shares or statistics.mean(shares) < BUSY or crowding(job) is not None:
+    if not shares or statistics.mean(shares) < BUSY:
         return None
     # The rest of a step is mostly the ps applying updates.
     cost = None if split is None else (split.ps_s + split.other_s) / split.step_s
@@ -107,7 +112,6 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
         return None
     cores = sum(task.cores or 0.0 for task in job.ps)
     return Finding(
-        rule="ps-cpu-bound",
         title="The ps have no CPU left",
         cost=cost,
         evidence=(
@@ -121,10 +125,11 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
     )
 
 
+@rule("worker-compute-bound", unless=("polling-crowded",))
 def worker_compute_bound(evidence: Evidence) -> Finding | None:
     """Workers compute nearly all of the time, or have no CPU left: more ps will not help."""
     job = evidence.job
-    if job is None or crowding(job) is not None:
+    if job is None:
         return None
     slow = workers.slowest(job)
     usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
@@ -143,7 +148,6 @@ def worker_compute_bound(evidence: Evidence) -> Finding | None:
         f"{sum(worker.cores or 0.0 for worker in usual):.3g} cores that they may use.",
     )
     return Finding(
-        rule="worker-compute-bound",
         title="The workers have no CPU left: more ps will not help"
         if computes < _COMPUTES
         else "The workers compute nearly all of the time: more ps will not help",

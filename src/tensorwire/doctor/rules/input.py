@@ -5,12 +5,14 @@ from __future__ import annotations
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, Finding, InputProbe
 from tensorwire.doctor.job_usage import percent
+from tensorwire.doctor.rule import rule
 from tensorwire.doctor.rules import workers
 
 _WAITS = 0.2
 _ENOUGH = 1.2  # times the needed rate
 
 
+@rule("input-bound")
 def input_bound(evidence: Evidence) -> Finding | None:
     """The input takes a large part of a step, or its storage is slower than the job needs."""
     job = evidence.job
@@ -44,7 +46,6 @@ def input_bound(evidence: Evidence) -> Finding | None:
         )
     slow_storage = storage is not None and storage < _ENOUGH
     return Finding(
-        rule="input-bound",
         title=f"The workers wait for their input {percent(cost)} of a step",
         cost=cost,
         evidence=tuple(sentences),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence, Layers
 from tensorwire.doctor.job_usage import percent
-from tensorwire.doctor.rules import placement
+from tensorwire.doctor.rule import rule
 
 _FULL = 0.75  # of the link's rate, while a task has something to send
 _WAITS_FOR_WIRE = 0.5  # of a step; then both directions together may fill a link
@@ -19,10 +19,11 @@ _MANY = 50  # a step
 _COST_OF_ONE_S = {"grpc": 75e-6, "grpc++": 7e-6}
 
 
+@rule("link-saturated", unless=("hot-ps", "big-variable"))
 def link_saturated(evidence: Evidence) -> Finding | None:
     """A host's link is full while its tasks communicate."""
     job = evidence.job
-    if job is None or len({task.host for task in job.tasks}) < 2 or placement.hot(evidence):
+    if job is None or len({task.host for task in job.tasks}) < 2:
         return None
     fullest = max(_links(job), key=lambda link: link[1], default=None)
     if fullest is None or fullest[1] < _FULL:
@@ -31,7 +32,6 @@ def link_saturated(evidence: Evidence) -> Finding | None:
     communicating = job_usage.communicating_share(job)
     split = job_usage.typical_split(job.workers)
     return Finding(
-        rule="link-saturated",
         title=f"The link of {host.host} is full",
         cost=use if communicating is None else min(use, communicating),
         evidence=(
@@ -85,6 +85,7 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
             )
 
 
+@rule("rpc-below-link")
 def rpc_below_link(evidence: Evidence) -> Finding | None:
     """The job's protocol leaves most of what raw TCP carries unused."""
     layers = evidence.layers
@@ -112,7 +113,6 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
     )
     helps = protocol == "grpc" and (better is None or better > 1.2 * rate)
     return Finding(
-        rule="rpc-below-link",
         title=f"{protocol} uses {percent(rate / ceiling)} of what the link carries",
         cost=None if communicating is None else communicating * (1 - rate / ceiling),
         evidence=tuple(sentences),
@@ -131,6 +131,7 @@ def _fastest_layer(layers: Layers, protocol: str) -> tuple[str, float] | None:
     return max(known, key=lambda layer: layer[1], default=None)
 
 
+@rule("small-tensors")
 def small_tensors(evidence: Evidence) -> Finding | None:
     """Many small tensors cross one by one."""
     job = evidence.job
@@ -153,7 +154,6 @@ def small_tensors(evidence: Evidence) -> Finding | None:
     worker_s = sum(worker.seconds for worker in job.workers)
     cost = a_step * _COST_OF_ONE_S[job.protocol] / (worker_s / steps)
     return Finding(
-        rule="small-tensors",
         title=f"{a_step:.0f} small tensors cross at each step, one by one",
         cost=min(cost, job_usage.communicating_share(job) or 1.0),
         evidence=(

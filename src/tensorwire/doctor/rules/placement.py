@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Confidence, Evidence, Finding, JobEvidence, Placement
 from tensorwire.doctor.job_usage import mb, percent
+from tensorwire.doctor.rule import rule
 
 UNEVEN = 1.5
 """Largest over mean load. Plans of `balanced` have at most 1.2."""
@@ -40,13 +41,13 @@ def hot(evidence: Evidence) -> HotPs | None:
     return None
 
 
+@rule("hot-ps")
 def hot_ps(evidence: Evidence) -> Finding | None:
     """Too many variables are on one ps, although they could be distributed."""
     found = hot(evidence)
     if found is None or found.is_split_needed:
         return None
     return Finding(
-        rule="hot-ps",
         title=f"{found.ps} is hot: it carries {percent(found.share)} of the bytes",
         cost=found.cost,
         evidence=found.sentences,
@@ -57,13 +58,13 @@ def hot_ps(evidence: Evidence) -> Finding | None:
     )
 
 
+@rule("big-variable")
 def big_variable(evidence: Evidence) -> Finding | None:
     """One variable exceeds a fair share, so its ps is hot in every placement."""
     found = hot(evidence)
     if found is None or not found.is_split_needed:
         return None
     return Finding(
-        rule="big-variable",
         title=f"{found.heaviest} is too big for one ps: {found.ps} carries "
         f"{percent(found.share)} of the bytes",
         cost=found.cost,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorwire.doctor.evidence import Awaited, Evidence, Finding, JobEvidence, TaskUsage
+from tensorwire.doctor.rule import rule
 
 _COMPUTES = 0.5  # cores
 _MOST_TENSORS = 3  # in a sentence
@@ -18,6 +19,7 @@ def within_long_step(worker: TaskUsage) -> bool:
     return stall is not None and stall.state == "step" and busy
 
 
+@rule("no-step")
 def no_step(evidence: Evidence) -> Finding | None:
     """Workers whose endpoints answer, but whose steps do not end."""
     job = evidence.job
@@ -31,7 +33,6 @@ def no_step(evidence: Evidence) -> Finding | None:
     names = ", ".join(worker.task for worker in stalled)
     seconds = max(worker.seconds for worker in stalled)
     return Finding(
-        rule="no-step",
         title=f"{names} completed no step in the {seconds:.3g} s of this look",
         cost=1.0,
         evidence=tuple(_sentence(worker) for worker in stalled),
@@ -48,6 +49,8 @@ def _sentence(worker: TaskUsage) -> str:
     cores = "" if worker.cpu_s is None else f", {worker.cpu_s / worker.seconds:.2g} cores used"
     if stall.state == "recv":
         return f"{worker.task} waited the whole time for {_listed(stall.awaited)}."
+    if stall.missing:
+        return f"{worker.task} waits for {', '.join(stall.missing)}, which does not answer."
     if stall.state == "step":
         awaited = f", waits for {_listed(stall.awaited)}" if stall.awaited else ""
         others = {each.peer: each.name for each in stall.awaited_from_it}
@@ -77,6 +80,14 @@ def _what_to_do(state: str, stalled: list[TaskUsage], job: JobEvidence) -> str:
         return (
             f"Find out why {peer} does not make this tensor: a queue or a barrier may wait for "
             "other workers' steps, or a lost task must restart (docs/faults.md)."
+        )
+    if evaluators := [each for each in worker.stall.missing if each.startswith("evaluator:")]:
+        return f"Take {evaluators[0]} out of the cluster: an evaluator serves nobody."
+    if missing := ", ".join(worker.stall.missing):
+        return (
+            f"Start {missing}, or see why it does not answer. If {worker.task} does not need it "
+            "(another worker that has ended), leave it out: `tensorwire run --device-filters "
+            "auto`, or tensorwire.tf.ConfigProto(cluster=…, job_name=…, task_index=…)."
         )
     if state == "no session":
         seen = ", ".join(task.task for task in job.tasks)

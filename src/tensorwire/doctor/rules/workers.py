@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, Scaling, Split, TaskUsage
 from tensorwire.doctor.job_usage import percent
+from tensorwire.doctor.rule import rule
 from tensorwire.units import number
 
 _SLOW = 0.7  # of the others' steps
@@ -64,6 +65,7 @@ def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
     )
 
 
+@rule("straggler")
 def straggler(evidence: Evidence) -> Finding | None:
     """Finds one worker that is far slower than the others."""
     job = evidence.job
@@ -77,7 +79,6 @@ def straggler(evidence: Evidence) -> Finding | None:
         sentences.append(f"Its step: {job_usage.split_words(worker.split)}.")
         sentences.append(f"The others': {job_usage.split_words(others)}.")
     return Finding(
-        rule="straggler",
         title=f"{worker.task} on {worker.host} is a straggler",
         cost=found.cost,
         evidence=tuple(sentences),
@@ -175,6 +176,7 @@ def _computed_surplus(job: JobEvidence) -> Surplus | None:
     )
 
 
+@rule("workers-past-saturation")
 def workers_past_saturation(evidence: Evidence) -> Finding | None:
     """The job has more workers than the ps group can serve."""
     found = surplus(evidence)
@@ -182,7 +184,6 @@ def workers_past_saturation(evidence: Evidence) -> Finding | None:
         return None
     split = job_usage.typical_split(evidence.job.workers) if evidence.job is not None else None
     return Finding(
-        rule="workers-past-saturation",
         title=f"{found.workers} workers are more than the ps group can serve",
         cost=1 - found.enough / found.workers,
         evidence=(
@@ -195,6 +196,7 @@ def workers_past_saturation(evidence: Evidence) -> Finding | None:
     )
 
 
+@rule("no-device-filters")
 def no_device_filters(evidence: Evidence) -> Finding | None:
     """Sessions without device filters, which need every task to be alive."""
     sessions = evidence.sessions
@@ -202,7 +204,6 @@ def no_device_filters(evidence: Evidence) -> Finding | None:
         return None
     names = ", ".join(sessions.without_device_filters)
     return Finding(
-        rule="no-device-filters",
         title="Sessions without device_filters: one lost or finished worker stalls the others",
         cost=None,
         evidence=(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -115,9 +116,9 @@ class TENSORWIRE_API Pusher {
   std::shared_ptr<Connection> connection_;
 };
 
-// The bytes that the unanswered requests of one connection hold. It lives until its owner and all
-// these requests have released it. That costs one atomic operation at each end of a request; a
-// shared pointer to the number would cost two.
+// The bytes that unanswered requests hold: those of one connection, or of all. It lives until its
+// owner and all these requests have released it. That costs one atomic operation at each end of a
+// request; a shared pointer to the number would cost two.
 class HeldBytes {
  public:
   struct LetGo {
@@ -140,18 +141,20 @@ class HeldBytes {
   std::atomic<uint64_t> value_{kOwned};
 };
 
-// A request's share of its connection's EngineOptions::unanswered_bytes, until it is answered or
-// destroyed. A copy holds the same amount again. Code that keeps only a request's id keeps the
-// claim as well.
+// A request's share of EngineOptions::unanswered_bytes, until it is answered or destroyed. A copy
+// holds the same amount again. Code that keeps only a request's id keeps the claim as well.
 class Claim {
  public:
   Claim() = default;
-  Claim(HeldBytes* held, uint64_t bytes) : held_(held), bytes_(bytes) {
-    if (held_ != nullptr) held_->Add(bytes_);
+  // `of_all`: null if the connection holds little.
+  Claim(HeldBytes* of_connection, HeldBytes* of_all, uint64_t bytes)
+      : held_{of_connection, of_all}, bytes_(bytes) {
+    for (HeldBytes* const held : held_) {
+      if (held != nullptr) held->Add(bytes_);
+    }
   }
-  Claim(const Claim& other) : Claim(other.held_, other.bytes_) {}
-  Claim(Claim&& other) noexcept
-      : held_(std::exchange(other.held_, nullptr)), bytes_(other.bytes_) {}
+  Claim(const Claim& other) : Claim(other.held_[0], other.held_[1], other.bytes_) {}
+  Claim(Claim&& other) noexcept : held_(std::exchange(other.held_, {})), bytes_(other.bytes_) {}
   Claim& operator=(Claim other) noexcept {
     std::swap(held_, other.held_);
     std::swap(bytes_, other.bytes_);
@@ -160,11 +163,13 @@ class Claim {
   ~Claim() { Release(); }
 
   void Release() {
-    if (held_ != nullptr) std::exchange(held_, nullptr)->Sub(bytes_);
+    for (HeldBytes*& held : held_) {
+      if (held != nullptr) std::exchange(held, nullptr)->Sub(bytes_);
+    }
   }
 
  private:
-  HeldBytes* held_ = nullptr;
+  std::array<HeldBytes*, 2> held_{};
   uint64_t bytes_ = 0;  // not 0 if there is a claim
 };
 
@@ -238,6 +243,11 @@ class TENSORWIRE_API Engine {
   // This task has another name from now on, besides EngineOptions::name: peers may ask for it.
   virtual void AddName(const std::string& name) = 0;
 
+  // A process that this one forks keeps no descriptor of the engine, and no socket of this local
+  // port: that of a server beside the engine. Otherwise it would keep the ports of a task that has
+  // died, and peers would not see its connections end.
+  virtual void CloseInForks(int port) = 0;
+
   // A channel to the task `peer_name` at `address` ("host:port"). It connects at its first call,
   // and again at the next call after the connection was lost or could not be made. The connection
   // lives as long as the engine, so keep the channel. `second_port`: another port of the same host,
@@ -260,6 +270,7 @@ class TENSORWIRE_API SendBatch {
  public:
   SendBatch();
   ~SendBatch();
+  void Flush();  // writes what has been gathered so far
   SendBatch(const SendBatch&) = delete;
   SendBatch& operator=(const SendBatch&) = delete;
 

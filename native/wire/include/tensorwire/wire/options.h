@@ -48,6 +48,9 @@ struct EngineOptions {
   // The memory of this task's payloads. If it is shared, peers on this host read them there. It
   // must outlive the engine. Null: nothing is shared.
   BufferPool* pool = nullptr;
+  // Where tasks of one host that do not share a network namespace (pods) meet: a directory that all
+  // of them see. "": only tasks of one network namespace share memory. See lane.h.
+  std::string host_directory;
 
   // The job token. Both ends of a connection prove to each other that they have it. "": none is
   // used.
@@ -55,9 +58,13 @@ struct EngineOptions {
   bool tls = false;  // network traffic is encrypted; needs a token
 
   FrameLimits limits;
-  // Limit on a connection's requests (metadata, payload and a kilobyte each) that have arrived and
-  // are not answered. A request beyond it fails with kResourceExhausted.
+  // Limit on the requests (metadata, payload and a kilobyte each) that have arrived and are not
+  // answered. A request beyond it fails with kResourceExhausted. It is one for all connections, but
+  // the first thousandth of it is each connection's own: who asks for little is never refused.
   uint64_t unanswered_bytes = 1ull << 30;
+  // Limit on accepted connections that have not finished their greeting. 0: what the limit of
+  // descriptors and 64 MB allow.
+  int strangers = 0;
   int connect_timeout_ms = 20000;    // how long to wait for a peer that does not answer; as in gRPC
   int handshake_timeout_ms = 10000;  // how long the greeting of an accepted connection may take
   int ping_after_ms = 10000;         // silence after which the peer is pinged
@@ -84,10 +91,10 @@ struct EngineOptions {
 // and those of WORKER otherwise; transport from TENSORWIRE_TRANSPORT (auto, tcp or memory); streams
 // from TENSORWIRE_STREAMS; checksum from TENSORWIRE_CHECKSUM; from TENSORWIRE_PEER_TIMEOUT_S the
 // silence after which a peer counts as lost (it is pinged after a third of that); and what
-// ReadSecurity reads. The default number of cores is min(8, connections) for a ps and min(2,
-// connections) for others, but never more than the cores that this process may use; there are two
-// connections to each of the task's `peers`. Fails with kInvalidArgument and names the variable if
-// a value cannot be read.
+// ReadSecurity reads; host_directory from TENSORWIRE_HOST_DIR. The default number of cores is
+// min(8, connections) for a ps and min(2, connections) for others, but never more than the cores
+// that this process may use; there are two connections to each of the task's `peers`. Fails with
+// kInvalidArgument and names the variable if a value cannot be read.
 TENSORWIRE_API Status ReadEnvironment(const std::string& job, int peers, EngineOptions* options);
 
 // Sets the token: the text of the file that TENSORWIRE_TOKEN_FILE names, or TENSORWIRE_TOKEN

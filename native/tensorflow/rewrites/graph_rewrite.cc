@@ -1,0 +1,142 @@
+#include "rewrites/graph_rewrite.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::DeviceNameUtils;
+using tensorflow::Edge;
+using tensorflow::GraphOptimizationPassOptions;
+using tensorflow::Node;
+
+bool IsSwitchedOn(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+  const char* const variable = std::getenv(one.variable);
+  if (variable != nullptr && *variable != '\0' && std::string_view(variable) != "0") return true;
+  return FindEntry(one, options) != nullptr;
+}
+
+// The device of the first node that `node` has a data edge to.
+std::string FirstConsumersDevice(const Node& node) {
+  for (const Edge* edge : node.out_edges()) {
+    if (!edge->IsControlEdge()) return edge->dst()->assigned_device_name();
+  }
+  return node.assigned_device_name();
+}
+
+}  // namespace
+
+bool MayRewrite(const GraphOptimizationPassOptions& options) {
+  if (options.graph == nullptr || options.device_set == nullptr) return false;
+  const auto nodes = (*options.graph)->op_nodes();
+  return std::none_of(nodes.begin(), nodes.end(),
+                      [](const Node* node) { return node->name() == kPartialRunNode; });
+}
+
+bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+  return IsSwitchedOn(one, options) || IsSwitchedOn(kExactRewrites, options);
+}
+
+const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
+    const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
+  if (options.session_options == nullptr) return nullptr;
+  const auto& rewrite = options.session_options->config.graph_options().rewrite_options();
+  for (const auto& optimizer : rewrite.custom_optimizers()) {
+    if (optimizer.name() == one.optimizer) return &optimizer;
+  }
+  return nullptr;
+}
+
+bool CastsFloats(const GraphOptimizationPassOptions& options) {
+  return options.session_options != nullptr &&
+         options.session_options->config.graph_options().enable_bfloat16_sendrecv();
+}
+
+std::string ProcessWideName(std::string_view name) {
+  static std::atomic<uint64_t> next{0};
+  return std::string(name) + "_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
+}
+
+bool DeviceNames::SameTask(const std::string& a, const std::string& b) {
+  return a == b || DeviceNameUtils::IsSameAddressSpace(Parse(a), Parse(b));
+}
+
+const DeviceNameUtils::ParsedName& DeviceNames::Parse(const std::string& name) {
+  auto [at, is_new] = parsed_.try_emplace(name);
+  if (is_new) DeviceNameUtils::ParseFullName(name, &at->second);
+  return at->second;
+}
+
+const Edge* Origin(const Edge* edge) {
+  while (edge->src()->IsIdentity() || edge->src()->IsEnter() || edge->src()->IsSwitch() ||
+         edge->src()->type_string() == "ReadVariableOp") {
+    const Edge* before = nullptr;
+    if (!edge->src()->input_edge(0, &before).ok()) break;
+    edge = before;
+  }
+  return edge;
+}
+
+bool IsLookup(const Node& node) {
+  return node.type_string() == "ResourceGather" || node.type_string() == "GatherV2" ||
+         node.type_string() == "Gather";
+}
+
+tensorflow::PartialTensorShape VariableShape(const Node& variable) {
+  if (variable.IsArg()) {  // of a function: the caller has added the variable's shape
+    std::vector<tensorflow::PartialTensorShape> shapes;
+    if (!GetNodeAttr(variable.attrs(), "_handle_shapes", &shapes).ok() || shapes.empty()) return {};
+    return shapes.front();
+  }
+  tensorflow::PartialTensorShape shape;
+  if (!variable.IsVariable() && variable.type_string() != "VarHandleOp") return {};
+  return GetNodeAttr(variable.attrs(), "shape", &shape).ok() ? shape
+                                                             : tensorflow::PartialTensorShape();
+}
+
+absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,
+                     const std::string& device, Node** node) {
+  tensorflow::NodeBuilder made = builder;  // Finalize changes it
+  absl::Status status = made.Finalize(graph, node);
+  if (status.ok()) (*node)->set_assigned_device_name(device);
+  return status;
+}
+
+void ReplaceInput(tensorflow::Graph* graph, const Edge* edge, Node* src, int output) {
+  Node* const dst = edge->dst();
+  const int input = edge->dst_input();
+  graph->RemoveEdge(edge);
+  graph->AddEdge(src, output, dst, input);
+}
+
+void RemoveUnused(tensorflow::Graph* graph, Node* node) {
+  const bool is_used = std::any_of(node->out_edges().begin(), node->out_edges().end(),
+                                   [](const Edge* edge) { return edge->dst()->IsOp(); });
+  if (!is_used) graph->RemoveNode(node);
+}
+
+void PlaceControlFlow(tensorflow::Graph* graph) {
+  std::vector<Node*> inputs_first;
+  tensorflow::GetReversePostOrder(*graph, &inputs_first);
+  for (Node* node : inputs_first) {
+    if (node->IsSwitch() || node->IsExit()) {
+      const Edge* data = nullptr;
+      if (node->input_edge(0, &data).ok()) {
+        node->set_assigned_device_name(data->src()->assigned_device_name());
+      }
+    } else if ((node->IsEnter() && !tensorflow::IsRefType(node->input_type(0))) ||
+               node->IsNextIteration()) {
+      node->set_assigned_device_name(FirstConsumersDevice(*node));
+    }
+  }
+}
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,408 @@
+#include "rewrites/narrow_pass.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "rewrites/rewrite_pass.h"
+#include "rewrites/rewrite_push.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/node_builder.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::Node;
+using tensorflow::NodeBuilder;
+
+constexpr char kNarrowing[] = "wire_dtype";
+// For a whole variable with fewer floats, the conversions cost more than the saved bytes.
+constexpr int64_t kLeastFloats = 256;
+
+struct WireDtype {
+  std::string name;
+  tensorflow::DataType type = tensorflow::DT_INVALID;
+  std::vector<std::string> exclude;  // patterns
+};
+
+// What a session or this process asks for; DT_INVALID: nothing.
+absl::Status FindWireDtype(const tensorflow::GraphOptimizationPassOptions& options,
+                           WireDtype* found) {
+  std::string exclude;
+  if (const auto* entry = FindEntry(kWireDtype, options); entry != nullptr) {
+    const auto& parameters = entry->parameter_map();
+    if (const auto at = parameters.find("dtype"); at != parameters.end()) {
+      found->name = at->second.s();
+    }
+    if (const auto at = parameters.find("exclude"); at != parameters.end()) {
+      exclude = at->second.s();
+    }
+  } else {
+    const char* const name = std::getenv(kWireDtype.variable);
+    const char* const patterns = std::getenv(kWireDtypeExcludeVariable);
+    if (name == nullptr || *name == '\0') return absl::OkStatus();
+    found->name = name;
+    exclude = patterns == nullptr ? "" : patterns;
+  }
+  if (found->name == "bfloat16") {
+    found->type = tensorflow::DT_BFLOAT16;
+  } else if (found->name == "float16") {
+    found->type = tensorflow::DT_HALF;
+  } else {
+    return absl::InvalidArgumentError("wire_dtype takes bfloat16 or float16, and not \"" +
+                                      found->name + "\"");
+  }
+  found->exclude = absl::StrSplit(exclude, ',', absl::SkipWhitespace());
+  return absl::OkStatus();
+}
+
+// The index of the input of an optimizer's operation that is a gradient; -1 if there is none.
+int GradientInput(const Node& node) {
+  static constexpr const char* kOptimizers[] = {"Apply", "ResourceApply", "SparseApply",
+                                                "ResourceSparseApply"};
+  const std::string& operation = node.type_string();
+  const bool updates =
+      std::any_of(std::begin(kOptimizers), std::end(kOptimizers),
+                  [&](const char* prefix) { return operation.rfind(prefix, 0) == 0; });
+  const char* gradient = "grad";
+  if (operation == "AccumulatorApplyGradient" || operation == "ResourceAccumulatorApplyGradient") {
+    gradient = "gradient";
+  } else if (operation == "SparseAccumulatorApplyGradient") {
+    gradient = "gradient_values";
+  } else if (!updates) {
+    return -1;
+  }
+  const auto& inputs = node.op_def().input_arg();
+  for (int i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].name() == gradient || (updates && inputs[i].name() == "delta")) return i;
+  }
+  return -1;
+}
+
+// Whether an operation adds to a variable. SGD and Adam train the rows of a table in this way, and
+// users count in this way.
+bool AddsToVariable(const Node& node) {
+  static const std::set<std::string>* const kinds = new std::set<std::string>{
+      "AssignAdd",          "AssignSub",          "AssignAddVariableOp", "AssignSubVariableOp",
+      "ResourceScatterAdd", "ResourceScatterSub", "ScatterAdd",          "ScatterSub",
+  };
+  return kinds->count(node.type_string()) != 0;
+}
+
+// The node of the variable, or accumulator, that an optimizer's operation updates.
+const Node* UpdatedBy(const Node& update) {
+  const Edge* variable = nullptr;
+  return update.input_edge(0, &variable).ok() ? Origin(variable)->src() : nullptr;
+}
+
+// Whether an operation passes on elements of its inputs and computes nothing from them.
+bool PassesOn(const Node& node) {
+  static const std::set<std::string>* const kinds = new std::set<std::string>{
+      "Cast",
+      "Concat",
+      "ConcatV2",
+      "DynamicPartition",
+      "DynamicStitch",
+      "ExpandDims",
+      "Gather",
+      "GatherV2",
+      "Identity",
+      "IdentityN",
+      "Pack",
+      "ParallelDynamicStitch",
+      "PreventGradient",
+      "Reshape",
+      "Slice",
+      "Snapshot",
+      "Split",
+      "SplitV",
+      "Squeeze",
+      "StopGradient",
+      "StridedSlice",
+      "Transpose",
+      "Unpack",
+  };
+  return node.IsControlFlow() || kinds->count(node.type_string()) != 0;
+}
+
+// Whether an operation's output is a gradient if its input is one.
+bool PassesGradientOn(const Node& node, int input) {
+  static const std::set<std::string>* const of_the_first = new std::set<std::string>{
+      "ExpandDims", "Identity", "Reshape", "UnsortedSegmentSum", kSumRowsOp};
+  if (node.type_string() == "AddN" || node.IsMerge()) return true;
+  return input == 0 && (node.IsControlFlow() || of_the_first->count(node.type_string()) != 0);
+}
+
+// A float tensor that nodes of another task consume.
+struct Crossing {
+  Node* src = nullptr;
+  int output = 0;
+  std::string to;  // a device
+  std::vector<const Edge*> edges;
+};
+
+class Narrower {
+ public:
+  Narrower(Graph* graph, const WireDtype& wire) : graph_(graph), wire_(wire) {
+    for (const Node* node : graph->op_nodes()) {
+      if (GradientInput(*node) < 0) continue;
+      if (const Node* variable = UpdatedBy(*node); variable != nullptr) trained_.insert(variable);
+    }
+  }
+
+  absl::Status Run();
+
+ private:
+  // Sorts nodes by name, so that a list of them is always the same.
+  struct ByName {
+    bool operator()(const Node* a, const Node* b) const { return a->name() < b->name(); }
+  };
+  using NodesByName = std::set<const Node*, ByName>;
+
+  std::vector<Crossing> FindCrossings();
+  // The node that a tensor or its rows are read from. It may be a variable.
+  static const Node* ReadFrom(const Crossing& crossing);
+  // Whether the step updates `variable` by an optimizer's operation, or adds a value to it that is
+  // computed from what was pulled of it. A counter is not trained: the added value does not depend
+  // on it.
+  bool IsTrained(const Node* variable, const Crossing& pulled) const;
+  // Whether the value of an edge is used as a gradient, and as nothing else. Adds the operations
+  // that take it to `updates`.
+  static bool IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates);
+  // Whether the value of an edge leaves the step unchanged: it is saved, assigned, fetched or the
+  // like.
+  static bool IsKept(const Edge& edge, std::vector<bool>* seen);
+  // Why a tensor is not narrowed, or null. `variables`: those that it is read from or updates.
+  const char* WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables);
+  bool IsExcluded(const NodesByName& variables) const;
+  absl::Status Narrow(const Crossing& crossing, bool by_chance);
+
+  Graph* const graph_;
+  const WireDtype& wire_;
+  DeviceNames devices_;
+  std::set<const Node*> trained_;                         // by operations of an optimizer
+  std::map<std::tuple<int, int, bool>, Node*> narrowed_;  // by the node's id, output, by_chance
+};
+
+std::vector<Crossing> Narrower::FindCrossings() {
+  std::map<std::tuple<int, int, std::string>, Crossing> found;
+  for (Node* node : graph_->op_nodes()) {
+    for (const Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge() || !edge->dst()->IsOp() ||
+          node->output_type(edge->src_output()) != tensorflow::DT_FLOAT) {
+        continue;
+      }
+      const std::string& to = edge->dst()->assigned_device_name();
+      if (devices_.SameTask(node->assigned_device_name(), to)) continue;
+      Crossing& crossing = found[{node->id(), edge->src_output(), to}];
+      crossing.src = node;
+      crossing.output = edge->src_output();
+      crossing.to = to;
+      crossing.edges.push_back(edge);
+    }
+  }
+  std::vector<Crossing> crossings;
+  crossings.reserve(found.size());
+  for (auto& [key, crossing] : found) crossings.push_back(std::move(crossing));
+  return crossings;
+}
+
+const Node* Narrower::ReadFrom(const Crossing& crossing) {
+  const Node* source = Origin(crossing.edges.front())->src();
+  while (IsLookup(*source)) {
+    const Edge* table = nullptr;
+    if (!source->input_edge(0, &table).ok()) return nullptr;
+    source = Origin(table)->src();
+  }
+  return source;
+}
+
+bool Narrower::IsTrained(const Node* variable, const Crossing& pulled) const {
+  if (trained_.count(variable) != 0) return true;
+  std::vector<bool> seen(graph_->num_node_ids());
+  std::vector<const Node*> unseen;
+  unseen.reserve(pulled.edges.size());
+  for (const Edge* edge : pulled.edges) unseen.push_back(edge->dst());
+  while (!unseen.empty()) {
+    const Node* const node = unseen.back();
+    unseen.pop_back();
+    if (AddsToVariable(*node) && UpdatedBy(*node) == variable) return true;
+    for (const Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge() || seen[edge->dst()->id()]) continue;
+      seen[edge->dst()->id()] = true;
+      unseen.push_back(edge->dst());
+    }
+  }
+  return false;
+}
+
+bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
+  const Node& dst = *edge.dst();
+  if (GradientInput(dst) == edge.dst_input()) {
+    updates->insert(&dst);
+    return UpdatedBy(dst) != nullptr;
+  }
+  if (!PassesGradientOn(dst, edge.dst_input())) return false;
+  if ((*seen)[dst.id()]) return true;
+  (*seen)[dst.id()] = true;
+  bool goes_on = false;
+  for (const Edge* next : dst.out_edges()) {
+    if (next->IsControlEdge()) continue;
+    if (!IsGradient(*next, seen, updates)) return false;
+    goes_on = true;
+  }
+  return goes_on;
+}
+
+bool Narrower::IsKept(const Edge& edge, std::vector<bool>* seen) {
+  const Node& dst = *edge.dst();
+  if (!PassesOn(dst)) {
+    return dst.op_def().is_stateful() || dst.IsFunctionCall() || dst.IsIfNode() ||
+           dst.IsWhileNode() || tensorflow::IsRefType(dst.input_type(0));
+  }
+  if ((*seen)[dst.id()]) return false;
+  (*seen)[dst.id()] = true;
+  return std::any_of(dst.out_edges().begin(), dst.out_edges().end(), [&](const Edge* next) {
+    return !next->IsControlEdge() && IsKept(*next, seen);
+  });
+}
+
+bool IsSmall(const Node& variable) {
+  const int64_t floats = VariableShape(variable).num_elements();
+  return floats >= 0 && floats < kLeastFloats;
+}
+
+const char* Narrower::WhyNot(const Crossing& crossing, bool* is_push, NodesByName* variables) {
+  if (!devices_.IsCpu(crossing.src->assigned_device_name()) || !devices_.IsCpu(crossing.to)) {
+    return "not on a CPU";
+  }
+  std::vector<bool> seen(graph_->num_node_ids());
+  NodesByName updates;
+  *is_push = std::all_of(crossing.edges.begin(), crossing.edges.end(),
+                         [&](const Edge* edge) { return IsGradient(*edge, &seen, &updates); });
+  bool has_rows = false;  // the rows of a variable, any number of them
+  if (*is_push) {
+    for (const Node* update : updates) {
+      variables->insert(UpdatedBy(*update));
+      has_rows = has_rows || update->type_string().find("Sparse") != std::string::npos;
+    }
+  } else {
+    const Node* const variable = ReadFrom(crossing);
+    if (variable == nullptr || !IsTrained(variable, crossing)) {
+      return "neither a variable that the step trains nor a gradient alone";
+    }
+    variables->insert(variable);
+    has_rows = IsLookup(*Origin(crossing.edges.front())->src());
+    seen.assign(seen.size(), false);
+    if (std::any_of(crossing.edges.begin(), crossing.edges.end(),
+                    [&](const Edge* edge) { return IsKept(*edge, &seen); })) {
+      return "saved, assigned, fetched or given to a function";
+    }
+  }
+  if (!has_rows && std::all_of(variables->begin(), variables->end(),
+                               [](const Node* variable) { return IsSmall(*variable); })) {
+    return "a variable of fewer than 256 floats";
+  }
+  return IsExcluded(*variables) ? "excluded" : nullptr;
+}
+
+bool Narrower::IsExcluded(const NodesByName& variables) const {
+  return std::any_of(variables.begin(), variables.end(), [this](const Node* variable) {
+    return std::any_of(wire_.exclude.begin(), wire_.exclude.end(), [&](const std::string& pattern) {
+      return fnmatch(pattern.c_str(), variable->name().c_str(), 0) == 0;
+    });
+  });
+}
+
+absl::Status Narrower::Narrow(const Crossing& crossing, bool by_chance) {
+  Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
+  if (narrow == nullptr) {
+    NodeBuilder builder(graph_->NewName(kNodePrefix + ProcessWideName("narrow")), kNarrowOp);
+    builder.Input(crossing.src, crossing.output).Attr("T", wire_.type).Attr("by_chance", by_chance);
+    const std::string device = crossing.src->assigned_device_name();
+    if (absl::Status s = AddNode(graph_, builder, device, &narrow); !s.ok()) return s;
+  }
+  Node* wide = nullptr;
+  NodeBuilder builder(graph_->NewName(kNodePrefix + ProcessWideName("widen")), kWidenOp);
+  builder.Input(narrow, 0);
+  if (absl::Status s = AddNode(graph_, builder, crossing.to, &wide); !s.ok()) return s;
+  for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
+  return absl::OkStatus();
+}
+
+absl::Status Narrower::Run() {
+  std::map<std::string, int> outcomes;
+  // WhyNot must see the graph as it was, so all tensors are examined before any is changed.
+  std::vector<std::pair<Crossing, bool>> chosen;
+  for (Crossing& crossing : FindCrossings()) {
+    bool is_push = false;
+    NodesByName variables;
+    const char* const why_not = WhyNot(crossing, &is_push, &variables);
+    RewriteCounts::Get().Count(kNarrowing, why_not == nullptr ? RewriteCounts::kApplied : why_not);
+    const bool is_excluded = why_not != nullptr && std::string_view(why_not) == "excluded";
+    if (why_not != nullptr && !is_excluded) continue;
+    NarrowedTensors::Entry entry;
+    entry.tensor = crossing.src->name() + ":" + std::to_string(crossing.output);
+    entry.variables = absl::StrJoin(
+        variables, ", ", [](std::string* to, const Node* node) { to->append(node->name()); });
+    entry.way = is_push ? "push" : "pull";
+    entry.dtype = is_excluded ? "float32" : wire_.name;
+    NarrowedTensors::Get().Add(std::move(entry));
+    if (!is_excluded) chosen.emplace_back(std::move(crossing), is_push);
+  }
+  for (const auto& [crossing, is_push] : chosen) {
+    if (absl::Status s = Narrow(crossing, is_push); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// Runs after the rewrites that send less, so that a sum is rounded, and not its summands. Runs
+// before bundles and fusion, which include the conversions.
+class NarrowPass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr || options.device_set == nullptr) return absl::OkStatus();
+    WireDtype wire;
+    if (absl::Status s = FindWireDtype(options, &wire); !s.ok()) return s;
+    if (wire.type == tensorflow::DT_INVALID) return absl::OkStatus();
+    Graph* const graph = options.graph->get();
+    PlaceControlFlow(graph);
+    if (absl::Status s = Narrower(graph, wire).Run(); !s.ok()) return s;
+    tensorflow::FixupSourceAndSinkEdges(graph);
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 60, NarrowPass);
+
+}  // namespace
+
+NarrowedTensors& NarrowedTensors::Get() {
+  static NarrowedTensors* tensors = new NarrowedTensors;  // threads may outlive static destruction
+  return *tensors;
+}
+
+void NarrowedTensors::Add(Entry entry) {
+  std::lock_guard lock(mutex_);
+  entries_.insert(std::move(entry));
+}
+
+std::set<NarrowedTensors::Entry> NarrowedTensors::entries() const {
+  std::lock_guard lock(mutex_);
+  return entries_;
+}
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "rewrites/graph_rewrite.h"
+
+namespace tensorwire::plugin {
+
+// Halves the bytes of a training step: the floats of pulled variables and the pushed gradients are
+// sent between tasks in 16 bits. Results change, so it is not one of kExactRewrites.
+// docs/decisions/rewrites.md.
+
+// Its parameters are `dtype`, "bfloat16" or "float16", and `exclude`: shell patterns of names,
+// separated by commas.
+constexpr RewriteSwitch kWireDtype{"tensorwire_wire_dtype", "TENSORWIRE_WIRE_DTYPE"};
+constexpr char kWireDtypeExcludeVariable[] = "TENSORWIRE_WIRE_DTYPE_EXCLUDE";
+
+// Our own operations. The first one converts floats to its attribute T, bfloat16 or half. It rounds
+// to the nearest value, to even if halfway. With attribute `by_chance` it rounds up or down by
+// chance, so that the mean of many is the float; then a finite value stays finite in bfloat16. The
+// second one converts back to floats.
+constexpr char kNarrowOp[] = "TensorwireNarrow_import_tensorwire_tf_in_every_task";
+constexpr char kWidenOp[] = "TensorwireWiden_import_tensorwire_tf_in_every_task";
+
+// The tensors that cross in 16 bits in graphs of this process, and those that do not because their
+// variable is excluded.
+class NarrowedTensors {
+ public:
+  struct Entry {
+    std::string tensor;     // as a graph names it: "embedding_lookup:0"
+    std::string variables;  // those that it is read from or updates, with ", " between them
+    std::string way;        // "pull" or "push"
+    std::string dtype;      // "bfloat16", "float16"; "float32" if excluded
+
+    bool operator<(const Entry& other) const {
+      return std::tie(tensor, variables, way, dtype) <
+             std::tie(other.tensor, other.variables, other.way, other.dtype);
+    }
+  };
+
+  static NarrowedTensors& Get();
+  void Add(Entry entry);
+  std::set<Entry> entries() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<Entry> entries_;  // under mutex_
+};
+
+}  // namespace tensorwire::plugin

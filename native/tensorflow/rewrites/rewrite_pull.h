@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace tensorwire::plugin {
+
+// The label of the kernel (attribute "_kernel" of a node of operation Unique) that takes the ids of
+// a lookup, of any shape. Output 0 has each id once, in order of first occurrence. Output 1 has the
+// shape of the ids and says which element of output 0 each of them is. If an id is no row that the
+// graph declares, output 0 has the ids unchanged, so that the lookup's error tells the user which
+// one it is; it is none if the variable has grown.
+constexpr char kUniqueIdsLabel[] = "tensorwire_unique_ids";
+constexpr char kTableRowsAttr[] = "_tensorwire_table_rows";
+
+// Ids that are sent once each.
+struct PulledIds {
+  tensorflow::Node* unique = nullptr;
+  std::vector<tensorflow::Node*> lookups;  // that use these ids
+};
+// By the node and the output that the ids are from.
+using PulledIdsOf = std::map<std::pair<int, int>, std::vector<PulledIds>>;
+
+// If the source of `edge` only passes on or reshapes its input, the edge of that input; otherwise
+// null.
+const tensorflow::Edge* BeforeReshape(const tensorflow::Edge& edge);
+
+// Rewrites each lookup in a table of another task whose rows go back to the task that the ids are
+// from. The lookup itself stays where it is, with its control edges.
+absl::Status PullUniqueRows(tensorflow::Graph* graph, PulledIdsOf* pulled);
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,184 @@
+#include "rewrites/session_graphs.h"
+
+#include <string_view>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_set.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace tensorwire::plugin {
+namespace {
+
+using tensorflow::DeviceNameUtils;
+using tensorflow::Edge;
+using tensorflow::Node;
+
+constexpr size_t kFarthest = 256;  // nodes between a variable and what is sent of it
+
+bool IsVariable(const Node& node) {
+  const std::string& op = node.type_string();
+  return op == "VarHandleOp" || op == "VariableV2" || op == "Variable";
+}
+
+// "/job:ps/replica:0/task:0"
+std::string_view TaskOf(const Node& node) {
+  const std::string_view device = node.assigned_device_name();
+  return device.substr(0, device.find("/device:"));
+}
+
+uint64_t VariableBytes(const Node& variable) {
+  tensorflow::PartialTensorShape shape;
+  tensorflow::DataType type = tensorflow::DT_INVALID;
+  if (!tensorflow::GetNodeAttr(variable.attrs(), "shape", &shape).ok() ||
+      !tensorflow::GetNodeAttr(variable.attrs(), "dtype", &type).ok() || !shape.IsFullyDefined()) {
+    return 0;
+  }
+  return static_cast<uint64_t>(shape.num_elements()) *
+         static_cast<uint64_t>(tensorflow::DataTypeSize(type));
+}
+
+// The variable of the node's own task that its value is computed from, if it is exactly one.
+const Node* MadeOf(const Node* node) {
+  const Node* found = nullptr;
+  std::vector<const Node*> waiting{node};
+  std::set<const Node*> seen{node};
+  while (!waiting.empty()) {
+    const Node* const one = waiting.back();
+    waiting.pop_back();
+    if (IsVariable(*one)) {
+      if (found != nullptr) return nullptr;
+      found = one;
+    }
+    for (const Edge* edge : one->in_edges()) {
+      if (edge->IsControlEdge() || TaskOf(*edge->src()) != TaskOf(*node)) continue;
+      if (seen.insert(edge->src()).second) waiting.push_back(edge->src());
+    }
+    if (seen.size() > kFarthest) return nullptr;
+  }
+  return found;
+}
+
+// The variable of another task that is updated or looked up with a value that is computed there
+// from the node, if it is exactly one, not counting an optimizer's slots. Such an operation has the
+// variable as its first input.
+const Node* IsFor(const Node& node) {
+  std::vector<const Node*> waiting;
+  std::set<const Node*> seen;
+  for (const Edge* edge : node.out_edges()) {
+    if (edge->IsControlEdge() || TaskOf(*edge->dst()) == TaskOf(node)) continue;
+    if (seen.insert(edge->dst()).second) waiting.push_back(edge->dst());
+  }
+  std::set<const Node*> variables;
+  while (!waiting.empty()) {
+    const Node* const one = waiting.back();
+    waiting.pop_back();
+    const Edge* first = nullptr;
+    if (one->num_inputs() > 1 && one->input_edge(0, &first).ok() && IsVariable(*first->src())) {
+      variables.insert(first->src());
+      continue;
+    }
+    for (const Edge* edge : one->out_edges()) {
+      if (edge->IsControlEdge() || TaskOf(*edge->dst()) != TaskOf(*one)) continue;
+      if (seen.insert(edge->dst()).second) waiting.push_back(edge->dst());
+    }
+    if (seen.size() > kFarthest) return nullptr;
+  }
+  const Node* found = nullptr;
+  for (const Node* each : variables) {
+    if (found == nullptr || each->name().size() < found->name().size()) found = each;
+  }
+  for (const Node* each : variables) {  // "embedding/Adam" is a slot of "embedding"
+    if (each != found && each->name().rfind(found->name() + "/", 0) != 0) return nullptr;
+  }
+  return found;
+}
+
+bool Crosses(const Node& node) {
+  for (const Edge* edge : node.out_edges()) {
+    if (!edge->IsControlEdge() && edge->dst()->IsOp() && TaskOf(*edge->dst()) != TaskOf(node)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool IsWorker(const std::string& job) { return job == "worker" || job == "chief"; }
+
+// A session that names no device_filters has the devices of all tasks, and needs them all alive.
+bool HasOtherWorkers(const tensorflow::DeviceSet& devices) {
+  if (devices.client_device() == nullptr) return false;
+  const DeviceNameUtils::ParsedName& own = devices.client_device()->parsed_name();
+  if (!IsWorker(own.job)) return false;
+  for (const tensorflow::Device* device : devices.devices()) {
+    const DeviceNameUtils::ParsedName& name = device->parsed_name();
+    if (IsWorker(name.job) && (name.job != own.job || name.task != own.task)) return true;
+  }
+  return false;
+}
+
+// Changes nothing. It records a session's graph and its devices, before tensors are fused.
+class SessionGraphsPass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    // A TF2 function has its variables elsewhere, and has the devices of all tasks on purpose.
+    if (options.graph != nullptr && options.device_set != nullptr && !options.is_function_graph) {
+      SessionGraphs::Get().Add(**options.graph, HasOtherWorkers(*options.device_set));
+    }
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 99,
+                      SessionGraphsPass);
+
+}  // namespace
+
+SessionGraphs& SessionGraphs::Get() {
+  static SessionGraphs* graphs = new SessionGraphs;  // threads may outlive static destruction
+  return *graphs;
+}
+
+void SessionGraphs::Add(const tensorflow::Graph& graph, bool is_unfiltered) {
+  std::lock_guard lock(mutex_);
+  ++graphs_;
+  if (is_unfiltered) ++unfiltered_graphs_;
+  for (const Node* node : graph.op_nodes()) {
+    if (IsVariable(*node) && variables_.size() < kMostVariables) {
+      Variable& variable = variables_[node->name()];
+      variable.task = TaskOf(*node);
+      variable.bytes = VariableBytes(*node);
+    }
+  }
+  for (const Node* node : graph.op_nodes()) {
+    if (!Crosses(*node)) continue;
+    const Node* variable = MadeOf(node);
+    if (variable == nullptr) variable = IsFor(*node);
+    if (variable == nullptr) continue;
+    const auto found = variables_.find(variable->name());
+    if (found == variables_.end() || found->second.tensors.size() >= kMostTensors) continue;
+    found->second.tensors.insert(node->name());
+  }
+}
+
+void SessionGraphs::ForEach(
+    const std::function<void(const std::string&, const Variable&)>& visit) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, variable] : variables_) visit(name, variable);
+}
+
+uint64_t SessionGraphs::graphs() const {
+  std::lock_guard lock(mutex_);
+  return graphs_;
+}
+
+uint64_t SessionGraphs::unfiltered_graphs() const {
+  std::lock_guard lock(mutex_);
+  return unfiltered_graphs_;
+}
+
+}  // namespace tensorwire::plugin

@@ -1,0 +1,1 @@
+"""Measured costs of a machine, from which the planner predicts."""

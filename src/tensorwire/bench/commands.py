@@ -1,0 +1,55 @@
+"""`tensorwire bench`: the experiments, each measured with all protocols in one call."""
+
+from __future__ import annotations
+
+import click
+
+from tensorwire.cli.click_extensions import LazyGroup
+from tensorwire.cli.termination import end_in_order
+
+COMMANDS = {
+    "all": (
+        "tensorwire.bench.experiments.overview:command",
+        "Measure every layer, from the link to training.",
+    ),
+    "tcp": (
+        "tensorwire.bench.experiments.tcp:command",
+        "Measure raw TCP, the upper limit, and iperf3 for comparison.",
+    ),
+    "rpc": (
+        "tensorwire.bench.experiments.rpc:command",
+        "Measure raw RPC without TensorFlow: grpc++ and gRPC.",
+    ),
+    "transfer": (
+        "tensorwire.bench.experiments.transfer:command",
+        "Move one tensor from worker to ps repeatedly.",
+    ),
+    "steps": (
+        "tensorwire.bench.experiments.steps:command",
+        "Time steps that move little: one tiny tensor, and many small ones.",
+    ),
+    "tails": (
+        "tensorwire.bench.experiments.tails:command",
+        "Time small steps while another worker moves large tensors.",
+    ),
+    "strategy": (
+        "tensorwire.bench.experiments.strategy:command",
+        "Schedule functions with a ParameterServerStrategy.",
+    ),
+    "serve": (
+        "tensorwire.bench.experiments.serve:command",
+        "Ask one ps for tensors from many clients.",
+    ),
+    "train": (
+        "tensorwire.bench.experiments.train_commands:train",
+        "Train Wide & Deep with ps and workers of this machine.",
+    ),
+}
+
+
+@click.group(
+    cls=LazyGroup, lazy=COMMANDS, epilog="Example: tensorwire bench transfer --data-mb 100"
+)
+def bench() -> None:
+    """Measure the layers below a training step, on this machine or between two hosts."""
+    end_in_order()

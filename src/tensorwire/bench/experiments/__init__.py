@@ -1,0 +1,1 @@
+"""One module per experiment: its plan, its sides, its result."""

@@ -1,0 +1,404 @@
+"""A real ps/worker job in a lab: each task is on its own host with its own link.
+
+It measures what the planner predicts from one worker and one ps. A case is one of the models of
+`bench train`, or consists of tables: a step reads each table, computes, and adds a gradient to
+each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tensorwire.bench.experiments.server_task import ServerTask
+from tensorwire.bench.frame.contenders import rewritten_name
+from tensorwire.bench.frame.hosted_task import request
+from tensorwire.bench.frame.task_processes import (
+    Watcher,
+    answer,
+    ask,
+    send,
+    start_task,
+    wait_started,
+)
+from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
+from tensorwire.bench.lab.channel import Message
+from tensorwire.bench.models import MODELS, examples, wide_deep
+from tensorwire.placement.plan import STRATEGIES, Variable
+
+_SIDE = 256
+_START_DEADLINE_S = 60
+
+
+@dataclass(frozen=True)
+class TableVariable:
+    """A float32 variable, or a part of one, and its ps."""
+
+    floats: int
+    ps: int = 0
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """The work of a step: a model of `bench train`, or tables and products of square matrices."""
+
+    name: str
+    model: str = ""
+    batch_size: int = 256
+    tables: tuple[TableVariable, ...] = ()
+    matmuls: int = 0
+    pull: bool = True
+    push: bool = True
+    is_local: bool = False
+    """True if the worker holds the tables itself, which measures a step without a ps."""
+
+
+class LabJobWorker(ServerTask):
+    """A worker: it holds the graph and the session of one case at a time."""
+
+    _graph: Any = None
+    _session: Any = None
+    _train: Any = None
+
+    @request
+    def build(self, case: StepCase, train_files: Sequence[str] = ()) -> Message:
+        """Builds the graph of a case."""
+        self._graph = self._tf.Graph()
+        with self._graph.as_default():
+            self._train = self._trained(case, train_files) if case.model else self._made(case)
+        return {}
+
+    @request
+    def open(self) -> Message:
+        """Opens the case's session. The first worker's session initializes the variables."""
+        v1 = self._tf.compat.v1
+        with self._graph.as_default():
+            self._session = v1.train.MonitoredTrainingSession(
+                master=self.target,
+                is_chief=self._index == 0,
+                config=self._session_config(["/job:ps", self._device]),
+                save_summaries_steps=None,
+                save_summaries_secs=None,
+                log_step_count_steps=None,
+                max_wait_secs=_START_DEADLINE_S,
+            )
+        return {}
+
+    @request
+    def run(self, seconds: float, steps: int, delay_s: float, around: int) -> Message:
+        """Runs steps for `seconds`, but at least `steps` steps.
+
+        `around` additional steps before and after are not counted, because other workers may not
+        run yet or any more.
+        """
+        time.sleep(delay_s)
+        for _ in range(around):
+            self._session.run(self._train)
+        took: list[float] = []
+        began = last = time.perf_counter()
+        while last < began + seconds or len(took) < steps:
+            self._session.run(self._train)
+            now = time.perf_counter()
+            took.append(now - last)
+            last = now
+        for _ in range(around):
+            self._session.run(self._train)
+        return {"step_s": took, "steps": len(took) + 2 * around}
+
+    @request
+    def close(self) -> Message:
+        self._session.close()
+        return {}
+
+    def _trained(self, case: StepCase, train_files: Sequence[str]) -> Any:
+        """The training operation of a model of `bench train`."""
+        v1, tf = self._tf.compat.v1, self._tf
+        v1.set_random_seed(2013 + self._index)
+        setter = v1.train.replica_device_setter(
+            worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
+        )
+        with v1.device(setter):
+            columns = MODELS[case.model].columns
+            file = Path(train_files[self._index])
+            return wide_deep.build(tf, columns, file, case.batch_size).train
+
+    def _made(self, case: StepCase) -> Any:
+        """Builds a step from tables: reads variables, computes, and adds gradients."""
+        tf, v1 = self._tf, self._tf.compat.v1
+
+        def place(table: TableVariable) -> str:
+            return self._device if case.is_local else f"/job:ps/task:{table.ps}"
+
+        with tf.device(place(TableVariable(0))):
+            v1.train.get_or_create_global_step()
+        variables = []
+        for number, table in enumerate(case.tables):
+            with tf.device(place(table)):
+                zeros = tf.zeros([table.floats])
+                variables.append(
+                    v1.get_variable(f"table{number}", initializer=zeros, use_resource=True)
+                )
+        with tf.device(self._device):
+            # A value that no graph optimizer can compute ahead.
+            total = tf.cast(tf.timestamp(), tf.float32) * 1e-20
+        if case.pull and variables:
+            reads = []
+            for variable in variables:
+                with tf.device(variable.device):
+                    reads.append(variable.read_value())
+            with tf.device(self._device):
+                # One element is enough: the whole tensor must arrive before it can be read.
+                total += tf.add_n([tf.reduce_sum(value[:1]) for value in reads])
+        with tf.device(self._device):
+            start = tf.fill([_SIDE, _SIDE], total)
+            product = start
+            for _ in range(case.matmuls):
+                product = tf.matmul(product, start)
+            if case.matmuls:
+                total += tf.reduce_sum(product) * 1e-9
+        updates = []
+        if case.push:
+            for number, variable in enumerate(variables):
+                with tf.device(self._device):
+                    # All gradients differ, or else TensorFlow would make and send one for all.
+                    gradient = tf.fill(variable.shape, total + number * 1e-9)
+                with tf.device(variable.device):
+                    updates.append(variable.assign_add(gradient, read_value=False))
+        with tf.device(self._device):
+            # `total` is fetched, or else TensorFlow would prune its computation.
+            return tf.group(*updates), total
+
+
+_ANSWER_TIMEOUT_S = 180.0
+_ITEM_BYTES = 4
+_UNCOUNTED_STEPS = 2
+
+
+@dataclass(frozen=True)
+class LabJobSettings:
+    """The number of tasks, their links and their protocol."""
+
+    workers: int
+    ps: int
+    protocol: str
+    rate_bits_per_s: float | None = None
+    """Rate of each task's own link; None: as fast as this machine is."""
+    rewrites: tuple[str, ...] = ()
+    """Rewrites of the job's graphs, of measure.contenders."""
+
+    @property
+    def side(self) -> str:
+        """The protocol with its rewrites, such as "grpc++ exact"."""
+        return rewritten_name(self.protocol, self.rewrites)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurements of a running job over some seconds. Tasks are named "ps:0"."""
+
+    seconds: float
+    steps_per_s: float
+    """Steps a second of all workers together."""
+    starts_steps_per_s: Sequence[float]
+    """`steps_per_s` for each start."""
+    step_ms: Mapping[str, float]
+    """The median time of a step, by worker."""
+    cpu_s: Mapping[str, float]
+    steps: Mapping[str, int]
+    """Steps by worker during which `cpu_s` and `received_bytes` were counted, with uncounted ones.
+    """
+    received_bytes: Mapping[str, int]
+    """Bytes received over the task's link, including TCP headers; empty without a lab network."""
+    machine_cpu_s: float
+    """CPU seconds of all cores of this machine, including the kernel's work for the links."""
+
+
+def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[TableVariable, ...]:
+    """The tables that a strategy of `tensorwire place` makes from float32 variables."""
+    plan = STRATEGIES[placement](variables, ps, None)
+    return tuple(
+        TableVariable(max(1, round(each.bytes / _ITEM_BYTES)), each.task) for each in plan.parts
+    )
+
+
+class LabJob:
+    """A job whose tasks have started. It runs one case at a time."""
+
+    def __init__(
+        self,
+        settings: LabJobSettings,
+        lab: Lab,
+        cluster: LocalCluster,
+        tasks: Sequence[TaskProcess],
+        tensorflow: str,
+    ) -> None:
+        self.settings = settings
+        self.tensorflow = tensorflow
+        self._lab = lab
+        self.has_network = lab.has_network
+        """True if the links have the requested rate."""
+        self.notes = lab.notes
+        self._cluster = cluster
+        self._tasks = tasks
+        self._workers = [task for task in tasks if task.job == "worker"]
+        self._files: dict[str, list[str]] = {}
+        self._random = random.Random(0)
+
+    def set_rate(self, bits_per_s: float) -> None:
+        """Sets the rate of every link, from now on."""
+        self.settings = replace(self.settings, rate_bits_per_s=bits_per_s)
+        for index in range(len(self._lab.hosts)):
+            self._lab.set(index, HostSettings(rate_bits_per_s=bits_per_s))
+
+    def open(self, case: StepCase) -> None:
+        """Makes the case's graph and sessions, with new variables."""
+        message: Message = {"do": "build", "case": dataclasses.asdict(case)}
+        if case.model:
+            message["train_files"] = self._train_files(case.model)
+        for task in self._workers:
+            send(self._cluster, task, message)
+        for task in self._workers:
+            answer(self._cluster, task, _ANSWER_TIMEOUT_S)
+        for task in self._workers:  # the first worker's session initializes the variables
+            ask(self._cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Ends the sessions of the case."""
+        for task in self._workers:
+            ask(self._cluster, task, {"do": "close"}, _ANSWER_TIMEOUT_S)
+
+    def measure(
+        self, seconds: float, *, warm_up_s: float, starts: int = 1, least_steps: int = 10
+    ) -> Measured:
+        """Runs steps on all workers at the same time for about `seconds`.
+
+        Workers that start simultaneously would stay in lockstep, and use one direction of a link at
+        a time. In a real job they start at different times. So each worker starts with a random
+        delay of up to one step, drawn again for each of `starts`.
+        """
+        warm_up = self._run(warm_up_s, least_steps // 2, 0.0, 0)
+        step_s = statistics.fmean(statistics.median(r["step_s"]) for r in warm_up.values())
+        cpu_before, busy_before = self._cpu_s(), _machine_busy_s()
+        received_before, began = self._received_bytes(), time.perf_counter()
+        around = _UNCOUNTED_STEPS if len(self._workers) > 1 else 0
+        replies = [
+            self._run(seconds / starts, -(-least_steps // starts), step_s, around)
+            for _ in range(starts)
+        ]
+        lasted = time.perf_counter() - began
+        cpu, received = self._cpu_s(), self._received_bytes()
+        took = {
+            task.name: [s for r in replies for s in r[task.name]["step_s"]]
+            for task in self._workers
+        }
+        return Measured(
+            seconds=lasted,
+            steps_per_s=sum(len(each) / sum(each) for each in took.values()),
+            starts_steps_per_s=[
+                sum(len(r["step_s"]) / sum(r["step_s"]) for r in each.values()) for each in replies
+            ],
+            step_ms={name: 1e3 * statistics.median(each) for name, each in took.items()},
+            steps={
+                task.name: sum(int(r[task.name]["steps"]) for r in replies)
+                for task in self._workers
+            },
+            cpu_s={name: cpu[name] - before for name, before in cpu_before.items()},
+            received_bytes={
+                name: received[name] - before for name, before in received_before.items()
+            },
+            machine_cpu_s=_machine_busy_s() - busy_before,
+        )
+
+    def _run(self, seconds: float, steps: int, delay_s: float, around: int) -> dict[str, Message]:
+        """Runs all workers once. `delay_s`: the largest random delay of a start, if there are
+        several.
+        """
+        for task in self._workers:
+            late_s = self._random.uniform(0.0, delay_s) if around else 0.0
+            message: Message = {
+                "do": "run",
+                "seconds": seconds,
+                "steps": steps,
+                "delay_s": late_s,
+                "around": around,
+            }
+            send(self._cluster, task, message)
+        return {
+            task.name: answer(self._cluster, task, _ANSWER_TIMEOUT_S + seconds)
+            for task in self._workers
+        }
+
+    def _cpu_s(self) -> dict[str, float]:
+        times = {task.name: psutil.Process(task.pid).cpu_times() for task in self._tasks}
+        return {name: float(each.user + each.system) for name, each in times.items()}
+
+    def _received_bytes(self) -> dict[str, int]:
+        counts = {
+            task.name: self._cluster.host(task.job, task.index).received_bytes()
+            for task in self._tasks
+        }
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _train_files(self, model: str) -> list[str]:
+        if model not in self._files:
+            directory = self._cluster.directory / model
+            directory.mkdir()
+            files = examples.write(directory, self.settings.workers, *MODELS[model].load())
+            self._files[model] = [str(path) for path in files.train]
+        return self._files[model]
+
+
+def _machine_busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+@contextlib.contextmanager
+def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
+    """Starts the job's tasks, each on its own host of a lab, and ends them with the context.
+
+    Raises:
+        TensorwireError: a task failed, or did not start in time.
+    """
+    counts = {"ps": settings.ps, "worker": settings.workers}
+    host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
+    with contextlib.ExitStack() as stack:
+        lab = stack.enter_context(Lab(LabSettings.alike(sum(counts.values()), host)))
+        hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
+        cluster = stack.enter_context(LocalCluster(counts, hosts))
+        tasks = [
+            _start(cluster, settings, name, index)
+            for name, count in counts.items()
+            for index in range(count)
+        ]
+        for task in tasks:
+            tensorflow = wait_started(cluster, task, watcher)
+        yield LabJob(settings, lab, cluster, tasks, tensorflow)
+        cluster.check()
+
+
+def _start(cluster: LocalCluster, settings: LabJobSettings, name: str, index: int) -> TaskProcess:
+    return start_task(
+        cluster,
+        name,
+        index,
+        LabJobWorker if name == "worker" else ServerTask,
+        {
+            "spec": cluster.spec,
+            "job": name,
+            "index": index,
+            "protocol": settings.protocol,
+            "rewrites": settings.rewrites,
+        },
+        # The job stands for one on several machines: no shared memory, and no accelerator.
+        {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
+    )

@@ -1,0 +1,223 @@
+"""The Python side of `bench rpc` and `bench tcp`; the code in native/raw measures.
+
+Python only starts the measurements. Loops, clocks and request buffers are in C++, which runs
+without the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorwire import __version__
+from tensorwire.engine import native_folder
+from tensorwire.errors import TensorwireError
+from tensorwire.plugin import cache, compiler
+from tensorwire.plugin.digest import digest
+
+Buffer = NDArray[np.uint8]
+
+
+class RpcEnd(Protocol):
+    """One end of a raw RPC, server or client, of one implementation (native/raw/rpc.h)."""
+
+    @property
+    def implementation(self) -> str:
+        """The implementation's name in records, such as "engine" or "grpc C++ 1.51.1"."""
+
+    def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
+        """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
+
+    def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
+        """Makes the channels, and returns when all are connected."""
+
+    def ask(
+        self,
+        requests: int,
+        concurrency: int,
+        request_size: int,
+        response_size: int,
+        timeout_s: float,
+    ) -> tuple[float, NDArray[np.float32]]:
+        """Seconds from the first request to the last answer, and microseconds of each request."""
+
+
+class _Library:
+    """A library whose functions return null or an error text, which becomes a TensorwireError."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise TensorwireError(
+                f"cannot load {path}: {error}; install tensorwire again"
+            ) from None
+
+    def words(self, name: str, *arguments: Any) -> str | None:
+        function = self._library[f"tensorwire_{name}"]
+        function.restype = ctypes.c_char_p
+        said: bytes | None = function(*arguments)
+        return None if said is None else said.decode(errors="replace")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        error = self.words(name, *arguments)
+        if error is not None:
+            raise TensorwireError(error)
+
+
+def _raw_library() -> Path:
+    """The library of raw RPC over the engine and of raw TCP."""
+    return native_folder() / "lib" / "libtensorwire_raw.so"
+
+
+class NativeRpc:
+    """An RpcEnd in C++. A process makes one, and uses it either as server or as client."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = _Library(path)
+
+    @property
+    def implementation(self) -> str:
+        return self._library.words("rpc_implementation") or ""
+
+    def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
+        bound = ctypes.c_int()
+        self._library.call(
+            "rpc_serve",
+            host.encode(),
+            port,
+            threads,
+            ctypes.c_int64(response_size),
+            ctypes.byref(bound),
+        )
+        return bound.value
+
+    def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
+        self._library.call(
+            "rpc_connect", address.encode(), channels, threads, ctypes.c_double(timeout_s)
+        )
+
+    def ask(
+        self,
+        requests: int,
+        concurrency: int,
+        request_size: int,
+        response_size: int,
+        timeout_s: float,
+    ) -> tuple[float, NDArray[np.float32]]:
+        seconds = ctypes.c_double()
+        latency_us = np.empty(requests, dtype=np.float32)
+        self._library.call(
+            "rpc_ask",
+            ctypes.c_int64(requests),
+            concurrency,
+            ctypes.c_int64(request_size),
+            ctypes.c_int64(response_size),
+            ctypes.c_double(timeout_s),
+            ctypes.byref(seconds),
+            latency_us.ctypes.data_as(ctypes.c_void_p),
+        )
+        return seconds.value, latency_us
+
+
+class RawTcp:
+    """Raw TCP streams; native/raw/tcp.h."""
+
+    def __init__(self) -> None:
+        self._library = _Library(_raw_library())
+
+    def receive(self, descriptor: int, buffer: Buffer) -> None:
+        """Receives blocks, one buffer at a time, until the sender ends the stream."""
+        self._library.call(
+            "tcp_receive",
+            descriptor,
+            buffer.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(buffer.size),
+        )
+
+    def send(self, descriptors: Sequence[int], buffers: Sequence[Buffer], messages: int) -> float:
+        """Sends each buffer `messages` times over its stream, all in parallel; returns seconds."""
+        streams = len(descriptors)
+        seconds = ctypes.c_double()
+        self._library.call(
+            "tcp_send",
+            (ctypes.c_int * streams)(*descriptors),
+            (ctypes.c_void_p * streams)(*(buffer.ctypes.data for buffer in buffers[:streams])),
+            streams,
+            ctypes.c_int64(buffers[0].size),
+            ctypes.c_int64(messages),
+            ctypes.byref(seconds),
+        )
+        return seconds.value
+
+
+def rpc_end(protocol: str) -> RpcEnd:
+    """The implementation of `protocol`: "grpc", "grpc++", or the path of a library with rpc.h.
+
+    "grpc" is gRPC in C++ if its development files are installed (compiled at first use), or else
+    grpcio. rpc.h is in native/raw.
+
+    Raises:
+        TensorwireError: no gRPC is installed; the message says what to install.
+    """
+    if protocol == "grpc++":
+        return NativeRpc(_raw_library())
+    if protocol != "grpc":
+        return NativeRpc(Path(protocol))
+    installed = compiler.package_flags("grpc++")
+    if installed is not None:
+        try:
+            return NativeRpc(cache.ensure_built(rpc_recipe("grpc C++", installed)))
+        except compiler.NoCompilerError:
+            pass
+    try:
+        from tensorwire.bench.experiments.rpc_grpcio import GrpcioRpc
+    except ImportError:
+        raise TensorwireError(
+            "no gRPC to measure: apt-get install g++ libgrpc++-dev (gRPC in C++), or "
+            "pip install 'tensorwire[grpcio]' (in Python), or use --protocols grpc++"
+        ) from None
+    return GrpcioRpc()
+
+
+def rpc_recipe(
+    what: str, package: compiler.PackageFlags, source: Path | None = None
+) -> cache.Recipe:
+    """The build of raw RPC over an installed library.
+
+    `source` (default: grpc_rpc.cc) implements the two ends of load.h.
+    """
+    folder = native_folder() / "raw"
+    units = (folder / "load.cc", source or folder / "grpc_rpc.cc")
+    name = f"{units[1].stem}.so"
+    flags = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
+    inputs = (*units, *sorted(folder.glob("*.h")))
+    key = digest(
+        __version__, *flags, *package.flags, package.version, *(f.read_bytes() for f in inputs)
+    )
+    return cache.Recipe(
+        name=name,
+        what=f"raw RPC over {what}",
+        against=f"{package.name} {package.version}",
+        key=f"raw-{package.name}-{package.version}-{key}",
+        commands=lambda cxx: [
+            [
+                *cxx.command,
+                *flags,
+                "-shared",
+                f"-I{folder}",
+                *map(str, units),
+                *package.flags,
+                "-o",
+                name,
+            ]
+        ],
+        units={},
+        typical_s=10,
+        facts={"tensorwire": __version__, package.name: package.version},
+    )

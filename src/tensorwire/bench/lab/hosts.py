@@ -1,0 +1,261 @@
+"""Labs: hosts as network namespaces of this machine, joined by a bridge.
+
+Each host has a link to the bridge, whose rate and delay can be changed under traffic. It has its
+own names (`host0` and so on, in an /etc/hosts that only its tasks see) and, if control groups are
+available, a limit of CPUs. A link can be cut and, in a lab with a relay, lose packets.
+
+The namespaces have no name and no path in the file system: they exist as long as a descriptor or a
+process refers to them. So even if the owner is killed, nothing is left after its tasks have ended;
+their LocalCluster or its cleanup process ends them. Control groups have names. They have their own
+cleanup process, and the next lab removes what remains.
+
+Without root or pyroute2, all hosts are this machine's loopback, and `notes` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from tensorwire.bench.lab import cgroups, enter, network
+from tensorwire.bench.lab.cgroups import CpuGroup
+from tensorwire.bench.lab.cleanup import CleanupProcess
+from tensorwire.bench.lab.namespaces import NamespaceMaker
+from tensorwire.bench.lab.network import NetworkUnavailable, Switch
+from tensorwire.bench.lab.settings import HostSettings, LabSettings
+from tensorwire.errors import TensorwireError
+from tensorwire.owning_context import OwningContext
+
+# BBR, the default on some machines, probes for the rate and often stays far below it on such short
+# links. Every kernel lets a namespace choose "reno"; without loss it is good enough.
+_CONGESTION_CONTROL = "reno"
+
+_NAMES = "names"
+"""The key of the note that host names do not resolve."""
+
+Result = TypeVar("Result")
+
+
+class Relay(Protocol):
+    """Forwards every packet between a lab's hosts and its switch, instead of veth pairs."""
+
+    def set(self, host: int, settings: HostSettings) -> None:
+        """Changes the settings of host number `host`, in both directions."""
+
+
+MakeRelay = Callable[[str, Sequence[str]], AbstractContextManager[Relay]]
+"""Makes a Relay from the paths of the network namespaces of the switch and of each host. Entering
+the result makes the interfaces, or raises NetworkUnavailable.
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A place for tasks, and its address for other tasks."""
+
+    address: str
+    name: str = "localhost"
+    namespaces: tuple[str, ...] = ()
+    """Paths of its namespaces, the network's first; empty: it uses this process's."""
+    cgroup: Path | None = None
+    port: int | None = None
+    """Port of its one task; None: any free port."""
+    is_this_machine: bool = True
+    """True if it has this machine's files, as the hosts of a lab do."""
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` on this host."""
+        if not self.namespaces and self.cgroup is None:
+            return list(argv)
+        place = {
+            "namespaces": self.namespaces,
+            "cgroup": None if self.cgroup is None else str(self.cgroup),
+        }
+        return [sys.executable, "-I", "-S", enter.__file__, json.dumps(place), *argv]
+
+    def inside(self, work: Callable[[], Result]) -> Result:
+        """Runs `work`, and threads that it starts, on this host's network; returns its result.
+
+        Raises what `work` raises.
+        """
+        if not self.namespaces:
+            return work()
+
+        def enter_first() -> Result:
+            with Path(self.namespaces[0]).open("rb") as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
+                    raise OSError(ctypes.get_errno(), "cannot enter a host of the lab")
+            return work()
+
+        # In a temporary thread, so that the current thread keeps its network.
+        with ThreadPoolExecutor(1) as there:
+            return there.submit(enter_first).result()
+
+    def received_bytes(self) -> int | None:
+        """Bytes that this host has received over its link; None if it has no link of a lab."""
+        return network.received_bytes(self.namespaces[0]) if self.namespaces else None
+
+
+LOOPBACK = Host("127.0.0.1")
+
+
+class Lab(OwningContext):
+    """Hosts and the network between them. A context manager that removes everything at its end."""
+
+    def __init__(
+        self,
+        settings: LabSettings,
+        *,
+        change_cpus: bool = False,
+        relay: MakeRelay | None = None,
+    ) -> None:
+        """Prepares the lab; hosts are made on entering it.
+
+        Args:
+            change_cpus: True if CPU limits will be set later, although `settings` has none.
+            relay: makes a relay that forwards every packet, and can lose or delay packets.
+        """
+        self._settings = list(settings.hosts)
+        self._nodes = settings.nodes
+        self._want_groups = change_cpus or any(host.cpus is not None for host in settings.hosts)
+        self._switch: Switch | None = None
+        self._make_relay = relay
+        self._relay: Relay | None = None
+        self._cut: set[int] = set()
+        self._groups: list[CpuGroup] = []
+        self._notes: dict[str, str] = {}
+        self.hosts: tuple[Host, ...] = ()
+
+    def _open(self, held: contextlib.ExitStack) -> None:
+        cgroups.sweep()
+        if self._want_groups:
+            self._make_groups(held)
+        try:
+            self._make_hosts(held)
+        except NetworkUnavailable as error:
+            self._switch = self._relay = None
+            self.hosts = (LOOPBACK,) * len(self._settings)
+            self._notes["network"] = (
+                "the lab's hosts are plain processes on this machine's loopback, and rate and "
+                f"delay are not applied: {error}"
+            )
+        if self._groups:
+            self.hosts = tuple(
+                dataclasses.replace(host, cgroup=group.path)
+                for host, group in zip(self.hosts, self._groups, strict=True)
+            )
+        for index in range(len(self.hosts)):
+            self._apply(index)
+
+    @property
+    def has_network(self) -> bool:
+        """True if a network connects the hosts, and not only this machine's loopback."""
+        return self._switch is not None
+
+    @property
+    def settings(self) -> LabSettings:
+        """The current settings."""
+        return LabSettings(tuple(self._settings), self._nodes)
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each setting that could not be applied, for the user."""
+        return list(self._notes.values())
+
+    @property
+    def unmet(self) -> list[str]:
+        """The `notes` about links and CPUs, which change the meaning of a measurement."""
+        return [note for about, note in self._notes.items() if about != _NAMES]
+
+    def set(self, index: int, settings: HostSettings) -> None:
+        """Changes host `index`, also while its tasks run; packets in flight are not lost.
+
+        `notes` names what this machine cannot apply.
+        """
+        self._settings[index] = settings
+        self._apply(index)
+
+    def _apply(self, index: int) -> None:
+        settings = self._settings[index]
+        if self._switch is not None:
+            self._apply_link(self._switch, index, settings)
+        if self._groups:
+            self._groups[index].set(settings.cpus)
+        elif settings.cpus is not None:
+            self._notes.setdefault("cpus", "the share of CPUs is not applied: no control groups")
+
+    def _apply_link(self, switch: Switch, index: int, settings: HostSettings) -> None:
+        delay_s = settings.delay_s
+        if self._relay is not None:
+            self._relay.set(index, settings)
+            delay_s = 0.0
+        elif settings.loss or settings.late:
+            self._notes["loss"] = "no packet is lost or late: the lab has no relay"
+        if settings.is_cut != (index in self._cut):
+            switch.plug(index, not settings.is_cut)
+            self._cut ^= {index}
+        try:
+            switch.shape(index, settings.rate_bits_per_s, delay_s)
+        except NetworkUnavailable as error:
+            self._notes["rate"] = f"rate and delay of the links are not applied: {error}"
+        if delay_s and not switch.has_delay:
+            self._notes["delay"] = (
+                "the delay is not applied: this kernel has no netem, which delays packets"
+            )
+
+    def _make_groups(self, stack: contextlib.ExitStack) -> None:
+        paths = cgroups.paths(len(self._settings))
+        # Started first and dismissed last; it also handles groups that do not exist yet.
+        stack.callback(CleanupProcess(cgroups=paths).dismiss)
+        try:
+            for path in paths:
+                group = CpuGroup(path)
+                stack.callback(group.remove)
+                self._groups.append(group)
+        except TensorwireError as error:
+            self._groups = []
+            self._notes["cpus"] = f"the share of CPUs is not applied: {error}"
+
+    def _make_hosts(self, stack: contextlib.ExitStack) -> None:
+        network.check_available()
+        addresses = network.addresses(len(self._settings))
+        names = [f"host{index}" for index in range(len(self._settings))]
+        hosts_file = Path("/etc/hosts").read_text(errors="replace").rstrip("\n")
+        for address, name in zip(addresses, names, strict=True):
+            hosts_file += f"\n{address} {name}"
+        with contextlib.ExitStack() as starting:
+            makers = [
+                starting.enter_context(NamespaceMaker(name, hosts_file + "\n", _CONGESTION_CONTROL))
+                for name in (*names, "switch")
+            ]
+            made = []
+            for maker in makers:
+                made.append(maker.make())
+                stack.callback(made[-1].close)
+        *of_hosts, of_switch = made
+        if self._make_relay is not None:
+            relay = self._make_relay(of_switch.paths[0], [each.paths[0] for each in of_hosts])
+            self._relay = stack.enter_context(relay)
+        self._switch = Switch(of_switch.paths[0])
+        for node, link in enumerate(self._nodes):
+            self._switch.add_node(node, link.rate_bits_per_s, link.delay_s)
+        for address, namespaces, settings in zip(addresses, of_hosts, self._settings, strict=True):
+            descriptor = None if self._make_relay is not None else namespaces.descriptors[0]
+            self._switch.join(namespaces.paths[0], descriptor, address, settings.node)
+            if namespaces.unresolved is not None:
+                self._notes[_NAMES] = (
+                    f"the names of the lab's hosts do not resolve: {namespaces.unresolved}"
+                )
+        self.hosts = tuple(
+            Host(address, name, namespaces.paths)
+            for address, name, namespaces in zip(addresses, names, of_hosts, strict=True)
+        )

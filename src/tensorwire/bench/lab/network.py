@@ -1,0 +1,227 @@
+"""Links between the hosts of a lab, made through netlink (pyroute2)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from tensorwire.bench.lab.settings import HIGHEST_BITS_PER_S
+from tensorwire.errors import TensorwireError
+from tensorwire.plan.cluster import LAB_BURST_BYTES
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Delays an exception that would end this process until the end of the block.
+
+    Use it only briefly, around code that forks or runs callbacks that swallow exceptions.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python raises signal exceptions in the main thread only
+        return
+    owner = os.getpid()
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            heard.append(number)
+        elif number != signal.SIGINT:  # in a fork; a Ctrl-C at the terminal is for its owner
+            os._exit(128 + number)
+
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in ours:
+            signal.signal(number, hear)
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])
+
+
+_LINK = "link0"
+_BRIDGE = "bridge0"
+# Addresses that RFC 2544 reserves for benchmarks. Each lab has its own network.
+_NETWORK = ipaddress.ip_network("198.18.0.0/24")
+# A link's burst: small compared with a tensor, but enough to bridge the timer's wake-up latency.
+_QUANTUM_BYTES = 60_000
+_ROOT, _CLASS, _DELAY = 0x10000, 0x10001, 0x20000
+# Queue of a delayed link: more than 10 Gbit/s send in 0.1 s, even in packets of 1500 bytes.
+_DELAYED_PACKETS = 100_000
+
+
+class NetworkUnavailable(TensorwireError):
+    """This machine or this user cannot make network namespaces or their links."""
+
+
+def check_available() -> None:
+    """Raises NetworkUnavailable if pyroute2 is missing."""
+    try:
+        with held_back():
+            import pyroute2  # noqa: F401
+    except ImportError as error:
+        raise NetworkUnavailable("pyroute2 is missing: pip install 'tensorwire[bench]'") from error
+
+
+def addresses(hosts: int) -> list[str]:
+    """An address for each host."""
+    every = _NETWORK.hosts()
+    return [str(next(every)) for _ in range(hosts)]
+
+
+def received_bytes(namespace: str) -> int:
+    """Bytes that the host with this network namespace has received over its link."""
+    with _control(namespace) as control:
+        (link,) = control.get_links(_index(control, _LINK))
+        return int(link.get_nested("IFLA_STATS64", "rx_bytes"))
+
+
+class Switch:
+    """A bridge in a namespace of its own, and a link from it to each host that has joined.
+
+    A link is a pair of virtual interfaces. Both ends have the rate; the host's end also has the
+    delay. Hosts of a node are linked to the node's bridge, which is linked to the main bridge.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        """Raises NetworkUnavailable if the kernel has no bridges."""
+        self._namespace = namespace
+        self._hosts: list[str] = []
+        self._shaped: set[tuple[str, str]] = set()
+        self._delayed: set[tuple[str, str]] = set()
+        self.has_delay = True
+        """False once the kernel has refused to delay packets."""
+        self._add_bridge(_BRIDGE)
+
+    def add_node(self, node: int, rate_bits_per_s: float | None, delay_s: float) -> None:
+        """Makes the bridge of a node, and its link.
+
+        Raises:
+            NetworkUnavailable: the kernel refuses.
+        """
+        self._add_bridge(f"node{node}")
+        up, down = f"up{node}", f"down{node}"
+        with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
+            control.link("add", ifname=up, kind="veth", peer={"ifname": down})
+            for port, bridge in ((up, f"node{node}"), (down, _BRIDGE)):
+                master = _index(control, bridge)
+                control.link("set", index=_index(control, port), master=master, state="up")
+        self._shape(self._namespace, up, rate_bits_per_s, delay_s)
+        self._shape(self._namespace, down, rate_bits_per_s, 0.0)
+
+    def _add_bridge(self, name: str) -> None:
+        with _control(self._namespace) as control, _or_unavailable("bridge"):
+            control.link("add", ifname=name, kind="bridge")
+            control.link("set", index=_index(control, name), state="up")
+
+    def join(
+        self, namespace: str, descriptor: int | None, address: str, node: int | None = None
+    ) -> None:
+        """Links the host with the network namespace `namespace`, open as `descriptor`. If that is
+        None, its interfaces exist already.
+        """
+        port = f"host{len(self._hosts)}"
+        with _control(self._namespace) as control, _or_unavailable("virtual interfaces"):
+            if descriptor is not None:
+                peer = {"ifname": _LINK, "net_ns_fd": descriptor}
+                control.link("add", ifname=port, kind="veth", peer=peer)
+            bridge = _index(control, _BRIDGE if node is None else f"node{node}")
+            control.link("set", index=_index(control, port), master=bridge, state="up")
+        with _control(namespace) as control:
+            control.link("set", index=_index(control, "lo"), state="up")
+            index = _index(control, _LINK)
+            control.addr("add", index=index, address=address, prefixlen=_NETWORK.prefixlen)
+            control.link("set", index=index, state="up")
+        self._hosts.append(namespace)
+
+    def plug(self, host: int, is_in: bool) -> None:
+        """Removes the link of host number `host` from the bridge, or puts it back.
+
+        Both interfaces stay up, so neither end is notified.
+        """
+        with _control(self._namespace) as control:
+            bridge = _index(control, _BRIDGE) if is_in else 0
+            control.link("set", index=_index(control, f"host{host}"), master=bridge)
+
+    def shape(self, host: int, rate_bits_per_s: float | None, delay_s: float) -> None:
+        """Sets rate and delay of the link of host number `host`; queued packets are kept.
+
+        Raises:
+            TensorwireError: the kernel lacks the queueing discipline, or refuses.
+        """
+        self._shape(self._namespace, f"host{host}", rate_bits_per_s, 0.0)
+        self._shape(self._hosts[host], _LINK, rate_bits_per_s, delay_s)
+
+    def _shape(
+        self, namespace: str, interface: str, rate_bits_per_s: float | None, delay_s: float
+    ) -> None:
+        shaped = (namespace, interface) in self._shaped
+        if rate_bits_per_s is None and not delay_s and not shaped:
+            return
+        bytes_per_s = round((rate_bits_per_s or HIGHEST_BITS_PER_S) / 8)
+        rate = {
+            "parent": _ROOT,
+            "rate": bytes_per_s,
+            "ceil": bytes_per_s,
+            "burst": LAB_BURST_BYTES,
+            "cburst": LAB_BURST_BYTES,
+            "quantum": _QUANTUM_BYTES,
+        }
+        with _control(namespace) as control:
+            index = _index(control, interface)
+            with _or_unavailable("a rate"):
+                if not shaped:
+                    control.tc("add", "htb", index, _ROOT, default=_CLASS)
+                    self._shaped.add((namespace, interface))
+                control.tc("change-class" if shaped else "add-class", "htb", index, _CLASS, **rate)
+            if delay_s or (namespace, interface) in self._delayed:
+                self._delay(control, namespace, interface, delay_s)
+
+    def _delay(self, control: Any, namespace: str, interface: str, delay_s: float) -> None:
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        place = (namespace, interface)
+        command = "change" if place in self._delayed else "add"
+        how = {"delay": round(delay_s * 1e6), "limit": _DELAYED_PACKETS}
+        try:
+            index = _index(control, interface)
+            control.tc(command, "netem", index, _DELAY, parent=_CLASS, **how)
+            self._delayed.add(place)
+        except NetlinkError as error:
+            if error.code != errno.ENOENT:  # ENOENT: no such queueing discipline
+                raise
+            self.has_delay = False
+
+
+@contextlib.contextmanager
+def _or_unavailable(what: str) -> Iterator[None]:
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        raise NetworkUnavailable(f"the kernel refuses {what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _control(namespace: str) -> Iterator[Any]:
+    """pyroute2's handle of a network namespace. pyroute2 forks and has an event loop."""
+    from pyroute2 import NetNS
+
+    with held_back(), NetNS(namespace, flags=0) as control:
+        yield control
+
+
+def _index(control: Any, interface: str) -> int:
+    return int(control.link_lookup(ifname=interface)[0])

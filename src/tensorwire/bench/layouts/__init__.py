@@ -1,0 +1,1 @@
+"""`tensorwire k8s compare`: both layouts of a job, run and compared."""

@@ -1,1 +1,0 @@
-"""The checks of `tensorwire check`: this machine, and the tasks of a cluster."""

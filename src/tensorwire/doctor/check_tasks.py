@@ -1,0 +1,199 @@
+"""The checks of a cluster: connects to each task as a peer on this host would."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tensorwire
+from tensorwire import engine
+from tensorwire.cluster import (
+    ClusterSpec,
+    Task,
+    data_addresses,
+    read_endpoint_map,
+    split_address,
+)
+from tensorwire.doctor.evidence import Finding, checked
+from tensorwire.units import data_size, number
+
+_AT_ONCE = 64
+_CLOCKS_S = 1.0
+"""With a larger difference of clocks, logs and traces are hard to compare."""
+_SLOW_LINK = 0.5
+"""A link with less than this share of the median rate is a warning."""
+_LINK_S = 0.2
+_LINKS_S = 10.0
+"""Limits of the time that data is sent: `_LINK_S` to one task, `_LINKS_S` to all together."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """The results for one task."""
+
+    name: str
+    finding: Finding
+    data_address: str = ""
+    second_port: int | None = None
+    peer: str = ""
+    on_this_host: bool = False
+    reached: engine.Reached | None = None
+
+
+def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Finding]:
+    """Greets the tasks in parallel; yields a finding per task in order, then those about all.
+
+    Args:
+        map_path: the `.endpoint_map`; the file need not exist.
+
+    Raises:
+        UsageError: the map is wrong.
+    """
+    mapped = read_endpoint_map(map_path) if map_path.exists() else {}
+    named = list(cluster.tasks())
+
+    def look(one: tuple[Task, str]) -> _Looked:
+        task, address = one
+        if address in mapped:
+            return _look(task, address, [mapped[address]], f"from {map_path}", timeout_s)
+        by_rule = data_addresses(address)
+        return _look(task, address, by_rule, "derived from its gRPC port", timeout_s)
+
+    looked = []
+    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, max(1, len(named)))) as pool:
+        for each in pool.map(look, named):
+            yield each.finding
+            looked.append(each)
+    reached = [each for each in looked if each.reached is not None]
+    if reached:
+        yield _versions(reached)
+        yield _clocks(reached)
+        yield _links(reached, timeout_s)
+
+
+def _look(task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: float) -> _Looked:
+    name = f"{task.job}:{task.index}"
+    on_this_host, error = _connect(grpc, timeout_s)
+    if error:
+        text = f"no server at {grpc}: {error}"
+        if task.job == "evaluator":
+            advice = (
+                "take it out of the cluster: an evaluator serves nobody, and a session without "
+                "device filters waits for it for ever"
+            )
+            return _Looked(name, checked("warning", name, text, advice))
+        advice = "start the task, or check its address, and that its port is open between the hosts"
+        return _Looked(name, checked("error", name, text, advice))
+    second_port = split_address(data[1])[1] if len(data) > 1 else None
+    looked = _Looked(
+        name,
+        checked("ok", name, ""),
+        data[0],
+        second_port,
+        f"/job:{task.job}/replica:0/task:{task.index}",
+        on_this_host,
+    )
+    try:
+        reached = engine.reach(data[0], second_port, looked.peer, timeout_s)
+    except ValueError as words:
+        return replace(looked, finding=_not_reached(name, grpc, data, origin, str(words)))
+    text = (
+        f"{grpc} and its data port {' or '.join(data)} answer, in {1e3 * reached.round_trip_s:.1f} "
+        f"ms; it is {looked.peer} and accepts this host"
+    )
+    return replace(looked, finding=checked("ok", name, text), reached=reached)
+
+
+def _not_reached(name: str, grpc: str, data: Sequence[str], origin: str, words: str) -> Finding:
+    _, unreachable, why = words.rpartition("failed to connect to all addresses; last error: ")
+    where = f"its data port {' or '.join(data)} ({origin})"
+    if unreachable or "the deadline passed" in words:
+        return checked(
+            "error",
+            name,
+            f"its gRPC port {grpc} answers, but {where} does not: {why if unreachable else words}",
+            'start its server with protocol="grpc++", and open the port between the hosts',
+        )
+    return checked(
+        "error",
+        name,
+        f"{where} refuses this host: {words}",
+        "run this command with the environment of a task (TENSORWIRE_TOKEN_FILE, TENSORWIRE_TLS), "
+        "and compare cluster spec, .endpoint_map and tensorwire's version",
+    )
+
+
+def _versions(reached: Sequence[_Looked]) -> Finding:
+    here = tensorwire.__version__
+    others = [
+        f"{each.name} has {each.reached.version or 'an older one'}"
+        for each in reached
+        if each.reached is not None and each.reached.version != here
+    ]
+    if not others:
+        return checked("ok", "versions", f"all tasks that answer have tensorwire {here}, too")
+    return checked(
+        "warning",
+        "versions",
+        f"this host has tensorwire {here}; {', '.join(others)}",
+        "install the same version for all tasks: different versions are not tested together",
+    )
+
+
+def _clocks(reached: Sequence[_Looked]) -> Finding:
+    known = [(each.name, each.reached) for each in reached if each.reached and each.reached.version]
+    if not known:
+        return checked("warning", "clocks", "no task reports its clock")
+    name, worst = max(known, key=lambda each: abs(each[1].clock_ahead_s))
+    word = "ahead of" if worst.clock_ahead_s > 0 else "behind"
+    text = (
+        f"the clock of {name} is {number(abs(worst.clock_ahead_s))} s {word} this host's "
+        f"(+- {number(worst.round_trip_s / 2)} s); all others differ less"
+    )
+    if abs(worst.clock_ahead_s) <= _CLOCKS_S:
+        return checked("ok", "clocks", text)
+    advice = "let NTP or chrony set the hosts' clocks: times in logs and traces cannot be compared"
+    return checked("warning", "clocks", text, advice)
+
+
+def _links(reached: Sequence[_Looked], timeout_s: float) -> Finding:
+    """Measures one task at a time, because parallel transfers would share this host's link."""
+    others = [each for each in reached if not each.on_this_host]
+    if not others:
+        return checked("ok", "links", "not measured: all tasks that answer are on this host")
+    rates: dict[str, float] = {}
+    rate_s = min(_LINK_S, _LINKS_S / len(others))
+    try:
+        for each in others:
+            known = (each.data_address, each.second_port, each.peer)
+            rates[each.name] = engine.reach(*known, timeout_s, rate_s).bytes_per_s
+    except ValueError as words:
+        advice = "run this command again; if it fails again, check the network"
+        return checked("error", "links", f"{each.name} was lost: {words}", advice)
+    middle = statistics.median(rates.values())
+    slowest = min(rates, key=lambda name: rates[name])
+    text = (
+        f"over one connection, the median rate from here is {data_size(middle)}/s, the lowest is "
+        f"{data_size(rates[slowest])}/s, to {slowest}"
+    )
+    if rates[slowest] >= _SLOW_LINK * middle:
+        return checked("ok", "links", text)
+    advice = (
+        "measure both hosts' links with `tensorwire bench tcp`: the slowest link limits the job"
+    )
+    return checked("warning", "links", text, advice)
+
+
+def _connect(address: str, timeout_s: float) -> tuple[bool, str]:
+    """Whether `address` is on this host, and why it cannot be reached ("" if it can)."""
+    try:
+        with socket.create_connection(split_address(address), timeout_s) as connection:
+            return connection.getsockname()[0] == connection.getpeername()[0], ""
+    except TimeoutError:
+        return False, f"no answer within {timeout_s:g} s"
+    except OSError as error:
+        return False, error.strerror or str(error)

@@ -1,0 +1,50 @@
+"""What a rule is: a function from the evidence to a finding, or to None, with a name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tensorwire.doctor.evidence import Evidence, Finding
+
+Find = Callable[[Evidence], "Finding | None"]
+SomeFind = TypeVar("SomeFind", bound=Find)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, which is silent where another one of `unless` has found the cause behind it."""
+
+    find: Find
+    unless: Sequence[str]
+
+
+RULES: dict[str, Rule] = {}
+"""By name. Importing `tensorwire.doctor.rules` fills it."""
+
+
+def rule(name: str, unless: Sequence[str] = ()) -> Callable[[SomeFind], SomeFind]:
+    """Registers a function of a module in `doctor/rules` as the rule of that name."""
+
+    def register(find: SomeFind) -> SomeFind:
+        RULES[name] = Rule(find, unless)
+        return find
+
+    return register
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """What all rules find, each at most once."""
+    found: dict[str, Finding | None] = {}
+
+    def find(name: str) -> Finding | None:
+        if name not in found:
+            each = RULES[name]
+            is_silent = any(find(other) is not None for other in each.unless)
+            finding = None if is_silent else each.find(evidence)
+            found[name] = None if finding is None else dataclasses.replace(finding, rule=name)
+        return found[name]
+
+    return [finding for name in RULES if (finding := find(name)) is not None]

@@ -1,7 +1,0 @@
-"""Labs: the tasks of a job as processes of this machine, and hosts as network namespaces."""
-
-from tensorwire.lab.hosts import Host, Lab
-from tensorwire.lab.local import LocalCluster, TaskProcess
-from tensorwire.lab.settings import HostSettings, LabSettings
-
-__all__ = ["Host", "HostSettings", "Lab", "LabSettings", "LocalCluster", "TaskProcess"]

@@ -1,0 +1,59 @@
+"""`make k8s-compare`: `tensorwire k8s compare` without a cluster, in a lab on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from local_kubernetes.job_runner import LabJobRunner
+from tensorwire.bench.frame.showing import keep_and_show
+from tensorwire.bench.lab.settings import LinkSettings, parse_link
+from tensorwire.bench.layouts import layout_comparison
+from tensorwire.bench.layouts.command import comparison_options
+from tensorwire.cli.main import run_command
+from tensorwire.cli.termination import end_in_order
+from tensorwire.errors import UsageError
+from tensorwire.report.progress import ProgressDisplay
+
+
+@click.command()
+@comparison_options
+@click.option("--link", metavar="RATE", help="Link rate of each node, such as 1gbit.")
+def compare(
+    plan: layout_comparison.LayoutComparison,
+    image: str | None,
+    templates: Path | None,
+    link: str | None,
+    namespace: str | None,
+    context: str | None,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """`tensorwire k8s compare` in a lab, under Kubernetes' own control plane.
+
+    Requires root, and `make control-plane`.
+    """
+    end_in_order()
+    of_a_cluster = {
+        "--image": image,
+        "--namespace": namespace,
+        "--context": context,
+        "--claim": plan.job.claims,
+        "--token-secret": plan.job.own_token_secret,
+        "--pod-template": plan.job.pod_templates,
+        "--annotation": plan.job.annotations,
+    }
+    if given := [option for option, value in of_a_cluster.items() if value]:
+        raise UsageError(f"{' and '.join(given)}: only for a cluster (tensorwire k8s compare)")
+    rate = parse_link("--link", link) if link else LinkSettings()
+    with (
+        LabJobRunner(rate, templates) as runner,
+        ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,
+    ):
+        record = layout_comparison.run(plan, runner, progress)
+    keep_and_show(record, json_path, report_path)
+
+
+if __name__ == "__main__":
+    run_command(compare, "k8s-compare")
