@@ -225,6 +225,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, plugin: None) -> dict[str, 
     return package_without_copies(tmp_path_factory.mktemp("faulty"))
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_task_that_leaves_a_copy_out_crashes(
     copy: str, device_library: Path, faulty: dict[str, str]

@@ -13,7 +13,7 @@ from harness import zygote
 
 from .support import PROTOCOLS, TensorFlowCluster, task_environment
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
+pytestmark = [pytest.mark.newest, pytest.mark.timeout(300, func_only=True)]
 
 SCRIPT = Path(__file__).with_name("failing_functions_script.py")
 CALLS = {"large": 12, "fused": 120}
