@@ -49,10 +49,12 @@ extern "C" const char* __tsan_default_options() {
 // What orders the accesses of these two is in TensorFlow's libraries, unseen by ThreadSanitizer:
 // - A step's CallOptions are on the master's stack. The master continues when one of TensorFlow's
 //   atomics has counted the last of them.
-// - The callback of CreateWorkerSession goes through gRPC's queues to the thread that runs it.
+// - The callbacks that we give to gRPC (of GetStatus and CreateWorkerSession: all other calls of
+//   ours take the caller's own) go through its queues to the thread that runs them.
 extern "C" const char* __tsan_default_suppressions() {
   return "race:tsl::CallOptions::ClearCancelCallback\n"
-         "race:tensorwire::plugin::RemoteWorker::CreateWorkerSessionAsync\n";
+         "race:tensorwire::plugin::RemoteWorker::CreateWorkerSessionAsync\n"
+         "race:tensorwire::plugin::RemoteWorker::GetStatusAsync\n";
 }
 
 namespace absl {
