@@ -3,13 +3,13 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "calls/cancellation.h"
 #include "calls/methods.h"
 #include "calls/proto_call.h"
 #include "metrics/counters.h"
+#include "metrics/single.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "tensorwire/wire/clock.h"
@@ -20,10 +20,7 @@ namespace {
 // The sessions that masters of this process have open at other tasks. Thread-safe.
 class OpenSessions {
  public:
-  static OpenSessions& Get() {
-    static auto* sessions = new OpenSessions;
-    return *sessions;
-  }
+  static OpenSessions& Get() { return Single<OpenSessions>(); }
   void Add(const std::string& task, const std::string& handle) {
     std::lock_guard lock(mutex_);
     open_.emplace(task, handle);
@@ -44,10 +41,7 @@ class OpenSessions {
 // Waits for the status of other tasks. Thread-safe.
 class Waits {
  public:
-  static Waits& Get() {
-    static auto* waits = new Waits;
-    return *waits;
-  }
+  static Waits& Get() { return Single<Waits>(); }
   uint64_t Add(const std::string& task) {
     std::lock_guard lock(mutex_);
     waits_[++last_] = {task, wire::NowMs()};
@@ -89,17 +83,14 @@ void WarnOfWait(const std::string& task) {
 
 }  // namespace
 
-std::vector<std::string> AwaitedTasks() {
-  const std::set<std::string> tasks = Waits::Get().LongOnes();
-  return {tasks.begin(), tasks.end()};
-}
+std::set<std::string> AwaitedTasks() { return Waits::Get().LongOnes(); }
 
 void RemoteWorker::GetStatusAsync(tensorflow::CallOptions* options,
                                   const tensorflow::GetStatusRequest* request,
                                   tensorflow::GetStatusResponse* response, bool fail_fast,
                                   tensorflow::StatusCallback done) {
   const uint64_t wait = Waits::Get().Add(target_);
-  plane_->RunAfter(kLongWaitMs, [wait, target = target_] {
+  plane_->engine().RunAfter(kLongWaitMs, [wait, target = target_] {
     if (Waits::Get().Has(wait)) WarnOfWait(target);
   });
   grpc_->GetStatusAsync(options, request, response, fail_fast,

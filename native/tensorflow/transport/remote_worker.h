@@ -1,8 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_interface.h"
@@ -115,6 +115,6 @@ class RemoteWorker : public tensorflow::WorkerInterface {
 // The tasks for which sessions and contexts of this process have waited since kLongWaitMs or longer
 // before they begin.
 constexpr int kLongWaitMs = 10'000;
-std::vector<std::string> AwaitedTasks();
+std::set<std::string> AwaitedTasks();
 
 }  // namespace tensorwire::plugin
