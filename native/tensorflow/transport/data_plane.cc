@@ -46,12 +46,6 @@ std::string BindHost() {
   return asked != nullptr ? asked : "";
 }
 
-int CountTasks(const tensorflow::ClusterDef& cluster) {
-  int tasks = 0;
-  for (const auto& job : cluster.job()) tasks += static_cast<int>(job.tasks().size());
-  return tasks;
-}
-
 std::string FirstAddress(const tensorflow::ClusterDef& cluster) {
   std::map<std::pair<bool, std::string>, std::string> first;  // the ps come first
   for (const auto& job : cluster.job()) {
@@ -90,11 +84,9 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   std::unique_ptr<DataPlane> plane(new DataPlane);
   plane->name_ = TaskName(server_def.job_name(), server_def.task_index());
   plane->cluster_ = FirstAddress(server_def.cluster());
-  for (const auto& job : server_def.cluster().job()) {
-    if (job.name() != server_def.job_name()) continue;
-    const auto own = job.tasks().find(server_def.task_index());
-    if (own != job.tasks().end()) plane->own_address_ = own->second;
-  }
+  std::map<std::string, std::string> addresses = TaskAddresses(server_def.cluster());
+  const int peers = static_cast<int>(addresses.size()) - 1;
+  plane->own_address_ = addresses[plane->name_];
   TF_RETURN_IF_ERROR(plane->FindEndpointMap(server_def));
 
   wire::EngineOptions options;
@@ -111,7 +103,6 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     options.pool = allocator->pool();
   }
-  const int peers = CountTasks(server_def.cluster()) - 1;
   TF_RETURN_IF_ERROR(FromWire(wire::ReadEnvironment(server_def.job_name(), peers, &options)));
   TF_RETURN_IF_ERROR(FromWire(wire::Engine::Create(std::move(options), &plane->engine_)));
   *out = std::move(plane);

@@ -85,10 +85,9 @@ void WarnOfWait(const std::string& task) {
 
 std::set<std::string> AwaitedTasks() { return Waits::Get().LongOnes(); }
 
-void RemoteWorker::GetStatusAsync(tensorflow::CallOptions* options,
-                                  const tensorflow::GetStatusRequest* request,
+void RemoteWorker::GetStatusAsync(CallOptions* options, const tensorflow::GetStatusRequest* request,
                                   tensorflow::GetStatusResponse* response, bool fail_fast,
-                                  tensorflow::StatusCallback done) {
+                                  StatusCallback done) {
   const uint64_t wait = Waits::Get().Add(target_);
   plane_->engine().RunAfter(kLongWaitMs, [wait, target = target_] {
     if (Waits::Get().Has(wait)) WarnOfWait(target);
@@ -100,10 +99,9 @@ void RemoteWorker::GetStatusAsync(tensorflow::CallOptions* options,
                         });
 }
 
-void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
-                                 tensorflow::RunGraphRequestWrapper* request,
+void RemoteWorker::RunGraphAsync(CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
                                  tensorflow::MutableRunGraphResponseWrapper* response,
-                                 tensorflow::StatusCallback done) {
+                                 StatusCallback done) {
   const int64_t step_id = request->step_id();
   wire::Message message(kRunGraph);
   if (const absl::Status s = PutProto(request->ToProto(), &message); !s.ok()) {
@@ -135,7 +133,7 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
 
 void RemoteWorker::CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessionRequest* request,
                                             tensorflow::CreateWorkerSessionResponse* response,
-                                            tensorflow::StatusCallback done) {
+                                            StatusCallback done) {
   auto created = [target = target_, handle = request->session_handle(),
                   done = std::move(done)](const absl::Status& status) {
     if (status.ok()) OpenSessions::Get().Add(target, handle);
@@ -144,17 +142,17 @@ void RemoteWorker::CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessio
   grpc_->CreateWorkerSessionAsync(request, response, std::move(created));
 }
 
-void RemoteWorker::DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
+void RemoteWorker::DeleteWorkerSessionAsync(CallOptions* options,
                                             const tensorflow::DeleteWorkerSessionRequest* request,
                                             tensorflow::DeleteWorkerSessionResponse* response,
-                                            tensorflow::StatusCallback done) {
+                                            StatusCallback done) {
   OpenSessions::Get().Remove(target_, request->session_handle());
   grpc_->DeleteWorkerSessionAsync(options, request, response, std::move(done));
 }
 
 void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,
                                      tensorflow::CleanupGraphResponse* /*response*/,
-                                     tensorflow::StatusCallback done) {
+                                     StatusCallback done) {
   plane_->failed_steps()->Remove(request->step_id());
   // No caller waits for a cleanup, so the notice travels with the next step's request.
   wire::Message message(kCleanupGraph);
