@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/device_factory.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/protobuf/config.pb.h"
+#include "tensorflow/core/public/session_options.h"
 
 namespace tensorwire::bench {
 namespace {
