@@ -18,7 +18,6 @@ from tensorwire.plugin.tensorflow_install import LIBRARIES, find_tensorflow
 NATIVE = Path(__file__).parents[1] / "native"
 PUSH_TEST = NATIVE / "tensorflow/tests/push_test.cc"
 PUSH_FILES = (
-    "metrics/counters.cc",
     "tensors/fused_tensor.cc",
     "tensors/pool_allocator.cc",
     "transport/push_inbox.cc",

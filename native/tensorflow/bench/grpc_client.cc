@@ -13,6 +13,7 @@
 #include "tensorflow/core/distributed_runtime/worker_cache_logger.h"
 #include "tensorflow/core/distributed_runtime/worker_interface.h"
 #include "tensorflow/core/framework/device_factory.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -62,9 +63,7 @@ absl::Status GrpcClients(const std::string& address, int count, Clients* out) {
   options.set_disable_session_connection_sharing(true);
   for (int i = 0; i < count; ++i) {
     tensorflow::SharedGrpcChannelPtr channel;
-    if (absl::Status s = tensorflow::NewHostPortGrpcChannel(address, &options, &channel); !s.ok()) {
-      return s;
-    }
+    TF_RETURN_IF_ERROR(tensorflow::NewHostPortGrpcChannel(address, &options, &channel));
     auto* const queue =
         env->GetCompletionQueue(static_cast<size_t>(i) % env->CompletionQueueSize());
     out->push_back(std::make_unique<GrpcClient>(

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <string>
 
 #include "keys.h"
 #include "serve.h"
@@ -14,6 +13,7 @@
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 
 namespace tensorwire::bench {
@@ -26,11 +26,9 @@ class Ps {
  public:
   absl::Status Start(const tensorflow::ServerDef& server_def) {
     tensorflow::ServerFactory* factory = nullptr;
-    if (absl::Status s = tensorflow::ServerFactory::GetFactory(server_def, &factory); !s.ok()) {
-      return s;
-    }
-    if (absl::Status s = factory->NewServer(server_def, {}, &server_); !s.ok()) return s;
-    if (absl::Status s = server_->Start(); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(tensorflow::ServerFactory::GetFactory(server_def, &factory));
+    TF_RETURN_IF_ERROR(factory->NewServer(server_def, {}, &server_));
+    TF_RETURN_IF_ERROR(server_->Start());
     session_ = server_->worker_env()->session_mgr->LegacySession();
     return server_->worker_env()->device_mgr->LookupDevice("CPU:0", &cpu_);
   }
@@ -42,7 +40,7 @@ class Ps {
     if (step_id_ != 0) manager->Cleanup(step_id_);
     step_id_ = step_id;
     const auto rendezvous = manager->Find(step_id);
-    if (absl::Status s = rendezvous->Initialize(session_.get()); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(rendezvous->Initialize(session_.get()));
     // All tensors are slices of one, as many workers may request the value of one variable.
     const int64_t largest = count > 0 ? *std::max_element(sizes, sizes + count) : 0;
     if (memory_.NumElements() < largest) {
@@ -52,7 +50,7 @@ class Ps {
     }
     for (int64_t i = 0; i < count; ++i) {
       Rendezvous::ParsedKey key;
-      if (absl::Status s = Rendezvous::ParseKey(KeyOf(i, incarnation()), &key); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(Rendezvous::ParseKey(KeyOf(i, incarnation()), &key));
       absl::Status s = rendezvous->Send(key, {}, memory_.Slice(0, sizes[i]), /*is_dead=*/false);
       if (!s.ok()) return s;
     }

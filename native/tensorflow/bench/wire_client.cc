@@ -8,6 +8,7 @@
 #include "client.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensors/pool_allocator.h"
 #include "tensors/tensor_codec.h"
@@ -63,12 +64,8 @@ absl::Status WireClients(const std::string& address, int count, Clients* out) {
   wire::EngineOptions options;
   options.name = "/job:worker/replica:0/task:0";
   options.executor = [](std::function<void()> closure) { pool->Schedule(std::move(closure)); };
-  if (wire::Status s = wire::ReadEnvironment("worker", count, &options); !s.ok()) {
-    return plugin::FromWire(s);
-  }
-  if (wire::Status s = wire::Engine::Create(std::move(options), engine); !s.ok()) {
-    return plugin::FromWire(s);
-  }
+  TF_RETURN_IF_ERROR(plugin::FromWire(wire::ReadEnvironment("worker", count, &options)));
+  TF_RETURN_IF_ERROR(plugin::FromWire(wire::Engine::Create(std::move(options), engine)));
   for (int i = 0; i < count; ++i) {
     out->push_back(
         std::make_unique<WireClient>((*engine)->Connect(address, "/job:ps/replica:0/task:0")));

@@ -17,10 +17,12 @@
 namespace tensorwire::plugin {
 namespace {
 
+namespace eager = tensorflow::eager;
+using eager::EagerClient;
+using eager::EnqueueRequest;
+using eager::EnqueueResponse;
+using tensorflow::CallOptions;
 using tensorflow::StatusCallback;
-using tensorflow::eager::EagerClient;
-using tensorflow::eager::EnqueueRequest;
-using tensorflow::eager::EnqueueResponse;
 
 // Closing a context waits no longer than this for a worker that has gone.
 constexpr int64_t kCloseDeadlineMs = 10'000;
@@ -227,58 +229,53 @@ class RemoteEager : public EagerClient {
         end_step_(std::move(end_step)) {}
 
   // --- on the data plane ---
-  void EnqueueAsync(tensorflow::CallOptions* options, const EnqueueRequest* request,
-                    EnqueueResponse* response, StatusCallback done) override {
+  void EnqueueAsync(CallOptions* options, const EnqueueRequest* request, EnqueueResponse* response,
+                    StatusCallback done) override {
     if (Forget(*request, response, done)) return;
     wire::Message message(kEagerEnqueue);
     message.Put<uint64_t>(0);  // no sender: not ordered
     Call(std::move(message), options, *request, response, std::move(done), wire::RunOn::kExecutor);
   }
 
-  void StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallOptions* options,
+  void StreamingEnqueueAsync(bool enable_streaming, CallOptions* options,
                              const EnqueueRequest* request, EnqueueResponse* response,
                              StatusCallback done) override;
 
-  void RunComponentFunctionAsync(tensorflow::CallOptions* options,
-                                 const tensorflow::eager::RunComponentFunctionRequest* request,
-                                 tensorflow::eager::RunComponentFunctionResponse* response,
+  void RunComponentFunctionAsync(CallOptions* options,
+                                 const eager::RunComponentFunctionRequest* request,
+                                 eager::RunComponentFunctionResponse* response,
                                  StatusCallback done) override {
     // `done` only tells a waiting thread; further work runs in other threads.
     Call(wire::Message(kEagerRunFunction), options, *request, response, std::move(done),
          wire::RunOn::kReactorWhenAlone, /*deadline_ms=*/0, kFunctionPatienceMs);
   }
 
-  void CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
-                         tensorflow::eager::CloseContextResponse* response,
-                         StatusCallback done) override;
+  void CloseContextAsync(const eager::CloseContextRequest* request,
+                         eager::CloseContextResponse* response, StatusCallback done) override;
 
   bool allow_multiple_pending_requests() const override {
     return grpc_->allow_multiple_pending_requests();
   }
 
   // --- on gRPC ---
-  void CreateContextAsync(const tensorflow::eager::CreateContextRequest* request,
-                          tensorflow::eager::CreateContextResponse* response,
-                          StatusCallback done) override {
+  void CreateContextAsync(const eager::CreateContextRequest* request,
+                          eager::CreateContextResponse* response, StatusCallback done) override {
     grpc_->CreateContextAsync(request, response, std::move(done));
   }
-  void CreateContextAsync(const tensorflow::eager::CreateContextRequest* request,
-                          tensorflow::eager::CreateContextResponse* response, StatusCallback done,
+  void CreateContextAsync(const eager::CreateContextRequest* request,
+                          eager::CreateContextResponse* response, StatusCallback done,
                           int64_t init_timeout_in_ms, int retries) override {
     grpc_->CreateContextAsync(request, response, std::move(done), init_timeout_in_ms, retries);
   }
-  void UpdateContextAsync(const tensorflow::eager::UpdateContextRequest* request,
-                          tensorflow::eager::UpdateContextResponse* response,
-                          StatusCallback done) override {
+  void UpdateContextAsync(const eager::UpdateContextRequest* request,
+                          eager::UpdateContextResponse* response, StatusCallback done) override {
     grpc_->UpdateContextAsync(request, response, std::move(done));
   }
-  void WaitQueueDoneAsync(const tensorflow::eager::WaitQueueDoneRequest* request,
-                          tensorflow::eager::WaitQueueDoneResponse* response,
-                          StatusCallback done) override {
+  void WaitQueueDoneAsync(const eager::WaitQueueDoneRequest* request,
+                          eager::WaitQueueDoneResponse* response, StatusCallback done) override {
     grpc_->WaitQueueDoneAsync(request, response, std::move(done));
   }
-  void KeepAliveAsync(const tensorflow::eager::KeepAliveRequest* request,
-                      tensorflow::eager::KeepAliveResponse* response,
+  void KeepAliveAsync(const eager::KeepAliveRequest* request, eager::KeepAliveResponse* response,
                       StatusCallback done) override {
     grpc_->KeepAliveAsync(request, response, std::move(done));
   }
@@ -297,7 +294,7 @@ class RemoteEager : public EagerClient {
   // Nothing else tells this task that the step is over.
   bool Forget(const EnqueueRequest& request, EnqueueResponse* response, const StatusCallback& done);
   // `options` may be null.
-  void Call(wire::Message message, tensorflow::CallOptions* options,
+  void Call(wire::Message message, CallOptions* options,
             const tensorflow::protobuf::MessageLite& request,
             tensorflow::protobuf::MessageLite* response, StatusCallback done, wire::RunOn done_on,
             int64_t deadline_ms = 0, int64_t patience_ms = 0);
@@ -334,7 +331,7 @@ bool RemoteEager::Forget(const EnqueueRequest& request, EnqueueResponse* respons
   return true;
 }
 
-void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
+void RemoteEager::Call(wire::Message message, CallOptions* options,
                        const tensorflow::protobuf::MessageLite& request,
                        tensorflow::protobuf::MessageLite* response, StatusCallback done,
                        wire::RunOn done_on, int64_t deadline_ms, int64_t patience_ms) {
@@ -359,7 +356,7 @@ void RemoteEager::Call(wire::Message message, tensorflow::CallOptions* options,
       std::move(message), std::make_unique<ProtoCall>(response, std::move(ended)), call_options));
 }
 
-void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallOptions* options,
+void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, CallOptions* options,
                                         const EnqueueRequest* request, EnqueueResponse* response,
                                         StatusCallback done) {
   if (Forget(*request, response, done)) return;
@@ -401,9 +398,8 @@ void RemoteEager::StreamingEnqueueAsync(bool enable_streaming, tensorflow::CallO
   } while (!stream->Send(*request, &message, response, wrapped));
 }
 
-void RemoteEager::CloseContextAsync(const tensorflow::eager::CloseContextRequest* request,
-                                    tensorflow::eager::CloseContextResponse* response,
-                                    StatusCallback done) {
+void RemoteEager::CloseContextAsync(const eager::CloseContextRequest* request,
+                                    eager::CloseContextResponse* response, StatusCallback done) {
   Sender sender{0, 0, nullptr, nullptr};
   {
     std::lock_guard lock(mutex_);
@@ -419,7 +415,7 @@ void RemoteEager::CloseContextAsync(const tensorflow::eager::CloseContextRequest
        kCloseDeadlineMs);
 }
 
-EagerClients::EagerClients(std::unique_ptr<tensorflow::eager::EagerClientCache> grpc,
+EagerClients::EagerClients(std::unique_ptr<eager::EagerClientCache> grpc,
                            std::map<std::string, std::shared_ptr<wire::Channel>> channels,
                            std::function<void(int64_t)> end_step)
     : grpc_(std::move(grpc)), channels_(std::move(channels)), end_step_(std::move(end_step)) {}

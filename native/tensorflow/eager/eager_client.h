@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "tensorflow/core/distributed_runtime/eager/eager_client.h"
 #include "tensorwire/wire/engine.h"

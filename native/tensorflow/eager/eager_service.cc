@@ -1,7 +1,6 @@
 #include "eager/eager_service.h"
 
 #include <algorithm>
-#include <string>
 
 #include "calls/proto_call.h"
 #include "calls/status.h"

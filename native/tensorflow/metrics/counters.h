@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "metrics/single.h"
+
 namespace tensorwire::plugin {
 
 // Counts of this process on the data plane, over all its servers.
@@ -22,6 +24,6 @@ struct PluginCounters {
   std::atomic<uint64_t> eager_calls{0};     // run here for TF2 in other tasks
 };
 
-PluginCounters& Counters();
+inline PluginCounters& Counters() { return Single<PluginCounters>(); }
 
 }  // namespace tensorwire::plugin

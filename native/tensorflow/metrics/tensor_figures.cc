@@ -27,11 +27,6 @@ std::string_view NodeOf(std::string_view edge) {
 
 }  // namespace
 
-TensorFigures& TensorFigures::Get() {
-  static auto* figures = new TensorFigures;
-  return *figures;
-}
-
 TensorCounters* TensorFigures::Of(std::string_view key, Direction direction) {
   const Ends ends = EndsOf(key);
   return Find(ends, NodeOf(ends.edge), direction);
@@ -111,11 +106,6 @@ uint64_t UnionClock::total_us(int64_t now_us) {
   while (told < total && !told_us_.compare_exchange_weak(told, total, std::memory_order_relaxed)) {
   }
   return std::max(told, total);
-}
-
-UnionClock& RecvClock() {
-  static auto* clock = new UnionClock;
-  return *clock;
 }
 
 }  // namespace tensorwire::plugin

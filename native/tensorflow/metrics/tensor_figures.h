@@ -9,6 +9,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "metrics/single.h"
+
 namespace tensorwire::plugin {
 
 // One tensor's figures in one direction between two tasks. Only the receiver has waits.
@@ -46,7 +48,7 @@ class TensorFigures {
     TensorCounters counters;
   };
 
-  static TensorFigures& Get();
+  static TensorFigures& Get() { return Single<TensorFigures>(); }
 
   // The counters for the tensor that travels under this rendezvous key.
   TensorCounters* Of(std::string_view key, Direction direction);
@@ -90,6 +92,6 @@ class UnionClock {
 };
 
 // The time in which at least one Recv of this process waited for another task.
-UnionClock& RecvClock();
+inline UnionClock& RecvClock() { return Single<UnionClock>(); }
 
 }  // namespace tensorwire::plugin

@@ -6,7 +6,6 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,25 +13,18 @@
 #include "rewrites/narrow_pass.h"
 #include "rewrites/rewrite_pass.h"
 #include "rewrites/rewrite_push.h"
-#include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/graph_to_functiondef.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
-#include "tensorflow/core/graph/graph.h"
-#include "tensorflow/core/graph/node_builder.h"
 #include "tensorflow/core/lib/random/random.h"
 
 namespace tensorwire::plugin {
 namespace {
 
 using tensorflow::DataType;
-using tensorflow::Edge;
 using tensorflow::FunctionLibraryDefinition;
-using tensorflow::Graph;
-using tensorflow::Node;
-using tensorflow::NodeBuilder;
 
 constexpr char kBundle[] = "bundles";
 // Bundles of fewer members gain nothing.
@@ -106,7 +98,7 @@ class Body {
   absl::Status AddResults(Node* of) {
     for (int i = 0; i < of->num_outputs(); ++i) {
       NodeBuilder builder(graph_.NewName("result"), "_Retval");
-      if (absl::Status s = Add(builder.Input(of, i), &results_, nullptr); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(Add(builder.Input(of, i), &results_, nullptr));
     }
     return absl::OkStatus();
   }
@@ -114,7 +106,7 @@ class Body {
     graph_.AddEdge(src, output, dst, input);
   }
   absl::Status ToFunction(const std::string& name, tensorflow::FunctionDef* function) {
-    if (absl::Status s = GraphToFunctionDef(graph_, name, function); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(GraphToFunctionDef(graph_, name, function));
     function->mutable_signature()->set_is_stateful(true);  // as its members may be
     (*function->mutable_attr())["_noinline"].set_b(true);
     return absl::OkStatus();
@@ -130,21 +122,10 @@ class Body {
   int results_ = 0;
 };
 
-// Replaces the members of one bundle by the call of a function.
-class Bundler {
- public:
-  Bundler(Graph* graph, FunctionLibraryDefinition* library, bool is_function)
-      : graph_(graph), library_(library), is_function_(is_function) {}
-
-  absl::Status Replace(const std::vector<Node*>& members);
-
- private:
-  Graph* const graph_;
-  FunctionLibraryDefinition* const library_;
-  const bool is_function_;
-};
-
-absl::Status Bundler::Replace(const std::vector<Node*>& members) {
+// Replaces the members of one bundle by the call of a function, which is added to the library.
+// `is_function`: of the graph.
+absl::Status Bundle(Graph* graph, FunctionLibraryDefinition* known, bool is_function,
+                    const std::vector<Node*>& members) {
   Body body;
   std::map<Node*, Node*, tensorflow::NodeComparatorID> fixed;  // and their copies
   std::vector<NodeBuilder::NodeOut> inputs;
@@ -155,7 +136,7 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
     Node* const copy = body.Copy(*member);
     for (int i = 0; i < member->num_inputs(); ++i) {
       const Edge* edge = nullptr;
-      if (absl::Status s = member->input_edge(i, &edge); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(member->input_edge(i, &edge));
       Node* const src = edge->src();
       if (IsFixed(*src) && src->assigned_device_name() == member->assigned_device_name()) {
         const auto [at, is_new] = fixed.try_emplace(src, nullptr);
@@ -169,11 +150,11 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
       Node* argument = nullptr;
       // TensorFlow passes the value of a reference, as it does to the member.
       const DataType type = tensorflow::BaseType(src->output_type(edge->src_output()));
-      if (absl::Status s = body.AddArgument(type, &argument); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(body.AddArgument(type, &argument));
       body.Connect(argument, 0, copy, i);
       inputs.emplace_back(src, edge->src_output());
     }
-    if (absl::Status s = body.AddResults(copy); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(body.AddResults(copy));
     results.insert(results.end(), copy->output_types().begin(), copy->output_types().end());
     AddControlInputs(*member, &before);
     for (const Edge* edge : member->out_edges()) {
@@ -183,38 +164,40 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
   tensorflow::FunctionDefLibrary library;
   const std::string function =
       absl::StrCat(kBundlePrefix, absl::Hex(tensorflow::random::New64(), absl::kZeroPad16));
-  if (absl::Status s = body.ToFunction(function, library.add_function()); !s.ok()) return s;
-  if (absl::Status s = library_->AddLibrary(library); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(body.ToFunction(function, library.add_function()));
+  TF_RETURN_IF_ERROR(known->AddLibrary(library));
 
   const std::string device = members.front()->assigned_device_name();
   tensorflow::NameAttrList called;
   called.set_name(function);
-  NodeBuilder builder(
-      graph_->NewName(ProcessWideName(kNodePrefix + ("bundle/" + members.front()->type_string()))),
-      kBundleOp);
-  builder.Input(inputs).Attr("Tout", results).Attr("f", called);
   Node* bundle = nullptr;
-  if (absl::Status s = AddNode(graph_, builder, device, &bundle); !s.ok()) return s;
-  for (Node* node : before) graph_->AddControlEdge(node, bundle);
-  for (Node* node : after) graph_->AddControlEdge(bundle, node);
+  TF_RETURN_IF_ERROR(
+      NodeBuilder(NewNodeName(graph, "bundle/" + members.front()->type_string()), kBundleOp)
+          .Input(inputs)
+          .Attr("Tout", results)
+          .Attr("f", called)
+          .AssignedDevice(device)
+          .Finalize(graph, &bundle));
+  for (Node* node : before) graph->AddControlEdge(node, bundle);
+  for (Node* node : after) graph->AddControlEdge(bundle, node);
   int output = 0;
   for (Node* member : members) {
     const std::vector<const Edge*> leaving(member->out_edges().begin(), member->out_edges().end());
     for (const Edge* edge : leaving) {
-      if (!edge->IsControlEdge()) ReplaceInput(graph_, edge, bundle, output + edge->src_output());
+      if (!edge->IsControlEdge()) ReplaceInput(graph, edge, bundle, output + edge->src_output());
     }
     output += member->num_outputs();
     const std::string name = member->name();
     const bool is_stateful = member->op_def().is_stateful();
-    graph_->RemoveNode(member);
-    if (!is_function_ || !is_stateful) continue;
+    graph->RemoveNode(member);
+    if (!is_function || !is_stateful) continue;
     // A function refers by name to the operations that it waits for.
     Node* done = nullptr;
-    NodeBuilder stand_in(name, "NoOp");
-    stand_in.ControlInput(bundle);
-    if (absl::Status s = AddNode(graph_, stand_in, device, &done); !s.ok()) return s;
+    NodeBuilder builder(name, "NoOp");
+    builder.ControlInput(bundle).AssignedDevice(device);
+    TF_RETURN_IF_ERROR(builder.Finalize(graph, &done));
   }
-  for (const auto& [node, copy] : fixed) RemoveUnused(graph_, node);
+  for (const auto& [node, copy] : fixed) RemoveUnused(graph, node);
   RewriteCounts::Get().Count(kBundle, RewriteCounts::kApplied);
   return absl::OkStatus();
 }
@@ -222,7 +205,7 @@ absl::Status Bundler::Replace(const std::vector<Node*>& members) {
 // After the rewrites that send less, and before tensor fusion.
 class BundlePass : public tensorflow::GraphOptimizationPass {
  public:
-  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+  absl::Status Run(const GraphOptimizationPassOptions& options) override {
     if (!MayRewrite(options) || !IsAskedFor(kBundles, options)) return absl::OkStatus();
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
@@ -230,16 +213,10 @@ class BundlePass : public tensorflow::GraphOptimizationPass {
     GraphOrder crossings(*graph);  // a lookup must not wait for tensors that arrive later
     GraphOrder members(*graph);    // nor for itself
     bool usable = false;
-    if (absl::Status s =
-            crossings.Compute([&](const Edge& edge) { return devices.Cross(edge); }, &usable);
-        !s.ok()) {
-      return s;
-    }
-    if (absl::Status s =
-            members.Compute([](const Edge& edge) { return IsMember(*edge.src()); }, &usable);
-        !s.ok()) {
-      return s;
-    }
+    TF_RETURN_IF_ERROR(
+        crossings.Compute([&](const Edge& edge) { return devices.Cross(edge); }, &usable));
+    TF_RETURN_IF_ERROR(
+        members.Compute([](const Edge& edge) { return IsMember(*edge.src()); }, &usable));
     if (!usable) RewriteCounts::Get().Count(kBundle, kNoOrder);
     if (!usable) return absl::OkStatus();
     // Ordered, so that a graph is always rewritten in the same way.
@@ -253,11 +230,10 @@ class BundlePass : public tensorflow::GraphOptimizationPass {
              members.GatesOf(*node), node->type_string()}]
           .push_back(node);
     }
-    Bundler bundler(graph, options.flib_def,
-                    options.session_options == nullptr || options.is_function_graph);
+    const bool is_function = options.session_options == nullptr || options.is_function_graph;
     for (const auto& [key, group] : found) {
       if (group.size() < kLeastMembers) continue;
-      if (absl::Status s = bundler.Replace(group); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(Bundle(graph, options.flib_def, is_function, group));
     }
     tensorflow::FixupSourceAndSinkEdges(graph);
     return absl::OkStatus();

@@ -7,22 +7,12 @@
 #include <vector>
 
 #include "rewrites/graph_order.h"
-#include "rewrites/graph_rewrite.h"
 #include "rewrites/rewrite_pass.h"
-#include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
-#include "tensorflow/core/graph/graph.h"
-#include "tensorflow/core/graph/node_builder.h"
 
 namespace tensorwire::plugin {
 namespace {
-
-using tensorflow::Edge;
-using tensorflow::Graph;
-using tensorflow::GraphOptimizationPassOptions;
-using tensorflow::Node;
-using tensorflow::NodeBuilder;
 
 constexpr char kFuse[] = "tensor_fuse";
 
@@ -46,7 +36,7 @@ absl::Status FindGroups(const Graph& graph, bool keep_floats, Groups* groups) {
   GraphOrder order(graph);
   const auto crosses = [&devices](const Edge& edge) { return devices.Cross(edge); };
   bool usable = false;
-  if (absl::Status s = order.Compute(crosses, &usable); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(order.Compute(crosses, &usable));
   if (!usable) RewriteCounts::Get().Count(kFuse, kNoOrder);
   if (!usable) return absl::OkStatus();
   for (const Edge* edge : graph.edges()) {
@@ -78,12 +68,12 @@ absl::Status FuseGroup(Graph* graph, const std::string& from, const std::string&
   const std::string name = kNodePrefix + graph->NewName(ProcessWideName(kFuse));
   Node* fuse = nullptr;
   NodeBuilder fuser(name + "/fuse", kFuseOp);
-  fuser.Input(sent).Attr("from", from).Attr("to", to);
-  if (absl::Status s = AddNode(graph, fuser, from, &fuse); !s.ok()) return s;
+  fuser.Input(sent).Attr("from", from).Attr("to", to).AssignedDevice(from);
+  TF_RETURN_IF_ERROR(fuser.Finalize(graph, &fuse));
   Node* split = nullptr;
   NodeBuilder splitter(name + "/split", kSplitOp);
-  splitter.Input(fuse).Attr("types", types);
-  if (absl::Status s = AddNode(graph, splitter, to, &split); !s.ok()) return s;
+  splitter.Input(fuse).Attr("types", types).AssignedDevice(to);
+  TF_RETURN_IF_ERROR(splitter.Finalize(graph, &split));
   int index = 0;
   for (const auto& [output, crossing] : crossings) {
     for (const Edge* edge : crossing.edges) ReplaceInput(graph, edge, split, index);
@@ -102,11 +92,11 @@ class TensorFusePass : public tensorflow::GraphOptimizationPass {
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
     Groups groups;
-    if (absl::Status s = FindGroups(*graph, CastsFloats(options), &groups); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(FindGroups(*graph, CastsFloats(options), &groups));
     for (const auto& [key, crossings] : groups) {
       if (crossings.size() < 2) continue;
       const auto& [from, to, depth, gates, conditions] = key;
-      if (absl::Status s = FuseGroup(graph, from, to, crossings); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(FuseGroup(graph, from, to, crossings));
     }
     tensorflow::FixupSourceAndSinkEdges(graph);
     return absl::OkStatus();

@@ -15,8 +15,6 @@ namespace tensorwire::plugin {
 namespace {
 
 using tensorflow::DataType;
-using tensorflow::Edge;
-using tensorflow::Node;
 
 // Operations with state, or with the handle of one, whose kernels only hold a lock while they
 // compute: they read, write or make variables, tables, lists and random numbers.
@@ -230,7 +228,7 @@ void GraphOrder::VisitLoop(const std::vector<const Node*>& nodes) {
 absl::Status GraphOrder::Compute(const Counts& counts, bool* usable) {
   std::vector<std::string> unreachable;
   *usable = false;
-  if (absl::Status s = BuildControlFlowInfo(&graph_, &info_, &unreachable); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(BuildControlFlowInfo(&graph_, &info_, &unreachable));
   NumberUnits();
   depth_.assign(units_.size(), 0);
   gates_.assign(graph_.num_node_ids(), 0);

@@ -6,17 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "rewrites/graph_rewrite.h"
 #include "tensorflow/core/graph/control_flow.h"
-#include "tensorflow/core/graph/graph.h"
 
 namespace tensorwire::plugin {
 
 // Whether it is known that an operation, once its inputs are there, ends without waiting for
 // anything else: for another operation, another step or the world outside. False for everything
 // that is not known.
-bool NeverWaits(const tensorflow::Node& node);
+bool NeverWaits(const Node& node);
 
 // Sorted sets of numbers. Equal sets have equal ids, and the empty set is 0.
 class NumberSets {
@@ -45,29 +43,29 @@ class NumberSets {
 // enters it.
 class GraphOrder {
  public:
-  using Counts = std::function<bool(const tensorflow::Edge&)>;
+  using Counts = std::function<bool(const Edge&)>;
 
-  explicit GraphOrder(const tensorflow::Graph& graph) : graph_(graph) {}
+  explicit GraphOrder(const Graph& graph) : graph_(graph) {}
 
   // `usable`: false for a graph with a cycle that is no loop, of which nothing is known.
   absl::Status Compute(const Counts& counts, bool* usable);
 
-  bool OutsideLoops(const tensorflow::Edge& edge) const {
-    const tensorflow::Node* from = FrameOf(edge.src(), /*outer=*/edge.src()->IsExit());
-    const tensorflow::Node* to = FrameOf(edge.dst(), /*outer=*/edge.dst()->IsEnter());
+  bool OutsideLoops(const Edge& edge) const {
+    const Node* from = FrameOf(edge.src(), /*outer=*/edge.src()->IsExit());
+    const Node* to = FrameOf(edge.dst(), /*outer=*/edge.dst()->IsEnter());
     return from != nullptr && to != nullptr && from->IsSource() && to->IsSource();
   }
-  bool OutsideLoops(const tensorflow::Node& node) const {
+  bool OutsideLoops(const Node& node) const {
     return info_[node.id()].frame != nullptr && info_[node.id()].frame->IsSource();
   }
   // For nodes outside of loops, and the Exits of outermost loops.
-  int DepthOf(const tensorflow::Node& node) const { return depth_[unit_[node.id()]]; }
-  int GatesOf(const tensorflow::Node& node) const { return gates_[node.id()]; }
+  int DepthOf(const Node& node) const { return depth_[unit_[node.id()]]; }
+  int GatesOf(const Node& node) const { return gates_[node.id()]; }
   // Whether a branch that is not taken leaves all of a node's outputs without a value.
-  bool MayBeDead(const tensorflow::Node& node) const { return conditions_[node.id()] != 0; }
+  bool MayBeDead(const Node& node) const { return conditions_[node.id()] != 0; }
   // The conditions under which an edge has a value, all of which have to hold: a number that is the
   // same for the same conditions, and 0 for none.
-  int ConditionsOf(const tensorflow::Edge& edge);
+  int ConditionsOf(const Edge& edge);
 
  private:
   // That a Switch takes one of its outputs.
@@ -77,22 +75,22 @@ class GraphOrder {
     int outputs = 0;  // of the Switch
   };
 
-  const tensorflow::Node* FrameOf(const tensorflow::Node* node, bool outer) const {
+  const Node* FrameOf(const Node* node, bool outer) const {
     const tensorflow::ControlFlowInfo& info = info_[node->id()];
     return outer ? info.parent_frame : info.frame;
   }
   // The name of the outermost loop that a node is part of, or nothing.
-  std::string OutermostLoop(const tensorflow::Node& node) const;
+  std::string OutermostLoop(const Node& node) const;
   void NumberUnits();
   // Each fills in the unit's nodes from their inputs.
-  void Visit(const tensorflow::Node& node);
-  void VisitLoop(const std::vector<const tensorflow::Node*>& nodes);
-  int ConditionsOfMerge(const tensorflow::Node& merge);
+  void Visit(const Node& node);
+  void VisitLoop(const std::vector<const Node*>& nodes);
+  int ConditionsOfMerge(const Node& merge);
 
-  const tensorflow::Graph& graph_;
+  const Graph& graph_;
   std::vector<tensorflow::ControlFlowInfo> info_;
   std::vector<int> unit_;  // by node id: the node itself, or its loop
-  std::vector<std::vector<const tensorflow::Node*>> units_;
+  std::vector<std::vector<const Node*>> units_;
   std::vector<int> depth_;  // by unit
   NumberSets sets_;
   std::vector<int> gates_;       // by node id: a set of node ids

@@ -14,9 +14,6 @@ namespace tensorwire::plugin {
 namespace {
 
 using tensorflow::DeviceNameUtils;
-using tensorflow::Edge;
-using tensorflow::GraphOptimizationPassOptions;
-using tensorflow::Node;
 
 bool IsSwitchedOn(const RewriteSwitch& one, const GraphOptimizationPassOptions& options) {
   const char* const variable = std::getenv(one.variable);
@@ -65,6 +62,10 @@ std::string ProcessWideName(std::string_view name) {
   return std::string(name) + "_" + std::to_string(next.fetch_add(1, std::memory_order_relaxed));
 }
 
+std::string NewNodeName(Graph* graph, std::string_view name) {
+  return graph->NewName(kNodePrefix + ProcessWideName(name));
+}
+
 bool DeviceNames::SameTask(const std::string& a, const std::string& b) {
   return a == b || DeviceNameUtils::IsSameAddressSpace(Parse(a), Parse(b));
 }
@@ -90,6 +91,10 @@ bool IsLookup(const Node& node) {
          node.type_string() == "Gather";
 }
 
+bool IsVariable(const Node& node) {
+  return node.IsVariable() || node.type_string() == "VarHandleOp";
+}
+
 tensorflow::PartialTensorShape VariableShape(const Node& variable) {
   if (variable.IsArg()) {  // of a function: the caller has added the variable's shape
     std::vector<tensorflow::PartialTensorShape> shapes;
@@ -97,33 +102,25 @@ tensorflow::PartialTensorShape VariableShape(const Node& variable) {
     return shapes.front();
   }
   tensorflow::PartialTensorShape shape;
-  if (!variable.IsVariable() && variable.type_string() != "VarHandleOp") return {};
+  if (!IsVariable(variable)) return {};
   return GetNodeAttr(variable.attrs(), "shape", &shape).ok() ? shape
                                                              : tensorflow::PartialTensorShape();
 }
 
-absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,
-                     const std::string& device, Node** node) {
-  tensorflow::NodeBuilder made = builder;  // Finalize changes it
-  absl::Status status = made.Finalize(graph, node);
-  if (status.ok()) (*node)->set_assigned_device_name(device);
-  return status;
-}
-
-void ReplaceInput(tensorflow::Graph* graph, const Edge* edge, Node* src, int output) {
+void ReplaceInput(Graph* graph, const Edge* edge, Node* src, int output) {
   Node* const dst = edge->dst();
   const int input = edge->dst_input();
   graph->RemoveEdge(edge);
   graph->AddEdge(src, output, dst, input);
 }
 
-void RemoveUnused(tensorflow::Graph* graph, Node* node) {
+void RemoveUnused(Graph* graph, Node* node) {
   const bool is_used = std::any_of(node->out_edges().begin(), node->out_edges().end(),
                                    [](const Edge* edge) { return edge->dst()->IsOp(); });
   if (!is_used) graph->RemoveNode(node);
 }
 
-void PlaceControlFlow(tensorflow::Graph* graph) {
+void PlaceControlFlow(Graph* graph) {
   std::vector<Node*> inputs_first;
   tensorflow::GetReversePostOrder(*graph, &inputs_first);
   for (Node* node : inputs_first) {

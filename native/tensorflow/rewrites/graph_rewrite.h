@@ -10,10 +10,17 @@
 #include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/protobuf/rewriter_config.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::GraphOptimizationPassOptions;
+using tensorflow::Node;
+using tensorflow::NodeBuilder;
 
 // What all rewrites of a graph have in common. They run when every node has its device and before
 // TensorFlow partitions the graph: on the master for a session, in the calling task for a TF2
@@ -36,22 +43,25 @@ constexpr RewriteSwitch kExactRewrites{"tensorwire_exact_rewrites", "TENSORWIRE_
 constexpr char kPartialRunNode[] = "tensorwire_partial_run";
 
 // Whether a graph is one that can be rewritten at all: it is whole, and not of a partial run.
-bool MayRewrite(const tensorflow::GraphOptimizationPassOptions& options);
+bool MayRewrite(const GraphOptimizationPassOptions& options);
 
 // Whether `one`, or kExactRewrites, is switched on.
-bool IsAskedFor(const RewriteSwitch& one, const tensorflow::GraphOptimizationPassOptions& options);
+bool IsAskedFor(const RewriteSwitch& one, const GraphOptimizationPassOptions& options);
 
 // The entry of a session's RewriterConfig that asks for `one`, or null.
 const tensorflow::RewriterConfig::CustomGraphOptimizer* FindEntry(
-    const RewriteSwitch& one, const tensorflow::GraphOptimizationPassOptions& options);
+    const RewriteSwitch& one, const GraphOptimizationPassOptions& options);
 
 // Whether TensorFlow casts floats to bfloat16 wherever they cross from task to task.
-bool CastsFloats(const tensorflow::GraphOptimizationPassOptions& options);
+bool CastsFloats(const GraphOptimizationPassOptions& options);
 
 // `name` with a number that is unique in this process. Nodes of two graphs need different names:
 // TensorFlow keeps stateful kernels by session and name, and functions of one step share a
 // rendezvous.
 std::string ProcessWideName(std::string_view name);
+
+// A name for a node that needs our kernel, or that stands beside one.
+std::string NewNodeName(Graph* graph, std::string_view name);
 
 // Tells which devices belong to one task, and which are CPUs. Parses each name only once.
 class DeviceNames {
@@ -59,7 +69,7 @@ class DeviceNames {
   bool IsCpu(const std::string& name) { return Parse(name).type == "CPU"; }
   bool SameTask(const std::string& a, const std::string& b);
   // Whether an edge goes from task to task.
-  bool Cross(const tensorflow::Edge& edge) {
+  bool Cross(const Edge& edge) {
     return edge.src()->IsOp() && edge.dst()->IsOp() &&
            !SameTask(edge.src()->assigned_device_name(), edge.dst()->assigned_device_name());
   }
@@ -71,27 +81,24 @@ class DeviceNames {
 
 // Follows `edge` back through nodes that only pass a variable or a value on. Returns the edge from
 // its origin.
-const tensorflow::Edge* Origin(const tensorflow::Edge* edge);
+const Edge* Origin(const Edge* edge);
 
 // Whether `node` takes rows of a table, which is its first input.
-bool IsLookup(const tensorflow::Node& node);
+bool IsLookup(const Node& node);
+
+bool IsVariable(const Node& node);
 
 // The shape of a variable in the graph; of unknown rank if the graph does not say.
-tensorflow::PartialTensorShape VariableShape(const tensorflow::Node& variable);
-
-// Adds a node on a device.
-absl::Status AddNode(tensorflow::Graph* graph, const tensorflow::NodeBuilder& builder,
-                     const std::string& device, tensorflow::Node** node);
+tensorflow::PartialTensorShape VariableShape(const Node& variable);
 
 // Connects the input at the end of `edge` to an output of `src` instead.
-void ReplaceInput(tensorflow::Graph* graph, const tensorflow::Edge* edge, tensorflow::Node* src,
-                  int output);
+void ReplaceInput(Graph* graph, const Edge* edge, Node* src, int output);
 
 // Removes `node` if no operation uses it.
-void RemoveUnused(tensorflow::Graph* graph, tensorflow::Node* node);
+void RemoveUnused(Graph* graph, Node* node);
 
 // Places the nodes of branches and loops where TensorFlow's partitioner will place them: on the
 // device of the value that they pass on. Otherwise tensors would seem to cross tasks that do not.
-void PlaceControlFlow(tensorflow::Graph* graph);
+void PlaceControlFlow(Graph* graph);
 
 }  // namespace tensorwire::plugin

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -17,16 +16,9 @@
 #include "rewrites/rewrite_push.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/algorithm.h"
-#include "tensorflow/core/graph/graph.h"
-#include "tensorflow/core/graph/node_builder.h"
 
 namespace tensorwire::plugin {
 namespace {
-
-using tensorflow::Edge;
-using tensorflow::Graph;
-using tensorflow::Node;
-using tensorflow::NodeBuilder;
 
 constexpr char kNarrowing[] = "wire_dtype";
 // For a whole variable with fewer floats, the conversions cost more than the saved bytes.
@@ -39,8 +31,7 @@ struct WireDtype {
 };
 
 // What a session or this process asks for; DT_INVALID: nothing.
-absl::Status FindWireDtype(const tensorflow::GraphOptimizationPassOptions& options,
-                           WireDtype* found) {
+absl::Status FindWireDtype(const GraphOptimizationPassOptions& options, WireDtype* found) {
   std::string exclude;
   if (const auto* entry = FindEntry(kWireDtype, options); entry != nullptr) {
     const auto& parameters = entry->parameter_map();
@@ -232,21 +223,16 @@ const Node* Narrower::ReadFrom(const Crossing& crossing) {
 
 bool Narrower::IsTrained(const Node* variable, const Crossing& pulled) const {
   if (trained_.count(variable) != 0) return true;
-  std::vector<bool> seen(graph_->num_node_ids());
-  std::vector<const Node*> unseen;
-  unseen.reserve(pulled.edges.size());
-  for (const Edge* edge : pulled.edges) unseen.push_back(edge->dst());
-  while (!unseen.empty()) {
-    const Node* const node = unseen.back();
-    unseen.pop_back();
-    if (AddsToVariable(*node) && UpdatedBy(*node) == variable) return true;
-    for (const Edge* edge : node->out_edges()) {
-      if (edge->IsControlEdge() || seen[edge->dst()->id()]) continue;
-      seen[edge->dst()->id()] = true;
-      unseen.push_back(edge->dst());
-    }
-  }
-  return false;
+  std::vector<const Node*> consumers;
+  consumers.reserve(pulled.edges.size());
+  for (const Edge* edge : pulled.edges) consumers.push_back(edge->dst());
+  bool found = false;
+  const auto look = [&](const Node* node) {
+    found = found || (AddsToVariable(*node) && UpdatedBy(*node) == variable);
+  };
+  const auto follow = [&found](const Edge& edge) { return !found && !edge.IsControlEdge(); };
+  tensorflow::DFSFrom(*graph_, consumers, look, nullptr, {}, follow);
+  return found;
 }
 
 bool Narrower::IsGradient(const Edge& edge, std::vector<bool>* seen, NodesByName* updates) {
@@ -330,15 +316,17 @@ bool Narrower::IsExcluded(const NodesByName& variables) const {
 absl::Status Narrower::Narrow(const Crossing& crossing, bool by_chance) {
   Node*& narrow = narrowed_[{crossing.src->id(), crossing.output, by_chance}];
   if (narrow == nullptr) {
-    NodeBuilder builder(graph_->NewName(kNodePrefix + ProcessWideName("narrow")), kNarrowOp);
-    builder.Input(crossing.src, crossing.output).Attr("T", wire_.type).Attr("by_chance", by_chance);
-    const std::string device = crossing.src->assigned_device_name();
-    if (absl::Status s = AddNode(graph_, builder, device, &narrow); !s.ok()) return s;
+    NodeBuilder builder(NewNodeName(graph_, "narrow"), kNarrowOp);
+    builder.Input(crossing.src, crossing.output)
+        .Attr("T", wire_.type)
+        .Attr("by_chance", by_chance)
+        .AssignedDevice(crossing.src->assigned_device_name());
+    TF_RETURN_IF_ERROR(builder.Finalize(graph_, &narrow));
   }
   Node* wide = nullptr;
-  NodeBuilder builder(graph_->NewName(kNodePrefix + ProcessWideName("widen")), kWidenOp);
-  builder.Input(narrow, 0);
-  if (absl::Status s = AddNode(graph_, builder, crossing.to, &wide); !s.ok()) return s;
+  NodeBuilder builder(NewNodeName(graph_, "widen"), kWidenOp);
+  builder.Input(narrow, 0).AssignedDevice(crossing.to);
+  TF_RETURN_IF_ERROR(builder.Finalize(graph_, &wide));
   for (const Edge* edge : crossing.edges) ReplaceInput(graph_, edge, wide, 0);
   return absl::OkStatus();
 }
@@ -364,7 +352,7 @@ absl::Status Narrower::Run() {
     if (!is_excluded) chosen.emplace_back(std::move(crossing), is_push);
   }
   for (const auto& [crossing, is_push] : chosen) {
-    if (absl::Status s = Narrow(crossing, is_push); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(Narrow(crossing, is_push));
   }
   return absl::OkStatus();
 }
@@ -373,14 +361,14 @@ absl::Status Narrower::Run() {
 // before bundles and fusion, which include the conversions.
 class NarrowPass : public tensorflow::GraphOptimizationPass {
  public:
-  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+  absl::Status Run(const GraphOptimizationPassOptions& options) override {
     if (options.graph == nullptr || options.device_set == nullptr) return absl::OkStatus();
     WireDtype wire;
-    if (absl::Status s = FindWireDtype(options, &wire); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(FindWireDtype(options, &wire));
     if (wire.type == tensorflow::DT_INVALID) return absl::OkStatus();
     Graph* const graph = options.graph->get();
     PlaceControlFlow(graph);
-    if (absl::Status s = Narrower(graph, wire).Run(); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(Narrower(graph, wire).Run());
     tensorflow::FixupSourceAndSinkEdges(graph);
     return absl::OkStatus();
   }
@@ -389,20 +377,4 @@ class NarrowPass : public tensorflow::GraphOptimizationPass {
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 60, NarrowPass);
 
 }  // namespace
-
-NarrowedTensors& NarrowedTensors::Get() {
-  static NarrowedTensors* tensors = new NarrowedTensors;  // threads may outlive static destruction
-  return *tensors;
-}
-
-void NarrowedTensors::Add(Entry entry) {
-  std::lock_guard lock(mutex_);
-  entries_.insert(std::move(entry));
-}
-
-std::set<NarrowedTensors::Entry> NarrowedTensors::entries() const {
-  std::lock_guard lock(mutex_);
-  return entries_;
-}
-
 }  // namespace tensorwire::plugin

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "metrics/single.h"
 #include "rewrites/graph_rewrite.h"
 
 namespace tensorwire::plugin {
@@ -41,9 +42,15 @@ class NarrowedTensors {
     }
   };
 
-  static NarrowedTensors& Get();
-  void Add(Entry entry);
-  std::set<Entry> entries() const;
+  static NarrowedTensors& Get() { return Single<NarrowedTensors>(); }
+  void Add(Entry entry) {
+    std::lock_guard lock(mutex_);
+    entries_.insert(std::move(entry));
+  }
+  std::set<Entry> entries() const {
+    std::lock_guard lock(mutex_);
+    return entries_;
+  }
 
  private:
   mutable std::mutex mutex_;

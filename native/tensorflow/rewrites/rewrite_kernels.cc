@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace tensorwire::plugin {
@@ -81,7 +82,7 @@ absl::Status OutputUnique(OpKernelContext* ctx, const Tensor& ids, NumberOf numb
   }
   Tensor* out = nullptr;
   const TensorShape shape({static_cast<int64_t>(unique.size())});
-  if (absl::Status s = ctx->allocate_output(0, shape, &out); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, shape, &out));
   std::copy(unique.begin(), unique.end(), out->flat<Id>().data());
   return absl::OkStatus();
 }

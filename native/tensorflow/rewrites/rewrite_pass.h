@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "metrics/single.h"
 #include "rewrites/graph_rewrite.h"
 
 namespace tensorwire::plugin {
@@ -27,13 +28,19 @@ class RewriteCounts {
  public:
   static constexpr const char* kApplied = "applied";
 
-  static RewriteCounts& Get();
+  static RewriteCounts& Get() { return Single<RewriteCounts>(); }
 
   // `outcome`: kApplied, or the reason why not.
-  void Count(const char* rewrite, const char* outcome);
+  void Count(const char* rewrite, const char* outcome) {
+    std::lock_guard lock(mutex_);
+    ++counts_[{rewrite, outcome}];
+  }
 
   using Counts = std::map<std::pair<std::string, std::string>, uint64_t>;
-  Counts counts() const;
+  Counts counts() const {
+    std::lock_guard lock(mutex_);
+    return counts_;
+  }
 
  private:
   mutable std::mutex mutex_;

@@ -1,25 +1,15 @@
 #include "rewrites/rewrite_pull.h"
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "rewrites/rewrite_pass.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/graph/node_builder.h"
 
 namespace tensorwire::plugin {
 namespace {
-
-using tensorflow::Edge;
-using tensorflow::Graph;
-using tensorflow::Node;
-using tensorflow::NodeBuilder;
 
 constexpr char kPull[] = "unique_pull";
 constexpr int kTableInput = 0;
@@ -85,9 +75,6 @@ class Puller {
                      std::vector<const Edge*>* leaving);
   absl::Status UniqueIds(const Edge& ids, int64_t rows, PulledIds** unique);
   absl::Status Expand(const Edge& leaving, Node* unique, Node** expanded);
-  std::string NodeName(const char* name) const {
-    return graph_->NewName(kNodePrefix + ProcessWideName(name));
-  }
 
   Graph* const graph_;
   PulledIdsOf* const pulled_;
@@ -131,8 +118,8 @@ const char* Puller::WhyNot(const Node& lookup, const Edge& ids, int64_t rows,
 absl::Status Puller::Rewrite(Node* lookup) {
   const Edge* ids = nullptr;
   const Edge* table = nullptr;
-  if (absl::Status s = lookup->input_edge(kIdsInput, &ids); !s.ok()) return s;
-  if (absl::Status s = lookup->input_edge(kTableInput, &table); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(lookup->input_edge(kIdsInput, &ids));
+  TF_RETURN_IF_ERROR(lookup->input_edge(kTableInput, &table));
   if (devices_.SameTask(ids->src()->assigned_device_name(), lookup->assigned_device_name())) {
     return absl::OkStatus();
   }
@@ -143,12 +130,12 @@ absl::Status Puller::Rewrite(Node* lookup) {
   if (why_not != nullptr) return absl::OkStatus();
 
   PulledIds* pulled = nullptr;
-  if (absl::Status s = UniqueIds(*ids, rows, &pulled); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(UniqueIds(*ids, rows, &pulled));
   ReplaceInput(graph_, ids, pulled->unique, 0);
   pulled->lookups.push_back(lookup);
   for (const Edge* edge : leaving) {
     Node* expanded = nullptr;
-    if (absl::Status s = Expand(*edge, pulled->unique, &expanded); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(Expand(*edge, pulled->unique, &expanded));
     ReplaceInput(graph_, edge, expanded, 0);
   }
   return absl::OkStatus();
@@ -158,21 +145,19 @@ absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled
   std::vector<PulledIds>& of_ids = (*pulled_)[{ids.src()->id(), ids.src_output()}];
   for (PulledIds& one : of_ids) {
     int64_t its_rows = 0;
-    if (absl::Status s = GetNodeAttr(one.unique->attrs(), kTableRowsAttr, &its_rows); !s.ok()) {
-      return s;
-    }
+    TF_RETURN_IF_ERROR(GetNodeAttr(one.unique->attrs(), kTableRowsAttr, &its_rows));
     if (its_rows != rows) continue;
     *pulled = &one;
     return absl::OkStatus();
   }
   Node* unique = nullptr;
-  NodeBuilder builder(NodeName("unique_ids"), "Unique");
+  NodeBuilder builder(NewNodeName(graph_, "unique_ids"), "Unique");
   builder.Input(ids.src(), ids.src_output())
       .Attr("out_idx", tensorflow::DT_INT32)
       .Attr("_kernel", kUniqueIdsLabel)
-      .Attr(kTableRowsAttr, rows);
-  const std::string& device = ids.src()->assigned_device_name();
-  if (absl::Status s = AddNode(graph_, builder, device, &unique); !s.ok()) return s;
+      .Attr(kTableRowsAttr, rows)
+      .AssignedDevice(ids.src()->assigned_device_name());
+  TF_RETURN_IF_ERROR(builder.Finalize(graph_, &unique));
   *pulled = &of_ids.emplace_back(PulledIds{unique, {}});
   return absl::OkStatus();
 }
@@ -180,10 +165,11 @@ absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled
 absl::Status Puller::Expand(const Edge& leaving, Node* unique, Node** expanded) {
   Node*& made = expanded_[{leaving.src()->id(), leaving.src_output()}];
   if (made == nullptr) {
-    NodeBuilder builder(NodeName("expand_rows"), "Gather");
-    builder.Input(leaving.src(), leaving.src_output()).Input(unique, 1);
-    const std::string& device = unique->assigned_device_name();
-    if (absl::Status s = AddNode(graph_, builder, device, &made); !s.ok()) return s;
+    NodeBuilder builder(NewNodeName(graph_, "expand_rows"), "Gather");
+    builder.Input(leaving.src(), leaving.src_output())
+        .Input(unique, 1)
+        .AssignedDevice(unique->assigned_device_name());
+    TF_RETURN_IF_ERROR(builder.Finalize(graph_, &made));
   }
   *expanded = made;
   return absl::OkStatus();
@@ -207,7 +193,7 @@ absl::Status PullUniqueRows(Graph* graph, PulledIdsOf* pulled) {
   }
   Puller puller(graph, pulled);
   for (Node* lookup : lookups) {
-    if (absl::Status s = puller.Rewrite(lookup); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(puller.Rewrite(lookup));
   }
   return absl::OkStatus();
 }

@@ -4,8 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "tensorflow/core/graph/graph.h"
+#include "rewrites/graph_rewrite.h"
 
 namespace tensorwire::plugin {
 
@@ -19,18 +18,18 @@ constexpr char kTableRowsAttr[] = "_tensorwire_table_rows";
 
 // Ids that are sent once each.
 struct PulledIds {
-  tensorflow::Node* unique = nullptr;
-  std::vector<tensorflow::Node*> lookups;  // that use these ids
+  Node* unique = nullptr;
+  std::vector<Node*> lookups;  // that use these ids
 };
 // By the node and the output that the ids are from.
 using PulledIdsOf = std::map<std::pair<int, int>, std::vector<PulledIds>>;
 
 // If the source of `edge` only passes on or reshapes its input, the edge of that input; otherwise
 // null.
-const tensorflow::Edge* BeforeReshape(const tensorflow::Edge& edge);
+const Edge* BeforeReshape(const Edge& edge);
 
 // Rewrites each lookup in a table of another task whose rows go back to the task that the ids are
 // from. The lookup itself stays where it is, with its control edges.
-absl::Status PullUniqueRows(tensorflow::Graph* graph, PulledIdsOf* pulled);
+absl::Status PullUniqueRows(Graph* graph, PulledIdsOf* pulled);
 
 }  // namespace tensorwire::plugin

@@ -10,15 +10,10 @@
 #include "rewrites/rewrite_pass.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/graph/node_builder.h"
+#include "tensorflow/core/graph/algorithm.h"
 
 namespace tensorwire::plugin {
 namespace {
-
-using tensorflow::Edge;
-using tensorflow::Graph;
-using tensorflow::Node;
-using tensorflow::NodeBuilder;
 
 constexpr char kPush[] = "summed_push";
 constexpr int kIdsOutput = 0;      // of Unique
@@ -169,20 +164,12 @@ bool PushedSums::WaitForLookup(const Graph& graph, const PulledIds& pulled) cons
   const std::set<const Node*> lookups(pulled.lookups.begin(), pulled.lookups.end());
   for (const Node* sum : moved_) {
     if (!IsSum(*sum)) continue;
-    std::vector<bool> seen(graph.num_node_ids());
-    std::vector<const Node*> unseen{sum};
     bool found = false;
-    while (!unseen.empty() && !found) {
-      const Node* const node = unseen.back();
-      unseen.pop_back();
-      // A Merge runs as soon as one of its inputs has arrived.
-      if (node->IsMerge()) continue;
-      for (const Edge* edge : node->in_edges()) {
-        found = found || lookups.count(edge->src()) != 0;
-        if (!seen[edge->src()->id()]) unseen.push_back(edge->src());
-        seen[edge->src()->id()] = true;
-      }
-    }
+    // A Merge runs as soon as one of its inputs has arrived.
+    const auto waits = [&found](const Edge& edge) { return !found && !edge.dst()->IsMerge(); };
+    const auto look = [&](const Node* node) { found = found || lookups.count(node) != 0; };
+    tensorflow::ReverseDFSFrom(graph, absl::Span<const Node* const>({sum}), look, nullptr, {},
+                               waits);
     if (!found) return false;
   }
   return true;
@@ -203,12 +190,13 @@ const PulledIds* PushedSums::FindPulled(const Graph& graph, const PulledIdsOf& p
 
 absl::Status PushedSums::ShareIds(Graph* graph, Node* pulled_ids) const {
   int64_t rows = 0;
-  if (absl::Status s = GetNodeAttr(pulled_ids->attrs(), kTableRowsAttr, &rows); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(GetNodeAttr(pulled_ids->attrs(), kTableRowsAttr, &rows));
   Node* unique = nullptr;
-  NodeBuilder builder(graph->NewName(kNodePrefix + ProcessWideName("pulled_ids")), kPulledIdsOp);
-  builder.Input(pulled_ids, kIdsOutput).Attr("rows", rows);
-  const std::string device = unique_->assigned_device_name();
-  if (absl::Status s = AddNode(graph, builder, device, &unique); !s.ok()) return s;
+  NodeBuilder builder(NewNodeName(graph, "pulled_ids"), kPulledIdsOp);
+  builder.Input(pulled_ids, kIdsOutput)
+      .Attr("rows", rows)
+      .AssignedDevice(unique_->assigned_device_name());
+  TF_RETURN_IF_ERROR(builder.Finalize(graph, &unique));
   std::vector<const Edge*> taken;
   for (const Edge* edge : unique_->out_edges()) {
     if (edge->src_output() == kIdsOutput && edge->dst()->IsOp() && !IsMoved(edge->dst())) {
@@ -241,11 +229,13 @@ absl::Status PushedSums::SumByNumbers(Graph* graph, Node* pulled_ids) {
   for (Node* sum : moved_) {
     if (!IsSum(*sum)) continue;
     const Edge* values = nullptr;
-    if (absl::Status s = sum->input_edge(kValuesInput, &values); !s.ok()) return s;
-    NodeBuilder builder(graph->NewName(kNodePrefix + ProcessWideName("sum_rows")), kSumRowsOp);
-    builder.Input(values->src(), values->src_output()).Input(pulled_ids, kNumbersOutput);
+    TF_RETURN_IF_ERROR(sum->input_edge(kValuesInput, &values));
     Node* by_numbers = nullptr;
-    if (absl::Status s = AddNode(graph, builder, to_, &by_numbers); !s.ok()) return s;
+    NodeBuilder builder(NewNodeName(graph, "sum_rows"), kSumRowsOp);
+    builder.Input(values->src(), values->src_output())
+        .Input(pulled_ids, kNumbersOutput)
+        .AssignedDevice(to_);
+    TF_RETURN_IF_ERROR(builder.Finalize(graph, &by_numbers));
     const std::vector<const Edge*> before(sum->in_edges().begin(), sum->in_edges().end());
     for (const Edge* edge : before) {
       if (edge->IsControlEdge()) graph->AddControlEdge(edge->src(), by_numbers);
@@ -277,7 +267,7 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
   std::map<std::pair<int, std::string>, Node*> constants;  // copies, by original and device
   for (Node* unique : uniques) {
     const Edge* ids = nullptr;
-    if (absl::Status s = unique->input_edge(0, &ids); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(unique->input_edge(0, &ids));
     const std::string& from = ids->src()->assigned_device_name();
     if (devices.SameTask(from, unique->assigned_device_name())) continue;
     PushedSums sums(unique, from, &devices);
@@ -286,10 +276,10 @@ absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled) {
     if (why_not != nullptr) continue;
     const PulledIds* const shared = sums.FindPulled(*graph, pulled);
     if (shared != nullptr) {
-      if (absl::Status s = sums.ShareIds(graph, shared->unique); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(sums.ShareIds(graph, shared->unique));
     }
     if (shared != nullptr && sums.CanSumByNumbers()) {
-      if (absl::Status s = sums.SumByNumbers(graph, shared->unique); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(sums.SumByNumbers(graph, shared->unique));
     } else {
       sums.Move(graph, &constants);
     }

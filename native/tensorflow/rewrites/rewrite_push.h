@@ -1,8 +1,6 @@
 #pragma once
 
-#include "absl/status/status.h"
 #include "rewrites/rewrite_pull.h"
-#include "tensorflow/core/graph/graph.h"
 
 namespace tensorwire::plugin {
 
@@ -19,6 +17,6 @@ constexpr char kPulledIdsOp[] = "TensorwirePulledIds_import_tensorwire_tf_in_eve
 // operations on the same tensors, so the sums are the same. The update of the variable stays where
 // it is. A sum of gradients of rows that were `pulled` uses the ids and numbers of the pull, so ids
 // cross once and are numbered once.
-absl::Status PushSums(tensorflow::Graph* graph, const PulledIdsOf& pulled);
+absl::Status PushSums(Graph* graph, const PulledIdsOf& pulled);
 
 }  // namespace tensorwire::plugin

@@ -5,25 +5,16 @@
 
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_set.h"
-#include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tensorwire::plugin {
 namespace {
 
 using tensorflow::DeviceNameUtils;
-using tensorflow::Edge;
-using tensorflow::Node;
 
 constexpr size_t kFarthest = 256;  // nodes between a variable and what is sent of it
-
-bool IsVariable(const Node& node) {
-  const std::string& op = node.type_string();
-  return op == "VarHandleOp" || op == "VariableV2" || op == "Variable";
-}
 
 // "/job:ps/replica:0/task:0"
 std::string_view TaskOf(const Node& node) {
@@ -32,12 +23,9 @@ std::string_view TaskOf(const Node& node) {
 }
 
 uint64_t VariableBytes(const Node& variable) {
-  tensorflow::PartialTensorShape shape;
+  const tensorflow::PartialTensorShape shape = VariableShape(variable);
   tensorflow::DataType type = tensorflow::DT_INVALID;
-  if (!tensorflow::GetNodeAttr(variable.attrs(), "shape", &shape).ok() ||
-      !tensorflow::GetNodeAttr(variable.attrs(), "dtype", &type).ok() || !shape.IsFullyDefined()) {
-    return 0;
-  }
+  if (!GetNodeAttr(variable.attrs(), "dtype", &type).ok() || !shape.IsFullyDefined()) return 0;
   return static_cast<uint64_t>(shape.num_elements()) *
          static_cast<uint64_t>(tensorflow::DataTypeSize(type));
 }
@@ -124,7 +112,7 @@ bool HasOtherWorkers(const tensorflow::DeviceSet& devices) {
 // Changes nothing. It records a session's graph and its devices, before tensors are fused.
 class SessionGraphsPass : public tensorflow::GraphOptimizationPass {
  public:
-  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+  absl::Status Run(const GraphOptimizationPassOptions& options) override {
     // A TF2 function has its variables elsewhere, and has the devices of all tasks on purpose.
     if (options.graph != nullptr && options.device_set != nullptr && !options.is_function_graph) {
       SessionGraphs::Get().Add(**options.graph, HasOtherWorkers(*options.device_set));
@@ -138,12 +126,7 @@ REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXE
 
 }  // namespace
 
-SessionGraphs& SessionGraphs::Get() {
-  static SessionGraphs* graphs = new SessionGraphs;  // threads may outlive static destruction
-  return *graphs;
-}
-
-void SessionGraphs::Add(const tensorflow::Graph& graph, bool is_unfiltered) {
+void SessionGraphs::Add(const Graph& graph, bool is_unfiltered) {
   std::lock_guard lock(mutex_);
   ++graphs_;
   if (is_unfiltered) ++unfiltered_graphs_;
@@ -169,16 +152,6 @@ void SessionGraphs::ForEach(
     const std::function<void(const std::string&, const Variable&)>& visit) const {
   std::lock_guard lock(mutex_);
   for (const auto& [name, variable] : variables_) visit(name, variable);
-}
-
-uint64_t SessionGraphs::graphs() const {
-  std::lock_guard lock(mutex_);
-  return graphs_;
-}
-
-uint64_t SessionGraphs::unfiltered_graphs() const {
-  std::lock_guard lock(mutex_);
-  return unfiltered_graphs_;
 }
 
 }  // namespace tensorwire::plugin

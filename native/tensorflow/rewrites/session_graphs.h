@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -7,7 +8,8 @@
 #include <set>
 #include <string>
 
-#include "tensorflow/core/graph/graph.h"
+#include "metrics/single.h"
+#include "rewrites/graph_rewrite.h"
 
 namespace tensorwire::plugin {
 
@@ -22,20 +24,20 @@ class SessionGraphs {
     std::set<std::string> tensors;  // that cross between tasks for it alone
   };
 
-  static SessionGraphs& Get();
+  static SessionGraphs& Get() { return Single<SessionGraphs>(); }
 
-  void Add(const tensorflow::Graph& graph, bool is_unfiltered);
+  void Add(const Graph& graph, bool is_unfiltered);
   void ForEach(const std::function<void(const std::string&, const Variable&)>& visit) const;
-  uint64_t graphs() const;
-  uint64_t unfiltered_graphs() const;
+  uint64_t graphs() const { return graphs_.load(std::memory_order_relaxed); }
+  uint64_t unfiltered_graphs() const { return unfiltered_graphs_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr size_t kMostVariables = 4096;
   static constexpr size_t kMostTensors = 16;  // of a variable
 
   mutable std::mutex mutex_;
-  uint64_t graphs_ = 0;
-  uint64_t unfiltered_graphs_ = 0;
+  std::atomic<uint64_t> graphs_{0};
+  std::atomic<uint64_t> unfiltered_graphs_{0};
   std::map<std::string, Variable> variables_;
 };
 

@@ -1,5 +1,4 @@
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensors/cpu_devices.h"
 #include "transport/data_plane.h"
@@ -98,7 +98,7 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     if (plane_ == nullptr) return;
     ShowPlane(plane_.get(), false);
     // The engine calls objects that ~GrpcServer destroys, so the engine stops first.
-    plane_->Stop();
+    plane_->engine().Stop();
   }
 
   absl::Status Init(tensorflow::DeviceMgr* local_device_mgr) {
@@ -109,18 +109,18 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
         tensorflow::Env::Default()->SchedClosure(std::move(closure));
       }
     };
-    if (absl::Status s = DataPlane::Create(server_def(), execute, &plane_); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(DataPlane::Create(server_def(), execute, &plane_));
 
     // The data port opens before the gRPC port: a peer that reaches this task over gRPC finds both.
     std::string host;
     int grpc_port = 0;
-    if (absl::Status s = GetHostAndPort(server_def(), &host, &grpc_port); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(GetHostAndPort(server_def(), &host, &grpc_port));
     if (grpc_port != 0) {
-      if (absl::Status s = plane_->Listen(grpc_port, service_); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(plane_->Listen(grpc_port, service_));
     }
     tensorflow::GrpcServerOptions options;
     if (local_device_mgr == nullptr) {
-      if (absl::Status s = MakePooledCpuDevices(server_def(), &devices_); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(MakePooledCpuDevices(server_def(), &devices_));
       local_device_mgr = devices_.get();
     }
     options.local_device_mgr = local_device_mgr;
@@ -133,9 +133,9 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
     };
     if (absl::Status s = GrpcServer::Init(options); !s.ok()) return WithAdvice(s, grpc_port);
     if (grpc_port == 0) {
-      if (absl::Status s = plane_->Listen(bound_port(), service_); !s.ok()) return s;
+      TF_RETURN_IF_ERROR(plane_->Listen(bound_port(), service_));
     }
-    plane_->CloseInForks(bound_port());
+    plane_->engine().CloseInForks(bound_port());
     auto* const eager = EagerServiceOf(*this);
     if (eager == nullptr) {
       return absl::UnimplementedError("grpc++: this TensorFlow has another eager service");
@@ -161,11 +161,11 @@ class Server : private OutlivesServer, public tensorflow::GrpcServer {
           "The master (current machine) is not included in the provided cluster_def: grpc++: no " +
           own_name);
     }
-    if (!job.empty()) plane_->AddName(own_name);
+    if (!job.empty()) plane_->engine().AddName(own_name);
     // Tasks may have joined (update_server_def).
-    if (absl::Status s = plane_->CheckCluster(ClusterOf(options)); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(plane_->CheckCluster(ClusterOf(options)));
     tensorflow::WorkerCacheInterface* grpc = nullptr;
-    if (absl::Status s = GrpcServer::WorkerCacheFactory(options, &grpc); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(GrpcServer::WorkerCacheFactory(options, &grpc));
     *out = new WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface>(grpc), plane_.get(),
                            std::move(addresses));
     return absl::OkStatus();
@@ -203,7 +203,7 @@ class Factory : public tensorflow::ServerFactory {
   absl::Status NewServer(const tensorflow::ServerDef& server_def, const Options& options,
                          std::unique_ptr<tensorflow::ServerInterface>* out) override {
     auto server = std::make_unique<Server>(server_def, tensorflow::Env::Default());
-    if (absl::Status s = server->Init(options.local_device_mgr); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(server->Init(options.local_device_mgr));
     *out = std::move(server);
     return absl::OkStatus();
   }

@@ -1,14 +1,15 @@
 #include "server/stats.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <set>
 #include <string>
-#include <utility>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "metrics/counters.h"
+#include "metrics/single.h"
 #include "metrics/tensor_figures.h"
 #include "rewrites/narrow_pass.h"
 #include "rewrites/rewrite_pass.h"
@@ -49,10 +50,7 @@ class Planes {
   std::set<const DataPlane*> planes_;
 };
 
-Planes& AllPlanes() {
-  static Planes* planes = new Planes;  // threads may outlive static destruction
-  return *planes;
-}
+Planes& AllPlanes() { return Single<Planes>(); }
 
 constexpr const char* kDirections[] = {"out", "in", "fused"};
 
@@ -65,177 +63,150 @@ std::string Quote(const std::string& text) {
   return quoted + '"';
 }
 
-// Members of a JSON object, or elements of a list, as they are added.
-class Items {
- public:
-  void Add(const char* name, uint64_t value) { AddRaw(name, std::to_string(value)); }
-  void Add(const char* name, const std::atomic<uint64_t>& value) {
-    Add(name, value.load(std::memory_order_relaxed));
-  }
-  void Add(const char* name, const std::string& value) { AddRaw(name, Quote(value)); }
-  void AddList(const char* name, const Items& elements) {
-    AddRaw(name, "[" + elements.text_ + "]");
-  }
-  void AddObject(const char* name, const Items& members) { AddRaw(name, members.Object()); }
-  void Append(const Items& members) { Separated() += members.Object(); }
-  std::string Object() const { return "{" + text_ + "}"; }
+// A member of a JSON object.
+struct Member {
+  Member(const char* name, uint64_t value) : name(name), json(std::to_string(value)) {}
+  Member(const char* name, const std::atomic<uint64_t>& value)
+      : Member(name, value.load(std::memory_order_relaxed)) {}
+  Member(const char* name, const std::string& value) : name(name), json(Quote(value)) {}
+  Member(const char* name, const std::vector<std::string>& elements)
+      : name(name), json("[" + absl::StrJoin(elements, ", ") + "]") {}
+  // `members`: of an object in this one.
+  Member(const char* name, const std::vector<Member>& members);
 
- private:
-  void AddRaw(const char* name, const std::string& value) {
-    Separated().append("\"").append(name).append("\": ").append(value);
-  }
-  std::string& Separated() {
-    if (!text_.empty()) text_ += ", ";
-    return text_;
-  }
-  std::string text_;
+  const char* name;
+  std::string json;
 };
 
-void AddFigures(const wire::PeerStats& stats, Items* to) {
-  to->Add("tx_bytes", stats.tx_bytes);
-  to->Add("rx_bytes", stats.rx_bytes);
-  to->Add("tx_frames", stats.tx_frames);
-  to->Add("rx_frames", stats.rx_frames);
-  to->Add("tx_syscalls", stats.tx_syscalls);
-  to->Add("rx_syscalls", stats.rx_syscalls);
-  to->Add("lent_bytes", stats.lent_bytes);
-  to->Add("read_bytes", stats.read_bytes);
-  to->Add("connects", stats.connects);
-  to->Add("damaged_frames", stats.damaged_frames);
+std::string Object(const std::vector<Member>& members) {
+  const auto format = [](std::string* to, const Member& member) {
+    to->append("\"").append(member.name).append("\": ").append(member.json);
+  };
+  return "{" + absl::StrJoin(members, ", ", format) + "}";
 }
 
+Member::Member(const char* name, const std::vector<Member>& members)
+    : name(name), json(Object(members)) {}
+
 // One element for each tensor that carries a variable; one with tensor "" if it stays on its task.
-Items Variables() {
-  Items variables;
+std::vector<std::string> Variables() {
+  std::vector<std::string> variables;
   SessionGraphs::Get().ForEach(
       [&](const std::string& name, const SessionGraphs::Variable& variable) {
         const std::set<std::string> stays{""};
         for (const std::string& tensor : variable.tensors.empty() ? stays : variable.tensors) {
-          Items one;
-          one.Add("name", name);
-          one.Add("task", variable.task);
-          one.Add("bytes", variable.bytes);
-          one.Add("tensor", tensor);
-          variables.Append(one);
+          variables.push_back(Object({{"name", name},
+                                      {"task", variable.task},
+                                      {"bytes", variable.bytes},
+                                      {"tensor", tensor}}));
         }
       });
   return variables;
 }
 
-Items Awaited() {
-  Items tasks;
-  for (const std::string& task : AwaitedTasks()) {
-    Items one;
-    one.Add("task", task);
-    tasks.Append(one);
-  }
-  return tasks;
-}
-
 // How often rewrites of graphs were applied, and how often not and why.
-Items Rewrites() {
-  Items rewrites;
+std::vector<std::string> Rewrites() {
+  std::vector<std::string> rewrites;
   for (const auto& [what, count] : RewriteCounts::Get().counts()) {
-    Items one;
-    one.Add("rewrite", what.first);
-    one.Add("outcome", what.second);
-    one.Add("places", count);
-    rewrites.Append(one);
+    rewrites.push_back(
+        Object({{"rewrite", what.first}, {"outcome", what.second}, {"places", count}}));
   }
   return rewrites;
 }
 
 // The tensors that are sent in 16 bits, and those that are excluded from it.
-Items WireDtypes() {
-  Items tensors;
+std::vector<std::string> WireDtypes() {
+  std::vector<std::string> tensors;
   for (const NarrowedTensors::Entry& entry : NarrowedTensors::Get().entries()) {
-    Items one;
-    one.Add("tensor", entry.tensor);
-    one.Add("variable", entry.variables);
-    one.Add("way", entry.way);
-    one.Add("dtype", entry.dtype);
-    tensors.Append(one);
+    tensors.push_back(Object({{"tensor", entry.tensor},
+                              {"variable", entry.variables},
+                              {"way", entry.way},
+                              {"dtype", entry.dtype}}));
   }
+  return tensors;
+}
+
+std::vector<std::string> Tensors() {
+  std::vector<std::string> tensors;
+  TensorFigures::Get().ForEach([&](const TensorFigures::Entry& entry) {
+    tensors.push_back(
+        Object({{"task", entry.task},
+                {"peer", entry.peer},
+                {"direction", std::string(kDirections[static_cast<size_t>(entry.direction)])},
+                {"name", entry.name},
+                {"tensors", entry.counters.tensors},
+                {"bytes", entry.counters.bytes},
+                {"not_ready_us", entry.counters.not_ready_us},
+                {"wire_us", entry.counters.wire_us},
+                {"waiting", entry.counters.waiting}}));
+  });
   return tensors;
 }
 
 std::string Planes::ToJson() const {
   std::lock_guard lock(mutex_);
-  Items tensors;
-  TensorFigures::Get().ForEach([&](const TensorFigures::Entry& entry) {
-    Items one;
-    one.Add("task", entry.task);
-    one.Add("peer", entry.peer);
-    one.Add("direction", std::string(kDirections[static_cast<size_t>(entry.direction)]));
-    one.Add("name", entry.name);
-    one.Add("tensors", entry.counters.tensors);
-    one.Add("bytes", entry.counters.bytes);
-    one.Add("not_ready_us", entry.counters.not_ready_us);
-    one.Add("wire_us", entry.counters.wire_us);
-    one.Add("waiting", entry.counters.waiting);
-    tensors.Append(one);
-  });
-
-  Items tasks, peers, reactors;
+  std::vector<std::string> tensors = Tensors();
+  std::vector<std::string> tasks, peers, reactors, awaited;
   for (const DataPlane* plane : planes_) {
-    const wire::EngineStats stats = plane->stats();
-    Items task;
-    task.Add("task", plane->name());
-    task.Add("cluster", plane->cluster());
-    task.Add("polling", stats.polling ? 1 : 0);
-    tasks.Append(task);
+    const wire::EngineStats stats = plane->engine().stats();
+    tasks.push_back(Object({{"task", plane->name()},
+                            {"cluster", plane->cluster()},
+                            {"polling", uint64_t{stats.polling}}}));
     for (const wire::PeerStats& peer : stats.peers) {
-      Items one;
-      one.Add("task", plane->name());
-      one.Add("peer", peer.peer);
-      AddFigures(peer, &one);
-      peers.Append(one);
+      peers.push_back(Object({{"task", plane->name()},
+                              {"peer", peer.peer},
+                              {"tx_bytes", peer.tx_bytes},
+                              {"rx_bytes", peer.rx_bytes},
+                              {"tx_frames", peer.tx_frames},
+                              {"rx_frames", peer.rx_frames},
+                              {"tx_syscalls", peer.tx_syscalls},
+                              {"rx_syscalls", peer.rx_syscalls},
+                              {"lent_bytes", peer.lent_bytes},
+                              {"read_bytes", peer.read_bytes},
+                              {"connects", peer.connects},
+                              {"damaged_frames", peer.damaged_frames}}));
     }
     for (size_t index = 0; index < stats.reactors.size(); ++index) {
-      Items one;
-      one.Add("task", plane->name());
-      one.Add("index", index);
-      one.Add("busy_us", stats.reactors[index].busy_us);
-      reactors.Append(one);
+      reactors.push_back(Object(
+          {{"task", plane->name()}, {"index", index}, {"busy_us", stats.reactors[index].busy_us}}));
     }
   }
+  for (const std::string& task : AwaitedTasks()) awaited.push_back(Object({{"task", task}}));
 
-  Items all;
   const PluginCounters& counters = Counters();
-  all.Add("recv_tensors", counters.recv_tensors);
-  all.Add("pushed_tensors", counters.pushed_tensors);
-  all.Add("served_tensors", counters.served_tensors);
-  all.Add("run_graphs", counters.run_graphs);
-  all.Add("fused_messages", counters.fused_messages);
-  all.Add("fused_tensors", counters.fused_tensors);
-  all.Add("looked_up_ids", counters.looked_up_ids);
-  all.Add("unique_ids", counters.unique_ids);
-  all.Add("eager_calls", counters.eager_calls);
-  all.Add("open_sessions", counters.open_sessions);
-  all.Add("running_graphs", counters.running_graphs);
-  all.Add("session_graphs", SessionGraphs::Get().graphs());
-  all.Add("unfiltered_graphs", SessionGraphs::Get().unfiltered_graphs());
   const int64_t now_us = wire::NowUs();
-  all.Add("recv_waiting_us", RecvClock().total_us(now_us));
-  all.Add("clock_us", static_cast<uint64_t>(now_us));
-  Items pool;
+  std::vector<Member> pool;
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     const wire::BufferPool::Stats stats = allocator->pool()->stats();
-    pool.Add("used_bytes", stats.used_bytes);
-    pool.Add("kept_bytes", stats.kept_bytes);
-    pool.Add("hits", stats.hits);
-    pool.Add("misses", stats.misses);
+    pool = {{"used_bytes", stats.used_bytes},
+            {"kept_bytes", stats.kept_bytes},
+            {"hits", stats.hits},
+            {"misses", stats.misses}};
   }
-  all.AddObject("pool", pool);
-  all.AddList("tasks", tasks);
-  all.AddList("peers", peers);
-  all.AddList("reactors", reactors);
-  all.AddList("tensors", tensors);
-  all.AddList("variables", Variables());
-  all.AddList("awaited_tasks", Awaited());
-  all.AddList("rewrites", Rewrites());
-  all.AddList("wire_dtypes", WireDtypes());
-  return all.Object();
+  return Object({{"recv_tensors", counters.recv_tensors},
+                 {"pushed_tensors", counters.pushed_tensors},
+                 {"served_tensors", counters.served_tensors},
+                 {"run_graphs", counters.run_graphs},
+                 {"fused_messages", counters.fused_messages},
+                 {"fused_tensors", counters.fused_tensors},
+                 {"looked_up_ids", counters.looked_up_ids},
+                 {"unique_ids", counters.unique_ids},
+                 {"eager_calls", counters.eager_calls},
+                 {"open_sessions", counters.open_sessions},
+                 {"running_graphs", counters.running_graphs},
+                 {"session_graphs", SessionGraphs::Get().graphs()},
+                 {"unfiltered_graphs", SessionGraphs::Get().unfiltered_graphs()},
+                 {"recv_waiting_us", RecvClock().total_us(now_us)},
+                 {"clock_us", static_cast<uint64_t>(now_us)},
+                 {"pool", pool},
+                 {"tasks", tasks},
+                 {"peers", peers},
+                 {"reactors", reactors},
+                 {"tensors", tensors},
+                 {"variables", Variables()},
+                 {"awaited_tasks", awaited},
+                 {"rewrites", Rewrites()},
+                 {"wire_dtypes", WireDtypes()}});
 }
 
 }  // namespace

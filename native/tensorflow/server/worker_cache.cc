@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "eager/eager_client.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace tensorwire::plugin {
 
@@ -26,14 +27,14 @@ tensorflow::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& t
 absl::Status WorkerCache::GetEagerClientCache(
     std::unique_ptr<tensorflow::eager::EagerClientCache>* clients) {
   std::unique_ptr<tensorflow::eager::EagerClientCache> grpc;
-  if (absl::Status s = grpc_->GetEagerClientCache(&grpc); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(grpc_->GetEagerClientCache(&grpc));
   std::map<std::string, std::shared_ptr<wire::Channel>> channels;
   for (const auto& [task, address] : addresses_) {
     channels[task] = plane_->LinkTo(task, address).channel;
   }
   *clients = std::make_unique<EagerClients>(
       std::move(grpc), std::move(channels),
-      [plane = plane_](int64_t step_id) { plane->EndStep(step_id); });
+      [plane = plane_](int64_t step_id) { plane->steps()->EndStep(step_id); });
   return absl::OkStatus();
 }
 

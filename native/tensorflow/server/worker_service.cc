@@ -57,8 +57,7 @@ wire::RunOn WorkerService::HandleOn(const wire::Request& request) const {
 
 void WorkerService::Handle(wire::Request request) {
   if (!ready_.load(std::memory_order_acquire)) {
-    request.Fail(ToWire(absl::UnavailableError("grpc++: this task is still starting")));
-    return;
+    return request.Fail(ToWire(absl::UnavailableError("grpc++: this task is still starting")));
   }
   switch (request.method) {
     case kRecvTensor:
@@ -83,8 +82,7 @@ void WorkerService::RunGraph(wire::Request request) {
   Counters().run_graphs.fetch_add(1, std::memory_order_relaxed);
   auto state = std::make_shared<RunGraphState>();
   if (!state->request.ParseFromString(request.payload)) {
-    request.Fail(ToWire(absl::InvalidArgumentError("grpc++: a malformed RunGraph request")));
-    return;
+    return request.Fail(ToWire(absl::InvalidArgumentError("grpc++: a malformed RunGraph request")));
   }
   state->request.set_request_id(kNoRequestId);
   running_.Add(request, {state, &state->options});

@@ -4,7 +4,6 @@
 
 #include "calls/cancellation.h"
 #include "eager/eager_service.h"
-#include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/worker.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 #include "tensorwire/wire/engine.h"

@@ -8,6 +8,7 @@
 
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensors/pool_allocator.h"
 
@@ -27,9 +28,7 @@ absl::Status MakePooledCpuDevices(const tensorflow::ServerDef& server_def,
                              "/replica:" + std::to_string(server_def.replica()) +
                              "/task:" + std::to_string(server_def.task_index());
   std::vector<std::unique_ptr<Device>> devices;
-  if (absl::Status s = tensorflow::DeviceFactory::AddDevices(options, prefix, &devices); !s.ok()) {
-    return s;
-  }
+  TF_RETURN_IF_ERROR(tensorflow::DeviceFactory::AddDevices(options, prefix, &devices));
   auto is_plain = [](const std::unique_ptr<Device>& device) {
     const Device& made = *device;
     return typeid(made) == typeid(tensorflow::ThreadPoolDevice);

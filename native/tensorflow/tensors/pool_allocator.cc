@@ -1,7 +1,6 @@
 #include "tensors/pool_allocator.h"
 
 #include <cstdlib>
-#include <string>
 
 #include "tensorflow/core/platform/logging.h"
 

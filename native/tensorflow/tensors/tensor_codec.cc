@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tensorflow/core/framework/tensor.pb.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensors/fused_tensor.h"
 #include "tensors/pool_allocator.h"

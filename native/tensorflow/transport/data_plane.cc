@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "calls/status.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensors/pool_allocator.h"
 
@@ -45,12 +44,6 @@ void Log(wire::LogLevel level, const std::string& line) {
 std::string BindHost() {
   const char* const asked = std::getenv(kBindVariable);
   return asked != nullptr ? asked : "";
-}
-
-int CountTasks(const tensorflow::ClusterDef& cluster) {
-  int tasks = 0;
-  for (const auto& job : cluster.job()) tasks += static_cast<int>(job.tasks().size());
-  return tasks;
 }
 
 std::string FirstAddress(const tensorflow::ClusterDef& cluster) {
@@ -91,12 +84,10 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   std::unique_ptr<DataPlane> plane(new DataPlane);
   plane->name_ = TaskName(server_def.job_name(), server_def.task_index());
   plane->cluster_ = FirstAddress(server_def.cluster());
-  for (const auto& job : server_def.cluster().job()) {
-    if (job.name() != server_def.job_name()) continue;
-    const auto own = job.tasks().find(server_def.task_index());
-    if (own != job.tasks().end()) plane->own_address_ = own->second;
-  }
-  if (absl::Status s = plane->FindEndpointMap(server_def); !s.ok()) return s;
+  std::map<std::string, std::string> addresses = TaskAddresses(server_def.cluster());
+  const int peers = static_cast<int>(addresses.size()) - 1;
+  plane->own_address_ = addresses[plane->name_];
+  TF_RETURN_IF_ERROR(plane->FindEndpointMap(server_def));
 
   wire::EngineOptions options;
   options.name = plane->name_;
@@ -112,13 +103,8 @@ absl::Status DataPlane::Create(const tensorflow::ServerDef& server_def,
   if (PoolAllocator* const allocator = PoolAllocator::Get(); allocator != nullptr) {
     options.pool = allocator->pool();
   }
-  const int peers = CountTasks(server_def.cluster()) - 1;
-  if (wire::Status s = wire::ReadEnvironment(server_def.job_name(), peers, &options); !s.ok()) {
-    return FromWire(s);
-  }
-  if (wire::Status s = wire::Engine::Create(std::move(options), &plane->engine_); !s.ok()) {
-    return FromWire(s);
-  }
+  TF_RETURN_IF_ERROR(FromWire(wire::ReadEnvironment(server_def.job_name(), peers, &options)));
+  TF_RETURN_IF_ERROR(FromWire(wire::Engine::Create(std::move(options), &plane->engine_)));
   *out = std::move(plane);
   return absl::OkStatus();
 }
@@ -159,9 +145,7 @@ absl::Status DataPlane::ReadEndpointMap() {
   std::ostringstream text;
   text << file.rdbuf();
   wire::EndpointMap map;
-  if (wire::Status s = wire::ParseEndpointMap(text.str(), map_file_, &map); !s.ok()) {
-    return FromWire(s);
-  }
+  TF_RETURN_IF_ERROR(FromWire(wire::ParseEndpointMap(text.str(), map_file_, &map)));
   std::lock_guard lock(mutex_);
   for (const auto& [grpc, data] : map) data_address_[grpc] = data;
   return absl::OkStatus();
@@ -178,7 +162,7 @@ absl::Status DataPlane::CheckCluster(const tensorflow::ClusterDef& cluster) {
   const bool all_mapped = std::all_of(grpc_addresses.begin(), grpc_addresses.end(),
                                       [this](const auto& task) { return IsMapped(task.second); });
   if (!all_mapped && access(map_file_.c_str(), F_OK) == 0) {
-    if (absl::Status s = ReadEndpointMap(); !s.ok()) return s;
+    TF_RETURN_IF_ERROR(ReadEndpointMap());
   }
   std::map<std::string, std::string> task_at;  // by data address
   for (const auto& [task, grpc_address] : grpc_addresses) {
@@ -240,7 +224,7 @@ absl::Status DataPlane::Listen(int grpc_port, const std::shared_ptr<wire::Handle
   }
   std::string data_address;
   int second_port = 0;
-  if (absl::Status s = DataAddress(grpc_address, &data_address, &second_port); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(DataAddress(grpc_address, &data_address, &second_port));
   std::string host;
   int port = 0;
   wire::SplitAddress(data_address, &host, &port);

@@ -43,19 +43,9 @@ class DataPlane {
   // opens the second one (wire::SecondDataPort). `grpc_port` replaces a port 0 in the gRPC address.
   absl::Status Listen(int grpc_port, const std::shared_ptr<wire::Handler>& handler);
 
-  // Stops the engine: afterwards nothing is sent and no callback runs.
-  void Stop() { engine_->Stop(); }
-
   // Fails if two tasks would have the same data address. Reads the endpoint map again if it has no
   // line for a task: the line of a task that has joined may be new.
   absl::Status CheckCluster(const tensorflow::ClusterDef& cluster);
-
-  // A session gives this task a name: the one that it was started with, or another
-  // (ConfigProto.cluster_def).
-  void AddName(const std::string& name) { engine_->AddName(name); }
-
-  // As wire::Engine::CloseInForks.
-  void CloseInForks(int grpc_port) { engine_->CloseInForks(grpc_port); }
 
   // The channel to a task, and the inbox for its pushes.
   Link LinkTo(const std::string& task_name, const std::string& grpc_address);
@@ -66,15 +56,8 @@ class DataPlane {
   // would run, and the master would wait for it; so it is cancelled if its step is found here. A
   // step stays here until its master cleans it up: the next attempt may have the same id.
   RecentSteps* failed_steps() { return &failed_steps_; }
-  // Drops the notes of a step, and pushes for it that no call has taken.
-  void EndStep(int64_t step_id) { steps_.EndStep(step_id); }
 
-  // As wire::Engine::RunAfter.
-  void RunAfter(int delay_ms, std::function<void()> closure) {
-    engine_->RunAfter(delay_ms, std::move(closure));
-  }
-
-  wire::EngineStats stats() const { return engine_->stats(); }
+  wire::Engine& engine() const { return *engine_; }
   const std::string& name() const { return name_; }
   // Identifies this cluster among others on the same hosts: the gRPC address of its first ps, or of
   // its first task if it has no ps.

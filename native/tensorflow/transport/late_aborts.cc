@@ -1,7 +1,6 @@
 #include "transport/late_aborts.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "tensorwire/wire/clock.h"
@@ -17,7 +16,7 @@ void LateAborts::Add(tensorflow::Rendezvous* rendezvous, const absl::Status& why
 
 void LateAborts::PlanLocked(int64_t now_ms) {
   const int64_t delay_ms = std::max<int64_t>(1, late_.front().due_ms - now_ms);
-  run_after_(static_cast<int>(delay_ms), [weak = weak_from_this()] {
+  engine_->RunAfter(static_cast<int>(delay_ms), [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Abort();
   });
 }

@@ -2,13 +2,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/rendezvous.h"
+#include "tensorwire/wire/engine.h"
 
 namespace tensorwire::plugin {
 
@@ -22,8 +21,7 @@ namespace tensorwire::plugin {
 // Thread-safe.
 class LateAborts : public std::enable_shared_from_this<LateAborts> {
  public:
-  using RunAfter = std::function<void(int delay_ms, std::function<void()> closure)>;
-  explicit LateAborts(RunAfter run_after) : run_after_(std::move(run_after)) {}
+  explicit LateAborts(wire::Engine* engine) : engine_(engine) {}
 
   void Add(tensorflow::Rendezvous* rendezvous, const absl::Status& why);
 
@@ -39,7 +37,7 @@ class LateAborts : public std::enable_shared_from_this<LateAborts> {
   void PlanLocked(int64_t now_ms);
   void Abort();
 
-  const RunAfter run_after_;
+  wire::Engine* const engine_;
   std::mutex mutex_;
   std::deque<Late> late_;  // the earliest first; an Abort is scheduled unless empty
 };

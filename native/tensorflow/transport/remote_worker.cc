@@ -3,13 +3,13 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "calls/cancellation.h"
 #include "calls/methods.h"
 #include "calls/proto_call.h"
 #include "metrics/counters.h"
+#include "metrics/single.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "tensorwire/wire/clock.h"
@@ -20,10 +20,7 @@ namespace {
 // The sessions that masters of this process have open at other tasks. Thread-safe.
 class OpenSessions {
  public:
-  static OpenSessions& Get() {
-    static auto* sessions = new OpenSessions;
-    return *sessions;
-  }
+  static OpenSessions& Get() { return Single<OpenSessions>(); }
   void Add(const std::string& task, const std::string& handle) {
     std::lock_guard lock(mutex_);
     open_.emplace(task, handle);
@@ -44,10 +41,7 @@ class OpenSessions {
 // Waits for the status of other tasks. Thread-safe.
 class Waits {
  public:
-  static Waits& Get() {
-    static auto* waits = new Waits;
-    return *waits;
-  }
+  static Waits& Get() { return Single<Waits>(); }
   uint64_t Add(const std::string& task) {
     std::lock_guard lock(mutex_);
     waits_[++last_] = {task, wire::NowMs()};
@@ -89,17 +83,13 @@ void WarnOfWait(const std::string& task) {
 
 }  // namespace
 
-std::vector<std::string> AwaitedTasks() {
-  const std::set<std::string> tasks = Waits::Get().LongOnes();
-  return {tasks.begin(), tasks.end()};
-}
+std::set<std::string> AwaitedTasks() { return Waits::Get().LongOnes(); }
 
-void RemoteWorker::GetStatusAsync(tensorflow::CallOptions* options,
-                                  const tensorflow::GetStatusRequest* request,
+void RemoteWorker::GetStatusAsync(CallOptions* options, const tensorflow::GetStatusRequest* request,
                                   tensorflow::GetStatusResponse* response, bool fail_fast,
-                                  tensorflow::StatusCallback done) {
+                                  StatusCallback done) {
   const uint64_t wait = Waits::Get().Add(target_);
-  plane_->RunAfter(kLongWaitMs, [wait, target = target_] {
+  plane_->engine().RunAfter(kLongWaitMs, [wait, target = target_] {
     if (Waits::Get().Has(wait)) WarnOfWait(target);
   });
   grpc_->GetStatusAsync(options, request, response, fail_fast,
@@ -109,10 +99,9 @@ void RemoteWorker::GetStatusAsync(tensorflow::CallOptions* options,
                         });
 }
 
-void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
-                                 tensorflow::RunGraphRequestWrapper* request,
+void RemoteWorker::RunGraphAsync(CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
                                  tensorflow::MutableRunGraphResponseWrapper* response,
-                                 tensorflow::StatusCallback done) {
+                                 StatusCallback done) {
   const int64_t step_id = request->step_id();
   wire::Message message(kRunGraph);
   if (const absl::Status s = PutProto(request->ToProto(), &message); !s.ok()) {
@@ -144,7 +133,7 @@ void RemoteWorker::RunGraphAsync(tensorflow::CallOptions* options,
 
 void RemoteWorker::CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessionRequest* request,
                                             tensorflow::CreateWorkerSessionResponse* response,
-                                            tensorflow::StatusCallback done) {
+                                            StatusCallback done) {
   auto created = [target = target_, handle = request->session_handle(),
                   done = std::move(done)](const absl::Status& status) {
     if (status.ok()) OpenSessions::Get().Add(target, handle);
@@ -153,17 +142,17 @@ void RemoteWorker::CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessio
   grpc_->CreateWorkerSessionAsync(request, response, std::move(created));
 }
 
-void RemoteWorker::DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
+void RemoteWorker::DeleteWorkerSessionAsync(CallOptions* options,
                                             const tensorflow::DeleteWorkerSessionRequest* request,
                                             tensorflow::DeleteWorkerSessionResponse* response,
-                                            tensorflow::StatusCallback done) {
+                                            StatusCallback done) {
   OpenSessions::Get().Remove(target_, request->session_handle());
   grpc_->DeleteWorkerSessionAsync(options, request, response, std::move(done));
 }
 
 void RemoteWorker::CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,
                                      tensorflow::CleanupGraphResponse* /*response*/,
-                                     tensorflow::StatusCallback done) {
+                                     StatusCallback done) {
   plane_->failed_steps()->Remove(request->step_id());
   // No caller waits for a cleanup, so the notice travels with the next step's request.
   wire::Message message(kCleanupGraph);

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_interface.h"
@@ -10,6 +10,9 @@
 #include "transport/data_plane.h"
 
 namespace tensorwire::plugin {
+
+using tensorflow::CallOptions;
+using tensorflow::StatusCallback;
 
 // Another task, as the master and the rendezvous see it. Requests of every step go over the data
 // plane, the rest over gRPC.
@@ -30,76 +33,68 @@ class RemoteWorker : public tensorflow::WorkerInterface {
   const std::shared_ptr<TransferLog>& log() const { return log_; }
 
   // --- on the data plane ---
-  void RunGraphAsync(tensorflow::CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
+  void RunGraphAsync(CallOptions* options, tensorflow::RunGraphRequestWrapper* request,
                      tensorflow::MutableRunGraphResponseWrapper* response,
-                     tensorflow::StatusCallback done) override;
+                     StatusCallback done) override;
   void CleanupGraphAsync(const tensorflow::CleanupGraphRequest* request,
-                         tensorflow::CleanupGraphResponse* response,
-                         tensorflow::StatusCallback done) override;
+                         tensorflow::CleanupGraphResponse* response, StatusCallback done) override;
 
   // --- on gRPC ---
-  void GetStatusAsync(tensorflow::CallOptions* options, const tensorflow::GetStatusRequest* request,
+  void GetStatusAsync(CallOptions* options, const tensorflow::GetStatusRequest* request,
                       tensorflow::GetStatusResponse* response, bool fail_fast,
-                      tensorflow::StatusCallback done) override;
+                      StatusCallback done) override;
   void CreateWorkerSessionAsync(const tensorflow::CreateWorkerSessionRequest* request,
                                 tensorflow::CreateWorkerSessionResponse* response,
-                                tensorflow::StatusCallback done) override;
-  void DeleteWorkerSessionAsync(tensorflow::CallOptions* options,
+                                StatusCallback done) override;
+  void DeleteWorkerSessionAsync(CallOptions* options,
                                 const tensorflow::DeleteWorkerSessionRequest* request,
                                 tensorflow::DeleteWorkerSessionResponse* response,
-                                tensorflow::StatusCallback done) override;
+                                StatusCallback done) override;
   void RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,
                           tensorflow::RegisterGraphResponse* response,
-                          tensorflow::StatusCallback done) override {
+                          StatusCallback done) override {
     grpc_->RegisterGraphAsync(request, response, std::move(done));
   }
   void DeregisterGraphAsync(const tensorflow::DeregisterGraphRequest* request,
                             tensorflow::DeregisterGraphResponse* response,
-                            tensorflow::StatusCallback done) override {
+                            StatusCallback done) override {
     grpc_->DeregisterGraphAsync(request, response, std::move(done));
   }
   void CleanupAllAsync(const tensorflow::CleanupAllRequest* request,
-                       tensorflow::CleanupAllResponse* response,
-                       tensorflow::StatusCallback done) override {
+                       tensorflow::CleanupAllResponse* response, StatusCallback done) override {
     grpc_->CleanupAllAsync(request, response, std::move(done));
   }
   // Only the stock rendezvous calls this; ours uses the channel.
-  void RecvTensorAsync(tensorflow::CallOptions* options,
-                       const tensorflow::RecvTensorRequest* request,
-                       tensorflow::TensorResponse* response,
-                       tensorflow::StatusCallback done) override {
+  void RecvTensorAsync(CallOptions* options, const tensorflow::RecvTensorRequest* request,
+                       tensorflow::TensorResponse* response, StatusCallback done) override {
     grpc_->RecvTensorAsync(options, request, response, std::move(done));
   }
   void LoggingAsync(const tensorflow::LoggingRequest* request,
-                    tensorflow::LoggingResponse* response,
-                    tensorflow::StatusCallback done) override {
+                    tensorflow::LoggingResponse* response, StatusCallback done) override {
     grpc_->LoggingAsync(request, response, std::move(done));
   }
   void TracingAsync(const tensorflow::TracingRequest* request,
-                    tensorflow::TracingResponse* response,
-                    tensorflow::StatusCallback done) override {
+                    tensorflow::TracingResponse* response, StatusCallback done) override {
     grpc_->TracingAsync(request, response, std::move(done));
   }
-  void RecvBufAsync(tensorflow::CallOptions* options, const tensorflow::RecvBufRequest* request,
-                    tensorflow::RecvBufResponse* response,
-                    tensorflow::StatusCallback done) override {
+  void RecvBufAsync(CallOptions* options, const tensorflow::RecvBufRequest* request,
+                    tensorflow::RecvBufResponse* response, StatusCallback done) override {
     grpc_->RecvBufAsync(options, request, response, std::move(done));
   }
-  void CompleteGroupAsync(tensorflow::CallOptions* options,
-                          const tensorflow::CompleteGroupRequest* request,
+  void CompleteGroupAsync(CallOptions* options, const tensorflow::CompleteGroupRequest* request,
                           tensorflow::CompleteGroupResponse* response,
-                          tensorflow::StatusCallback done) override {
+                          StatusCallback done) override {
     grpc_->CompleteGroupAsync(options, request, response, std::move(done));
   }
-  void CompleteInstanceAsync(tensorflow::CallOptions* options,
+  void CompleteInstanceAsync(CallOptions* options,
                              const tensorflow::CompleteInstanceRequest* request,
                              tensorflow::CompleteInstanceResponse* response,
-                             tensorflow::StatusCallback done) override {
+                             StatusCallback done) override {
     grpc_->CompleteInstanceAsync(options, request, response, std::move(done));
   }
   void GetStepSequenceAsync(const tensorflow::GetStepSequenceRequest* request,
                             tensorflow::GetStepSequenceResponse* response,
-                            tensorflow::StatusCallback done) override {
+                            StatusCallback done) override {
     grpc_->GetStepSequenceAsync(request, response, std::move(done));
   }
 
@@ -115,6 +110,6 @@ class RemoteWorker : public tensorflow::WorkerInterface {
 // The tasks for which sessions and contexts of this process have waited since kLongWaitMs or longer
 // before they begin.
 constexpr int kLongWaitMs = 10'000;
-std::vector<std::string> AwaitedTasks();
+std::set<std::string> AwaitedTasks();
 
 }  // namespace tensorwire::plugin

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "calls/methods.h"
@@ -17,6 +15,7 @@
 #include "tensorflow/core/distributed_runtime/session_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensors/host_copy.h"
 #include "tensors/pool_allocator.h"
@@ -258,8 +257,7 @@ void RemoteRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& parsed,
                                            const Rendezvous::Args& args, DoneCallback done) {
   RoutePtr route;
   if (absl::Status s = FindRoute(parsed, args, &route); !s.ok()) {
-    done(s, Rendezvous::Args(), args, Tensor(), false);
-    return;
+    return done(s, Rendezvous::Args(), args, Tensor(), false);
   }
   std::make_shared<RecvCall>(this, std::move(route), args, std::move(done))->Run();
 }
@@ -275,7 +273,7 @@ absl::Status RemoteRendezvous::FindRoute(const ParsedKey& parsed, const Rendezvo
   }
   auto route = std::make_shared<Route>();
   route->key = key;
-  if (absl::Status s = MakeRoute(parsed, args, route.get()); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(MakeRoute(parsed, args, route.get()));
   *out = route;
   if (step == nullptr) return absl::OkStatus();  // nothing is pushed outside of steps
   step->session->routes.Update(key, [&](const RoutePtr& had) -> RoutePtr {
@@ -311,10 +309,7 @@ absl::Status RemoteRendezvous::MakeRoute(const ParsedKey& parsed, const Rendezvo
   out->link = remote->link();
   out->log = remote->log();
   cache->ReleaseWorker(task, worker);
-  if (absl::Status s = session->device_mgr()->LookupDevice(parsed.dst_device, &out->device);
-      !s.ok()) {
-    return s;
-  }
+  TF_RETURN_IF_ERROR(session->device_mgr()->LookupDevice(parsed.dst_device, &out->device));
   out->counters = TensorFigures::Get().Of(out->key, TensorFigures::Direction::kIn);
   return absl::OkStatus();
 }
@@ -324,15 +319,9 @@ void RemoteRendezvous::RecvCall::Run() {
   route_->counters->waiting.fetch_add(1, std::memory_order_relaxed);
   rendezvous_->Ref();
   rendezvous_->RegisterCall(this, args_);
-  if (absl::Status s = status(); !s.ok()) {
-    End(s, IncomingTensor());
-    return;
-  }
+  if (absl::Status s = status(); !s.ok()) return End(s, IncomingTensor());
   Counters().recv_tensors.fetch_add(1, std::memory_order_relaxed);
-  if (!route_->order) {
-    Ask();
-    return;
-  }
+  if (!route_->order) return Ask();
   Pushed here;
   switch (inbox().Expect(step_id_, route_->order, shared_from_this(), &here)) {
     case PushInbox::Expected::kHere:
@@ -483,19 +472,17 @@ void RemoteRendezvous::RecvCall::Decode(const IncomingTensor& incoming) {
 
 void RemoteRendezvous::RecvCall::CopyToDevice(const Tensor& host) {
   if (args_.device_context == nullptr) {
-    Finish(absl::InternalError("grpc++: no device context for a tensor that goes to " +
-                               route_->device->name()),
-           Tensor(), /*is_dead=*/false);
-    return;
+    return Finish(absl::InternalError("grpc++: no device context for a tensor that goes to " +
+                                      route_->device->name()),
+                  Tensor(), /*is_dead=*/false);
   }
   auto copy = std::make_shared<Tensor>(route_->device->GetAllocator(args_.alloc_attrs),
                                        host.dtype(), host.shape());
   if (!copy->IsInitialized()) {
-    Finish(absl::ResourceExhaustedError("grpc++: no memory on " + route_->device->name() +
-                                        " for an arriving tensor of shape " +
-                                        host.shape().DebugString()),
-           Tensor(), /*is_dead=*/false);
-    return;
+    return Finish(absl::ResourceExhaustedError("grpc++: no memory on " + route_->device->name() +
+                                               " for an arriving tensor of shape " +
+                                               host.shape().DebugString()),
+                  Tensor(), /*is_dead=*/false);
   }
   auto source = std::make_shared<Tensor>(host);  // stays until it has been copied
   args_.device_context->CopyCPUTensorToDevice(
@@ -516,7 +503,7 @@ void RemoteRendezvous::RecvCall::Finish(const absl::Status& status, const Tensor
 
 void RendezvousMgr::Cleanup(int64_t step_id) {
   // First, so that no inbox keeps a push for this step that arrives from now on.
-  plane_->EndStep(step_id);
+  plane_->steps()->EndStep(step_id);
   cleaning_up = late_aborts_.get();
   BaseRendezvousMgr::Cleanup(step_id);
   cleaning_up = nullptr;

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <utility>
 
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
@@ -17,10 +15,7 @@ class RendezvousMgr : public tensorflow::BaseRendezvousMgr {
   RendezvousMgr(const tensorflow::WorkerEnv* env, DataPlane* plane)
       : BaseRendezvousMgr(env),
         plane_(plane),
-        late_aborts_(
-            std::make_shared<LateAborts>([plane](int delay_ms, std::function<void()> closure) {
-              plane->RunAfter(delay_ms, std::move(closure));
-            })) {}
+        late_aborts_(std::make_shared<LateAborts>(&plane->engine())) {}
 
   void Cleanup(int64_t step_id) override;
 

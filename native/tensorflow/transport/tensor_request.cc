@@ -9,6 +9,7 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -25,7 +26,7 @@ namespace {
 absl::Status FindSource(tensorflow::WorkerEnv* env, const tensorflow::Rendezvous::ParsedKey& parsed,
                         tensorflow::Device** device) {
   const std::string local_name = tensorflow::DeviceNameUtils::LocalName(parsed.src_device);
-  if (absl::Status s = env->device_mgr->LookupDevice(local_name, device); !s.ok()) return s;
+  TF_RETURN_IF_ERROR(env->device_mgr->LookupDevice(local_name, device));
   const uint64_t incarnation = (*device)->attributes().incarnation();
   if (incarnation == parsed.src_incarnation) return absl::OkStatus();
   return absl::AbortedError(
@@ -77,8 +78,7 @@ void TensorRequest::Serve(tensorflow::WorkerEnv* env, DataPlane* plane, wire::Re
   }
   if (status.ok()) status = FindSource(env, parsed, &order.device);
   if (!status.ok()) {
-    request.Fail(ToWire(status));
-    return;
+    return request.Fail(ToWire(status));
   }
   Counters().served_tensors.fetch_add(1, std::memory_order_relaxed);
   order.counters = TensorFigures::Get().Of(order.key, TensorFigures::Direction::kOut);
