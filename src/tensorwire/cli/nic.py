@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import click
 
-from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.click_extensions import takes
+from tensorwire.options import option
+
+
+@dataclass(frozen=True)
+class NicOptions:
+    """How often, and for how long."""
+
+    interval: float = option(1.0, "Seconds between two lines.", least=0.05)
+    count: int | None = option(None, "Stop after this many lines.  [default: never]", least=1)
 
 
 @click.command(
@@ -16,33 +26,27 @@ Examples:
   tensorwire nic --interval 5 eth0"""
 )
 @click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
-@click.option(
-    "--interval",
-    type=Number(min=0.05),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two lines.",
-)
-@click.option(
-    "--count", type=click.IntRange(min=1), help="Stop after this many lines.  [default: never]"
-)
-def nic(interfaces: tuple[str, ...], interval: float, count: int | None) -> None:
+@takes(NicOptions, "options")
+def nic(interfaces: tuple[str, ...], options: NicOptions) -> None:
     """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
 
     Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages.
     """
-    from tensorwire.metrics.nic import Watch, choose
+    from tensorwire.metrics.nic import choose, rates, read, readings
     from tensorwire.report import top as lines
 
-    watch = Watch(choose(interfaces))
+    chosen = choose(interfaces)
     shown: list[str] = []
+    begun = read()
     try:
-        for rates in itertools.islice(watch.intervals(interval), count):
-            names = [rate.interface for rate in rates]
+        pairs = itertools.pairwise(readings(options.interval))
+        for before, after in itertools.islice(pairs, options.count):
+            found = rates(chosen, before, after)
+            names = [rate.interface for rate in found]
             if names != shown:  # at the start, and when an interface was added or removed
-                click.echo("\n".join(lines.header(rates)))
+                click.echo("\n".join(lines.header(found)))
                 shown = names
-            click.echo(lines.line(rates))
+            click.echo(lines.line(found))
     except KeyboardInterrupt:
         click.echo()
-    click.echo(lines.line(watch.averages()) + "   average")
+    click.echo(lines.line(rates(chosen, begun, read())) + "   average")

@@ -16,9 +16,11 @@ import yaml
 from tensorwire.cluster import (
     ENDPOINT_MAP_NAME,
     ENDPOINT_MAP_VARIABLE,
+    GRPCPP,
+    PROTOCOLS,
     ClusterSpec,
-    data_port,
 )
+from tensorwire.engine import data_port
 from tensorwire.errors import UsageError
 from tensorwire.k8s import layout as layouts
 from tensorwire.k8s.layout import Group
@@ -184,7 +186,7 @@ class Job:
         False, "With --api estimator: one more task, which evaluates checkpoints."
     )
     protocol: str = option(
-        "grpc++", "Protocol of the job; overrides the script's.", choices=("grpc++", "grpc")
+        GRPCPP, "Protocol of the job; overrides the script's.", choices=PROTOCOLS
     )
     tensor_fuse: bool = option(False, "Send small tensors together, as in `tensorwire run`.")
     exact_rewrites: bool = option(
