@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence
-from tensorwire.doctor.job_usage import percent, split_words
+from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence
+from tensorwire.doctor.job_usage import percent, step_sentences
 from tensorwire.doctor.rule import rule
 from tensorwire.doctor.rules import workers
 
@@ -37,9 +37,9 @@ def crowding(job: JobEvidence) -> Crowding | None:
 
 
 @rule("polling-crowded")
-def polling_crowded(evidence: Evidence) -> Finding | None:
+def polling_crowded(job: JobEvidence) -> Finding | None:
     """Threads that poll take the cores that the work needs."""
-    found = crowding(evidence.job) if evidence.job is not None else None
+    found = crowding(job)
     if found is None:
         return None
     host = found.host
@@ -58,11 +58,8 @@ def polling_crowded(evidence: Evidence) -> Finding | None:
 
 
 @rule("threads-over-cores")
-def threads_over_cores(evidence: Evidence) -> Finding | None:
+def threads_over_cores(job: JobEvidence) -> Finding | None:
     """A task has more communication threads than cores."""
-    job = evidence.job
-    if job is None:
-        return None
     over = [
         task
         for task in job.tasks
@@ -97,11 +94,8 @@ _COMPUTES = 0.9
     "ps-cpu-bound",
     unless=("hot-ps", "big-variable", "workers-past-saturation", "polling-crowded"),
 )
-def ps_cpu_bound(evidence: Evidence) -> Finding | None:
+def ps_cpu_bound(job: JobEvidence) -> Finding | None:
     """Workers wait for the ps to compute, and the ps have no CPU left."""
-    job = evidence.job
-    if job is None:
-        return None
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
     split = job_usage.typical_split(job.workers)
     if not shares or statistics.mean(shares) < BUSY:
@@ -117,7 +111,7 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{len(job.ps)} ps use {percent(statistics.mean(shares))} of the {cores:.3g} cores "
             "that they may use.",
-            *(() if split is None else (f"A worker's step: {split_words(split)}.",)),
+            *step_sentences(split),
         ),
         confidence="medium" if split is None else "high",
         change="Give each ps more cores, or add ps (if the variables can be distributed over "
@@ -126,13 +120,9 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
 
 
 @rule("worker-compute-bound", unless=("polling-crowded",))
-def worker_compute_bound(evidence: Evidence) -> Finding | None:
+def worker_compute_bound(job: JobEvidence) -> Finding | None:
     """Workers compute nearly all of the time, or have no CPU left: more ps will not help."""
-    job = evidence.job
-    if job is None:
-        return None
-    slow = workers.slowest(job)
-    usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
+    usual = workers.usual(job)
     split = job_usage.typical_split(usual)
     if split is None:
         return None
@@ -154,7 +144,7 @@ def worker_compute_bound(evidence: Evidence) -> Finding | None:
         cost=share,
         evidence=(
             *(at_limit if busy >= BUSY else ()),
-            f"A worker's step: {split_words(split)}.",
+            *step_sentences(split),
             f"If ps and network cost nothing, a step would take {percent(share)} of its time.",
         ),
         confidence="medium" if split.input_s is None and busy < BUSY else "high",

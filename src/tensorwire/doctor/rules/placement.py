@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Confidence, Evidence, Finding, JobEvidence, Placement
+from tensorwire.doctor.evidence import Confidence, Finding, JobEvidence, Placement
 from tensorwire.doctor.job_usage import mb, percent
 from tensorwire.doctor.rule import rule
 
@@ -32,19 +32,19 @@ class HotPs:
     confidence: Confidence
 
 
-def hot(evidence: Evidence) -> HotPs | None:
+def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
     """The ps with far more than its share: of traffic if a job was observed, else of bytes."""
-    if evidence.job is not None and len(evidence.job.ps) > 1:
-        return _hot_by_traffic(evidence.job, evidence.placement)
-    if evidence.placement is not None and evidence.placement.ps > 1:
-        return _hot_by_bytes(evidence.placement)
+    if job is not None and len(job.ps) > 1:
+        return _hot_by_traffic(job, placement)
+    if placement is not None and placement.ps > 1:
+        return _hot_by_bytes(placement)
     return None
 
 
 @rule("hot-ps")
-def hot_ps(evidence: Evidence) -> Finding | None:
+def hot_ps(job: JobEvidence | None = None, placement: Placement | None = None) -> Finding | None:
     """Too many variables are on one ps, although they could be distributed."""
-    found = hot(evidence)
+    found = hot(job, placement)
     if found is None or found.is_split_needed:
         return None
     return Finding(
@@ -59,9 +59,11 @@ def hot_ps(evidence: Evidence) -> Finding | None:
 
 
 @rule("big-variable")
-def big_variable(evidence: Evidence) -> Finding | None:
+def big_variable(
+    job: JobEvidence | None = None, placement: Placement | None = None
+) -> Finding | None:
     """One variable exceeds a fair share, so its ps is hot in every placement."""
-    found = hot(evidence)
+    found = hot(job, placement)
     if found is None or not found.is_split_needed:
         return None
     return Finding(

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, Scaling, Split, TaskUsage
+from tensorwire.doctor.evidence import Finding, JobEvidence, Scaling, Sessions, Split, TaskUsage
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rule import rule
 from tensorwire.units import number
@@ -65,12 +65,17 @@ def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
     )
 
 
+def usual(job: JobEvidence) -> list[TaskUsage]:
+    """The workers without the one that is slow."""
+    slow = slowest(job)
+    return [worker for worker in job.workers if slow is None or worker is not slow.worker]
+
+
 @rule("straggler")
-def straggler(evidence: Evidence) -> Finding | None:
+def straggler(job: JobEvidence) -> Finding | None:
     """Finds one worker that is far slower than the others."""
-    job = evidence.job
-    found = slowest(job) if job is not None else None
-    if job is None or found is None:
+    found = slowest(job)
+    if found is None:
         return None
     worker = found.worker
     others = job_usage.typical_split([w for w in job.workers if w is not worker])
@@ -117,13 +122,6 @@ class Surplus:
     sentences: tuple[str, ...]
     is_measured: bool
     """True if runs with fewer workers show it, False if it is computed from one run."""
-
-
-def surplus(evidence: Evidence) -> Surplus | None:
-    """The workers beyond those that the ps group can serve; None if there are none."""
-    if evidence.scaling is not None:
-        return _measured_surplus(evidence.scaling)
-    return _computed_surplus(evidence.job) if evidence.job is not None else None
 
 
 def _measured_surplus(scaling: Scaling) -> Surplus | None:
@@ -177,18 +175,23 @@ def _computed_surplus(job: JobEvidence) -> Surplus | None:
 
 
 @rule("workers-past-saturation")
-def workers_past_saturation(evidence: Evidence) -> Finding | None:
+def workers_past_saturation(
+    job: JobEvidence | None = None, scaling: Scaling | None = None
+) -> Finding | None:
     """The job has more workers than the ps group can serve."""
-    found = surplus(evidence)
+    if scaling is not None:
+        found = _measured_surplus(scaling)
+    else:
+        found = None if job is None else _computed_surplus(job)
     if found is None:
         return None
-    split = job_usage.typical_split(evidence.job.workers) if evidence.job is not None else None
+    split = None if job is None else job_usage.typical_split(job.workers)
     return Finding(
         title=f"{found.workers} workers are more than the ps group can serve",
         cost=1 - found.enough / found.workers,
         evidence=(
             *found.sentences,
-            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
+            *job_usage.step_sentences(split),
         ),
         confidence="high" if found.is_measured else "medium",
         change=f"Run {max(1, round(found.enough))} workers, or add ps (or cores for them) before "
@@ -197,10 +200,9 @@ def workers_past_saturation(evidence: Evidence) -> Finding | None:
 
 
 @rule("no-device-filters")
-def no_device_filters(evidence: Evidence) -> Finding | None:
+def no_device_filters(sessions: Sessions) -> Finding | None:
     """Sessions without device filters, which need every task to be alive."""
-    sessions = evidence.sessions
-    if sessions is None or not sessions.without_device_filters:
+    if not sessions.without_device_filters:
         return None
     names = ", ".join(sessions.without_device_filters)
     return Finding(
