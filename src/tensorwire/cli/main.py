@@ -34,7 +34,7 @@ COMMANDS = {
     "plan": ("tensorwire.cli.plan:plan", "Predict what a cluster would do."),
     "k8s": ("tensorwire.cli.k8s:k8s", "Run ps/worker jobs on Kubernetes."),
     "doctor": ("tensorwire.cli.doctor:doctor", "Say why a job does not scale."),
-    "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
+    "nic": ("tensorwire.cli.top:nic", "Show what the network interfaces move."),
 }
 
 _OF_ALL_COMMANDS = ("--quiet", "--verbose", "--debug")

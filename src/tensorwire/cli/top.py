@@ -1,8 +1,9 @@
-"""`tensorwire top`: what the tasks of a running job do, live."""
+"""`tensorwire top` and `tensorwire nic`: what tasks and network interfaces do, live."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from dataclasses import dataclass
@@ -87,3 +88,44 @@ def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
                 live.update(screen(rates, interval, console.width), refresh=True)
             else:
                 live.update(waiting_screen("no task is left; waiting for one"), refresh=True)
+
+
+@dataclass(frozen=True)
+class NicOptions:
+    """How often, and for how long."""
+
+    interval: float = option(1.0, "Seconds between two lines.", least=0.05)
+    count: int | None = option(None, "Stop after this many lines.  [default: never]", least=1)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire nic
+  tensorwire nic --interval 5 eth0"""
+)
+@click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
+@takes(NicOptions, "options")
+def nic(interfaces: tuple[str, ...], options: NicOptions) -> None:
+    """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
+
+    Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages.
+    """
+    from tensorwire.metrics.nic import choose, rates, read, readings
+    from tensorwire.report import top as lines
+
+    chosen = choose(interfaces)
+    shown: list[str] = []
+    begun = read()
+    try:
+        pairs = itertools.pairwise(readings(options.interval))
+        for before, after in itertools.islice(pairs, options.count):
+            found = rates(chosen, before, after)
+            names = [rate.interface for rate in found]
+            if names != shown:  # at the start, and when an interface was added or removed
+                click.echo("\n".join(lines.header(found)))
+                shown = names
+            click.echo(lines.line(found))
+    except KeyboardInterrupt:
+        click.echo()
+    click.echo(lines.line(rates(chosen, begun, read())) + "   average")

@@ -27,8 +27,9 @@ from tensorwire.doctor.evidence import Evidence, JobEvidence
 from tensorwire.doctor.job_evidence import HostFacts, job_of, placement_of, sessions_of
 from tensorwire.doctor.job_usage import split_words, total_steps, typical_split
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
+from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase
+from tensorwire.k8s.spec import CONFIG_FOLDER, Script
 from tensorwire.k8s.state import counts
 from tensorwire.metrics.rates import job_rates
 from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
