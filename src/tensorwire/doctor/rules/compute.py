@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence
+from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, TaskUsage
 from tensorwire.doctor.job_usage import percent, step_sentences
 from tensorwire.doctor.rule import rule
 from tensorwire.doctor.rules import workers
@@ -15,43 +14,28 @@ _NO_CORE_FREE = 0.9
 _HARMLESS = 2  # so many threads are never too many, because they sleep when idle
 
 
-@dataclass(frozen=True)
-class Crowding:
-    """A host on which polling threads take cores that others need."""
-
-    host: HostUsage
-    threads: int
-    tasks: tuple[str, ...]
-
-
-def crowding(job: JobEvidence) -> Crowding | None:
-    """The host on which polling threads take the largest share of cores that others need."""
-    found = []
+@rule("polling-crowded")
+def polling_crowded(job: JobEvidence) -> Finding | None:
+    """Threads that poll take the cores that the work needs."""
+    crowded: list[tuple[HostUsage, int, list[TaskUsage]]] = []
     for host in job.hosts:
         polling = [t for t in job.tasks if t.host == host.host and t.polling and t.reactors]
         threads = sum(task.reactors or 0 for task in polling)
         is_full = host.cpu_share is not None and host.cpu_share >= _NO_CORE_FREE
         if threads and (threads >= host.cores or is_full):
-            found.append(Crowding(host, threads, tuple(task.task for task in polling)))
-    return max(found, key=lambda each: each.threads / each.host.cores, default=None)
-
-
-@rule("polling-crowded")
-def polling_crowded(job: JobEvidence) -> Finding | None:
-    """Threads that poll take the cores that the work needs."""
-    found = crowding(job)
-    if found is None:
+            crowded.append((host, threads, polling))
+    if not crowded:
         return None
-    host = found.host
+    host, threads, tasks = max(crowded, key=lambda each: each[1] / each[0].cores)
     busy = "" if host.cpu_share is None else f", which are {percent(host.cpu_share)} busy"
     return Finding(
         title=f"Polling threads take the cores of {host.host}",
-        cost=min(1.0, found.threads / host.cores),
+        cost=min(1.0, threads / host.cores),
         evidence=(
-            f"{found.threads} communication threads of {', '.join(found.tasks)} never sleep, on "
-            f"{host.cores:.3g} cores{busy}.",
+            f"{threads} communication threads of {', '.join(task.task for task in tasks)} never "
+            f"sleep, on {host.cores:.3g} cores{busy}.",
         ),
-        confidence="high" if found.threads >= host.cores else "medium",
+        confidence="high" if threads >= host.cores else "medium",
         change="Set PS_ENABLE_POLLING and WORKER_ENABLE_POLLING to False: polling is for a task "
         "whose cores no other task uses.",
     )
