@@ -11,9 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tensorwire import engine
+from tensorwire.engine import data_port, parse_endpoint_map, second_data_port
 from tensorwire.errors import UsageError
-from tensorwire.files import write_whole
+
+GRPC, GRPCPP = "grpc", "grpc++"
+PROTOCOLS = (GRPCPP, GRPC)
+"""The protocols of a server, ours first."""
 
 WORKER_JOBS = ("chief", "master", "worker")
 TRAINING_JOBS = (*WORKER_JOBS, "evaluator")
@@ -148,25 +151,6 @@ def endpoint_map_path() -> Path:
     return Path(os.environ.get(ENDPOINT_MAP_VARIABLE) or ENDPOINT_MAP_NAME).absolute()
 
 
-def data_port(grpc_port: int) -> int:
-    """The data port of a task whose gRPC port is `grpc_port`, where no map names one.
-
-    It is `grpc_port` + 20000; above 65535 it wraps to 1024. Raises UsageError for an invalid port.
-    """
-    try:
-        return engine.data_port(grpc_port)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def second_data_port(grpc_port: int) -> int | None:
-    """The port that the task uses if another process occupies its `data_port`.
-
-    None if Linux does not give `data_port` to outgoing connections.
-    """
-    return engine.second_data_port(grpc_port)
-
-
 def data_addresses(grpc_address: str) -> list[str]:
     """The data addresses of the task at `grpc_address` by the default rule: one or two.
 
@@ -191,20 +175,7 @@ def read_endpoint_map(path: Path) -> dict[str, str]:
             f"{path} is not text; it has a line a task: grpc_host:port=data_host:port",
             page="docs/settings.md#ports",
         ) from None
-    try:
-        return dict(engine.parse_endpoint_map(text, str(path)))
-    except ValueError as error:
-        raise UsageError(str(error), page="docs/settings.md#ports") from None
-
-
-def write_endpoint_map(path: Path, addresses: Mapping[str, str]) -> None:
-    """Writes a map of data addresses by gRPC address, atomically."""
-    for grpc_address, data in addresses.items():
-        split_address(grpc_address)
-        split_address(data)
-    lines = ["# gRPC address=data address, a line a task"]
-    lines += [f"{grpc_address}={data}" for grpc_address, data in addresses.items()]
-    write_whole(path, "\n".join(lines) + "\n")
+    return parse_endpoint_map(text, str(path))
 
 
 _FORM = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tensorwire
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 
 _LIBRARY = Path("lib", "libtensorwire.so")
 
@@ -34,11 +34,13 @@ def engine_library() -> Path:
 def data_port(grpc_port: int) -> int:
     """The data port of a gRPC port, if no `.endpoint_map` names another one.
 
+    It is `grpc_port` + 20000; above 65535 it wraps to 1024.
+
     Raises:
-        ValueError: `grpc_port` is not in 1..65535.
+        UsageError: `grpc_port` is not in 1..65535.
     """
     if not 1 <= grpc_port <= 65535:
-        raise ValueError(f"a port is 1..65535, not {grpc_port}")
+        raise UsageError(f"a port is 1..65535, not {grpc_port}")
     port: int = _engine().tensorwire_data_port(grpc_port)
     return port
 
@@ -49,31 +51,32 @@ def second_data_port(grpc_port: int) -> int | None:
     None if Linux does not give `data_port` to outgoing connections.
 
     Raises:
-        ValueError: `grpc_port` is not in 1..65535.
+        UsageError: `grpc_port` is not in 1..65535.
     """
     data_port(grpc_port)
     port: int = _engine().tensorwire_second_data_port(grpc_port)
     return port or None
 
 
-def parse_endpoint_map(text: str, filename: str) -> list[tuple[str, str]]:
-    """Pairs (gRPC address, data address) in the file's order.
+def parse_endpoint_map(text: str, filename: str) -> dict[str, str]:
+    """The data address of each gRPC address, in the file's order.
 
     Raises:
-        ValueError: a line is wrong; the message names file and line, and shows the format.
+        UsageError: a line is wrong; the message names file and line, and shows the format.
     """
-    pairs: list[tuple[str, str]] = []
+    found: dict[str, str] = {}
 
-    def found(_: object, grpc_address: bytes, data_address: bytes) -> None:
-        pairs.append((os.fsdecode(grpc_address), os.fsdecode(data_address)))
+    def add(_: object, grpc_address: bytes, data_address: bytes) -> None:
+        found[os.fsdecode(grpc_address)] = os.fsdecode(data_address)
 
     data = os.fsencode(text)
     _check(
         _engine().tensorwire_parse_endpoint_map(
-            data, len(data), os.fsencode(filename), _Endpoint(found), None
-        )
+            data, len(data), os.fsencode(filename), _Endpoint(add), None
+        ),
+        page="docs/settings.md#ports",
     )
-    return pairs
+    return found
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def reach(
         rate_s: seconds of sending data to measure the rate; 0: not measured.
 
     Raises:
-        ValueError: the task cannot be reached, or refuses; the message says why.
+        UsageError: the task cannot be reached, or refuses; the message says why.
     """
     version = ctypes.create_string_buffer(64)
     round_trip_us, clock_ahead_us = ctypes.c_int64(), ctypes.c_int64()
@@ -126,14 +129,14 @@ def check_security() -> None:
     """Checks the environment's settings for the job token and TLS.
 
     Raises:
-        ValueError: they are invalid; the message says why.
+        UsageError: they are invalid; the message says why.
     """
-    _check(_engine().tensorwire_check_security())
+    _check(_engine().tensorwire_check_security(), page="SECURITY.md")
 
 
-def _check(words: bytes | None) -> None:
+def _check(words: bytes | None, page: str = "") -> None:
     if words is not None:
-        raise ValueError(os.fsdecode(words))
+        raise UsageError(os.fsdecode(words), page=page)
 
 
 @functools.cache

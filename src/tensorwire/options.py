@@ -9,7 +9,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Option:
     """How a field is written on a command line."""
 
     name: str
-    """"--workers-per-node"; an argument without dashes."""
+    """"--workers-per-node", "--namespace -n"; an argument without dashes."""
     field: str
     kind: Any
     """The field's type, without None."""
@@ -36,6 +36,8 @@ class Option:
     """The default on the command line, if it is not the field's."""
     parse: Callable[[str], Any] | None
     """Makes the field's value of the text."""
+    path: Literal["file", "folder", "any"]
+    """What a Path may name."""
 
 
 def option(
@@ -52,6 +54,7 @@ def option(
     show_default: bool = True,
     default_text: str | None = None,
     parse: Callable[[str], Any] | None = None,
+    path: Literal["file", "folder", "any"] = "file",
 ) -> Any:
     """A field with this default that is also an option; `...` as the default: it must be given."""
     metadata = {"option": {**locals()}}

@@ -39,7 +39,7 @@ JOB = FaultJob(
 
 def test_a_running_job_is_told_its_sessions_without_device_filters() -> None:
     with faults.running(JOB, Unwatched()) as run:
-        evidence = job_evidence.look(run.endpoints, 1.0)
+        evidence = job_evidence.observe(run.endpoints, 1.0)
     assert evidence.sessions is not None
     assert sorted(evidence.sessions.without_device_filters) == ["worker:0", "worker:1"]
     assert "no-device-filters" in {finding.rule for finding in diagnose(evidence).findings}
@@ -102,7 +102,7 @@ def test_a_worker_that_takes_no_step_is_said_first_with_what_it_waits_for(
     with stalled(reason, index, expected_ps, tmp_path) as endpoints:
 
         def is_said() -> bool:
-            findings = diagnose(job_evidence.look(endpoints, 0.5)).findings
+            findings = diagnose(job_evidence.observe(endpoints, 0.5)).findings
             return (
                 bool(findings)
                 and findings[0].rule == "no-step"
@@ -119,9 +119,9 @@ def test_the_task_that_a_session_waits_for_is_named_in_the_log_and_by_the_doctor
 ) -> None:
     with stalled("no session", 0, 2, tmp_path) as endpoints:
         _wait_until(
-            lambda: "filters" in diagnose(job_evidence.look(endpoints, 0.5)).findings[0].change
+            lambda: "filters" in diagnose(job_evidence.observe(endpoints, 0.5)).findings[0].change
         )
-        finding = diagnose(job_evidence.look(endpoints, 0.5)).findings[0]
+        finding = diagnose(job_evidence.observe(endpoints, 0.5)).findings[0]
         assert finding.evidence == ("worker:0 waits for ps:1, which does not answer.",)
         log = (tmp_path / "worker.log").read_text()
     assert "/job:ps/replica:0/task:1 has not answered for 10 s" in log
@@ -132,7 +132,7 @@ def test_the_task_that_a_session_waits_for_is_named_in_the_log_and_by_the_doctor
 @pytest.mark.usefixtures("plugin")
 def test_a_worker_that_has_finished_is_not_said_to_take_no_step(tmp_path: Path) -> None:
     with stalled("finished", 0, 1, tmp_path) as endpoints:
-        evidence = job_evidence.look(endpoints, 0.5)
+        evidence = job_evidence.observe(endpoints, 0.5)
     assert evidence.job is not None
     assert [worker.stall for worker in evidence.job.workers] == [None]
     assert not diagnose(evidence).findings

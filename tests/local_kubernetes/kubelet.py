@@ -42,7 +42,7 @@ from local_kubernetes.kubelet_server import KubeletServer
 from local_kubernetes.volumes import NotMountable, PodFiles
 from tensorwire.bench.lab import Host, HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.bench.lab.settings import MOST_HOSTS, LinkSettings
-from tensorwire.k8s.job import Resources
+from tensorwire.k8s.spec import Resources
 from tensorwire.owning_context import OwningContext
 from tensorwire.plugin.tensorflow_install import cache_folder
 

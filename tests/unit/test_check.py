@@ -11,7 +11,7 @@ import pytest
 
 import tensorwire
 from tensorwire import engine
-from tensorwire.cli.check import check
+from tensorwire.cli.doctor import check
 from tensorwire.cluster import ClusterSpec
 from tensorwire.doctor import check_machine as machine
 from tensorwire.doctor import check_tasks as tasks
@@ -63,7 +63,7 @@ class TestTasks:
         ) -> engine.Reached:
             said = by_peer[peer]
             if isinstance(said, str):
-                raise ValueError(f"{peer} at {address}: {said}")
+                raise UsageError(f"{peer} at {address}: {said}")
             return said
 
         self.patch.setattr(engine, "reach", reach)
@@ -166,15 +166,11 @@ class TestMachine:
         assert found.state == "warning"
         assert "limit 1024" in found.title
 
-    @pytest.mark.parametrize(
-        ("quota", "state"), [("max 100000", "ok"), ("50000 100000", "warning")]
-    )
+    @pytest.mark.parametrize(("usable", "state"), [(3.0, "ok"), (0.5, "warning")])
     def test_a_containers_limit(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, state: str
+        self, monkeypatch: pytest.MonkeyPatch, usable: float, state: str
     ) -> None:
-        file = tmp_path / "cpu.max"
-        file.write_text(quota)
-        monkeypatch.setattr(machine, "_CPU_MAX", file)
+        monkeypatch.setattr(machine, "usable_cores", lambda: usable)
         monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2})
         found = only(machine._cores())
         assert found.state == state

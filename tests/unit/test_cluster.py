@@ -16,7 +16,6 @@ from tensorwire.cluster import (
     parse_tf_config,
     read_endpoint_map,
     split_address,
-    write_endpoint_map,
 )
 from tensorwire.errors import UsageError
 
@@ -172,20 +171,6 @@ def test_a_map_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="is not text"):
         read_endpoint_map(binary)
-
-
-def test_a_written_map_reads_back(tmp_path: Path) -> None:
-    path = tmp_path / ".endpoint_map"
-    addresses = {"127.0.0.1:4001": "127.0.0.1:5001", "[::1]:4001": "[::1]:5001"}
-    write_endpoint_map(path, addresses)
-    assert read_endpoint_map(path) == addresses
-    assert [file.name for file in tmp_path.iterdir()] == [".endpoint_map"]
-
-
-def test_a_wrong_address_is_never_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nonsense"):
-        write_endpoint_map(tmp_path / ".endpoint_map", {"127.0.0.1:1": "nonsense"})
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

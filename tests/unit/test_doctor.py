@@ -70,7 +70,7 @@ def test_what_a_session_receives_once_is_not_taken_for_its_steps() -> None:
     begun = {f"is_initialized_{n}": 1 for n in range(60)}
     rows = {f"rows_{n}": 500 for n in range(30)}
     before, after = metrics(0.0, {}), metrics(5.0, {**begun, **rows})
-    (usage,) = job_evidence.job_of([before], [after], "", job_evidence.Surroundings()).tasks
+    (usage,) = job_evidence.job_of([before], [after], "", job_evidence.HostFacts()).tasks
     assert usage.steps == 500
 
 
@@ -180,7 +180,7 @@ def test_a_full_link_is_found_once_its_rate_is_told() -> None:
     without = diagnose(unknown)
     assert not without.findings
     assert any(each.startswith("how full the links") for each in without.not_looked_at)
-    told = diagnose(job_evidence.with_link(unknown, 25.0))
+    told = diagnose(unknown.with_link(25.0))
     assert [finding.rule for finding in told.findings] == ["link-saturated"]
     assert not any(each.startswith("how full") for each in told.not_looked_at)
 

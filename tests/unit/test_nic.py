@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tensorwire.errors import UsageError
-from tensorwire.metrics.nic import NicRate, Watch, choose, nominal_mbit_per_s
+from tensorwire.metrics.nic import NicRate, choose, nominal_mbit_per_s, rates, read, readings
 from tensorwire.report import top as lines
 
 MB = 1_000_000
@@ -35,35 +35,30 @@ def move_over_loopback(size: int) -> None:
 
 
 def test_what_loopback_moves_is_counted_in_both_directions() -> None:
-    watch = Watch(["lo"])
-    moved = threading.Thread(target=move_over_loopback, args=(20 * MB,))
-    moved.start()
-    (rate,) = next(watch.intervals(0.5))
-    moved.join()
-    (average,) = watch.averages()
-    for each in (rate, average):
-        assert each.interface == "lo"
-        assert each.in_bytes == pytest.approx(each.out_bytes, rel=0.05)
-    assert average.in_bytes >= 20 * MB
-    assert average.in_kb_per_s == pytest.approx(average.in_bytes / 1e3 / average.seconds)
+    before = read()
+    move_over_loopback(20 * MB)
+    after = read()
+    (rate,) = rates(["lo"], before, after)
+    assert rate.interface == "lo"
+    assert rate.in_kb_per_s == pytest.approx(rate.out_kb_per_s, rel=0.05)
+    assert rate.in_kb_per_s * (after[0] - before[0]) >= 20 * MB / 1e3
 
 
-def test_intervals_follow_one_another_without_a_gap() -> None:
-    watch = Watch(["lo"])
-    intervals: Iterator[list[NicRate]] = watch.intervals(0.05)
-    total = 0
-    for _ in range(4):
-        move_over_loopback(2 * MB)
-        total += next(intervals)[0].in_bytes
-    assert total >= 8 * MB
-    assert total <= watch.averages()[0].in_bytes
+def test_readings_follow_one_another_at_equal_intervals() -> None:
+    begun, *others = (time_s for time_s, _ in itertools.islice(readings(0.05), 4))
+    for number, time_s in enumerate(others, 1):
+        assert time_s - begun >= 0.05 * number - 0.01
+
+
+def test_an_interface_that_was_made_again_counts_from_zero_and_one_that_is_gone_not() -> None:
+    before = (1.0, {"eth0": (5000, 5000), "eth1": (1, 1)})
+    (rate,) = rates(["eth0", "eth1"], before, (2.0, {"eth0": (1000, 2000)}))
+    assert (rate.in_kb_per_s, rate.out_kb_per_s) == (1.0, 2.0)
 
 
 def test_the_share_is_of_the_busier_direction() -> None:
-    rate = NicRate("eth0", 2.0, in_bytes=25 * MB, out_bytes=125 * MB, mbit_per_s=1000)
-    assert rate.in_kb_per_s == 12_500
-    assert rate.share == pytest.approx(0.5)
-    assert NicRate("lo", 1.0, 1, 1, None).share is None
+    assert NicRate("eth0", 12_500, 62_500, mbit_per_s=1000).share == pytest.approx(0.5)
+    assert NicRate("lo", 1.0, 1.0, None).share is None
 
 
 def test_loopback_has_no_nominal_speed_and_what_is_not_there_none_either() -> None:
@@ -72,13 +67,13 @@ def test_loopback_has_no_nominal_speed_and_what_is_not_there_none_either() -> No
 
 
 def test_lines_stand_below_their_interface() -> None:
-    rates = [
-        NicRate("eth0", 1.0, 1_170 * MB, 2_500, 10_000),
-        NicRate("lo", 1.0, 0, 0, None),
+    found = [
+        NicRate("eth0", 1_170_000.0, 2.5, 10_000),
+        NicRate("lo", 0.0, 0.0, None),
     ]
-    names, units = lines.header(rates)
+    names, units = lines.header(found)
     assert "eth0 (10 Gbit/s)" in names
-    line = lines.line(rates)
+    line = lines.line(found)
     assert len(line) == len(units)
     assert line.split() == ["1,170,000.0", "2.5", "93.6%", "0.0", "0.0", "-"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +92,23 @@ def options_of(record: type, fields: Sequence[str] | None = None) -> Callable[[C
     return decorate
 
 
+def takes(record: type, name: str) -> Callable[[Callable[..., Any]], Any]:
+    """The options of a dataclass; the command gets the record made of them as its argument `name`.
+
+    What the record's constructor raises is an error of the command line.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Any:
+        @functools.wraps(command)
+        def with_record(*args: Any, **given: Any) -> Any:
+            fields = {each.field: given.pop(each.field) for each in options(record)}
+            return command(*args, **given, **{name: record(**fields)})
+
+        return options_of(record)(with_record)
+
+    return decorate
+
+
 def _click_option(option: Option) -> Callable[[Command], Command]:
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     if option.default is ...:
@@ -102,23 +121,29 @@ def _click_option(option: Option) -> Callable[[Command], Command]:
         settings["show_default"] = settings["default"] is not None
     if option.repeated:
         settings |= {"multiple": True, "default": (), "show_default": False}
-    elif option.kind is not bool:
+    if option.kind is not bool:
         settings["type"] = _click_type(option)
     if parse := option.parse:
         settings["callback"] = lambda _context, _option, text: None if text is None else parse(text)
     if not option.name.startswith("-"):
         return click.argument(option.name, nargs=-1, metavar=option.metavar)
-    return click.option(option.name, option.field, **settings)
+    return click.option(*option.name.split(), option.field, **settings)
 
 
 def _click_type(option: Option) -> Any:
     if option.choices:
         return click.Choice(option.choices)
+    kind = typing.get_args(option.kind)[0] if option.repeated else option.kind
     least = option.least if option.above is None else option.above
     limits: dict[str, Any] = {"min": least, "max": option.most}
     is_limited = any(limit is not None for limit in limits.values())
-    if option.kind is int:
+    if option.parse is not None:
+        return str
+    if kind is int:
         return click.IntRange(**limits) if is_limited else int
-    if option.kind is float:
+    if kind is float:
         return Number(**limits, min_open=option.above is not None) if is_limited else float
-    return click.Path(dir_okay=False, path_type=Path) if option.kind is Path else str
+    if kind is Path:
+        is_file, is_folder = option.path != "folder", option.path != "file"
+        return click.Path(file_okay=is_file, dir_okay=is_folder, path_type=Path)
+    return str

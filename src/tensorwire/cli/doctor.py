@@ -1,36 +1,113 @@
-"""`tensorwire doctor`: why a job does not scale, and what to change next."""
+"""`tensorwire doctor`: why a job does not scale, and what to change next; `tensorwire check`: what
+works on this machine and in a cluster.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.click_extensions import takes
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
+from tensorwire.cluster import ClusterSpec, endpoint_map_path, parse_tf_config
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.files import read_json
+from tensorwire.files import read_json, write_whole
 from tensorwire.laboratory import laboratory
+from tensorwire.options import option
 from tensorwire.units import RATE_EXAMPLE, parse_rate
 
 if TYPE_CHECKING:
-    from tensorwire.doctor.evidence import Evidence, InputProbe, Layers, Placement
+    from tensorwire.doctor.evidence import Evidence, Finding, InputProbe, Layers, Placement
 
 _PROBE_S = 5.0
+_MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "error": ("FAIL", "red")}
 
 
-def _rate(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """The bits a second of "10gbit"."""
-    if text is None:
-        return None
+def _link(text: str) -> float:
+    """The MB a second of "10gbit"."""
     rate = parse_rate(text)
     if not rate:
         raise UsageError(f"--link {text} is no rate: write it as {RATE_EXAMPLE}")
-    return rate
+    return rate / 8e6
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What the doctor looks at."""
+
+    endpoints: str | None = option(
+        None,
+        "Tasks of the job: HOST:PORT or unix:PATH, with commas.  "
+        "[default: those of this user on this host]",
+        metavar="LIST",
+    )
+    seconds: float = option(10.0, "Seconds to observe the job.", least=0.5, most=600)
+    wait_s: float | None = option(
+        None,
+        "Wait at most this long until a worker takes steps, then observe.",
+        name="--wait",
+        metavar="SECONDS",
+        least=0,
+        most=3600,
+    )
+    link_mb_per_s: float | None = option(
+        None,
+        "Rate of each host's link, such as 10gbit: says whether the job fills it.",
+        name="--link",
+        metavar="RATE",
+        parse=_link,
+    )
+    records: Sequence[Path] = option(
+        (),
+        "Diagnose a recorded look (--json) again; several records show how the job scales.",
+        name="--record",
+        metavar="FILE.json",
+        repeated=True,
+    )
+    plan_path: Path | None = option(
+        None,
+        "Diagnose a placement that `tensorwire place --strategy … --json` wrote.",
+        name="--plan",
+        metavar="FILE.json",
+    )
+    graph: Path | None = option(
+        None,
+        "Diagnose TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
+        "a .meta file, a graph.pbtxt.",
+        path="any",
+    )
+    ps: int | None = option(None, "Number of ps, with --graph.", least=1)
+    data: str | None = option(
+        None,
+        "Read this training data, a file, a folder or a pattern, through tf.io.gfile.",
+        metavar="PATH",
+    )
+    data_mb_per_step: float | None = option(
+        None,
+        "MB (10^6 bytes) that a worker reads per step, to compare with the rate of --data.",
+        above=0,
+    )
+    layers: bool = option(
+        False,
+        "Measure TCP, RPC and tensors between two processes of this machine, in a minute.",
+    )
+    lab_text: str | None = option(
+        None, "Like --layers, in a lab: hosts=2,…", name="--lab", metavar="SPEC"
+    )
+
+    def __post_init__(self) -> None:
+        if self.records and self.endpoints:
+            raise UsageError("give --endpoints of a running job or --record of an earlier look")
+        if (self.graph is None) != (self.ps is None):
+            raise UsageError("--graph and --ps go together")
 
 
 @click.command(
@@ -43,148 +120,53 @@ Examples:
   tensorwire doctor --record with-4-workers.json --record with-8-workers.json
   tensorwire doctor --graph model.ckpt-1000.meta --ps 5"""
 )
-@click.option(
-    "--endpoints",
-    metavar="LIST",
-    help="Tasks of the job: HOST:PORT or unix:PATH, with commas.  "
-    "[default: those of this user on this host]",
-)
-@click.option(
-    "--seconds",
-    type=Number(min=0.5, max=600),
-    default=10.0,
-    show_default=True,
-    help="Seconds to observe the job.",
-)
-@click.option(
-    "--wait",
-    "wait_s",
-    metavar="SECONDS",
-    type=Number(min=0, max=3600),
-    default=0.0,
-    help="Wait at most this long until a worker takes steps, then observe.",
-)
-@click.option(
-    "--link",
-    metavar="RATE",
-    callback=_rate,
-    help="Rate of each host's link, such as 10gbit: says whether the job fills it.",
-)
-@click.option(
-    "--record",
-    "records",
-    multiple=True,
-    metavar="FILE.json",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Diagnose a recorded look (--json) again; several records show how the job scales.",
-)
-@click.option(
-    "--plan",
-    "plan_path",
-    metavar="FILE.json",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Diagnose a placement that `tensorwire place --strategy … --json` wrote.",
-)
-@click.option(
-    "--graph",
-    type=click.Path(path_type=Path),
-    help="Diagnose TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
-    "a .meta file, a graph.pbtxt.",
-)
-@click.option("--ps", type=click.IntRange(min=1), help="Number of ps, with --graph.")
-@click.option(
-    "--data",
-    metavar="PATH",
-    help="Read this training data, a file, a folder or a pattern, through tf.io.gfile.",
-)
-@click.option(
-    "--data-mb-per-step",
-    type=Number(min=0, min_open=True),
-    help="MB (10^6 bytes) that a worker reads per step, to compare with the rate of --data.",
-)
-@click.option(
-    "--layers",
-    is_flag=True,
-    help="Measure TCP, RPC and tensors between two processes of this machine, in a minute.",
-)
-@click.option("--lab", "lab_text", metavar="SPEC", help="Like --layers, in a lab: hosts=2,…")
+@takes(DoctorOptions, "options")
 @json_option
 @report_option
 @two_ends_options
 def doctor(
-    *,
-    ends: TwoEnds,
-    layers: bool,
-    lab_text: str | None,
-    endpoints: str | None,
-    seconds: float,
-    wait_s: float,
-    link: float | None,
-    records: tuple[Path, ...],
-    plan_path: Path | None,
-    graph: Path | None,
-    ps: int | None,
-    data: str | None,
-    data_mb_per_step: float | None,
-    json_path: Path | None,
-    report_path: Path | None,
+    *, ends: TwoEnds, options: DoctorOptions, json_path: Path | None, report_path: Path | None
 ) -> None:
     """Say why a job does not scale: the most expensive cause first, with the change to make.
 
     Looks at the metrics of a running job's tasks, at a placement, at the input data, and at the
     layers between two hosts (--job server on one, --job client --target on the other).
     """
-    from tensorwire.doctor import job_evidence
-    from tensorwire.doctor import records as kept
     from tensorwire.doctor.diagnose import diagnose
+    from tensorwire.doctor.records import to_json
     from tensorwire.report import doctor as report
     from tensorwire.report import page
 
     if ends.job == SERVER:
         _layers(ends, None)
         return
-    if records and endpoints:
-        raise UsageError("give --endpoints of a running job or --record of an earlier look")
-    if (graph is None) != (ps is None):
-        raise UsageError("--graph and --ps go together")
-    others = plan_path or graph or data or layers or lab_text or ends.target
-    if plan_path is not None:  # read first: a look at the job takes longer
-        placement = _placement(plan_path)
-    elif graph is not None and ps is not None:
-        placement = _placement_of_graph(graph, ps)
-    else:
-        placement = None
-    read = None if data is None else _read(data)
-    evidence = _of_job(endpoints, wait_s, seconds, records, needs_job=not others)
-    if link is not None:
-        evidence = job_evidence.with_link(evidence, link / 8e6)
-    if layers or lab_text or ends.target:
-        evidence = dataclasses.replace(evidence, layers=_layers(ends, lab_text))
-    if placement is not None:
-        evidence = dataclasses.replace(evidence, placement=placement)
-    if data is not None and read is not None:
-        probe = _probe(data, read, evidence, data_mb_per_step)
-        evidence = dataclasses.replace(evidence, input=probe)
-    diagnosis = diagnose(evidence)
+    diagnosis = diagnose(_evidence(ends, options))
     if json_path is not None:
-        try:
-            json_path.write_text(kept.to_json(diagnosis), encoding="utf-8")
-        except OSError as error:
-            raise TensorwireError(f"cannot write {json_path}: {error.strerror}") from error
+        write_whole(json_path, to_json(diagnosis))
     if report_path is not None:
         page.write(report_path, report.page(diagnosis))
     for line in report.lines(diagnosis):
         click.echo(line)
 
 
-def _of_job(
-    endpoints: str | None,
-    wait_s: float,
-    seconds: float,
-    records: tuple[Path, ...],
-    *,
-    needs_job: bool,
-) -> Evidence:
+def _evidence(ends: TwoEnds, options: DoctorOptions) -> Evidence:
+    """All that the options name, the files first: observing a job takes longer."""
+    placement = _placement(options)
+    read = None if options.data is None else _read(options.data)
+    measures_layers = bool(options.layers or options.lab_text or ends.target)
+    evidence = _evidence_of_job(options, needs_job=not (placement or read or measures_layers))
+    if options.link_mb_per_s is not None:
+        evidence = evidence.with_link(options.link_mb_per_s)
+    if measures_layers:
+        evidence = replace(evidence, layers=_layers(ends, options.lab_text))
+    if placement is not None:
+        evidence = replace(evidence, placement=placement)
+    if read is not None:
+        evidence = replace(evidence, input=_input_probe(options, read, evidence))
+    return evidence
+
+
+def _evidence_of_job(options: DoctorOptions, *, needs_job: bool) -> Evidence:
     """The evidence about a job: from its running tasks, or from the last of several records."""
     import tensorwire
     from tensorwire.doctor import job_evidence
@@ -194,26 +176,26 @@ def _of_job(
     from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
     from tensorwire.report.progress import ProgressDisplay
 
-    if records:
-        looks = [read(path) for path in records]
-        return dataclasses.replace(looks[-1], scaling=scaling_of(looks) or looks[-1].scaling)
-    job = ObservedJob(None if endpoints is None else addresses_of(endpoints))
-    if wait_s:
+    if options.records:
+        recorded = [read(path) for path in options.records]
+        return replace(recorded[-1], scaling=scaling_of(recorded) or recorded[-1].scaling)
+    job = ObservedJob(None if options.endpoints is None else addresses_of(options.endpoints))
+    if options.wait_s:
         with ProgressDisplay("waiting for a worker's steps", 1, is_long=False):
-            job_evidence.wait_for_steps(job, wait_s)
+            job_evidence.wait_for_steps(job, options.wait_s)
     addresses = job.addresses()
     evidence = Evidence()
     if addresses:
-        looking = f"looking at {len(addresses)} tasks for {seconds:g} s"
-        with ProgressDisplay(looking, 1, is_long=False):
-            evidence = job_evidence.look(addresses, seconds)
+        observing = f"looking at {len(addresses)} tasks for {options.seconds:g} s"
+        with ProgressDisplay(observing, 1, is_long=False):
+            evidence = job_evidence.observe(addresses, options.seconds)
     elif needs_job:
         raise TensorwireError(
             f"nothing to look at: {NO_TASK}; or examine something else with --layers, --graph, "
             "--plan, --data or --record",
             page="docs/doctor.md",
         )
-    return dataclasses.replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
+    return replace(evidence, machine=Machine.here(), version=tensorwire.__version__)
 
 
 def _layers(ends: TwoEnds, lab_text: str | None) -> Layers | None:
@@ -230,17 +212,16 @@ def _layers(ends: TwoEnds, lab_text: str | None) -> Layers | None:
     return found
 
 
-def _placement(path: Path) -> Placement:
-    from tensorwire.doctor.records import placement_of_document
-
-    return placement_of_document(read_json(path), str(path))
-
-
-def _placement_of_graph(path: Path, ps: int) -> Placement:
-    from tensorwire.doctor.records import placement_of_plan
+def _placement(options: DoctorOptions) -> Placement | None:
+    from tensorwire.doctor.records import placement_of_document, placement_of_plan
     from tensorwire.placement.plan import round_robin
 
-    return placement_of_plan(round_robin(model_of_file(path).variables, ps), str(path))
+    if options.plan_path is not None:
+        return placement_of_document(read_json(options.plan_path), str(options.plan_path))
+    if options.graph is not None and options.ps is not None:
+        variables = model_of_file(options.graph).variables
+        return placement_of_plan(round_robin(variables, options.ps), str(options.graph))
+    return None
 
 
 def _read(path: str) -> Any:
@@ -248,14 +229,85 @@ def _read(path: str) -> Any:
     return laboratory("experiments.input").probe(path, _PROBE_S)
 
 
-def _probe(path: str, rate: Any, evidence: Evidence, mb_per_step: float | None) -> InputProbe:
+def _input_probe(options: DoctorOptions, rate: Any, evidence: Evidence) -> InputProbe:
     from tensorwire.doctor.evidence import InputProbe
     from tensorwire.doctor.job_usage import typical_step_s
 
     step_s = typical_step_s(evidence.job) if evidence.job is not None else None
+    per_step_mb = options.data_mb_per_step
     return InputProbe(
-        source=f"{rate.files} files at {path}, read one after the other for {rate.seconds:.2g} s",
+        source=f"{rate.files} files at {options.data}, read one after the other for "
+        f"{rate.seconds:.2g} s",
         mb_per_s=rate.mb_per_s,
         open_ms=rate.open_ms,
-        needed_mb_per_s=mb_per_step / step_s if mb_per_step and step_s else None,
+        needed_mb_per_s=per_step_mb / step_s if per_step_mb and step_s else None,
     )
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """The cluster that is checked."""
+
+    ps_hosts: str | None = option(
+        None, "gRPC addresses of the ps: HOST:PORT with commas.", metavar="LIST"
+    )
+    worker_hosts: str | None = option(None, "gRPC addresses of the workers.", metavar="LIST")
+    timeout_s: float = option(
+        3.0, "Seconds to wait for each port.", name="--timeout", least=0.1, most=60
+    )
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire check
+  tensorwire check --ps-hosts host1:2222,host2:2222 --worker-hosts host3:2222
+  TF_CONFIG='{"cluster": …}' tensorwire check"""
+)
+@takes(CheckOptions, "options")
+@json_option
+def check(options: CheckOptions, json_path: Path | None) -> None:
+    """Say what works on this machine and in a running cluster, and what to do.
+
+    The cluster is named by options, or by TF_CONFIG. Run this command on the host of each task:
+    ports may be open from one host and closed from another. The exit status is 1 if anything fails.
+    """
+    quiet_tensorflow()
+    from tensorwire.doctor.check_machine import machine
+    from tensorwire.doctor.check_tasks import tasks
+
+    cluster = _cluster(options)
+    found = _show(machine())
+    if cluster is not None:
+        found += _show(tasks(cluster, options.timeout_s, endpoint_map_path()))
+    if json_path is not None:
+        named = [
+            {"state": f.state, "subject": f.rule, "text": f.title, "advice": f.change}
+            for f in found
+        ]
+        document = {"command": "check", "findings": named}
+        write_whole(json_path, json.dumps(document, indent=1) + "\n")
+    failed = [each.rule for each in found if each.state == "error"]
+    if failed:
+        raise TensorwireError(f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}")
+
+
+def _cluster(options: CheckOptions) -> ClusterSpec | None:
+    named: dict[str, Any] = {"ps": options.ps_hosts, "worker": options.worker_hosts}
+    hosts = {job: text for job, text in named.items() if text is not None}
+    if hosts:
+        return ClusterSpec.from_hosts(**hosts)
+    config = parse_tf_config(os.environ.get("TF_CONFIG", ""))
+    return None if config is None else config.cluster
+
+
+def _show(findings: Iterable[Finding]) -> list[Finding]:
+    """Prints each finding as soon as it is made, and returns all of them."""
+    shown = []
+    for each in findings:
+        mark, colour = _MARKS[each.state]
+        click.echo(f"{click.style(f'{mark:>4}', fg=colour)}  {each.rule}: {each.title}")
+        if each.change:
+            click.echo(f"      {each.change}")
+        shown.append(each)
+    return shown

@@ -21,7 +21,7 @@ COMMANDS = {
         "tensorwire.bench.experiments.train_commands:demo",
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
-    "check": ("tensorwire.cli.check:check", "Say what works on this machine and in a cluster."),
+    "check": ("tensorwire.cli.doctor:check", "Say what works on this machine and in a cluster."),
     "run": ("tensorwire.cli.run:run", "Run a training script unchanged, on grpc++."),
     "build": ("tensorwire.cli.run:build", "Compile the plug-in for the installed TensorFlow."),
     "bench": ("tensorwire.bench.commands:bench", "Measure the layers below a training step."),
@@ -34,7 +34,7 @@ COMMANDS = {
     "plan": ("tensorwire.cli.plan:plan", "Predict what a cluster would do."),
     "k8s": ("tensorwire.cli.k8s:k8s", "Run ps/worker jobs on Kubernetes."),
     "doctor": ("tensorwire.cli.doctor:doctor", "Say why a job does not scale."),
-    "nic": ("tensorwire.cli.nic:nic", "Show what the network interfaces move."),
+    "nic": ("tensorwire.cli.top:nic", "Show what the network interfaces move."),
 }
 
 _OF_ALL_COMMANDS = ("--quiet", "--verbose", "--debug")

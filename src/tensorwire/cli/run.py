@@ -5,35 +5,44 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from tensorwire.cli.click_extensions import refuse_unused
+from tensorwire import engine
+from tensorwire.cli.click_extensions import refuse_unused, takes
 from tensorwire.cli.tensorflow import check_script, quiet_tensorflow
+from tensorwire.cluster import PROTOCOLS
 from tensorwire.metrics import endpoint
+from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
 from tensorwire.plugin.rewrites import EXACT_REWRITES, WIRE_DTYPES
 from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
 
 
+@dataclass(frozen=True)
+class BuildOptions:
+    """What `tensorwire build` does besides."""
+
+    force: bool = option(
+        False,
+        "Compile again even if a finished build exists. A plug-in in the package is still "
+        "preferred, unless TENSORWIRE_PREBUILT=0.",
+    )
+    only_list: bool = option(
+        False,
+        "List the plug-ins in the package and in the cache; compile and load nothing.",
+        name="--list",
+    )
+
+
 @click.command(
     epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
 )
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Compile again even if a finished build exists. A plug-in in the package is still "
-    "preferred, unless TENSORWIRE_PREBUILT=0.",
-)
-@click.option(
-    "--list",
-    "only_list",
-    is_flag=True,
-    help="List the plug-ins in the package and in the cache; compile and load nothing.",
-)
-def build(force: bool, only_list: bool) -> None:
+@takes(BuildOptions, "options")
+def build(options: BuildOptions) -> None:
     """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
     The wheel of tensorwire carries a plug-in for each TensorFlow of PyPI that it is tested with.
@@ -45,10 +54,10 @@ def build(force: bool, only_list: bool) -> None:
     from tensorwire.plugin.build import ensure_built
     from tensorwire.plugin.loader import load
 
-    if only_list:
+    if options.only_list:
         _show_inventory()
         return
-    if force:
+    if options.force:
         ensure_built(rebuild=True)
     click.echo(load())
 
@@ -82,149 +91,122 @@ def _show_inventory() -> None:
         click.echo("none fits: the first use compiles one")
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How a script runs."""
+
+    protocol: str | None = option(
+        None,
+        "Overrides the script's protocol.  [default: the script's own]",
+        choices=PROTOCOLS,
+    )
+    tensor_fuse: bool = option(False, "Send the small tensors between two tasks as one message.")
+    exact_rewrites: bool = option(
+        False,
+        "As --tensor-fuse, and send ids that repeat, their rows and their gradients once.",
+    )
+    wire_dtype: str | None = option(
+        None,
+        "Send the floats of training steps between tasks in 16 bits. Changes results.",
+        choices=WIRE_DTYPES,
+    )
+    metrics_port: int | None = option(
+        None,
+        "Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
+        "`tensorwire top`.",
+        least=0,
+        most=65535,
+    )
+    metrics_host: str | None = option(
+        None,
+        "Address on which --metrics-port listens.  [default: 127.0.0.1]",
+        metavar="ADDRESS",
+    )
+    placement: str | None = option(
+        None,
+        "Placement of variables, unless the script chooses one: one ps after the other, the ps "
+        "with the fewest bytes, or planned and split after a dry run.  [default: round_robin]",
+        choices=tuple(STRATEGIES),
+    )
+    traffic_paths: Sequence[Path] = option(
+        (),
+        "Traffic of an earlier run, for --placement balanced: see `tensorwire place`.",
+        name="--traffic",
+        path="any",
+        repeated=True,
+    )
+    keep_whole: Sequence[str] = option(
+        (),
+        "Variable name or pattern that --placement balanced does not split.",
+        metavar="NAME",
+        repeated=True,
+    )
+    device_filters: str | None = option(
+        None,
+        "auto: the session of a worker sees the ps and its own task, unless the script has "
+        "device_filters; so it does not wait for workers that have ended. Not for a step of "
+        "several workers.",
+        choices=("auto",),
+    )
+    as_module: bool = option(False, "SCRIPT is the name of a module, as in python -m.", name="-m")
+
+
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: tensorwire run --protocol grpc++ train.py --job_name worker --task_index 0",
 )
-@click.option(
-    "--protocol",
-    type=click.Choice(["grpc++", "grpc"]),
-    help="Overrides the script's protocol.  [default: the script's own]",
-)
-@click.option(
-    "--tensor-fuse",
-    is_flag=True,
-    help="Send the small tensors between two tasks as one message.",
-)
-@click.option(
-    "--exact-rewrites",
-    is_flag=True,
-    help="As --tensor-fuse, and send ids that repeat, their rows and their gradients once.",
-)
-@click.option(
-    "--wire-dtype",
-    type=click.Choice(WIRE_DTYPES),
-    help="Send the floats of training steps between tasks in 16 bits. Changes results.",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
-    "`tensorwire top`.",
-)
-@click.option(
-    "--metrics-host",
-    metavar="ADDRESS",
-    help="Address on which --metrics-port listens.  [default: 127.0.0.1]",
-)
-@click.option(
-    "--placement",
-    type=click.Choice(tuple(STRATEGIES)),
-    help="Placement of variables, unless the script chooses one: one ps after the other, the ps "
-    "with the fewest bytes, or planned and split after a dry run.  [default: round_robin]",
-)
-@click.option(
-    "--traffic",
-    "traffic_paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Traffic of an earlier run, for --placement balanced: see `tensorwire place`.",
-)
-@click.option(
-    "--keep-whole",
-    "keep_whole",
-    metavar="NAME",
-    multiple=True,
-    help="Variable name or pattern that --placement balanced does not split.",
-)
-@click.option(
-    "--device-filters",
-    type=click.Choice(["auto"]),
-    help="auto: the session of a worker sees the ps and its own task, unless the script has "
-    "device_filters; so it does not wait for workers that have ended. Not for a step of several "
-    "workers.",
-)
-@click.option(
-    "-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m."
-)
+@takes(RunOptions, "options")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def run(
-    ctx: click.Context,
-    protocol: str | None,
-    tensor_fuse: bool,
-    exact_rewrites: bool,
-    wire_dtype: str | None,
-    metrics_port: int | None,
-    metrics_host: str | None,
-    placement: str | None,
-    traffic_paths: tuple[Path, ...],
-    keep_whole: tuple[str, ...],
-    device_filters: str | None,
-    as_module: bool,
-    script: str,
-    arguments: tuple[str, ...],
-) -> None:
+def run(ctx: click.Context, options: RunOptions, script: str, arguments: tuple[str, ...]) -> None:
     """Run a training SCRIPT unchanged, with the plug-in loaded.
 
     The script runs as `python SCRIPT ARGUMENTS` would run it. The plug-in is also loaded in the
     Python processes that it starts. The exit status is the script's.
     """
-    if not as_module:
+    if not options.as_module:
         check_script(Path(script))
-    target = ["-m", script] if as_module else [script]
-    if placement != "balanced":
+    target = ["-m", script] if options.as_module else [script]
+    if options.placement != "balanced":
         refuse_unused("is for --placement balanced", "traffic_paths", "keep_whole")
-    if metrics_port is None and not os.environ.get(endpoint.PORT_VARIABLE):
+    if options.metrics_port is None and not os.environ.get(endpoint.PORT_VARIABLE):
         refuse_unused("is for --metrics-port: give that, too", "metrics_host")
-    run_environment.check_security()
+    engine.check_security()
     environment = run_environment.environment(
-        protocol,
-        tensor_fuse,
+        options.protocol,
+        options.tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
-        placement=_placement(
-            placement,
-            [*target, *arguments],
-            traffic_paths,
-            keep_whole,
-            exact_rewrites=exact_rewrites or EXACT_REWRITES.is_asked_for(None),
-        ),
-        exact_rewrites=exact_rewrites,
-        wire_dtype=wire_dtype,
-        device_filters=device_filters is not None,
+        placement=_encoded_placement(options, [*target, *arguments]),
+        exact_rewrites=options.exact_rewrites,
+        wire_dtype=options.wire_dtype,
+        device_filters=options.device_filters is not None,
     )
-    if metrics_port is not None:
-        environment[endpoint.PORT_VARIABLE] = str(metrics_port)
-    if metrics_host is not None:
-        environment[endpoint.HOST_VARIABLE] = metrics_host
+    if options.metrics_port is not None:
+        environment[endpoint.PORT_VARIABLE] = str(options.metrics_port)
+    if options.metrics_host is not None:
+        environment[endpoint.HOST_VARIABLE] = options.metrics_host
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *target, *arguments], environment)
 
 
-def _placement(
-    strategy: str | None,
-    command: Sequence[str],
-    traffic_paths: Sequence[Path],
-    keep_whole: Sequence[str],
-    *,
-    exact_rewrites: bool,
-) -> str | None:
+def _encoded_placement(options: RunOptions, command: Sequence[str]) -> str | None:
     """The value that tells the script's processes which placement to use."""
-    if strategy in (None, "round_robin"):
+    if options.placement in (None, "round_robin"):
         return None
     from tensorwire.placement import default
     from tensorwire.placement.plan import Model, whole
     from tensorwire.placement.traffic import Traffic
     from tensorwire.run import dry_run
 
-    if strategy == "greedy":
+    if options.placement == "greedy":
         return default.encode((), None)
     model: Model = dry_run.model_of_script(command, os.environ)
     if not model.variables:  # a ps makes no variables, so there is nothing to place
         return None
-    variables = whole(model.variables, keep_whole)
+    variables = whole(model.variables, options.keep_whole)
     click.echo(f"tensorwire: planning the placement of {len(variables)} variables", err=True)
-    traffic = Traffic.known(traffic_paths, model.crossings, exact_rewrites=exact_rewrites)
+    exact = options.exact_rewrites or EXACT_REWRITES.is_asked_for(None)
+    traffic = Traffic.known(options.traffic_paths, model.crossings, exact_rewrites=exact)
     return default.encode(variables, traffic)

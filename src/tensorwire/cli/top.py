@@ -1,19 +1,37 @@
-"""`tensorwire top`: what the tasks of a running job do, live."""
+"""`tensorwire top` and `tensorwire nic`: what tasks and network interfaces do, live."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
+from dataclasses import dataclass
 
 import click
 from rich.console import Console
 from rich.live import Live
 
-from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.click_extensions import takes
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
+from tensorwire.options import option
 from tensorwire.report.top import screen, waiting_screen
+
+
+@dataclass(frozen=True)
+class TopOptions:
+    """What to watch, and how."""
+
+    endpoints: str | None = option(
+        None,
+        "Tasks to watch: HOST:PORT or unix:PATH, with commas.  "
+        "[default: those of this user on this host]",
+        metavar="LIST",
+    )
+    interval: float = option(1.0, "Seconds between updates.", least=0.1)
+    once: bool = option(False, "Look once, then exit; the default without a terminal.")
+    as_json: bool = option(False, "With --once: print JSON.", name="--json")
 
 
 @click.command(
@@ -23,22 +41,8 @@ Examples:
   tensorwire top --endpoints ps-0:9100,worker-0:9100
   tensorwire top --once --json"""
 )
-@click.option(
-    "--endpoints",
-    metavar="LIST",
-    help="Tasks to watch: HOST:PORT or unix:PATH, with commas.  "
-    "[default: those of this user on this host]",
-)
-@click.option(
-    "--interval",
-    type=Number(min=0.1),
-    default=1.0,
-    show_default=True,
-    help="Seconds between updates.",
-)
-@click.option("--once", is_flag=True, help="Look once, then exit; the default without a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: print JSON.")
-def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> None:
+@takes(TopOptions, "options")
+def top(options: TopOptions) -> None:
     """Show what each task of a running job does, live.
 
     Columns: CPU (100 % is one core), memory, bytes in and out, requests served, the share of time
@@ -46,17 +50,17 @@ def top(endpoints: str | None, interval: float, once: bool, as_json: bool) -> No
     busiest communication thread. A task with much more load than the others of its job is marked,
     with the tensor that causes it.
     """
-    if as_json and not once:
+    if options.as_json and not options.once:
         raise UsageError("--json goes with --once")
-    job = ObservedJob(None if endpoints is None else addresses_of(endpoints))
+    job = ObservedJob(None if options.endpoints is None else addresses_of(options.endpoints))
     if not job.addresses():
         raise TensorwireError(NO_TASK, page="docs/metrics.md#tensorwire-top")
     console = Console(highlight=False)
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the way to end it
-        if once or not console.is_terminal:
-            _show_once(console, job, interval, as_json)
+        if options.once or not console.is_terminal:
+            _show_once(console, job, options.interval, options.as_json)
         else:
-            _show_live(console, job, interval)
+            _show_live(console, job, options.interval)
 
 
 def _show_once(console: Console, job: ObservedJob, interval: float, as_json: bool) -> None:
@@ -84,3 +88,44 @@ def _show_live(console: Console, job: ObservedJob, interval: float) -> None:
                 live.update(screen(rates, interval, console.width), refresh=True)
             else:
                 live.update(waiting_screen("no task is left; waiting for one"), refresh=True)
+
+
+@dataclass(frozen=True)
+class NicOptions:
+    """How often, and for how long."""
+
+    interval: float = option(1.0, "Seconds between two lines.", least=0.05)
+    count: int | None = option(None, "Stop after this many lines.  [default: never]", least=1)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire nic
+  tensorwire nic --interval 5 eth0"""
+)
+@click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
+@takes(NicOptions, "options")
+def nic(interfaces: tuple[str, ...], options: NicOptions) -> None:
+    """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
+
+    Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages.
+    """
+    from tensorwire.metrics.nic import choose, rates, read, readings
+    from tensorwire.report import top as lines
+
+    chosen = choose(interfaces)
+    shown: list[str] = []
+    begun = read()
+    try:
+        pairs = itertools.pairwise(readings(options.interval))
+        for before, after in itertools.islice(pairs, options.count):
+            found = rates(chosen, before, after)
+            names = [rate.interface for rate in found]
+            if names != shown:  # at the start, and when an interface was added or removed
+                click.echo("\n".join(lines.header(found)))
+                shown = names
+            click.echo(lines.line(found))
+    except KeyboardInterrupt:
+        click.echo()
+    click.echo(lines.line(rates(chosen, begun, read())) + "   average")

@@ -13,14 +13,14 @@ import psutil
 
 from tensorwire import engine
 from tensorwire.doctor.evidence import Finding, checked
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.metrics import nic
+from tensorwire.metrics.collect import usable_cores
 from tensorwire.plugin import build, compiler, settings
 
 _FEW_FILES = 4096
 """A task needs a few descriptors for each peer, and one for each large tensor."""
 _FEW_CORES = 2.0
-_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 _OPEN_TIMEOUT_S = 30.0
 
 
@@ -117,12 +117,10 @@ def _open_files() -> Iterator[Finding]:
 
 
 def _cores() -> Iterator[Finding]:
-    cores: float = len(os.sched_getaffinity(0))
-    text = f"{cores:.0f}"
-    limit = _container_cores()
-    if limit is not None and limit < cores:
-        cores = limit
-        text = f"{limit:g} of {text}, by the container's limit"
+    visible, cores = len(os.sched_getaffinity(0)), usable_cores()
+    text = f"{visible}"
+    if cores < visible:
+        text = f"{cores:g} of {visible}, by the container's limit"
     memory = psutil.virtual_memory().available / 1e9
     text = f"{text}; {memory:.1f} GB of memory free"
     if cores >= _FEW_CORES:
@@ -136,19 +134,10 @@ def _cores() -> Iterator[Finding]:
     )
 
 
-def _container_cores() -> float | None:
-    """The cores that the control group of this process may use; None if no limit is known."""
-    try:
-        quota, period = _CPU_MAX.read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
 def _security() -> Iterator[Finding]:
     try:
         engine.check_security()
-    except ValueError as error:
+    except UsageError as error:
         yield checked("error", "token and TLS", str(error))
         return
     has_token = bool(os.environ.get("TENSORWIRE_TOKEN_FILE") or os.environ.get("TENSORWIRE_TOKEN"))

@@ -19,6 +19,7 @@ from tensorwire.cluster import (
     split_address,
 )
 from tensorwire.doctor.evidence import Finding, checked
+from tensorwire.errors import UsageError
 from tensorwire.units import data_size, number
 
 _AT_ONCE = 64
@@ -32,7 +33,7 @@ _LINKS_S = 10.0
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Checked:
     """The results for one task."""
 
     name: str
@@ -56,26 +57,28 @@ def tasks(cluster: ClusterSpec, timeout_s: float, map_path: Path) -> Iterator[Fi
     mapped = read_endpoint_map(map_path) if map_path.exists() else {}
     named = list(cluster.tasks())
 
-    def look(one: tuple[Task, str]) -> _Looked:
+    def check_task(one: tuple[Task, str]) -> _Checked:
         task, address = one
         if address in mapped:
-            return _look(task, address, [mapped[address]], f"from {map_path}", timeout_s)
+            return _check_task(task, address, [mapped[address]], f"from {map_path}", timeout_s)
         by_rule = data_addresses(address)
-        return _look(task, address, by_rule, "derived from its gRPC port", timeout_s)
+        return _check_task(task, address, by_rule, "derived from its gRPC port", timeout_s)
 
-    looked = []
+    checks = []
     with ThreadPoolExecutor(max_workers=min(_AT_ONCE, max(1, len(named)))) as pool:
-        for each in pool.map(look, named):
+        for each in pool.map(check_task, named):
             yield each.finding
-            looked.append(each)
-    reached = [each for each in looked if each.reached is not None]
+            checks.append(each)
+    reached = [each for each in checks if each.reached is not None]
     if reached:
         yield _versions(reached)
         yield _clocks(reached)
         yield _links(reached, timeout_s)
 
 
-def _look(task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: float) -> _Looked:
+def _check_task(
+    task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: float
+) -> _Checked:
     name = f"{task.job}:{task.index}"
     on_this_host, error = _connect(grpc, timeout_s)
     if error:
@@ -85,11 +88,11 @@ def _look(task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: fl
                 "take it out of the cluster: an evaluator serves nobody, and a session without "
                 "device filters waits for it for ever"
             )
-            return _Looked(name, checked("warning", name, text, advice))
+            return _Checked(name, checked("warning", name, text, advice))
         advice = "start the task, or check its address, and that its port is open between the hosts"
-        return _Looked(name, checked("error", name, text, advice))
+        return _Checked(name, checked("error", name, text, advice))
     second_port = split_address(data[1])[1] if len(data) > 1 else None
-    looked = _Looked(
+    task_found = _Checked(
         name,
         checked("ok", name, ""),
         data[0],
@@ -98,14 +101,14 @@ def _look(task: Task, grpc: str, data: Sequence[str], origin: str, timeout_s: fl
         on_this_host,
     )
     try:
-        reached = engine.reach(data[0], second_port, looked.peer, timeout_s)
-    except ValueError as words:
-        return replace(looked, finding=_not_reached(name, grpc, data, origin, str(words)))
+        reached = engine.reach(data[0], second_port, task_found.peer, timeout_s)
+    except UsageError as words:
+        return replace(task_found, finding=_not_reached(name, grpc, data, origin, str(words)))
     text = (
         f"{grpc} and its data port {' or '.join(data)} answer, in {1e3 * reached.round_trip_s:.1f} "
-        f"ms; it is {looked.peer} and accepts this host"
+        f"ms; it is {task_found.peer} and accepts this host"
     )
-    return replace(looked, finding=checked("ok", name, text), reached=reached)
+    return replace(task_found, finding=checked("ok", name, text), reached=reached)
 
 
 def _not_reached(name: str, grpc: str, data: Sequence[str], origin: str, words: str) -> Finding:
@@ -127,7 +130,7 @@ def _not_reached(name: str, grpc: str, data: Sequence[str], origin: str, words: 
     )
 
 
-def _versions(reached: Sequence[_Looked]) -> Finding:
+def _versions(reached: Sequence[_Checked]) -> Finding:
     here = tensorwire.__version__
     others = [
         f"{each.name} has {each.reached.version or 'an older one'}"
@@ -144,7 +147,7 @@ def _versions(reached: Sequence[_Looked]) -> Finding:
     )
 
 
-def _clocks(reached: Sequence[_Looked]) -> Finding:
+def _clocks(reached: Sequence[_Checked]) -> Finding:
     known = [(each.name, each.reached) for each in reached if each.reached and each.reached.version]
     if not known:
         return checked("warning", "clocks", "no task reports its clock")
@@ -160,7 +163,7 @@ def _clocks(reached: Sequence[_Looked]) -> Finding:
     return checked("warning", "clocks", text, advice)
 
 
-def _links(reached: Sequence[_Looked], timeout_s: float) -> Finding:
+def _links(reached: Sequence[_Checked], timeout_s: float) -> Finding:
     """Measures one task at a time, because parallel transfers would share this host's link."""
     others = [each for each in reached if not each.on_this_host]
     if not others:
@@ -171,7 +174,7 @@ def _links(reached: Sequence[_Looked], timeout_s: float) -> Finding:
         for each in others:
             known = (each.data_address, each.second_port, each.peer)
             rates[each.name] = engine.reach(*known, timeout_s, rate_s).bytes_per_s
-    except ValueError as words:
+    except UsageError as words:
         advice = "run this command again; if it fails again, check the network"
         return checked("error", "links", f"{each.name} was lost: {words}", advice)
     middle = statistics.median(rates.values())

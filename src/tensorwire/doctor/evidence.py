@@ -5,7 +5,7 @@ Sizes are in bytes, rates in MB/s of 10^6 bytes, times in seconds. Task names ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorwire.cluster import WORKER_JOBS, is_ps
@@ -101,7 +101,7 @@ class Stall:
     steps": its session is open and executes nothing.
     """
     awaited: tuple[Awaited, ...] = ()
-    """Tensors that it waited for during the whole look."""
+    """Tensors that it waited for during the whole observation."""
     awaited_from_it: tuple[Awaited, ...] = ()
     """Tensors of this worker that other tasks wait for; `peer` is the waiting task."""
     missing: tuple[str, ...] = ()
@@ -266,6 +266,15 @@ class Evidence:
     version: str = ""
     """Version of tensorwire."""
     tensorflow: str = ""
+
+    def with_link(self, mb_per_s: float) -> Evidence:
+        """This, with `mb_per_s` as the link capacity of each host whose link is unknown."""
+        if self.job is None:
+            return self
+        hosts = tuple(
+            replace(each, link_mb_per_s=each.link_mb_per_s or mb_per_s) for each in self.job.hosts
+        )
+        return replace(self, job=replace(self.job, hosts=hosts))
 
 
 Confidence = Literal["high", "medium", "low"]

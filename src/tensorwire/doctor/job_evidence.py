@@ -30,13 +30,13 @@ from tensorwire.metrics.rates import by_cluster
 from tensorwire.metrics.task_metrics import short_name
 
 _POLL_S = 0.5
-_WHOLE = 0.9  # of a look
+_WHOLE = 0.9  # of the observation
 _CHECKS = ("report_uninitialized_variables", "report_uninitialized_resources")
 """Prefixes of the tensors by which a worker checks that the variables are initialized."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class HostFacts:
     """Facts that the metrics do not contain, by host or by task."""
 
     links_mb_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -48,9 +48,7 @@ class Surroundings:
     """Cores of hosts on which each task may use fewer cores, such as nodes of pods with a limit."""
 
 
-def look(
-    endpoints: Sequence[str], seconds: float, surroundings: Surroundings | None = None
-) -> Evidence:
+def observe(endpoints: Sequence[str], seconds: float, facts: HostFacts | None = None) -> Evidence:
     """Evidence from the metrics of all tasks, read now and `seconds` later.
 
     Raises:
@@ -61,7 +59,7 @@ def look(
     time.sleep(seconds)
     share = psutil.cpu_percent() / 100
     after = _read(endpoints)
-    given = surroundings or Surroundings()
+    given = facts or HostFacts()
     if not given.cpu_shares:
         given = replace(given, cpu_shares={host: share for host in _local_hosts(after, given)})
     source = f"metrics of {len(endpoints)} endpoints, read twice within {seconds:.3g} s"
@@ -78,24 +76,13 @@ def wait_for_steps(job: ObservedJob, seconds: float) -> None:
     before: list[monitor.TaskMetrics] = []
     while True:
         now, _ = job.metrics()
-        if any(worker.steps for worker in job_of(before, now, "", Surroundings()).workers):
+        if any(worker.steps for worker in job_of(before, now, "", HostFacts()).workers):
             return
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return
         before = now
         time.sleep(min(_POLL_S, left_s))
-
-
-def with_link(evidence: Evidence, mb_per_s: float) -> Evidence:
-    """The evidence, with `mb_per_s` as the link capacity of each host whose link is unknown."""
-    if evidence.job is None:
-        return evidence
-    hosts = [
-        replace(host, link_mb_per_s=mb_per_s) if host.link_mb_per_s is None else host
-        for host in evidence.job.hosts
-    ]
-    return replace(evidence, job=replace(evidence.job, hosts=tuple(hosts)))
 
 
 def _read(endpoints: Sequence[str]) -> list[monitor.TaskMetrics]:
@@ -128,7 +115,7 @@ def _check_one_job(endpoints: Sequence[str], metrics: Sequence[monitor.TaskMetri
     )
 
 
-def _local_hosts(metrics: Sequence[monitor.TaskMetrics], given: Surroundings) -> set[str]:
+def _local_hosts(metrics: Sequence[monitor.TaskMetrics], given: HostFacts) -> set[str]:
     """The names of this machine among the hosts of the tasks; only its CPU load is known."""
     here = socket.gethostname()
     return {
@@ -142,14 +129,14 @@ def job_of(
     before: Sequence[monitor.TaskMetrics],
     after: Sequence[monitor.TaskMetrics],
     source: str,
-    given: Surroundings,
+    given: HostFacts,
 ) -> JobEvidence:
-    """The job between two looks at its tasks."""
+    """The job between two readings of its tasks' metrics."""
     earlier = {each.name: each for each in before}
     host_of = {a.name: given.hosts.get(a.name, a.process.host) for a in after}
-    known = [(earlier[a.name], a) for a in after if a.name in earlier]  # others just started
-    tasks = [_task(b, a, host_of, _stall(b, a, after)) for b, a in known]
-    fused = sum(a.fused_messages - b.fused_messages for b, a in known)
+    known = [(a, a.since(earlier[a.name])) for a in after if a.name in earlier]
+    tasks = [_task(a, moved, host_of, _stall(a, moved, after)) for a, moved in known]
+    fused = sum(moved.fused_messages for _, moved in known)
     cores: dict[str, float] = {}
     for each in after:
         host = host_of[each.name]
@@ -207,7 +194,7 @@ def placement_of(metrics: Sequence[monitor.TaskMetrics]) -> Placement | None:
 
 
 def _stall(
-    before: monitor.TaskMetrics, after: monitor.TaskMetrics, job: Sequence[monitor.TaskMetrics]
+    after: monitor.TaskMetrics, moved: monitor.TaskMetrics, job: Sequence[monitor.TaskMetrics]
 ) -> Stall | None:
     """The state of a worker that completed no step; None for all other tasks.
 
@@ -215,17 +202,16 @@ def _stall(
     """
     if after.name.partition(":")[0] not in WORKER_JOBS:
         return None
-    moved = [flow for flow in _received(before, after) if not flow.name.startswith(_CHECKS)]
-    counts = [(m.run_graphs, m.eager_calls, m.steps.sampled) for m in (before, after)]
-    if moved or counts[0] != counts[1]:
+    if any(not flow.name.startswith(_CHECKS) for flow in _received(moved)):
+        return None
+    if moved.run_graphs or moved.eager_calls or moved.steps.sampled:
         return None
     if after.awaited_tasks:
         return Stall(
             "no session", missing=tuple(short_name(each.task) for each in after.awaited_tasks)
         )
-    waited_s = (after.recv_waiting_us - before.recv_waiting_us) / 1e6
     awaited: tuple[Awaited, ...] = ()
-    if waited_s >= _WHOLE * (after.clock_us - before.clock_us) / 1e6:
+    if moved.recv_waiting_us >= _WHOLE * moved.clock_us:
         awaited = tuple(Awaited(short_name(t.peer), t.name) for t in _waiting(after))
     from_it = tuple(
         Awaited(each.name, tensor.name)
@@ -253,72 +239,55 @@ def _waiting(metrics: monitor.TaskMetrics) -> list[monitor.TensorMetrics]:
 
 
 def _task(
-    before: monitor.TaskMetrics,
     after: monitor.TaskMetrics,
+    moved: monitor.TaskMetrics,
     host_of: Mapping[str, str],
     stall: Stall | None,
 ) -> TaskUsage:
-    seconds = max((after.clock_us - before.clock_us) / 1e6, 1e-9)
-    received = _received(before, after)
+    received = _received(moved)
     is_worker = after.name.partition(":")[0] in WORKER_JOBS
+    # Traffic within a host does not use its link.
+    here = host_of[after.name]
+    remote = [peer for peer in moved.peers if host_of.get(short_name(peer.peer)) != here]
     return TaskUsage(
         task=after.name,
-        host=host_of[after.name],
-        seconds=seconds,
-        cpu_s=after.process.cpu_s - before.process.cpu_s,
+        host=here,
+        seconds=max(moved.clock_us / 1e6, 1e-9),
+        cpu_s=moved.process.cpu_s,
         cores=float(after.process.cores),
         reactors=len(after.reactors),
         polling=any(task.polling for task in after.tasks),
-        tx_bytes=_moved(after, "tx_bytes", host_of) - _moved(before, "tx_bytes", host_of),
-        rx_bytes=_moved(after, "rx_bytes", host_of) - _moved(before, "rx_bytes", host_of),
+        tx_bytes=float(sum(peer.tx_bytes for peer in remote)),
+        rx_bytes=float(sum(peer.rx_bytes for peer in remote)),
         received=tuple(received),
         steps=_steps(received) if is_worker and stall is None else None,
-        split=_sampled_split(before.steps, after.steps),
+        split=_sampled_split(moved.steps),
         stall=stall,
     )
 
 
-def _sampled_split(before: monitor.StepTotals, after: monitor.StepTotals) -> Split | None:
-    """The split that a hook of the task sampled; None if it sampled no step between the reads."""
-    count = after.sampled - before.sampled
-    if count <= 0:
+def _sampled_split(steps: monitor.StepTotals) -> Split | None:
+    """The mean split that a hook of the task sampled; None if it sampled no step."""
+    if steps.sampled <= 0:
         return None
-    return Split(
-        input_s=(after.input_s - before.input_s) / count,
-        compute_s=(after.compute_s - before.compute_s) / count,
-        ps_s=(after.ps_s - before.ps_s) / count,
-        wire_s=(after.wire_s - before.wire_s) / count,
-        other_s=(after.rest_s - before.rest_s) / count,
-    )
+    sums = (steps.input_s, steps.compute_s, steps.ps_s, steps.wire_s, steps.rest_s)
+    return Split(*(each / steps.sampled for each in sums))
 
 
-def _moved(metrics: monitor.TaskMetrics, name: str, host_of: Mapping[str, str]) -> float:
-    """Bytes exchanged with tasks of other hosts: traffic within a host does not use its link."""
-    here = host_of[metrics.name]
-    peers = [peer for peer in metrics.peers if host_of.get(short_name(peer.peer)) != here]
-    return float(sum(getattr(peer, name) for peer in peers))
-
-
-def _received(before: monitor.TaskMetrics, after: monitor.TaskMetrics) -> list[Flow]:
-    """The tensors received between the two reads, those with the most bytes first."""
-    earlier = {(t.peer, t.name): t for t in before.tensors if t.direction == monitor.IN}
-    flows = []
-    for now in after.tensors:
-        if now.direction != monitor.IN:
-            continue
-        then = earlier.get((now.peer, now.name))
-        tensors = now.tensors - (then.tensors if then else 0)
-        if tensors:
-            flows.append(
-                Flow(
-                    peer=short_name(now.peer),
-                    name=now.name,
-                    tensors=tensors,
-                    bytes=now.bytes - (then.bytes if then else 0),
-                    not_ready_s=(now.not_ready_us - (then.not_ready_us if then else 0)) / 1e6,
-                    wire_s=(now.wire_us - (then.wire_us if then else 0)) / 1e6,
-                )
-            )
+def _received(moved: monitor.TaskMetrics) -> list[Flow]:
+    """The received tensors, those with the most bytes first."""
+    flows = [
+        Flow(
+            peer=short_name(each.peer),
+            name=each.name,
+            tensors=each.tensors,
+            bytes=each.bytes,
+            not_ready_s=each.not_ready_us / 1e6,
+            wire_s=each.wire_us / 1e6,
+        )
+        for each in moved.tensors
+        if each.direction == monitor.IN and each.tensors
+    ]
     return sorted(flows, key=lambda flow: -flow.bytes)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a job that several rules use."""
+"""Metrics of a job that several rules use."""
 
 from __future__ import annotations
 
@@ -87,6 +87,11 @@ def split_words(split: Split) -> str:
     ]
     words = ", ".join(f"{name} {percent(part / split.step_s)}" for name, part in parts)
     return f"{words} of {split.step_s * 1e3:.3g} ms"
+
+
+def step_sentences(split: Split | None) -> tuple[str, ...]:
+    """The sentence about a worker's step; none if its parts are unknown."""
+    return () if split is None else (f"A worker's step: {split_words(split)}.",)
 
 
 def percent(share: float) -> str:

@@ -1,15 +1,16 @@
-"""What a rule is: a function from the evidence to a finding, or to None, with a name."""
+"""What a rule is: a function from parts of the evidence to a finding, or to None, with a name."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from tensorwire.doctor.evidence import Evidence, Finding
 
-Find = Callable[[Evidence], "Finding | None"]
+Find = Callable[..., "Finding | None"]
 SomeFind = TypeVar("SomeFind", bound=Find)
 
 
@@ -20,13 +21,27 @@ class Rule:
     find: Find
     unless: Sequence[str]
 
+    def finding(self, evidence: Evidence) -> Finding | None:
+        """What the function finds in the parts of the evidence that its parameters name.
+
+        A part for which the function has no default must be there.
+        """
+        parameters = inspect.signature(self.find).parameters.values()
+        parts = {each.name: getattr(evidence, each.name) for each in parameters}
+        if any(parts[p.name] is None and p.default is inspect.Parameter.empty for p in parameters):
+            return None
+        return self.find(**parts)
+
 
 RULES: dict[str, Rule] = {}
 """By name. Importing `tensorwire.doctor.rules` fills it."""
 
 
 def rule(name: str, unless: Sequence[str] = ()) -> Callable[[SomeFind], SomeFind]:
-    """Registers a function of a module in `doctor/rules` as the rule of that name."""
+    """Registers a function of a module in `doctor/rules` as the rule of that name.
+
+    The function's parameters are fields of `Evidence`.
+    """
 
     def register(find: SomeFind) -> SomeFind:
         RULES[name] = Rule(find, unless)
@@ -43,7 +58,7 @@ def findings(evidence: Evidence) -> list[Finding]:
         if name not in found:
             each = RULES[name]
             is_silent = any(find(other) is not None for other in each.unless)
-            finding = None if is_silent else each.find(evidence)
+            finding = None if is_silent else each.finding(evidence)
             found[name] = None if finding is None else dataclasses.replace(finding, rule=name)
         return found[name]
 

@@ -40,7 +40,7 @@ class Deciders:
     def any_seen(self) -> bool:
         return bool(self._seen)
 
-    def need_us(self, jobs: Sequence[Mapping[str, Any]]) -> bool:
+    def are_running(self, jobs: Sequence[Mapping[str, Any]]) -> bool:
         """True if, by the API server's current list, a deciding Job runs or does not exist yet.
 
         A Job that disappeared was deleted and counts as ended. A failed Job ends the job.
@@ -88,7 +88,7 @@ def wait(
     last_problem = ""
     while True:
         try:
-            if not deciders.need_us(list_jobs(server, namespace, job, account)):
+            if not deciders.are_running(list_jobs(server, namespace, job, account)):
                 _say(f"the job {job} has ended")
                 return
             problem = ""

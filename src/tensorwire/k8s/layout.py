@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tensorwire.dataclass_json import from_document
 from tensorwire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +97,17 @@ class JobCase:
     name: str
     workers: int
     ps: int
-    workers_per_node: int
+    workers_per_node: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.name or min(self.workers, self.ps, self.workers_per_node) < 1:
+            raise UsageError(f"case {self.name}: it needs a name, and numbers from 1")
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The tasks that share a server: of the workers, and each ps alone."""
+        workers = split("worker", self.workers, self.workers_per_node)
+        return (*workers, *split("ps", self.ps, 1))
 
 
 # From a test of TensorFlow 1.3 on Kubernetes with ten workers per server.
@@ -119,7 +130,10 @@ def read_cases(path: Path) -> tuple[JobCase, ...]:
     entries = document.get("cases") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise UsageError(f"{path} has no list `cases`; its form: {_FORM}")
-    cases = tuple(_case(entry, path) for entry in entries)
+    try:
+        cases = tuple(_case(entry) for entry in entries)
+    except (ValueError, UsageError) as error:
+        raise UsageError(f"{path}: {error}; its form: {_FORM}") from None
     names = [case.name for case in (*PUBLISHED, *cases)]
     for name in names:
         if names.count(name) > 1:
@@ -138,20 +152,14 @@ def find_case(
     raise UsageError(f"there is no case {name}; there are {known}{hint}")
 
 
-def _case(entry: Any, path: Path) -> JobCase:
-    if not isinstance(entry, dict) or not entry.get("name"):
-        raise UsageError(f"{path}: a case has no name; the form: {_FORM}")
-    name = str(entry["name"])
-    unknown = set(entry) - {"name", "workers", "ps", "workers_per_node"}
-    if unknown:
-        raise UsageError(f"{path}: case {name}: unknown {', '.join(sorted(unknown))}; {_FORM}")
-    numbers = {}
-    for key in ("workers", "ps", "workers_per_node"):
-        value = entry.get(key, 10 if key == "workers_per_node" else None)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{path}: case {name}: {key} must be a number from 1; {_FORM}")
-        numbers[key] = value
-    return JobCase(name, **numbers)
+def _case(entry: Any) -> JobCase:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{entry!r} is no case")
+    if unknown := entry.keys() - {field.name for field in fields(JobCase)}:
+        raise ValueError(f"case {entry.get('name')}: unknown {', '.join(sorted(unknown))}")
+    # YAML reads the name 1 as a number.
+    named = {"name": str(entry["name"])} if entry.get("name") else {}
+    return from_document(JobCase, {**entry, **named})
 
 
 def _one_line(error: Exception) -> str:
@@ -172,11 +180,7 @@ def plan(
     Raises:
         UsageError: there are too few nodes, or one is named twice.
     """
-    groups = (
-        *split("worker", case.workers, case.workers_per_node),
-        *split("ps", case.ps, 1),
-    )
-    wanted = node_labels(layout, case.name, groups)
+    wanted = node_labels(layout, case.name, case.groups)
     if len(set(nodes)) < len(nodes):
         raise UsageError("a node is named twice: each node is one server of the case")
     none: Labels = dict.fromkeys(_ALL)

@@ -122,69 +122,97 @@ def _outcome(jobs: Sequence[Object]) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Pod:
+    """A pod, as the API server lists it."""
+
+    role: str
+    listed: Object
+
+    @property
+    def status(self) -> Object:
+        status: Object = self.listed.get("status", {})
+        return status
+
+    @property
+    def node(self) -> str | None:
+        node: str | None = self.listed.get("spec", {}).get("nodeName")
+        return node
+
+    @property
+    def containers(self) -> list[Object]:
+        """The states of its containers; a serving task is an init container."""
+        kinds = ("initContainerStatuses", "containerStatuses")
+        return [each for kind in kinds for each in self.status.get(kind) or ()]
+
+    @property
+    def phase(self) -> str:
+        """As in `TaskState`."""
+        if ended := {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(self.status.get("phase", "")):
+            return ended
+        if any(each["name"] == "task" and each.get("ready") for each in self.containers):
+            return "lost" if self.is_lost else "ready"
+        return "starting" if self.node else "pending"
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the controllers report as not ready what its kubelet reported as ready."""
+        conditions = self.status.get("conditions") or ()
+        said = [each["status"] for each in conditions if each["type"] == "Ready"]
+        return said not in ([], ["True"]) and all(each.get("ready") for each in self.containers)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not progress, and what to do; None if nothing is wrong."""
+        if self.is_lost:
+            return (
+                f"its node {self.node} does not answer: the task is replaced when the node is "
+                "back, or when the cluster's administrator removes the node (`kubectl delete node "
+                f"{self.node}`)"
+            )
+        for condition in self.status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+                return _unschedulable(self.role, str(condition.get("message") or ""))
+        for container in self.containers:
+            if trouble := _trouble_of_container(self.role, container):
+                return trouble
+        if self.status.get("phase") == "Failed":
+            said = self.status.get("message") or self.status.get("reason") or "it failed"
+            return _short(str(said))
+        return None
+
+
 def _task(role: str, index: int, pods: Sequence[Object], ended: bool) -> TaskState:
     if not pods:
         return TaskState(role, index, SUCCEEDED if ended else "absent")
     newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
-    status = newest.get("status", {})
-    phase = {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(status.get("phase", ""), "")
-    containers = list(_containers(status))
-    if not phase:
-        node = newest.get("spec", {}).get("nodeName")
-        running = any(c["name"] == "task" and c.get("ready") for c in containers)
-        phase = "ready" if running else "starting" if node else "pending"
-        if running and _is_lost(status, containers):
-            phase = "lost"
+    pod = _Pod(role, newest)
     return TaskState(
         role,
         index,
-        phase,
+        pod.phase,
         pod=newest["metadata"]["name"],
-        node=newest.get("spec", {}).get("nodeName"),
+        node=pod.node,
         metrics_port=int(_meta(newest, "annotations").get("prometheus.io/port", 9100)),
-        restarts=len(pods) - 1 + sum(int(c.get("restartCount") or 0) for c in containers),
-        trouble=None if phase in ("ready", SUCCEEDED) else _trouble(role, newest, containers),
+        restarts=len(pods) - 1 + sum(int(c.get("restartCount") or 0) for c in pod.containers),
+        trouble=None if pod.phase in ("ready", SUCCEEDED) else pod.trouble,
     )
 
 
-def _is_lost(status: Object, containers: Sequence[Object]) -> bool:
-    """True if the controllers report a pod as not ready that its kubelet reported as ready."""
-    said = [c["status"] for c in status.get("conditions") or () if c["type"] == "Ready"]
-    return said not in ([], ["True"]) and all(container.get("ready") for container in containers)
-
-
-def _containers(status: Object) -> Iterator[Object]:
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        yield from status.get(kind) or ()
-
-
-def _trouble(role: str, pod: Object, containers: Sequence[Object]) -> str | None:
-    if _is_lost(pod.get("status", {}), containers):
-        node = pod["spec"]["nodeName"]
+def _trouble_of_container(role: str, container: Object) -> str | None:
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    reason, said = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
         return (
-            f"its node {node} does not answer: the task is replaced when the node is back, or when "
-            f"the cluster's administrator removes the node (`kubectl delete node {node}`)"
+            f"the image {container.get('image')} cannot be pulled ({_short(said) or reason}): "
+            "check --image, and --pull-secret if the registry requires a login"
         )
-    for condition in pod.get("status", {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return _unschedulable(role, str(condition.get("message") or ""))
-    for container in containers:
-        state = container.get("state") or {}
-        waiting = state.get("waiting") or {}
-        reason, said = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
-        if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-            return (
-                f"the image {container.get('image')} cannot be pulled ({_short(said) or reason}): "
-                "check --image, and --pull-secret if the registry requires a login"
-            )
-        if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
-            return f"its container cannot be created: {_short(said) or reason}"
-        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
-        if ended and container["name"] == "task" and int(ended.get("exitCode") or 0):
-            return _death(role, ended)
-    status = pod.get("status", {})
-    if status.get("phase") == "Failed":
-        return _short(str(status.get("message") or status.get("reason") or "it failed"))
+    if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+        return f"its container cannot be created: {_short(said) or reason}"
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+    if ended and container["name"] == "task" and int(ended.get("exitCode") or 0):
+        return _death(role, ended)
     return None
 
 

@@ -5,35 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from tensorwire.errors import UsageError
 
-_SYSFS = Path("/sys/class/net")
+Reading = tuple[float, dict[str, tuple[int, int]]]
+"""A time in seconds, and the bytes in and out of each interface until then."""
 
 
 @dataclass(frozen=True)
 class NicRate:
-    """One interface over one interval."""
+    """The mean rates of one interface over an interval, in KB (10^3 bytes) a second."""
 
     interface: str
-    seconds: float
-    in_bytes: int
-    out_bytes: int
+    in_kb_per_s: float
+    out_kb_per_s: float
     mbit_per_s: int | None
     """Nominal speed of the link; None if the kernel reports none (loopback, most virtual links)."""
-
-    @property
-    def in_kb_per_s(self) -> float:
-        """KB (10^3 bytes) a second."""
-        return self.in_bytes / 1e3 / self.seconds
-
-    @property
-    def out_kb_per_s(self) -> float:
-        """KB (10^3 bytes) a second."""
-        return self.out_bytes / 1e3 / self.seconds
 
     @property
     def share(self) -> float | None:
@@ -45,11 +34,8 @@ class NicRate:
 
 def nominal_mbit_per_s(interface: str) -> int | None:
     """The link's speed in Mbit/s, or None if the kernel reports none."""
-    try:
-        speed = int((_SYSFS / interface / "speed").read_text())
-    except (OSError, ValueError):
-        return None
-    return speed if speed > 0 else None
+    stats = psutil.net_if_stats().get(interface)
+    return (stats.speed or None) if stats is not None else None
 
 
 def choose(wanted: Sequence[str]) -> list[str]:
@@ -65,50 +51,30 @@ def choose(wanted: Sequence[str]) -> list[str]:
     return list(wanted) or sorted(name for name, stats in there.items() if stats.isup)
 
 
-class Watch:
-    """Counts the traffic of interfaces since its creation."""
+def read() -> Reading:
+    counters = psutil.net_io_counters(pernic=True)
+    return time.monotonic(), {n: (c.bytes_recv, c.bytes_sent) for n, c in counters.items()}
 
-    def __init__(self, interfaces: Sequence[str]) -> None:
-        self._interfaces = list(interfaces)
-        self._begun = self._last = self._look()
 
-    def _look(self) -> tuple[float, dict[str, tuple[int, int]]]:
-        counters = psutil.net_io_counters(pernic=True)
-        # The counters of an interface that disappears, such as a container's, restart at zero.
-        moved = {
-            name: (counters[name].bytes_recv, counters[name].bytes_sent)
-            for name in self._interfaces
-            if name in counters
-        }
-        return time.monotonic(), moved
+def readings(seconds: float) -> Iterator[Reading]:
+    """A reading at once, and then one every `seconds`, without end."""
+    due = time.monotonic()
+    while True:
+        yield read()
+        due += seconds
+        time.sleep(max(0.0, due - time.monotonic()))
 
-    def intervals(self, seconds: float) -> Iterator[list[NicRate]]:
-        """Yields the rates since the last yield every `seconds`, without end."""
-        due = self._last[0]
-        while True:
-            due += seconds
-            time.sleep(max(0.0, due - time.monotonic()))
-            now = self._look()
-            yield self._rates(self._last, now)
-            self._last = now
 
-    def averages(self) -> list[NicRate]:
-        """The mean rates of each interface since the creation of this object."""
-        return self._rates(self._begun, self._look())
-
-    def _rates(
-        self,
-        before: tuple[float, dict[str, tuple[int, int]]],
-        after: tuple[float, dict[str, tuple[int, int]]],
-    ) -> list[NicRate]:
-        seconds = max(after[0] - before[0], 1e-9)
-        rates = []
-        for name in self._interfaces:
-            old, new = before[1].get(name), after[1].get(name)
-            if new is None:
-                continue
-            base = old if old is not None and old[0] <= new[0] and old[1] <= new[1] else (0, 0)
-            rates.append(
-                NicRate(name, seconds, new[0] - base[0], new[1] - base[1], nominal_mbit_per_s(name))
-            )
-        return rates
+def rates(interfaces: Sequence[str], before: Reading, after: Reading) -> list[NicRate]:
+    """The rates between two readings; an interface that has disappeared has none."""
+    kb_s = 1e3 * max(after[0] - before[0], 1e-9)
+    found = []
+    for name in interfaces:
+        old, new = before[1].get(name, (0, 0)), after[1].get(name)
+        if new is None:
+            continue
+        if old[0] > new[0] or old[1] > new[1]:
+            old = (0, 0)  # the counters of an interface that was made again restart at zero
+        into, out = ((new[i] - old[i]) / kb_s for i in (0, 1))
+        found.append(NicRate(name, into, out, nominal_mbit_per_s(name)))
+    return found

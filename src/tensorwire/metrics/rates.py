@@ -1,4 +1,4 @@
-"""Rates of a job's tasks, and imbalances between them, from two looks at the job."""
+"""Rates of a job's tasks, and imbalances between them, from two readings of their metrics."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Imbalance:
 
 @dataclass(frozen=True)
 class JobRates:
-    """The rates of a job's tasks at one look."""
+    """The rates of a job's tasks between two readings."""
 
     tasks: tuple[TaskRates, ...]
     imbalances: tuple[Imbalance, ...]
@@ -115,34 +115,25 @@ def between(
     if not same or seconds <= 0:
         return None
 
-    def moved(out: bool) -> float:
-        def total(metrics: TaskMetrics) -> int:
-            return sum(peer.out_bytes if out else peer.in_bytes for peer in metrics.peers)
-
-        return max(0, total(now) - total(before)) / seconds
-
-    def waited(metrics: TaskMetrics) -> tuple[int, int]:
-        peers = metrics.peers
-        return sum(peer.not_ready_us for peer in peers), sum(peer.wire_us for peer in peers)
-
-    not_ready_us, wire_us = (a - b for a, b in zip(waited(now), waited(before), strict=True))
-    busy_before = {(r.task, r.index): r.busy_us for r in before.reactors}
-    busy = [r.busy_us - busy_before.get((r.task, r.index), 0) for r in now.reactors]
+    moved = now.since(before)
+    not_ready_us = sum(peer.not_ready_us for peer in moved.peers)
+    wire_us = sum(peer.wire_us for peer in moved.peers)
+    busy_us = max((reactor.busy_us for reactor in moved.reactors), default=0)
     return TaskRates(
         task=now.name,
         cluster=cluster,
         host=now.process.host,
         pid=now.process.pid,
         seconds=seconds,
-        cores=max(0.0, now.process.cpu_s - before.process.cpu_s) / seconds,
+        cores=max(0.0, moved.process.cpu_s) / seconds,
         rss_bytes=now.process.rss_bytes,
-        in_bytes_per_s=moved(out=False),
-        out_bytes_per_s=moved(out=True),
-        requests_per_s=max(0, now.requests - before.requests) / seconds,
-        waiting=_share(now.recv_waiting_us - before.recv_waiting_us, seconds * 1e6),
+        in_bytes_per_s=max(0, sum(peer.in_bytes for peer in moved.peers)) / seconds,
+        out_bytes_per_s=max(0, sum(peer.out_bytes for peer in moved.peers)) / seconds,
+        requests_per_s=max(0, moved.requests) / seconds,
+        waiting=_share(moved.recv_waiting_us, seconds * 1e6),
         wire=_share(wire_us, not_ready_us + wire_us),
-        reactor=_share(max(busy, default=0), seconds * 1e6),
-        hot=_hottest(before.tensors, now.tensors, seconds, variables or {}),
+        reactor=_share(busy_us, seconds * 1e6),
+        hot=_hottest(moved.tensors, seconds, variables or {}),
     )
 
 
@@ -151,7 +142,7 @@ def job_rates(
     now: Iterable[TaskMetrics],
     unreachable: Mapping[str, str] | None = None,
 ) -> JobRates:
-    """The rates of all tasks between two looks. A new task has rates only from the next look on."""
+    """The rates of all tasks between two readings. A new task has rates from the next one on."""
     known = {(each.process.host, each.process.pid): each for each in before}
     tasks = []
     for cluster, members in by_cluster(now).items():
@@ -216,21 +207,15 @@ def _share(part: float, whole: float) -> float:
 
 
 def _hottest(
-    before: Sequence[TensorMetrics],
-    now: Sequence[TensorMetrics],
-    seconds: float,
-    variables: Mapping[str, str],
+    tensors: Sequence[TensorMetrics], seconds: float, variables: Mapping[str, str]
 ) -> HotTensor | None:
     """The variable or tensor with the most bytes, over all peers and both directions."""
-    earlier = {(t.task, t.peer, t.direction, t.name): t.bytes for t in before}
     moved: dict[str, int] = defaultdict(int)
-    total = 0
-    for tensor in now:
-        key = (tensor.task, tensor.peer, tensor.direction, tensor.name)
-        by = tensor.bytes - earlier.get(key, 0)
-        total += by if tensor.direction != FUSED else 0  # already counted in the fused tensor
+    # The tensors within a fused tensor are already counted in it.
+    total = sum(tensor.bytes for tensor in tensors if tensor.direction != FUSED)
+    for tensor in tensors:
         if tensor.name:
-            moved[variables.get(tensor.name, tensor.name)] += by
+            moved[variables.get(tensor.name, tensor.name)] += tensor.bytes
     if total <= 0 or not moved:
         return None
     name = max(moved, key=lambda each: moved[each])

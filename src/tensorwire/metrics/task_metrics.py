@@ -7,12 +7,15 @@ docs/metrics.md describes every field.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 from tensorwire.dataclass_json import from_document
+
+Record = TypeVar("Record")
 
 OUT = "out"
 IN = "in"
@@ -98,7 +101,7 @@ class VariableMetrics:
     bytes: int
     """0 if its shape is unknown."""
     tensor: str
-    """The name of its tensor in `TensorFigures`; "" if none crosses."""
+    """The name of its tensor in `TensorMetrics`; "" if none crosses."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,23 @@ class TaskMetrics:
         """The number of served requests: for tensors, parts of steps, operations."""
         return sum(peer.tx_tensors for peer in self.peers) + self.run_graphs + self.eager_calls
 
+    def since(self, before: TaskMetrics) -> TaskMetrics:
+        """The counts between an earlier reading of this process and this one.
+
+        What describes a state, such as the number of open sessions, is that of this reading.
+        """
+        states = ("open_sessions", "running_graphs", "session_graphs", "unfiltered_graphs")
+        return replace(
+            _since(self, before, states),
+            process=replace(self.process, cpu_s=self.process.cpu_s - before.process.cpu_s),
+            peers=_each_since(self.peers, before.peers, ("task", "peer")),
+            reactors=_each_since(self.reactors, before.reactors, ("task", "index")),
+            tensors=_each_since(
+                self.tensors, before.tensors, ("task", "peer", "direction", "name"), ("waiting",)
+            ),
+            steps=_since(self.steps, before.steps),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """A dict that `json.dumps` takes and `from_json` reads."""
         return asdict(self)
@@ -237,6 +257,28 @@ class TaskMetrics:
             ValueError: a field is missing or has a wrong type.
         """
         return from_document(cls, record)
+
+
+def _since(now: Record, before: Record, states: Sequence[str] = ()) -> Record:
+    """The record with the differences of all numbers that are no states."""
+    numbers = {
+        name: value - getattr(before, name)
+        for name, value in vars(now).items()
+        if isinstance(value, (int, float)) and name not in states
+    }
+    return replace(now, **numbers)  # type: ignore[type-var]
+
+
+def _each_since(
+    now: Sequence[Record], before: Sequence[Record], key: Sequence[str], states: Sequence[str] = ()
+) -> tuple[Record, ...]:
+    """`_since` for each record; those that are new count from zero."""
+    key_of = operator.attrgetter(*key)
+    earlier = {key_of(each): each for each in before}
+    return tuple(
+        _since(each, earlier[key_of(each)], (*key, *states)) if key_of(each) in earlier else each
+        for each in now
+    )
 
 
 def short_name(task: str) -> str:

@@ -70,9 +70,6 @@ class _AfterImport(MetaPathFinder):
         return spec
 
 
-PROTOCOL = "grpc++"
-
-
 def replace_protocol(protocol: str) -> None:
     """Makes every server and every cluster of this process use `protocol` from now on.
 
@@ -123,13 +120,15 @@ def let_estimators_name_our_protocol() -> None:
 def _widen_run_config_check() -> None:
     from tensorflow_estimator.python.estimator import run_config
 
+    from tensorwire.cluster import GRPC, GRPCPP
+
     check = _original(run_config._validate_properties)
 
     @functools.wraps(check)
     def validate_properties(config: Any) -> None:
         named = config._protocol
-        if named == PROTOCOL:
-            config._protocol = "grpc"
+        if named == GRPCPP:
+            config._protocol = GRPC
         try:
             check(config)
         finally:

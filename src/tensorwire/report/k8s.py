@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, JobCase, servers, split
+from tensorwire.k8s.layout import LAYOUTS, SCENARIOS, JobCase, servers
 from tensorwire.k8s.state import FAILED, SUCCEEDED, JobState, Progress
 
 
@@ -19,11 +19,7 @@ def cases_table(cases: Sequence[JobCase]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for layout in LAYOUTS:
         for case in cases:
-            groups = (
-                *split("worker", case.workers, case.workers_per_node),
-                *split("ps", case.ps, 1),
-            )
-            numbers = (servers(layout, groups), case.workers, case.ps, case.workers_per_node)
+            numbers = (servers(layout, case.groups), case.workers, case.ps, case.workers_per_node)
             table.add_row(SCENARIOS[layout], layout, case.name, *map(str, numbers))
         table.add_section()
     return table

@@ -139,24 +139,16 @@ _COLUMN = 2 * _NUMBER + 8
 
 def header(rates: Sequence[NicRate]) -> list[str]:
     """Two lines: each interface with its nominal speed, and the titles of its columns."""
-    names = "".join(f"{_nic_title(rate):^{_COLUMN}}" for rate in rates)
+    speeds = (rate.mbit_per_s and f" ({rate.mbit_per_s / 1e3:g} Gbit/s)" for rate in rates)
+    titles = (f"{rate.interface}{speed or ''}" for rate, speed in zip(rates, speeds, strict=True))
     units = "".join(f"{'KB/s in':>{_NUMBER}}{'KB/s out':>{_NUMBER}}{'of link':>8}" for _ in rates)
-    return [names.rstrip(), units]
+    return ["".join(f"{title:^{_COLUMN}}" for title in titles).rstrip(), units]
 
 
 def line(rates: Sequence[NicRate]) -> str:
     """The rates of one interval as a line, with columns for each interface."""
+    shares = ("-" if rate.share is None else f"{rate.share:.1%}" for rate in rates)
     return "".join(
-        f"{rate.in_kb_per_s:>{_NUMBER},.1f}{rate.out_kb_per_s:>{_NUMBER},.1f}{_share(rate):>8}"
-        for rate in rates
+        f"{rate.in_kb_per_s:>{_NUMBER},.1f}{rate.out_kb_per_s:>{_NUMBER},.1f}{share:>8}"
+        for rate, share in zip(rates, shares, strict=True)
     )
-
-
-def _nic_title(rate: NicRate) -> str:
-    if rate.mbit_per_s is None:
-        return rate.interface
-    return f"{rate.interface} ({rate.mbit_per_s / 1e3:g} Gbit/s)"
-
-
-def _share(rate: NicRate) -> str:
-    return "-" if rate.share is None else f"{rate.share:.1%}"

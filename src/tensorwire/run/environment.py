@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.errors import TensorwireError
 from tensorwire.plugin.patches import after_import
 from tensorwire.plugin.rewrites import EXACT_REWRITES, TENSOR_FUSE, WIRE_DTYPE
 
@@ -59,20 +59,6 @@ def environment(
     if placement:
         env[PLACEMENT_VARIABLE] = placement
     return env
-
-
-def check_security() -> None:
-    """Checks job token and TLS before the script starts, as its first server would.
-
-    Raises:
-        UsageError: the settings for the job token or TLS are invalid.
-    """
-    from tensorwire import engine  # not needed in every interpreter that a script starts
-
-    try:
-        engine.check_security()
-    except ValueError as error:
-        raise UsageError(str(error), page="SECURITY.md") from None
 
 
 def wait_for_tensorflow() -> None:

@@ -42,7 +42,7 @@ def test_a_ps_is_needed_until_all_that_decide_have_ended(
     seen: list[list[dict[str, Any]]], needed: bool
 ) -> None:
     deciders = Deciders(expected=2)
-    answers = [deciders.need_us(jobs) for jobs in seen]
+    answers = [deciders.are_running(jobs) for jobs in seen]
     assert answers == [True] * (len(seen) - 1) + [needed]
 
 

@@ -20,7 +20,8 @@ from tensorwire.cli.k8s.options import (
 )
 from tensorwire.cli.options import json_option, report_option
 from tensorwire.errors import UsageError
-from tensorwire.k8s.job import Job, Script
+from tensorwire.k8s.job import Job
+from tensorwire.k8s.spec import Script
 from tensorwire.placement.plan import STRATEGIES
 
 if TYPE_CHECKING:

@@ -24,11 +24,12 @@ from tensorwire.bench.layouts.layout_result import LayoutResult, TaskLoad
 from tensorwire.cluster import is_ps
 from tensorwire.doctor.diagnose import diagnose
 from tensorwire.doctor.evidence import Evidence, JobEvidence
-from tensorwire.doctor.job_evidence import Surroundings, job_of, placement_of, sessions_of
+from tensorwire.doctor.job_evidence import HostFacts, job_of, placement_of, sessions_of
 from tensorwire.doctor.job_usage import split_words, total_steps, typical_split
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.k8s.job import CONFIG_FOLDER, Job, Script
+from tensorwire.k8s.job import Job
 from tensorwire.k8s.layout import COLOCATED, LAYOUTS, JobCase
+from tensorwire.k8s.spec import CONFIG_FOLDER, Script
 from tensorwire.k8s.state import counts
 from tensorwire.metrics.rates import job_rates
 from tensorwire.metrics.task_metrics import IN, TaskMetrics, short_name
@@ -216,7 +217,7 @@ def result_of(
     """One job, from two readings of the metrics of all its tasks."""
     nodes = sorted(set(node_of.values()))
     link, cores = runner.link_mb_per_s, runner.cores_of_node
-    known = Surroundings(
+    known = HostFacts(
         links_mb_per_s={} if link is None else dict.fromkeys(nodes, link),
         hosts=node_of,
         cores={} if cores is None else dict.fromkeys(nodes, cores),

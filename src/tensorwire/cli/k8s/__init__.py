@@ -8,15 +8,15 @@ from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.errors import TensorwireError
 
 COMMANDS = {
-    "cases": ("tensorwire.cli.k8s.manifests:cases", "List the scenarios and their cases."),
-    "render": ("tensorwire.cli.k8s.manifests:render", "Write a job's manifests."),
-    "templates": ("tensorwire.cli.k8s.manifests:templates", "Copy the templates, to change them."),
-    "label": ("tensorwire.cli.k8s.manifests:label", "Print or apply the labels of a case's nodes."),
-    "submit": ("tensorwire.cli.k8s.jobs:submit", "Start a job, and follow it to its end."),
-    "status": ("tensorwire.cli.k8s.jobs:status", "Show how a job is doing."),
-    "logs": ("tensorwire.cli.k8s.jobs:logs", "Show what a job's tasks print."),
+    "cases": ("tensorwire.cli.k8s.commands:cases", "List the scenarios and their cases."),
+    "render": ("tensorwire.cli.k8s.commands:render", "Write a job's manifests."),
+    "templates": ("tensorwire.cli.k8s.commands:templates", "Copy the templates, to change them."),
+    "label": ("tensorwire.cli.k8s.commands:label", "Print or apply the labels of a case's nodes."),
+    "submit": ("tensorwire.cli.k8s.commands:submit", "Start a job, and follow it to its end."),
+    "status": ("tensorwire.cli.k8s.commands:status", "Show how a job is doing."),
+    "logs": ("tensorwire.cli.k8s.commands:logs", "Show what a job's tasks print."),
     "compare": ("tensorwire.bench.layouts.command:compare", "Compare both layouts of a case."),
-    "delete": ("tensorwire.cli.k8s.jobs:delete", "Remove a job."),
+    "delete": ("tensorwire.cli.k8s.commands:delete", "Remove a job."),
 }
 
 

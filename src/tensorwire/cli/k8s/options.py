@@ -5,82 +5,66 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.click_extensions import Number, options_of
+from tensorwire.cli.click_extensions import options_of
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job
-from tensorwire.options import options
+from tensorwire.options import option, options
 
 if TYPE_CHECKING:
     from tensorwire.k8s.layout import JobCase
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-cases_option = click.option(
-    "--cases",
-    "cases_file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A YAML file with cases of your own.",
-)
-layout_option = options_of(Job, ("layout",))
-namespace_option = click.option(
-    "--namespace", "-n", help="Namespace of the job.  [default: the kubeconfig's]"
-)
-context_option = click.option(
-    "--context", help="Context of the kubeconfig.  [default: its current one]"
-)
-interval_option = click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=Number(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds between two looks at the job.",
-)
-up_within_option = click.option(
-    "--up-within",
-    metavar="SECONDS",
-    type=Number(min=1),
-    default=900.0,
-    show_default=True,
-    help="Seconds that the tasks may take to start.",
-)
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options of which each command has some, by `options_of`."""
+
+    case: str | None = option(None, "A published case (1 to 4), or one of --cases.")
+    cases_file: Path | None = option(
+        None, "A YAML file with cases of your own.", name="--cases", metavar="FILE"
+    )
+    workers: int | None = option(None, "Number of workers, with --ps instead of --case.", least=1)
+    ps: int | None = option(None, "Number of ps, with --workers instead of --case.", least=1)
+    no_token: bool = option(False, "No job token: any client can join.")
+    namespace: str | None = option(
+        None, "Namespace of the job.  [default: the kubeconfig's]", name="--namespace -n"
+    )
+    templates: Path | None = option(
+        None,
+        "A folder with templates of your own (see `tensorwire k8s templates`).",
+        metavar="DIR",
+        path="folder",
+    )
+    context: str | None = option(None, "Context of the kubeconfig.  [default: its current one]")
+    up_within: float = option(
+        900.0, "Seconds that the tasks may take to start.", metavar="SECONDS", least=1
+    )
+    interval: float = option(
+        5.0, "Seconds between two looks at the job.", metavar="SECONDS", least=0.1
+    )
+
+
+def common(*fields: str) -> Callable[[Any], Any]:
+    """Some of the `CommonOptions`; the command gets each as an argument."""
+    return options_of(CommonOptions, fields)
+
+
+cases_option = common("cases_file")
+context_option = common("context")
+up_within_option = common("up_within")
 name_argument = click.argument("name")
 
-_CASE = [
-    click.option("--case", help="A published case (1 to 4), or one of --cases."),
-    cases_option,
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="Number of workers, with --ps instead of --case.",
-    ),
-    click.option(
-        "--ps",
-        type=click.IntRange(min=1),
-        help="Number of ps, with --workers instead of --case.",
-    ),
-]
-_WHERE = [
-    click.option("--no-token", is_flag=True, help="No job token: any client can join."),
-    namespace_option,
-    click.option(
-        "--templates",
-        metavar="DIR",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="A folder with templates of your own (see `tensorwire k8s templates`).",
-    ),
-]
+_OF_MANIFESTS = common("no_token", "namespace", "templates")
 _FIELDS = [each.field for each in options(Job)]
 _FIRST = ("name", "image", "script")
 
 
-def job_options(command: Command) -> Command:
+def job_options(command: Callable[..., Any]) -> Any:
     """The options that describe a job. The command gets `job` and `templates`."""
 
     @functools.wraps(command)
@@ -97,22 +81,18 @@ def job_options(command: Command) -> Command:
         job = Job(**sizes, **taken(others))
         return command(job=job, **others)
 
-    others = [name for name in _FIELDS if name not in _FIRST]
-    made: Command = with_options(
-        with_job, [options_of(Job, _FIRST), *_CASE, options_of(Job, others), *_WHERE]
-    )
-    return made
+    of_case = common("case", "cases_file", "workers", "ps")
+    others = options_of(Job, [name for name in _FIELDS if name not in _FIRST])
+    return options_of(Job, _FIRST)(of_case(others(_OF_MANIFESTS(with_job))))
 
 
 def compared_options(fields: Sequence[str], first: list[Any]) -> Callable[[Any], Any]:
     """Some fields of a job as options, for a command that uses `taken`; after the `first`."""
-    return lambda command: with_options(command, [*first, options_of(Job, fields), *_WHERE])
-
-
-def with_options(command: Any, decorators: Sequence[Any]) -> Any:
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+    return lambda command: functools.reduce(
+        lambda made, decorate: decorate(made),
+        reversed([*first, options_of(Job, fields), _OF_MANIFESTS]),
+        command,
+    )
 
 
 def taken(options: dict[str, Any]) -> dict[str, Any]:

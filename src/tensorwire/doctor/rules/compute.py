@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence
-from tensorwire.doctor.job_usage import percent, split_words
+from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, TaskUsage
+from tensorwire.doctor.job_usage import percent, step_sentences
 from tensorwire.doctor.rule import rule
 from tensorwire.doctor.rules import workers
 
@@ -15,54 +14,36 @@ _NO_CORE_FREE = 0.9
 _HARMLESS = 2  # so many threads are never too many, because they sleep when idle
 
 
-@dataclass(frozen=True)
-class Crowding:
-    """A host on which polling threads take cores that others need."""
-
-    host: HostUsage
-    threads: int
-    tasks: tuple[str, ...]
-
-
-def crowding(job: JobEvidence) -> Crowding | None:
-    """The host on which polling threads take the largest share of cores that others need."""
-    found = []
+@rule("polling-crowded")
+def polling_crowded(job: JobEvidence) -> Finding | None:
+    """Threads that poll take the cores that the work needs."""
+    crowded: list[tuple[HostUsage, int, list[TaskUsage]]] = []
     for host in job.hosts:
         polling = [t for t in job.tasks if t.host == host.host and t.polling and t.reactors]
         threads = sum(task.reactors or 0 for task in polling)
         is_full = host.cpu_share is not None and host.cpu_share >= _NO_CORE_FREE
         if threads and (threads >= host.cores or is_full):
-            found.append(Crowding(host, threads, tuple(task.task for task in polling)))
-    return max(found, key=lambda each: each.threads / each.host.cores, default=None)
-
-
-@rule("polling-crowded")
-def polling_crowded(evidence: Evidence) -> Finding | None:
-    """Threads that poll take the cores that the work needs."""
-    found = crowding(evidence.job) if evidence.job is not None else None
-    if found is None:
+            crowded.append((host, threads, polling))
+    if not crowded:
         return None
-    host = found.host
+    host, threads, tasks = max(crowded, key=lambda each: each[1] / each[0].cores)
     busy = "" if host.cpu_share is None else f", which are {percent(host.cpu_share)} busy"
     return Finding(
         title=f"Polling threads take the cores of {host.host}",
-        cost=min(1.0, found.threads / host.cores),
+        cost=min(1.0, threads / host.cores),
         evidence=(
-            f"{found.threads} communication threads of {', '.join(found.tasks)} never sleep, on "
-            f"{host.cores:.3g} cores{busy}.",
+            f"{threads} communication threads of {', '.join(task.task for task in tasks)} never "
+            f"sleep, on {host.cores:.3g} cores{busy}.",
         ),
-        confidence="high" if found.threads >= host.cores else "medium",
+        confidence="high" if threads >= host.cores else "medium",
         change="Set PS_ENABLE_POLLING and WORKER_ENABLE_POLLING to False: polling is for a task "
         "whose cores no other task uses.",
     )
 
 
 @rule("threads-over-cores")
-def threads_over_cores(evidence: Evidence) -> Finding | None:
+def threads_over_cores(job: JobEvidence) -> Finding | None:
     """A task has more communication threads than cores."""
-    job = evidence.job
-    if job is None:
-        return None
     over = [
         task
         for task in job.tasks
@@ -97,11 +78,8 @@ _COMPUTES = 0.9
     "ps-cpu-bound",
     unless=("hot-ps", "big-variable", "workers-past-saturation", "polling-crowded"),
 )
-def ps_cpu_bound(evidence: Evidence) -> Finding | None:
+def ps_cpu_bound(job: JobEvidence) -> Finding | None:
     """Workers wait for the ps to compute, and the ps have no CPU left."""
-    job = evidence.job
-    if job is None:
-        return None
     shares = [task.cpu_share for task in job.ps if task.cpu_share is not None]
     split = job_usage.typical_split(job.workers)
     if not shares or statistics.mean(shares) < BUSY:
@@ -117,7 +95,7 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{len(job.ps)} ps use {percent(statistics.mean(shares))} of the {cores:.3g} cores "
             "that they may use.",
-            *(() if split is None else (f"A worker's step: {split_words(split)}.",)),
+            *step_sentences(split),
         ),
         confidence="medium" if split is None else "high",
         change="Give each ps more cores, or add ps (if the variables can be distributed over "
@@ -126,13 +104,9 @@ def ps_cpu_bound(evidence: Evidence) -> Finding | None:
 
 
 @rule("worker-compute-bound", unless=("polling-crowded",))
-def worker_compute_bound(evidence: Evidence) -> Finding | None:
+def worker_compute_bound(job: JobEvidence) -> Finding | None:
     """Workers compute nearly all of the time, or have no CPU left: more ps will not help."""
-    job = evidence.job
-    if job is None:
-        return None
-    slow = workers.slowest(job)
-    usual = [worker for worker in job.workers if slow is None or worker is not slow.worker]
+    usual = workers.usual(job)
     split = job_usage.typical_split(usual)
     if split is None:
         return None
@@ -154,7 +128,7 @@ def worker_compute_bound(evidence: Evidence) -> Finding | None:
         cost=share,
         evidence=(
             *(at_limit if busy >= BUSY else ()),
-            f"A worker's step: {split_words(split)}.",
+            *step_sentences(split),
             f"If ps and network cost nothing, a step would take {percent(share)} of its time.",
         ),
         confidence="medium" if split.input_s is None and busy < BUSY else "high",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Finding, InputProbe
+from tensorwire.doctor.evidence import Finding, InputProbe, JobEvidence
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rule import rule
 from tensorwire.doctor.rules import workers
@@ -13,35 +13,25 @@ _ENOUGH = 1.2  # times the needed rate
 
 
 @rule("input-bound")
-def input_bound(evidence: Evidence) -> Finding | None:
+def input_bound(job: JobEvidence | None = None, input: InputProbe | None = None) -> Finding | None:
     """The input takes a large part of a step, or its storage is slower than the job needs."""
-    job = evidence.job
-    slow = workers.slowest(job) if job is not None else None
-    usual = [
-        worker
-        for worker in (job.workers if job is not None else ())
-        if slow is None or worker is not slow.worker
-    ]
-    split = job_usage.typical_split(usual)
+    split = None if job is None else job_usage.typical_split(workers.usual(job))
     share = None
     if split is not None and split.input_s is not None:
         share = split.input_s / split.step_s
-    probe = evidence.input
-    storage = _storage_share(probe)
+    storage = _storage_share(input)
     if share is not None and share >= _WAITS:
         cost = share
     elif share is None and storage is not None and storage < 1:
         cost = 1 - storage
     else:
         return None
-    sentences = []
-    if split is not None:
-        sentences.append(f"A worker's step: {job_usage.split_words(split)}.")
-    if probe is not None:
-        needed = probe.needed_mb_per_s
+    sentences = [*job_usage.step_sentences(split)]
+    if input is not None:
+        needed = input.needed_mb_per_s
         sentences.append(
-            f"Only reading the data gives {probe.mb_per_s:.0f} MB/s, a file opens in "
-            f"{probe.open_ms:.3g} ms"
+            f"Only reading the data gives {input.mb_per_s:.0f} MB/s, a file opens in "
+            f"{input.open_ms:.3g} ms"
             + ("." if needed is None else f"; a worker needs {needed:.3g} MB/s.")
         )
     slow_storage = storage is not None and storage < _ENOUGH

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tensorwire.cluster import GRPC, GRPCPP
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Finding, HostUsage, JobEvidence, Layers
+from tensorwire.doctor.evidence import Finding, HostUsage, JobEvidence, Layers
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rule import rule
 
@@ -16,14 +17,13 @@ _SMALL_BYTES = 100e3  # most Recvs of a click-through model are below this
 _MANY = 50  # a step
 # CPU time that fusing saves per small tensor: 726 tensors take 67 ms on grpc, 17 ms on grpc++ and
 # 12 ms fused (docs/decisions/measuring.md).
-_COST_OF_ONE_S = {"grpc": 75e-6, "grpc++": 7e-6}
+_COST_OF_ONE_S = {GRPC: 75e-6, GRPCPP: 7e-6}
 
 
 @rule("link-saturated", unless=("hot-ps", "big-variable"))
-def link_saturated(evidence: Evidence) -> Finding | None:
+def link_saturated(job: JobEvidence) -> Finding | None:
     """A host's link is full while its tasks communicate."""
-    job = evidence.job
-    if job is None or len({task.host for task in job.tasks}) < 2:
+    if len({task.host for task in job.tasks}) < 2:
         return None
     fullest = max(_links(job), key=lambda link: link[1], default=None)
     if fullest is None or fullest[1] < _FULL:
@@ -36,7 +36,7 @@ def link_saturated(evidence: Evidence) -> Finding | None:
         cost=use if communicating is None else min(use, communicating),
         evidence=(
             sentence,
-            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
+            *job_usage.step_sentences(split),
         ),
         confidence="high" if split is not None and full > 0.85 else "medium",
         change="Move fewer bytes per step: send ids that repeat in a batch, their rows and "
@@ -86,16 +86,13 @@ def _links(job: JobEvidence) -> Iterator[tuple[HostUsage, float, float, str]]:
 
 
 @rule("rpc-below-link")
-def rpc_below_link(evidence: Evidence) -> Finding | None:
+def rpc_below_link(layers: Layers, job: JobEvidence | None = None) -> Finding | None:
     """The job's protocol leaves most of what raw TCP carries unused."""
-    layers = evidence.layers
-    if layers is None:
-        return None
     # The link carries at least what the fastest layer reached. Slower layers may have been measured
     # while the hosts were busy.
     rates = [layer.mb_per_s or 0.0 for layer in layers.measured if layer.name != "link"]
     ceiling = max(rates, default=0.0)
-    protocol = evidence.job.protocol if evidence.job is not None else "grpc"
+    protocol = GRPC if job is None else job.protocol
     found = _fastest_layer(layers, protocol)
     if not ceiling or found is None or found[1] >= _FAR_BELOW * ceiling:
         return None
@@ -105,13 +102,11 @@ def rpc_below_link(evidence: Evidence) -> Finding | None:
         f"{name} on {protocol} moves {rate:.0f} MB/s over a link that carries {ceiling:.0f}"
         + ("." if raw is None else f" (raw TCP: {raw:.0f}).")
     ]
-    better = layers.mb_per_s(name, "grpc++") if protocol == "grpc" else None
+    better = layers.mb_per_s(name, GRPCPP) if protocol == GRPC else None
     if better is not None:
         sentences.append(f"On grpc++ it is {better:.0f} MB/s.")
-    communicating = (
-        job_usage.communicating_share(evidence.job) if evidence.job is not None else None
-    )
-    helps = protocol == "grpc" and (better is None or better > 1.2 * rate)
+    communicating = None if job is None else job_usage.communicating_share(job)
+    helps = protocol == GRPC and (better is None or better > 1.2 * rate)
     return Finding(
         title=f"{protocol} uses {percent(rate / ceiling)} of what the link carries",
         cost=None if communicating is None else communicating * (1 - rate / ceiling),
@@ -132,10 +127,9 @@ def _fastest_layer(layers: Layers, protocol: str) -> tuple[str, float] | None:
 
 
 @rule("small-tensors")
-def small_tensors(evidence: Evidence) -> Finding | None:
+def small_tensors(job: JobEvidence) -> Finding | None:
     """Many small tensors cross one by one."""
-    job = evidence.job
-    if job is None or job.tensor_fuse:
+    if job.tensor_fuse:
         return None
     steps = job_usage.total_steps(job)
     split = job_usage.typical_split(job.workers)
@@ -161,7 +155,7 @@ def small_tensors(evidence: Evidence) -> Finding | None:
             f"{worker_s / steps * 1e3:.3g} ms.",
             f"Alone, each costs about {_COST_OF_ONE_S[job.protocol] * 1e6:.0f} us more than in a "
             "message with others.",
-            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
+            *job_usage.step_sentences(split),
         ),
         confidence="medium",
         change="Send them in one message and run the operations of many tables as one: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Confidence, Evidence, Finding, JobEvidence, Placement
+from tensorwire.doctor.evidence import Confidence, Finding, JobEvidence, Placement
 from tensorwire.doctor.job_usage import mb, percent
 from tensorwire.doctor.rule import rule
 
@@ -24,53 +24,50 @@ class HotPs:
     imbalance: float
     heaviest: str
     """Name of the variable, or of the tensor if its variable is unknown."""
-    heaviest_share: float
-    """Share of the bytes of all ps, in the busier direction."""
     is_split_needed: bool
     sentences: tuple[str, ...]
     cost: float | None
     confidence: Confidence
 
+    def finding(self, title: str, change: str) -> Finding:
+        return Finding(title, self.cost, self.sentences, self.confidence, change)
 
-def hot(evidence: Evidence) -> HotPs | None:
+
+def hot(job: JobEvidence | None, placement: Placement | None) -> HotPs | None:
     """The ps with far more than its share: of traffic if a job was observed, else of bytes."""
-    if evidence.job is not None and len(evidence.job.ps) > 1:
-        return _hot_by_traffic(evidence.job, evidence.placement)
-    if evidence.placement is not None and evidence.placement.ps > 1:
-        return _hot_by_bytes(evidence.placement)
+    if job is not None and len(job.ps) > 1:
+        return _hot_by_traffic(job, placement)
+    if placement is not None and placement.ps > 1:
+        return _hot_by_bytes(placement)
     return None
 
 
 @rule("hot-ps")
-def hot_ps(evidence: Evidence) -> Finding | None:
+def hot_ps(job: JobEvidence | None = None, placement: Placement | None = None) -> Finding | None:
     """Too many variables are on one ps, although they could be distributed."""
-    found = hot(evidence)
+    found = hot(job, placement)
     if found is None or found.is_split_needed:
         return None
-    return Finding(
-        title=f"{found.ps} is hot: it carries {percent(found.share)} of the bytes",
-        cost=found.cost,
-        evidence=found.sentences,
-        confidence=found.confidence,
-        change="Distribute the variables by their size instead of round robin: "
+    return found.finding(
+        f"{found.ps} is hot: it carries {percent(found.share)} of the bytes",
+        "Distribute the variables by their size instead of round robin: "
         "`tensorwire run --placement balanced`, or tensorwire.tf.placement in the script "
         "(`tensorwire place` shows the loads of each strategy).",
     )
 
 
 @rule("big-variable")
-def big_variable(evidence: Evidence) -> Finding | None:
+def big_variable(
+    job: JobEvidence | None = None, placement: Placement | None = None
+) -> Finding | None:
     """One variable exceeds a fair share, so its ps is hot in every placement."""
-    found = hot(evidence)
+    found = hot(job, placement)
     if found is None or not found.is_split_needed:
         return None
-    return Finding(
-        title=f"{found.heaviest} is too big for one ps: {found.ps} carries "
-        f"{percent(found.share)} of the bytes",
-        cost=found.cost,
-        evidence=found.sentences,
-        confidence=found.confidence,
-        change=f"Split {found.heaviest} over all ps: `tensorwire run --placement balanced`, or "
+    return found.finding(
+        f"{found.heaviest} is too big for one ps: {found.ps} carries {percent(found.share)} of the "
+        "bytes",
+        f"Split {found.heaviest} over all ps: `tensorwire run --placement balanced`, or "
         "tensorwire.tf.placement or a partitioner in the script (`tensorwire place` shows the "
         "loads).",
     )
@@ -105,7 +102,6 @@ def _hot_by_traffic(job: JobEvidence, placement: Placement | None) -> HotPs | No
         share=most / total,
         imbalance=imbalance,
         heaviest=heaviest,
-        heaviest_share=heaviest_share,
         is_split_needed=heaviest_share > _TOO_BIG / len(loads),
         sentences=tuple(sentences),
         cost=None if waiting is None else waiting * (1 - 1 / imbalance),
@@ -153,7 +149,6 @@ def _hot_by_bytes(placement: Placement) -> HotPs | None:
         share=loads[index] / total,
         imbalance=imbalance,
         heaviest=largest.variable,
-        heaviest_share=largest.bytes / total,
         is_split_needed=largest.bytes / total > _TOO_BIG / len(loads),
         sentences=(
             f"ps:{index} holds {mb(loads[index])} of the {mb(total)} of variables: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorwire.doctor.evidence import Awaited, Evidence, Finding, JobEvidence, TaskUsage
+from tensorwire.doctor.evidence import Awaited, Finding, JobEvidence, TaskUsage
 from tensorwire.doctor.rule import rule
 
 _COMPUTES = 0.5  # cores
@@ -13,18 +13,15 @@ _URGENT = ("recv", "no session", "initialization", "between steps", "step")
 
 
 def within_long_step(worker: TaskUsage) -> bool:
-    """Whether a worker without a completed step computes: the step may be longer than the look."""
+    """Whether a worker without a completed step computes: the step may be longer."""
     stall = worker.stall
     busy = worker.cpu_s is not None and worker.cpu_s / worker.seconds >= _COMPUTES
     return stall is not None and stall.state == "step" and busy
 
 
 @rule("no-step")
-def no_step(evidence: Evidence) -> Finding | None:
+def no_step(job: JobEvidence) -> Finding | None:
     """Workers whose endpoints answer, but whose steps do not end."""
-    job = evidence.job
-    if job is None:
-        return None
     stalled = [w for w in job.workers if w.stall is not None and not within_long_step(w)]
     if not stalled:
         return None

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from tensorwire.doctor import job_usage
-from tensorwire.doctor.evidence import Evidence, Finding, JobEvidence, Scaling, Split, TaskUsage
+from tensorwire.doctor.evidence import Finding, JobEvidence, Scaling, Sessions, Split, TaskUsage
 from tensorwire.doctor.job_usage import percent
 from tensorwire.doctor.rule import rule
 from tensorwire.units import number
@@ -65,12 +65,17 @@ def _slowest_of_a_step_in_common(workers: list[TaskUsage]) -> Straggler | None:
     )
 
 
+def usual(job: JobEvidence) -> list[TaskUsage]:
+    """The workers without the one that is slow."""
+    slow = slowest(job)
+    return [worker for worker in job.workers if slow is None or worker is not slow.worker]
+
+
 @rule("straggler")
-def straggler(evidence: Evidence) -> Finding | None:
+def straggler(job: JobEvidence) -> Finding | None:
     """Finds one worker that is far slower than the others."""
-    job = evidence.job
-    found = slowest(job) if job is not None else None
-    if job is None or found is None:
+    found = slowest(job)
+    if found is None:
         return None
     worker = found.worker
     others = job_usage.typical_split([w for w in job.workers if w is not worker])
@@ -107,46 +112,50 @@ def _what_to_do(worker: TaskUsage, others: Split | None) -> str:
     }[reason]
 
 
-@dataclass(frozen=True)
-class Surplus:
-    """More workers than the ps group can serve."""
+@rule("workers-past-saturation")
+def workers_past_saturation(
+    job: JobEvidence | None = None, scaling: Scaling | None = None
+) -> Finding | None:
+    """The job has more workers than the ps group can serve."""
+    if scaling is not None:
+        found = _measured_saturation(scaling)
+    else:
+        found = None if job is None else _computed_saturation(job)
+    if found is None:
+        return None
+    workers, enough, sentence = found
+    split = None if job is None else job_usage.typical_split(job.workers)
+    return Finding(
+        title=f"{workers} workers are more than the ps group can serve",
+        cost=1 - enough / workers,
+        evidence=(sentence, *job_usage.step_sentences(split)),
+        confidence="high" if scaling is not None else "medium",
+        change=f"Run {max(1, round(enough))} workers, or add ps (or cores for them) before adding "
+        "workers.",
+    )
 
-    workers: int
-    enough: float
-    """Workers that saturate it."""
-    sentences: tuple[str, ...]
-    is_measured: bool
-    """True if runs with fewer workers show it, False if it is computed from one run."""
 
+def _measured_saturation(scaling: Scaling) -> tuple[int, float, str] | None:
+    """The workers, those that saturate the ps, and a sentence; None if there are not too many.
 
-def surplus(evidence: Evidence) -> Surplus | None:
-    """The workers beyond those that the ps group can serve; None if there are none."""
-    if evidence.scaling is not None:
-        return _measured_surplus(evidence.scaling)
-    return _computed_surplus(evidence.job) if evidence.job is not None else None
-
-
-def _measured_surplus(scaling: Scaling) -> Surplus | None:
-    """The surplus if, from the second largest run to the largest, speed grew far too little."""
+    There are if, from the second largest run to the largest, speed grew far too little.
+    """
     few, many = sorted(scaling.runs, key=lambda run: run.workers)[-2:]
     if many.workers == few.workers:
         return None
     gain = many.steps_per_s / few.steps_per_s - 1
     if gain >= _GAIN * (many.workers / few.workers - 1):
         return None
-    return Surplus(
+    return (
         many.workers,
         max(1.0, few.workers * many.steps_per_s / few.steps_per_s),
-        (
-            f"{few.workers} workers took {number(few.steps_per_s)} steps a second together, "
-            f"{many.workers} take {number(many.steps_per_s)}, with {many.ps} ps.",
-        ),
-        is_measured=True,
+        f"{few.workers} workers took {number(few.steps_per_s)} steps a second together, "
+        f"{many.workers} take {number(many.steps_per_s)}, with {many.ps} ps.",
     )
 
 
-def _computed_surplus(job: JobEvidence) -> Surplus | None:
-    """The surplus if the ps are saturated although each worker alone loads them little.
+def _computed_saturation(job: JobEvidence) -> tuple[int, float, str] | None:
+    """Like `_measured_saturation`, if the ps are saturated although each worker loads them little.
 
     A step needs the time D of the busiest ps and Z of its worker. With more than (D + Z) / D
     workers, each further one only adds waiting: the asymptotic bound of a closed queueing network
@@ -164,43 +173,19 @@ def _computed_surplus(job: JobEvidence) -> Surplus | None:
     enough = (demand_s + own_s) / demand_s
     if enough < 2 or len(job.workers) < _SURPLUS * enough:
         return None
-    return Surplus(
+    return (
         len(job.workers),
         enough,
-        (
-            f"A step needs {number(demand_s * 1e3)} ms of the busiest ps, which is busy "
-            f"{percent(max(shares))} of the time, and {number(own_s * 1e3)} ms of its worker: "
-            f"{enough:.1f} workers keep the ps busy, and there are {len(job.workers)}.",
-        ),
-        is_measured=False,
-    )
-
-
-@rule("workers-past-saturation")
-def workers_past_saturation(evidence: Evidence) -> Finding | None:
-    """The job has more workers than the ps group can serve."""
-    found = surplus(evidence)
-    if found is None:
-        return None
-    split = job_usage.typical_split(evidence.job.workers) if evidence.job is not None else None
-    return Finding(
-        title=f"{found.workers} workers are more than the ps group can serve",
-        cost=1 - found.enough / found.workers,
-        evidence=(
-            *found.sentences,
-            *(() if split is None else (f"A worker's step: {job_usage.split_words(split)}.",)),
-        ),
-        confidence="high" if found.is_measured else "medium",
-        change=f"Run {max(1, round(found.enough))} workers, or add ps (or cores for them) before "
-        "adding workers.",
+        f"A step needs {number(demand_s * 1e3)} ms of the busiest ps, which is busy "
+        f"{percent(max(shares))} of the time, and {number(own_s * 1e3)} ms of its worker: "
+        f"{enough:.1f} workers keep the ps busy, and there are {len(job.workers)}.",
     )
 
 
 @rule("no-device-filters")
-def no_device_filters(evidence: Evidence) -> Finding | None:
+def no_device_filters(sessions: Sessions) -> Finding | None:
     """Sessions without device filters, which need every task to be alive."""
-    sessions = evidence.sessions
-    if sessions is None or not sessions.without_device_filters:
+    if not sessions.without_device_filters:
         return None
     names = ", ".join(sessions.without_device_filters)
     return Finding(

@@ -1,26 +1,144 @@
-"""The commands of `tensorwire k8s` for one job on a cluster: submit, status, logs, delete."""
+"""The commands of `tensorwire k8s`, except `compare`, which is of the laboratory."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.click_extensions import Number, options_of
 from tensorwire.cli.k8s.options import (
+    cases_option,
+    common,
     context_option,
-    interval_option,
+    find_named_case,
     job_options,
     name_argument,
-    namespace_option,
-    up_within_option,
 )
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.k8s.job import Job
 
-if TYPE_CHECKING:
-    from tensorwire.k8s.job import Job
+
+@click.command(epilog="Example: tensorwire k8s cases --cases mine.yaml")
+@cases_option
+def cases(cases_file: Path | None) -> None:
+    """List the two scenarios (layouts) and their cases: those of the published test, and yours.
+
+    A file of cases: {"cases": [{"name": "small", "workers": 4, "ps": 2, "workers_per_node": 2}]}
+    """
+    from rich.console import Console
+
+    from tensorwire.k8s.layout import PUBLISHED, read_cases
+    from tensorwire.report.k8s import cases_table
+
+    mine = read_cases(cases_file) if cases_file else ()
+    Console().print(cases_table([*PUBLISHED, *mine]))
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire k8s render --case 2 --layout isolated --name flights --image REGISTRY/IMAGE \\
+      --script train.py | kubectl apply -f -
+  tensorwire k8s render --workers 50 --ps 5 --workers-per-node 10 --name ctr --output manifests \\
+      --image REGISTRY/IMAGE --script /app/train.py -- --ps_hosts={ps_hosts} \\
+      --task_index={task_index}"""
+)
+@job_options
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write one file per object into this folder, instead of one stream.",
+)
+def render(job: Job, templates: Path | None, output: Path | None, namespace: str | None) -> None:
+    """Write a job's manifests, as one YAML stream or as one file per object.
+
+    After -- come the script's own arguments. {task_index}, {task_type}, {ps_hosts}, {worker_hosts},
+    {ps} and {workers} in them are replaced by their values. TF_CONFIG is set, too.
+    """
+    from tensorwire.k8s import render as manifests
+
+    text = manifests.render(job, templates)
+    parsed = manifests.parse(text)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, document in zip(
+            manifests.file_names(parsed), manifests.documents(text), strict=True
+        ):
+            (output / name).write_text(document, encoding="utf-8")
+    except OSError as error:
+        raise TensorwireError(f"cannot write into {output}: {error.strerror}") from None
+    click.echo(f"{len(parsed)} objects in {output}: kubectl apply -f {output}")
+
+
+@click.command(epilog="Example: tensorwire k8s templates mine, then k8s render --templates mine …")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def templates(folder: Path) -> None:
+    """Copy the Jinja2 templates of the manifests into FOLDER, to change them.
+
+    Keep the files that you change and remove the others: --templates uses a file of your folder if
+    it exists there, and the built-in template otherwise.
+    """
+    from tensorwire.k8s.render import copy_templates
+
+    try:
+        for path in copy_templates(folder):
+            click.echo(path)
+    except OSError as error:
+        raise TensorwireError(f"cannot write into {folder}: {error.strerror}") from None
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tensorwire k8s label --case 2 --layout isolated --nodes node-{1..10}   # prints commands
+  tensorwire k8s label --case 1 --nodes node-1 --apply"""
+)
+@click.option("--case", required=True, help="A published case (1 to 4), or one of --cases.")
+@cases_option
+@options_of(Job, ("layout",))
+@click.option("--nodes", "first_nodes", help="Nodes to label, separated by commas or blanks.")
+@click.argument("more_nodes", nargs=-1, metavar="[NODE]...")
+@click.option("--apply", is_flag=True, help="Label the nodes, instead of printing commands.")
+@click.option("--remove", is_flag=True, help="Remove the labels.")
+@context_option
+def label(
+    case: str,
+    cases_file: Path | None,
+    layout: str,
+    first_nodes: str | None,
+    more_nodes: tuple[str, ...],
+    apply: bool,
+    remove: bool,
+    context: str | None,
+) -> None:
+    """Print the labels that --scheduling labels looks for, or label the nodes.
+
+    The labels are those of the published test: SCENCE (1 co-located, 2 isolated), CASE, INDEX of
+    the server, and TYPE (worker or ps) in the isolated layout.
+    """
+    from tensorwire.k8s.layout import command, plan
+
+    found = find_named_case(case, cases_file)
+    nodes = [*(first_nodes or "").replace(",", " ").split(), *more_nodes]
+    if not nodes:
+        raise UsageError("name the nodes: --nodes node-1,node-2 (`kubectl get nodes` lists them)")
+    wanted = plan(found, layout, nodes, remove=remove)
+    if not apply:
+        for node, labels in wanted.items():
+            click.echo(command(node, labels))
+        return
+    from tensorwire.k8s.connection import Connection
+    from tensorwire.k8s.layout import apply_labels
+
+    with Connection(context) as connection:
+        apply_labels(connection, wanted)
+    click.echo(f"{'unlabelled' if remove else 'labelled'} {', '.join(wanted)}")
 
 
 @click.command(
@@ -30,12 +148,11 @@ Examples:
   tensorwire k8s submit --dry-run --case 1 --name flights --image IMAGE --script train.py"""
 )
 @job_options
-@context_option
+@common("context")
 @click.option("--dry-run", is_flag=True, help="Show what would change in the cluster, and stop.")
 @click.option("--wait", is_flag=True, help="Follow the job to its end.")
 @click.option("--clean-up", is_flag=True, help="Remove everything once the job has succeeded.")
-@up_within_option
-@interval_option
+@common("up_within", "interval")
 def submit(
     job: Job,
     templates: Path | None,
@@ -87,10 +204,9 @@ def submit(
 
 @click.command(epilog="Example: tensorwire k8s status flights")
 @name_argument
-@namespace_option
-@context_option
+@common("namespace", "context")
 @click.option("--watch", "follow", is_flag=True, help="Follow the job to its end.")
-@interval_option
+@common("interval")
 def status(
     name: str, namespace: str | None, context: str | None, follow: bool, interval: float
 ) -> None:
@@ -137,8 +253,7 @@ Examples:
   tensorwire k8s logs flights --task worker:0 --follow"""
 )
 @name_argument
-@namespace_option
-@context_option
+@common("namespace", "context")
 @click.option(
     "--task", help="One task, such as worker:3, or all of a role, such as worker.  [default: all]"
 )
@@ -170,8 +285,7 @@ def logs(
 
 @click.command(epilog="Example: tensorwire k8s delete flights")
 @name_argument
-@namespace_option
-@context_option
+@common("namespace", "context")
 @click.option(
     "--timeout",
     metavar="SECONDS",
