@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorwire.bench.experiments import traffic
+from tensorwire.bench.experiments import train as traffic
 
 
 def counts_bytes() -> bool:

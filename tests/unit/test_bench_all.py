@@ -12,12 +12,14 @@ import psutil
 import pytest
 
 from tensorwire.bench.experiments import all_layers
-from tensorwire.bench.experiments.all_layers import AllLayersPlan, Layer, Suite
+from tensorwire.bench.experiments.all_layers import Layer, Suite
 from tensorwire.bench.experiments.runs import read
-from tensorwire.bench.experiments.transfer import SizesPlan, TransferResult
-from tensorwire.bench.frame.host_pool import HostPool
-from tensorwire.bench.frame.record import Ratio, Record, Result, StepMs
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.experiments.transfer import TransferOfSizes, TransferResult
+from tensorwire.bench.frame.columns import StepMs
+from tensorwire.bench.frame.hosts import HostPool
+from tensorwire.bench.frame.record import Ratio, Record, Result
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import PROTOCOLS
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
 
@@ -88,7 +90,7 @@ def test_ctrl_c_ends_the_call_and_keeps_what_was_measured() -> None:
 def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *runs: object, path: Path
 ) -> tuple[int, str, str]:
-    monkeypatch.setattr(all_layers, "layers", lambda plan, notes: layers(*runs))  # type: ignore[arg-type]
+    monkeypatch.setattr(all_layers, "layers", lambda *_: layers(*runs))  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as stop:
         main(["bench", "all", "--json", str(path), "--report", str(path.with_suffix(".html"))])
     captured = capsys.readouterr()
@@ -153,15 +155,15 @@ def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
     memory = psutil.virtual_memory()._replace(available=2_000_000_000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     notes: list[str] = []
-    all_layers.layers(AllLayersPlan(), notes)
+    all_layers.layers(False, {"protocols": PROTOCOLS, "transport": "tcp"}, notes)
     assert notes == ["tensors of 1 GB are left out: there is not enough free memory for them"]
 
 
 @pytest.mark.parametrize(
-    ("sizes_bytes", "ceiling_bytes"),
+    ("sizes_bytes", "baseline_bytes"),
     [((64, 10**6, 10**8, 10**9), 10**8), ((64, 10**6), 10**6), ((10**9,), 10**9)],
 )
-def test_ceilings_are_measured_at_100_mb_or_the_nearest_size(
-    sizes_bytes: tuple[int, ...], ceiling_bytes: int
+def test_baselines_are_measured_at_100_mb_or_the_nearest_size(
+    sizes_bytes: tuple[int, ...], baseline_bytes: int
 ) -> None:
-    assert SizesPlan(sizes_bytes).ceiling_bytes == ceiling_bytes
+    assert TransferOfSizes(sizes_bytes=sizes_bytes).baseline_bytes == baseline_bytes

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kernel import counts_bytes
-from tensorwire.bench.experiments import traffic
+from tensorwire.bench.experiments import train as traffic
 
 
 @pytest.mark.skipif(not counts_bytes(), reason="the kernel does not count bytes of connections")

@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import click
 
 from tensorwire.bench.experiments import rpc, serve, steps, strategy, tcp, train, transfer
 from tensorwire.bench.experiments.rpc import RpcResult
 from tensorwire.bench.experiments.tcp import TcpResult
 from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame.contenders import PROTOCOLS, Setting
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.noise import NoiseWatch
-from tensorwire.bench.frame.record import Metric, Noise, Ratio, Record, Result, not_a_record
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.frame import showing
+from tensorwire.bench.frame.columns import Column
+from tensorwire.bench.frame.experiment import Experiment
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, lab_notes, open_host_pool
+from tensorwire.bench.frame.options import (
+    check_transport,
+    lab_option,
+    protocols_option,
+    transport_option,
+)
+from tensorwire.bench.frame.record import Metric, Ratio, Record, Result, not_a_record
+from tensorwire.bench.frame.showing import times
+from tensorwire.bench.frame.statistics import NoiseWatch
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import PROTOCOLS, parse_protocols
+from tensorwire.bench.lab import LabSettings
+from tensorwire.cli.options import json_option, report_option
 from tensorwire.dataclass_json import json_text
-from tensorwire.errors import TensorwireError
+from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.files import write_whole
-from tensorwire.report.section import Section
-from tensorwire.units import data_size
+from tensorwire.report import page, terminal
+from tensorwire.report.progress import ProgressDisplay
+from tensorwire.report.section import Report, Section, Waterfall, WaterfallStage
+from tensorwire.units import data_size, number
+
+COMMAND = "bench all"
+INTERRUPTED = "interrupted"
+SomeResult = TypeVar("SomeResult", bound=Result)
+
+_NAMES = {
+    "link": "Link",
+    "memcpy": "memcpy",
+    "iperf3": "iperf3",
+    "tcp": "Raw TCP",
+    "rpc": "RPC",
+    "transfer": "Tensors",
+    "train": "Training",
+}
 
 
 @dataclass(frozen=True)
@@ -30,36 +61,34 @@ class LayerResult(Result):
     """`bench all`: the share of the link's rate that is left at one layer."""
 
     commands = ("bench all",)
+    figure = "mb_per_s"
+    title = "What is left of the link at each layer (MB = 10^6 bytes)"
+    subject = "layer"
 
     layer: str
     """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
-    protocol: str | None
+    protocol: Annotated[str | None, Column("protocol")]
     """The protocol; None for a layer without one (raw TCP)."""
     message_size: int | None
     """Bytes of one message; None if the layer has no single size."""
-    mb_per_s: float
-    of_layer_below: float | None
+    mb_per_s: Annotated[float, Column("MB/s", "MB/s")]
+    of_layer_below: Annotated[float | None, Column("of the layer below", show=".0%")]
     """Rate divided by that of the layer below, under the same protocol; None for the lowest layer.
 
     iperf3 is next to tcp, directly above the link.
     """
 
     @property
+    def name(self) -> str:
+        return _NAMES[self.layer]
+
+    @property
+    def of(self) -> str:
+        return f"Layer {self.layer}"
+
+    @property
     def metric(self) -> Metric:
-        return Metric(f"Layer {self.layer}", self.protocol or "raw", self.mb_per_s, "MB/s")
-
-    @staticmethod
-    def section(record: Record[Any]) -> Section:
-        raise ValueError("the layers are shown together with the records that they summarize")
-
-
-COMMAND = "bench all"
-_TRAIN_BLOCKS = 20
-INTERRUPTED = "interrupted"
-SomeResult = TypeVar("SomeResult", bound=Result)
-
-
-BETWEEN_HOSTS = Setting(transport="tcp")
+        return dataclasses.replace(super().metric, variant=self.protocol or "raw")
 
 
 @dataclass(frozen=True)
@@ -112,140 +141,79 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class AllLayersPlan:
-    """One call of `bench all`.
-
-    Payloads use TCP, as between hosts, unless `setting` says otherwise. A layer can be compared
-    with the layer below only if both use the same path.
-    """
-
-    quick: bool = False
-    protocols: tuple[str, ...] = PROTOCOLS
-    setting: Setting = BETWEEN_HOSTS
-
-
-@dataclass(frozen=True)
 class Layer:
     """One experiment of the call."""
 
     name: str
     blocks: int
     """The number of `advance` calls that the experiment makes."""
-    run: Callable[[Watcher, HostPool], Iterable[Record[Result]]]
+    run: Callable[[Watcher, HostPool], Iterable[Record[Any]]]
     """Yields records one by one; those before a failure are kept."""
 
 
-def layers(plan: AllLayersPlan, notes: list[str]) -> list[Layer]:
-    """The experiments to run, in order; adds a note for what is left out to `notes`."""
-    common: dict[str, Any] = {"protocols": plan.protocols, "setting": plan.setting}
-    quick = plan.quick
-    tcp_plan = tcp.TcpPlan(rounds=2 if quick else 5)
-    transfer_plan = _sizes_plan(plan, notes)
-    rpc_plans = [
-        rpc.RpcPlan(
-            size,
-            concurrency=1 if size > transfer.CEILING_BYTES else None,
-            rounds=3 if quick else 5,
-            protocols=plan.protocols,
+def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> list[Layer]:
+    """The experiments to run, in order; adds a note for what is left out to `notes`.
+
+    `shared`: the protocols and the transport. The default is TCP, as between hosts: a layer can be
+    compared with the layer below only if both use the same path.
+    """
+    protocols = {"protocols": shared["protocols"]}
+    transfers = _sizes(quick, shared, notes)
+    few, more = (3, 4) if quick else (5, 10)
+    rpcs = [
+        rpc.Rpc(
+            message_size=size,
+            concurrency=1 if size > transfer.BASELINE_BYTES else None,
+            rounds=few,
+            **protocols,
         )
-        for size in transfer_plan.sizes_bytes
+        for size in transfers.sizes_bytes
     ]
-    alone_plan = rpc.RpcPlan(concurrency=1, rounds=3 if quick else 10, protocols=plan.protocols)
-    steps_plan = steps.StepsPlan(**common, iters=120 if quick else 600, rounds=4 if quick else 20)
-    serve_plan = serve.ServePlan(
-        **common,
-        requests=20_000 if quick else 200_000,
-        rounds=4 if quick else 10,
-    )
-    strategy_plan = strategy.StrategyPlan(
-        **common, iters=40 if quick else None, rounds=4 if quick else 10
-    )
-    train_plan = train.TrainPlan(**common, steps=300 if quick else 2000, rounds=4 if quick else 8)
+    alone = rpc.Rpc(concurrency=1, rounds=3 if quick else 10, **protocols)
+    others: dict[str, Experiment[Any, Any]] = {
+        "transfer": transfers,
+        "steps": steps.Steps(iters=120 if quick else 600, rounds=4 if quick else 20, **shared),
+        "serve": serve.Serve(requests=20_000 if quick else 200_000, rounds=more, **shared),
+        "strategy": strategy.Strategy(iters=40 if quick else None, rounds=more, **shared),
+        "train": train.Train(steps=300 if quick else 2000, rounds=4 if quick else 8, **shared),
+    }
+    rpc_blocks = sum(each.blocks for each in (*rpcs, alone))
     return [
-        Layer("tcp", tcp_plan.blocks, lambda w, p: [tcp.run(tcp_plan, w, p)]),
-        Layer(
-            "rpc",
-            sum(each.blocks for each in (*rpc_plans, alone_plan)),
-            lambda w, p: _rpc(rpc_plans, alone_plan, w, p),
-        ),
-        Layer("transfer", transfer_plan.blocks, lambda w, p: [transfer.run(transfer_plan, w, p)]),
-        Layer("steps", steps_plan.blocks, lambda w, p: [steps.run(steps_plan, w, p)]),
-        Layer("serve", serve_plan.blocks, lambda w, p: [serve.run(serve_plan, w, p)]),
-        Layer("strategy", strategy_plan.blocks, lambda w, p: [strategy.run(strategy_plan, w, p)]),
-        Layer("train", _TRAIN_BLOCKS, lambda w, p: [_train(train_plan, w, p)]),
+        _layer("tcp", tcp.Tcp(rounds=2 if quick else 5)),
+        Layer("rpc", rpc_blocks, lambda watcher, hosts: _rpc(rpcs, alone, watcher, hosts)),
+        *(_layer(name, each) for name, each in others.items()),
     ]
 
 
-def _sizes_plan(plan: AllLayersPlan, notes: list[str]) -> transfer.SizesPlan:
-    chosen = (64, 10_000, 1_000_000, transfer.CEILING_BYTES) if plan.quick else transfer.SIZES_BYTES
-    wanted = transfer.SizesPlan(chosen, 3 if plan.quick else 5, plan.protocols, plan.setting)
+def _layer(name: str, experiment: Experiment[Any, Any]) -> Layer:
+    return Layer(name, experiment.blocks, lambda watcher, hosts: [experiment.run(watcher, hosts)])
+
+
+def _sizes(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> transfer.TransferOfSizes:
+    chosen = (64, 10_000, 1_000_000, transfer.BASELINE_BYTES) if quick else transfer.SIZES_BYTES
+    wanted = transfer.TransferOfSizes(sizes_bytes=chosen, rounds=3 if quick else 5, **shared)
     too_large = wanted.too_large()
     if not too_large:
         return wanted
     names = ", ".join(map(data_size, too_large))
     notes.append(f"tensors of {names} are left out: there is not enough free memory for them")
     fitting = tuple(size for size in chosen if size not in too_large)
-    return transfer.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
+    return dataclasses.replace(wanted, sizes_bytes=fitting)
 
 
 def _rpc(
-    over_sizes: Sequence[rpc.RpcPlan], alone: rpc.RpcPlan, watcher: Watcher, host_pool: HostPool
+    over_sizes: Sequence[rpc.Rpc], alone: rpc.Rpc, watcher: Watcher, hosts: HostPool
 ) -> Iterator[Record[RpcResult]]:
     """Two records: one of all sizes, one of small requests in sequence."""
     done: list[Record[RpcResult]] = []
     try:
-        for plan in over_sizes:
-            part = _LayerWatcher(watcher, data_size(plan.message_size))
-            done.append(rpc.run(plan, part, host_pool))
+        for each in over_sizes:
+            part = _LayerWatcher(watcher, data_size(each.message_size))
+            done.append(each.run(part, hosts))
     finally:
         if done:
-            yield of_all_sizes(done)
-    yield rpc.run(alone, _LayerWatcher(watcher, "one at a time"), host_pool)
-
-
-def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
-    """Merges the records of several sizes into one.
-
-    Ratios have names such as "grpc++/grpc 64 B", and scatters such as "grpc 64 B".
-    """
-    named = [(data_size(record.results[0].message_size), record) for record in records]
-    noises = [(size, record.noise) for size, record in named if record.noise is not None]
-    return dataclasses.replace(
-        records[0],
-        results=[result for record in records for result in record.results],
-        ratios={
-            f"{name} {size}": ratio
-            for size, record in named
-            for name, ratio in record.ratios.items()
-        },
-        noise=Noise(
-            load_start=noises[0][1].load_start,
-            load_end=noises[-1][1].load_end,
-            steal=max(noise.steal for _, noise in noises),
-            scatter={
-                f"{name} {size}": share
-                for size, noise in noises
-                for name, share in noise.scatter.items()
-            },
-        ),
-    )
-
-
-def _train(plan: train.TrainPlan, watcher: Watcher, host_pool: HostPool) -> Record[TrainResult]:
-    """Runs the training experiment, and reports its steps to `watcher` as blocks."""
-    done: dict[str, int] = {}
-    advanced = 0
-
-    def on_progress(progress: train.TrainProgress) -> None:
-        nonlocal advanced
-        watcher.activity(f"{progress.contender}: {progress.phase}")
-        done[progress.contender] = progress.step
-        of = progress.steps * len(plan.contenders)
-        blocks = min(_TRAIN_BLOCKS, _TRAIN_BLOCKS * sum(done.values()) // of)
-        watcher.advance(blocks - advanced)
-        advanced = blocks
-
-    return train.run("bench train", plan, on_progress, host_pool)
+            yield rpc.of_all_sizes(done)
+    yield alone.run(_LayerWatcher(watcher, "one at a time"), hosts)
 
 
 class _LayerWatcher:
@@ -268,7 +236,7 @@ def run(
     plan: Sequence[Layer],
     notes: Sequence[str],
     watcher: Watcher,
-    host_pool: HostPool = THIS_MACHINE,
+    hosts: HostPool = THIS_MACHINE,
 ) -> Suite:
     """Runs the layers; calls `watcher.advance` for the blocks of all layers.
 
@@ -281,7 +249,7 @@ def run(
     for index, layer in enumerate(plan):
         part = _LayerWatcher(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
         try:
-            records.extend(layer.run(part, host_pool))
+            records.extend(layer.run(part, hosts))
         except TensorwireError as error:
             failures[layer.name] = str(error)
         except KeyboardInterrupt:
@@ -296,7 +264,7 @@ def run(
         results=what_is_left(records),
         ratios=_ratios(records),
         noise=noise.seen({}),
-        lab=host_pool.document,
+        lab=hosts.document,
     )
     return Suite(summary, records, failures, notes)
 
@@ -317,8 +285,12 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
 
     for name, rate in _lowest(records).items():
         add(name, rate)
-    moved = [each for each in _of_type(records, TransferResult) if _comparable(each.data_mb * 1e6)]
-    size = max((round(each.data_mb * 1e6) for each in moved), default=transfer.CEILING_BYTES)
+    moved = [
+        each
+        for each in _of_type(records, TransferResult)
+        if each.size_bytes <= transfer.BASELINE_BYTES
+    ]
+    size = max((round(each.data_mb * 1e6) for each in moved), default=transfer.BASELINE_BYTES)
     for called in _of_type(records, RpcResult):
         if called.message_size == size:
             add("rpc", called.mb_per_s, called.protocol, size)
@@ -335,7 +307,7 @@ def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
     """MB/s of the layers below all protocols: the link, or memcpy if there is none; raw TCP."""
     rates: dict[str, float] = {}
     for record in records:
-        rates |= record.ceilings
+        rates |= record.baselines
     # Several streams count if they are faster than one.
     for streams in _of_type(records, TcpResult):
         name = "tcp" if streams.implementation == "tcp" else "iperf3"
@@ -353,10 +325,6 @@ def _link_mb_per_s(record: Record[Result]) -> float | None:
     rates = record.lab["rate_mbit_per_s"]
     of_hosts = rates if isinstance(rates, list) else [rates]
     return min((rate / 8 for rate in of_hosts if rate is not None), default=None)
-
-
-def _comparable(size_bytes: float) -> bool:
-    return size_bytes <= transfer.CEILING_BYTES
 
 
 def _of_type(
@@ -382,3 +350,186 @@ def _experiment(record: Record[Result]) -> str:
     first = record.results[0]
     alone = isinstance(first, RpcResult) and first.concurrency == 1
     return f"{name}, one at a time" if alone else name
+
+
+def report(suite: Suite) -> Report:
+    """The page of `bench all`."""
+    parts = [each for each in (_failures(suite), _layers(suite)) if each is not None]
+    others = [showing.section(record, follows_others=True) for record in suite.records]
+    return Report(
+        title="tensorwire bench all",
+        facts=showing.facts(suite.summary),
+        sections=[*parts, *others],
+        headlines=headlines(suite),
+    )
+
+
+def in_short(suite: Suite) -> Section:
+    """The section for a terminal: the layers, the ratios, and the failures."""
+    layers = _layers(suite) or Section("")
+    failed = _failures(suite) or Section("")
+    return dataclasses.replace(
+        layers,
+        headline=" ".join(headlines(suite)),
+        tables=[*layers.tables, *showing.ratio_table(suite.summary.ratios)],
+        warnings=[*layers.warnings, *failed.warnings],
+    )
+
+
+def headlines(suite: Suite) -> list[str]:
+    """The main results, in one or two sentences."""
+    layers = suite.summary.results
+    found = []
+    moved = {r.protocol: r for r in layers if r.layer == "transfer"}
+    if "grpc" in moved and "grpc++" in moved:
+        ours, grpc = moved["grpc++"], moved["grpc"]
+        size = data_size(ours.message_size or 0)
+        ratio = suite.summary.ratios.get(
+            f"grpc++/grpc {size} transfer", Ratio(ours.mb_per_s / grpc.mb_per_s)
+        )
+        found.append(
+            f"grpc++ moves a tensor of {size} at {number(ours.mb_per_s)} MB/s, {times(ratio)} as "
+            "fast as grpc."
+        )
+    return [*found, *_left_of_tcp(layers)]
+
+
+def _left_of_tcp(layers: Sequence[LayerResult]) -> list[str]:
+    """The share of raw TCP that each protocol reaches, layer by layer."""
+    tcp = next((r.mb_per_s for r in layers if r.layer == "tcp"), None)
+    if tcp is None:
+        return []
+    clauses = []
+    for layer, name in (("rpc", "the RPC layer leaves"), ("transfer", "tensors get")):
+        shares = [f"{r.mb_per_s / tcp:.0%} under {r.protocol}" for r in layers if r.layer == layer]
+        if shares:
+            clauses.append(f"{name} {' and '.join(shares)}")
+    if not clauses:
+        return []
+    return [f"Of raw TCP's {number(tcp)} MB/s {', '.join(clauses)}."]
+
+
+def _layers(suite: Suite) -> Section | None:
+    layers = suite.summary.results
+    if not layers:
+        return None
+    stages = [
+        WaterfallStage(
+            r.name if r.protocol is None else f"{r.name}, {r.protocol}",
+            r.mb_per_s,
+            r.protocol or "raw",
+            None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
+        )
+        for r in layers
+    ]
+    notes = [
+        *suite.notes,
+        "The protocols of one layer took turns. The layers ran one after the other, so other load "
+        "on the machine may explain a part of the change from one layer to the next.",
+    ]
+    if any(r.layer == "train" for r in layers):
+        notes.append(
+            "Training: the traffic of the tasks during training. This is what the model needs at "
+            "the reached speed, not what the layer below could carry."
+        )
+    return Section(
+        "From the link to training",
+        charts=[
+            Waterfall(
+                "MB a second at each layer, and the change from the layer below",
+                "MB/s",
+                stages,
+                "MB = 10^6 bytes. Pale: what the layer below carries.",
+            )
+        ],
+        tables=LayerResult.section(suite.summary).tables,
+        notes=[
+            *notes,
+            *lab_notes(suite.summary.lab),
+            *showing.noise_notes(suite.summary.noise),
+        ],
+        warnings=[
+            *showing.noise_warnings(suite.summary.noise, suite.summary.host),
+            *_doubtful(suite),
+        ],
+    )
+
+
+def _doubtful(suite: Suite) -> list[str]:
+    ratios = suite.summary.ratios
+    names = [name for name, ratio in ratios.items() if showing.doubt(ratio)]
+    if not names:
+        return []
+    return [
+        f"the rounds do not support {len(names)} of {len(ratios)} ratios: {', '.join(names)}; "
+        "measure again while the machine does nothing else, and not with --quick"
+    ]
+
+
+def _failures(suite: Suite) -> Section | None:
+    if not suite.failures:
+        return None
+    return Section(
+        "Not measured",
+        # The further lines are the end of a log; the JSON contains them.
+        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in suite.failures.items()],
+    )
+
+
+@click.command(
+    "all",
+    epilog="""\b
+Examples:
+  tensorwire bench all --report page.html
+  tensorwire bench all --quick --json all.json
+  tensorwire bench all --lab hosts=2,rate=10gbit,delay=50us --report page.html""",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: two minutes instead of ten.")
+@protocols_option
+@transport_option("tcp")
+@lab_option
+@json_option
+@report_option
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    quick: bool,
+    protocols: str | None,
+    transport: str,
+    lab: LabSettings | None,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Measure every layer, from the link to training, and show what each layer loses.
+
+    If a layer fails, its name is printed, the other layers still run, and the exit status is 1.
+    After Ctrl-C, the files contain what was measured before.
+    """
+    named = None if protocols is None else parse_protocols(protocols)
+    check_transport(transport, named, "tcp")
+    if lab is not None and transport != "tcp":
+        raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")
+    notes: list[str] = []
+    shared = {"protocols": named or PROTOCOLS, "transport": transport}
+    parts = layers(quick, shared, notes)
+    blocks = sum(part.blocks for part in parts)
+    with ProgressDisplay(COMMAND, blocks) as progress, open_host_pool(lab) as chosen:
+        suite = run(parts, notes, progress, chosen)
+    is_interrupted = INTERRUPTED in suite.failures.values()
+    if is_interrupted and not suite.records:
+        raise _interrupted("nothing was written")
+    if json_path is not None:
+        suite.write(json_path)
+    if report_path is not None:
+        page.write(report_path, report(suite))
+    terminal.show([in_short(suite)])
+    if is_interrupted:
+        files = [str(path) for path in (json_path, report_path) if path is not None]
+        where = " and ".join(files) or "the table"
+        raise _interrupted(f"what was measured before is in {where}")
+    context.exit(1 if suite.failures else 0)
+
+
+def _interrupted(what_became: str) -> TensorwireError:
+    return TensorwireError(f"interrupted; {what_became}", exit_code=128 + signal.SIGINT)

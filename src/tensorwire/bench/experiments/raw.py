@@ -1,4 +1,4 @@
-"""The Python side of `bench rpc` and `bench tcp`; the code in native/raw measures.
+"""Raw RPC and raw TCP without TensorFlow; the code in native/raw measures.
 
 Python only starts the measurements. Loops, clocks and request buffers are in C++, which runs
 without the GIL.
@@ -7,6 +7,7 @@ without the GIL.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,12 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorwire import __version__
+from tensorwire.bench.frame.tasks import HostedTask, request, used_cpu_s
+from tensorwire.bench.lab.channel import Message
+from tensorwire.cluster import data_port
 from tensorwire.engine import native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
 from tensorwire.plugin.digest import digest
 
 Buffer = NDArray[np.uint8]
+CONNECT_TIMEOUT_S = 30.0
 
 
 class RpcEnd(Protocol):
@@ -221,3 +226,52 @@ def rpc_recipe(
         typical_s=10,
         facts={"tensorwire": __version__, package.name: package.version},
     )
+
+
+class RpcTask(HostedTask):
+    """A server or a client."""
+
+    def __init__(self, protocol: str) -> None:
+        self._end = rpc_end(protocol)
+
+    def ready(self) -> Message:
+        return {"implementation": self._end.implementation}
+
+    @request
+    def serve(self, host: str, port: int, threads: int, response_size: int) -> Message:
+        return {"port": self._end.serve(host, port, threads, response_size)}
+
+    @request
+    def connect(self, address: str, channels: int) -> Message:
+        # At most one thread per channel and per core.
+        threads = min(channels, len(os.sched_getaffinity(0)))
+        self._end.connect(address, channels, threads, CONNECT_TIMEOUT_S)
+        return {}
+
+    @request
+    def run(
+        self,
+        requests: int,
+        concurrency: int,
+        request_size: int,
+        response_size: int,
+        patience_s: float,
+    ) -> Message:
+        cpu_s = used_cpu_s()
+        seconds, latency_us = self._end.ask(
+            requests, concurrency, request_size, response_size, patience_s
+        )
+        return {
+            "seconds": seconds,
+            "latency_us": np.rint(latency_us).astype(int).tolist(),
+            "cpu_s": used_cpu_s() - cpu_s,
+        }
+
+    @request
+    def cpu(self) -> Message:
+        return {"cpu_s": used_cpu_s()}
+
+
+def port_of(protocol: str, port: int) -> int:
+    """The port of a protocol for one address: grpc++ and iperf3 use the data port."""
+    return port if protocol in ("grpc", "tcp") else data_port(port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent import futures
 from typing import Any
@@ -69,60 +68,29 @@ class GrpcioRpc:
         response_size: int,
         timeout_s: float,
     ) -> tuple[float, NDArray[np.float32]]:
-        load = _Load(requests, b"r" * request_size, response_size)
-        for index in range(concurrency):
-            load.ask(self._stubs[index % len(self._stubs)])
-        return load.wait(timeout_s)
+        """The closed loop of native/raw/load.h: a thread for each request in flight."""
+        payload = b"r" * request_size
+        took_s = np.zeros(requests)
+        numbers = iter(range(requests))
+        began = time.perf_counter()
+        deadline = began + timeout_s
 
+        def in_turn(stub: Any) -> None:
+            for number in numbers:  # `next` of a range is atomic
+                start = time.perf_counter()
+                answer = stub(payload, timeout=max(0.0, deadline - start))
+                took_s[number] = time.perf_counter() - start
+                if len(answer) != response_size:
+                    raise TensorwireError("a response of another size")
 
-class _Load:
-    """The load loop of native/raw/load.h for grpcio: each answer triggers the next request."""
-
-    def __init__(self, requests: int, payload: bytes, response_size: int) -> None:
-        self._payload = payload
-        self._response_size = response_size
-        self._began = np.zeros(requests)
-        self._took_s = np.zeros(requests)
-        self._lock = threading.Lock()
-        self._begun = 0
-        self._ended = 0
-        self._last = 0.0
-        self._error = ""
-        self._finished = threading.Event()
-
-    def ask(self, stub: Any) -> None:
-        with self._lock:
-            number = self._begun
-            self._begun += 1
-        if number >= len(self._began):
-            return
-        self._began[number] = time.perf_counter()
-        future = stub.future(self._payload)
-        future.add_done_callback(lambda done: self._end(number, done, stub))
-
-    def _end(self, number: int, done: Any, stub: Any) -> None:
-        now = time.perf_counter()
-        self._took_s[number] = now - self._began[number]
-        failed = done.exception()
-        if failed is not None:
-            self._error = self._error or f"grpc: {failed.details()}"
-        elif len(done.result()) != self._response_size:
-            self._error = self._error or "a response of another size"
-        with self._lock:
-            self._ended += 1
-            finished = self._ended == len(self._began)
-        if finished:
-            self._last = now
-            self._finished.set()
-        else:
-            self.ask(stub)
-
-    def wait(self, timeout_s: float) -> tuple[float, NDArray[np.float32]]:
-        finished = self._finished.wait(timeout_s)
-        if self._error:
-            raise TensorwireError(self._error)
-        if not finished:
-            raise TensorwireError(
-                f"only {self._ended} of {len(self._began)} requests were answered in time"
-            )
-        return self._last - self._began[0], (self._took_s * 1e6).astype(np.float32)
+        with futures.ThreadPoolExecutor(concurrency) as pool:
+            loops = [
+                pool.submit(in_turn, self._stubs[i % len(self._stubs)]) for i in range(concurrency)
+            ]
+        seconds = time.perf_counter() - began
+        try:
+            for loop in loops:
+                loop.result()
+        except grpc.RpcError as error:
+            raise TensorwireError(f"grpc: {error.details()}") from error
+        return seconds, (took_s * 1e6).astype(np.float32)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.experiments import overview, tails, transfer  # noqa: F401, their results register themselves
+from tensorwire.bench.experiments import all_layers, tails  # noqa: F401, their results register themselves
 from tensorwire.bench.experiments.all_layers import COMMAND, Suite
-from tensorwire.bench.frame import comparison
-from tensorwire.bench.frame.comparison import in_brackets
+from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Metric, Record, Result
+from tensorwire.bench.frame.showing import in_brackets
 from tensorwire.bench.layouts import layout_result  # noqa: F401
 from tensorwire.cli.options import report_option
 from tensorwire.errors import TensorwireError, UsageError
@@ -57,33 +57,33 @@ def _machines(runs: Runs) -> Table:
 
 
 def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Metric]]:
-    """The metric of each side and run, by measurement and unit."""
+    """The metric of each variant and run, by measurement and unit."""
     found: dict[tuple[str, str], dict[tuple[str, str], Metric]] = {}
     for name, records in runs.items():
         for record in records:
             for each in (result.metric for result in record.results):
-                found.setdefault((each.of, each.unit), {})[each.side, name] = each
+                found.setdefault((each.of, each.unit), {})[each.variant, name] = each
     return found
 
 
 def _figures(runs: Runs) -> Table:
     groups = []
     for (of, unit), figures in _by_measurement(runs).items():
-        sides = dict.fromkeys(side for side, _ in figures)
+        variants = dict.fromkeys(variant for variant, _ in figures)
         groups.append(
             [
                 [
                     f"{of}, {unit}",
-                    side,
+                    variant,
                     *(
-                        number(figures[side, name].value) if (side, name) in figures else "-"
+                        number(figures[variant, name].value) if (variant, name) in figures else "-"
                         for name in runs
                     ),
                 ]
-                for side in sides
+                for variant in variants
             ]
         )
-    return Table("Figures", ["measured", "side", *runs], groups, text_columns=2)
+    return Table("Figures", ["measured", "variant", *runs], groups, text_columns=2)
 
 
 def _ratios(runs: Runs) -> list[Table]:
@@ -113,8 +113,8 @@ def _charts(runs: Runs) -> list[Bars]:
     for (of, unit), figures in _by_measurement(runs).items():
         first = next(iter(figures.values()))
         bars = [
-            Bar(f"{side}, {name}", each.value, side)
-            for (side, name), each in sorted(figures.items(), key=lambda entry: entry[0][0])
+            Bar(f"{variant}, {name}", each.value, variant)
+            for (variant, name), each in sorted(figures.items(), key=lambda entry: entry[0][0])
         ]
         if len(bars) <= _MOST_BARS:
             caption = "" if first.more_is_better else "Less is better."
@@ -126,7 +126,7 @@ def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
     """The report of one file, as its command showed it, or a comparison of several files."""
     if len(runs) == 1:
         (only,) = runs.values()
-        return overview.report(only) if isinstance(only, Suite) else comparison.report(only)
+        return all_layers.report(only) if isinstance(only, Suite) else showing.report(only)
     commands: dict[str, dict[str, list[Record[Result]]]] = {}
     for path, run in runs.items():
         for record in [run.summary, *run.records] if isinstance(run, Suite) else [run]:
@@ -143,7 +143,7 @@ def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
 
 def _alone(of_runs: Mapping[str, list[Record[Result]]]) -> list[Section]:
     return [
-        dataclasses.replace(shown := comparison.section(record), title=f"{shown.title}, {name}")
+        dataclasses.replace(shown := showing.section(record), title=f"{shown.title}, {name}")
         for name, records in of_runs.items()
         for record in records
         if record.command != COMMAND  # the summary: its records are shown themselves
