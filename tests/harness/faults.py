@@ -186,7 +186,7 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
             for index in range(count)
         ]
         for task in tasks:
-            tensorflow = wait_ready(cluster, task, watcher)
+            tensorflow = wait_ready(cluster, task, watcher)["tensorflow"]
         workers = [task for task in tasks if task.job == "worker"]
         for task in workers:  # the first worker's session initializes the variables
             ask(cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)

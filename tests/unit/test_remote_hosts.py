@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tensorwire.bench.experiments.tcp import TcpBaseline, TcpTask
+from tensorwire.bench.experiments.tcp import TcpTask, baselines
 from tensorwire.bench.experiments.tensors import one_tensor
 from tensorwire.bench.frame import several_hosts
 from tensorwire.bench.frame.several_hosts import HostRole
@@ -39,7 +39,8 @@ def test_a_task_of_the_other_host_is_used_like_one_of_this(
     with several_hosts.lead(worker, Unwatched()) as host_pool:
         assert host_pool.have_link
         assert not host_pool.is_this_machine
-        with TcpBaseline(one_tensor(100_000), host_pool) as side:
+        (side,) = baselines(one_tensor(100_000), host_pool)
+        with side:
             side.wait_started(Unwatched())
             assert len(side.block(one_tensor(100_000), 3)) == 3
     agent.result(30)

@@ -246,7 +246,7 @@ class LabJob(TaskProcesses):
             kind = LabJobWorker if job == "worker" else ServerTask
             for index in range(len(addresses)):
                 setup = server_setup(self.cluster.spec, job, index, setting)
-                self.start_task(kind=kind, env=env, **setup)
+                self.start_task(f"{job}:{index}", kind, env, **setup)
 
     def set_rate(self, bits_per_s: float) -> None:
         """Sets the rate of every link, from now on."""

@@ -5,10 +5,6 @@ installed. A stream sends one buffer repeatedly, and its receiver reads into one
 does. Our program sends a block of buffers and waits until all of it is received; iperf3 reports
 the received bytes.
 
-The baselines of `bench transfer` move the same bytes without TensorFlow: one raw TCP stream and,
-within this machine, one memcpy of a buffer of the same size. Over a link, which is slower than
-memory, iperf3 replaces memcpy if it is installed.
-
 Every page of a buffer is written before use, so steps have no page faults. Sockets keep the
 kernel's default buffer sizes.
 """
@@ -36,9 +32,7 @@ from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.experiment import (
     Case,
     Experiment,
-    SomeResult,
     Variant,
-    What,
     rounds_option,
 )
 from tensorwire.bench.frame.hosts import HostPool
@@ -46,6 +40,7 @@ from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, Watcher, request
+from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.lab.ports import listening_ports
 from tensorwire.cluster import split_address
@@ -173,162 +168,6 @@ def iperf3_is_installed() -> bool:
     return shutil.which(IPERF3) is not None
 
 
-class TcpVariant(TaskProcesses, Variant[What, SomeResult]):
-    """A sender and a receiver of our own program."""
-
-    def __init__(self, hosts: HostPool, message_size: int, streams: int = 1) -> None:
-        super().__init__(hosts.cluster({"receiver": 1, "sender": 1}))
-        self.name = OURS
-        self._message_size = message_size
-        self._streams = streams
-
-    def start(self) -> None:
-        for job in ("receiver", "sender"):
-            self.start_task(job, TcpTask, message_size=self._message_size)
-
-    def wait_started(self, watcher: Watcher) -> None:
-        super().wait_started(watcher)
-        # On another machine, the known address may not be one of its own addresses (NAT).
-        host, port = split_address(self.address("receiver"))
-        listens_at = host if self.cluster.is_on_this_machine else ""
-        self.ask("receiver", "receive", host=listens_at, port=port)
-        self.ask("sender", "connect", host=host, port=port, streams=self._streams)
-
-    def send_s(self, iters: int, streams: int = 1, messages: int = 1) -> list[float]:
-        """Seconds of each of `iters` blocks of `messages` on each of `streams` streams."""
-        patience_s = _PATIENCE_S + self._message_size * messages * streams / _SLOWEST_BYTES_PER_S
-        sent = self.ask(
-            "sender", "run", patience_s, iters=iters, streams=streams, messages=messages
-        )
-        return [float(seconds) for seconds in sent["step_s"]]
-
-
-class Iperf3Variant(TaskProcesses, Variant[What, SomeResult]):
-    """iperf3: a server at one end; each measurement starts a client at the other end."""
-
-    def __init__(self, hosts: HostPool) -> None:
-        super().__init__(hosts.cluster({"server": 1, "client": 1}))
-        self.name = IPERF3
-        told = subprocess.run([IPERF3, "--version"], capture_output=True, text=True, check=False)
-        self.implementation = " ".join([IPERF3, *told.stdout.split()[1:2]])
-        """The program and its version: "iperf3 3.12"."""
-
-    def start(self) -> None:
-        self.start_task("server", Iperf3Task)
-
-    def wait_started(self, watcher: Watcher) -> None:
-        super().wait_started(watcher)
-        port = split_address(self.address("server"))[1]
-        self._is_installed = bool(self.ask("server", "serve", port=port)["is_installed"])
-
-    def takes_part(self, what: What) -> bool:
-        return self._is_installed
-
-    def mb_per_s(
-        self, seconds: int = 1, streams: int = 1, message_size: int | None = None
-    ) -> float:
-        """MB (10^6 bytes) received per second, over all streams."""
-        host, port = split_address(self.address("server"))
-        argv = [IPERF3, "--client", host, "--port", str(port), "--json"]
-        argv += ["--time", str(seconds), "--parallel", str(streams)]
-        if message_size is not None:
-            argv += ["--length", str(min(message_size, _MOST_OF_IPERF3_BYTES))]
-        output = self.cluster.directory / "client.json"
-        client = self.cluster.start("client", 0, argv, stdout=output)
-        self.cluster.wait([client], seconds + _SLACK_S)
-        try:
-            received = json.loads(output.read_text())["end"]["sum_received"]
-            return float(received["bits_per_second"]) / 8e6
-        except (ValueError, KeyError) as error:
-            raise TensorwireError(f"unexpected output of iperf3: {error!r}") from error
-
-
-# --- the baselines of other experiments --------------------------------------------
-
-
-class _Baseline(Variant[Tensors, Any]):
-    """Moves one buffer; measured in one of the cases."""
-
-    at: Tensors
-
-    def takes_part(self, tensors: Tensors) -> bool:
-        return tensors == self.at and super().takes_part(tensors)
-
-    def baseline_mb_per_s(self, case: Case[Tensors], rounds: Rounds) -> float:
-        return self.at.data_mb / statistics.typical_s(rounds)
-
-
-def _buffer_bytes(at: Tensors) -> int:
-    return min(round(at.data_mb * 1e6), LARGEST_BUFFER_BYTES)
-
-
-class TcpBaseline(_Baseline, TcpVariant[Tensors, Any]):
-    """One raw TCP stream between two processes."""
-
-    def __init__(self, at: Tensors, hosts: HostPool) -> None:
-        super().__init__(hosts, _buffer_bytes(at))
-        self.at = at
-
-    def block(self, tensors: Tensors, steps: int | None) -> Sequence[float]:
-        self.send_s(1)
-        scale = self.at.data_mb * 1e6 / self._message_size
-        return [seconds * scale for seconds in self.send_s(steps or 1)]
-
-
-class MemcpyBaseline(TaskProcesses, _Baseline):
-    """Copies one buffer to another one of the same process."""
-
-    def __init__(self, at: Tensors, hosts: HostPool) -> None:
-        super().__init__(hosts.cluster({"copier": 1}))
-        self.name = "memcpy"
-        self.at = at
-
-    def start(self) -> None:
-        self.start_task("copier", MemcpyTask, message_size=_buffer_bytes(self.at))
-
-    def block(self, tensors: Tensors, steps: int | None) -> Sequence[float]:
-        for count in (1, steps or 1):
-            copied = self.ask("copier", "run", iters=count)
-        scale = self.at.data_mb * 1e6 / _buffer_bytes(self.at)
-        return [seconds * scale for seconds in copied["step_s"]]
-
-
-class Iperf3Baseline(_Baseline, Iperf3Variant[Tensors, Any]):
-    """iperf3; it runs for one second instead of for a number of steps."""
-
-    def __init__(self, at: Tensors, hosts: HostPool) -> None:
-        super().__init__(hosts)
-        self.at = at
-
-    def block(self, tensors: Tensors, steps: int | None) -> Sequence[float]:
-        return [tensors.data_mb / self.mb_per_s()]
-
-
-def baselines(at: Tensors, hosts: HostPool) -> list[Variant[Tensors, Any]]:
-    """The baselines that are possible on these hosts, measured in one case."""
-    possible: list[Variant[Tensors, Any]] = [TcpBaseline(at, hosts)]
-    if not hosts.have_link:
-        possible.append(MemcpyBaseline(at, hosts))
-    elif hosts.is_this_machine and iperf3_is_installed():
-        possible.append(Iperf3Baseline(at, hosts))
-    return possible
-
-
-def baseline_pairs(names: Sequence[str], hosts: HostPool) -> list[tuple[str, str]]:
-    """The pairs (variant, baseline) to compare.
-
-    Within one machine, stock grpc is compared only if no variant of tensorwire takes part.
-    """
-    raw = [name for name in names if name in (OURS, "memcpy", IPERF3)]
-    others = [name for name in names if name not in raw]
-    ours = [name for name in others if name != "grpc"]
-    compared = others if hosts.have_link else ours or others
-    return [(name, baseline) for name in compared for baseline in raw]
-
-
-# --- bench tcp ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TcpResult(Result):
     """`bench tcp`: a number of parallel raw TCP streams."""
@@ -381,49 +220,136 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise UsageError(f"--streams {text}: give numbers, as in 1,4") from None
 
 
-class OurStreams(TcpVariant[None, TcpResult]):
-    """Streams of our own program."""
+class _Raw(TaskProcesses, Variant[Any, Any]):
+    """A program that moves buffers: one of `bench tcp`, or a baseline in the case `at`."""
 
-    def __init__(self, plan: Tcp, streams: int, hosts: HostPool) -> None:
-        super().__init__(hosts, plan.message_size, streams)
-        self.name = _name(OURS, streams)
-        self._plan = plan
+    implementation: str
+
+    def __init__(
+        self, cluster: LocalCluster, plan: Tcp, streams: int = 1, at: Tensors | None = None
+    ) -> None:
+        super().__init__(cluster)
+        self.name = _name(self.implementation.split()[0], streams)
+        self.plan = plan
+        self.streams = streams
+        self._at = at
+
+    def takes_part(self, what: Tensors | None) -> bool:
+        return what == self._at
+
+    def rates(self, mb: float, seconds: Sequence[float]) -> list[float]:
+        """Seconds for a MB (10^6 bytes) or for a baseline's tensors, from those for `mb` MB."""
+        wanted_mb = 1.0 if self._at is None else self._at.data_mb
+        return [wanted_mb / mb * each for each in seconds]
+
+    def result(self, case: Case[Any], rounds: Rounds) -> TcpResult | None:
+        if self._at is not None:
+            return None
+        rate = 1 / statistics.typical_s(rounds)
+        return TcpResult(self.implementation, self.streams, self.plan.message_size, rate)
+
+    def baseline_mb_per_s(self, case: Case[Any], rounds: Rounds) -> float | None:
+        return None if self._at is None else self._at.data_mb / statistics.typical_s(rounds)
+
+
+class OurStreams(_Raw):
+    """A sender and a receiver of our own program."""
+
+    implementation = OURS
+
+    def __init__(
+        self, hosts: HostPool, plan: Tcp, streams: int = 1, at: Tensors | None = None
+    ) -> None:
+        super().__init__(hosts.cluster({"receiver": 1, "sender": 1}), plan, streams, at)
         self._messages = 1
 
-    def _seconds(self, messages: int) -> float:
-        return self.send_s(1, self._streams, messages)[0]
+    def start(self) -> None:
+        for job in ("receiver", "sender"):
+            self.start_task(job, TcpTask, message_size=self.plan.message_size)
 
-    def warm_up(self, what: None) -> None:
-        """Determines the number of messages per measurement."""
+    def wait_started(self, watcher: Watcher) -> None:
+        super().wait_started(watcher)
+        # On another machine, the known address may not be one of its own addresses (NAT).
+        host, port = split_address(self.address("receiver"))
+        listens_at = host if self.cluster.is_on_this_machine else ""
+        self.ask("receiver", "receive", host=listens_at, port=port)
+        self.ask("sender", "connect", host=host, port=port, streams=self.streams)
+
+    def warm_up(self, what: Any) -> None:
+        """Determines the number of messages that fill the wanted time."""
         messages = 1
-        while (seconds := self._seconds(messages)) < _WARM_UP_S:
+        while (seconds := self._send_s(1, messages)[0]) < _WARM_UP_S:
             messages *= 2 if seconds > _WARM_UP_S / 10 else 8
-        self._messages = max(1, round(messages * self._plan.seconds / seconds))
+        self._messages = max(1, round(messages * self.plan.seconds / seconds))
 
-    def block(self, what: None, steps: int | None) -> list[float]:
-        """Seconds for a MB (10^6 bytes), over all streams."""
-        moved_mb = self._streams * self._messages * self._plan.message_size / 1e6
-        return [self._seconds(self._messages) / moved_mb]
+    def block(self, what: Any, steps: int | None) -> list[float]:
+        """Sends for the wanted time, or this number of buffers, each a step."""
+        messages = self._messages if steps is None else 1
+        moved_mb = self.streams * messages * self.plan.message_size / 1e6
+        if steps is not None:
+            self._send_s(1, 1)
+        return self.rates(moved_mb, self._send_s(steps or 1, messages))
 
-    def result(self, case: Case[None], rounds: Rounds) -> TcpResult:
-        return self._plan.result(OURS, self._streams, rounds)
+    def _send_s(self, iters: int, messages: int) -> list[float]:
+        """Seconds of each of `iters` blocks of `messages` on each stream."""
+        moved_bytes = self.plan.message_size * messages * self.streams
+        patience_s = _PATIENCE_S + moved_bytes / _SLOWEST_BYTES_PER_S
+        block = {"iters": iters, "streams": self.streams, "messages": messages}
+        return [float(each) for each in self.ask("sender", "run", patience_s, **block)["step_s"]]
 
 
-class Iperf3Streams(Iperf3Variant[None, TcpResult]):
-    """Streams of iperf3."""
+class Memcpy(_Raw):
+    """Copies one buffer to another one of the same process."""
 
-    def __init__(self, plan: Tcp, streams: int, hosts: HostPool) -> None:
-        super().__init__(hosts)
-        self.name = _name(IPERF3, streams)
-        self._plan = plan
-        self._streams = streams
+    implementation = "memcpy"
 
-    def block(self, what: None, steps: int | None) -> list[float]:
-        """Seconds for a MB (10^6 bytes), over all streams."""
-        return [1 / self.mb_per_s(self._plan.seconds, self._streams, self._plan.message_size)]
+    def __init__(self, hosts: HostPool, plan: Tcp, streams: int, at: Tensors) -> None:
+        super().__init__(hosts.cluster({"copier": 1}), plan, streams, at)
 
-    def result(self, case: Case[None], rounds: Rounds) -> TcpResult:
-        return self._plan.result(self.implementation, self._streams, rounds)
+    def start(self) -> None:
+        self.start_task("copier", MemcpyTask, message_size=self.plan.message_size)
+
+    def block(self, what: Any, steps: int | None) -> list[float]:
+        for count in (1, steps or 1):
+            copied = self.ask("copier", "run", iters=count)
+        return self.rates(self.plan.message_size / 1e6, copied["step_s"])
+
+
+class Iperf3(_Raw):
+    """iperf3: a server at one end; each measurement starts a client at the other end."""
+
+    def __init__(
+        self, hosts: HostPool, plan: Tcp, streams: int = 1, at: Tensors | None = None
+    ) -> None:
+        told = subprocess.run([IPERF3, "--version"], capture_output=True, text=True, check=False)
+        self.implementation = " ".join([IPERF3, *told.stdout.split()[1:2]])
+        super().__init__(hosts.cluster({"server": 1, "client": 1}), plan, streams, at)
+
+    def start(self) -> None:
+        self.start_task("server", Iperf3Task)
+
+    def wait_started(self, watcher: Watcher) -> None:
+        super().wait_started(watcher)
+        port = split_address(self.address("server"))[1]
+        self._is_installed = bool(self.ask("server", "serve", port=port)["is_installed"])
+
+    def takes_part(self, what: Tensors | None) -> bool:
+        return self._is_installed and super().takes_part(what)
+
+    def block(self, what: Any, steps: int | None) -> list[float]:
+        """Runs for the wanted time; iperf3 reports what was received, over all streams."""
+        host, port = split_address(self.address("server"))
+        size = min(self.plan.message_size, _MOST_OF_IPERF3_BYTES)
+        argv = [IPERF3, "--client", host, "--port", str(port), "--json", "--length", str(size)]
+        argv += ["--time", str(self.plan.seconds), "--parallel", str(self.streams)]
+        output = self.cluster.directory / "client.json"
+        client = self.cluster.start("client", 0, argv, stdout=output)
+        self.cluster.wait([client], self.plan.seconds + _SLACK_S)
+        try:
+            received = json.loads(output.read_text())["end"]["sum_received"]
+            return self.rates(float(received["bits_per_second"]) / 8e6, [1.0])
+        except (ValueError, KeyError) as error:
+            raise TensorwireError(f"unexpected output of iperf3: {error!r}") from error
 
 
 def _name(program: str, streams: int) -> str:
@@ -468,21 +394,40 @@ class Tcp(Experiment[None, TcpResult]):
         return [Case("streams", None, [None] * self.rounds)]
 
     def variants(self, hosts: HostPool) -> Sequence[Variant[None, TcpResult]]:
-        variants: list[Variant[None, TcpResult]] = []
-        for streams in self.streams:
-            variants.append(OurStreams(self, streams, hosts))
-            if iperf3_is_installed():
-                variants.append(Iperf3Streams(self, streams, hosts))
-        return variants
+        programs = [OurStreams, *([Iperf3] if iperf3_is_installed() else [])]
+        return [program(hosts, self, n) for n in self.streams for program in programs]
 
     def pairs(self, names: Sequence[str], hosts: HostPool) -> Sequence[tuple[str, str]]:
         programs = [(_name(OURS, n), _name(IPERF3, n)) for n in self.streams]
         return [*programs, *((_name(OURS, n), OURS) for n in self.streams if n != 1)]
 
-    def result(self, implementation: str, streams: int, rounds: Rounds) -> TcpResult:
-        """The result of a program, whose rounds are seconds for a MB."""
-        rate = 1 / statistics.typical_s(rounds)
-        return TcpResult(implementation, streams, self.message_size, rate)
+
+def baselines(at: Tensors, hosts: HostPool) -> list[Variant[Tensors, Any]]:
+    """Programs that move one buffer in the case `at`, as far as they are possible on these hosts.
+
+    They move the bytes of `bench transfer` without TensorFlow: one raw TCP stream and, within this
+    machine, one memcpy of a buffer of the same size. Over a link, which is slower than memory,
+    iperf3 replaces memcpy if it is installed.
+    """
+    plan = Tcp(streams=(1,), message_size=min(round(at.data_mb * 1e6), LARGEST_BUFFER_BYTES))
+    possible: list[Variant[Tensors, Any]] = [OurStreams(hosts, plan, 1, at)]
+    if not hosts.have_link:
+        possible.append(Memcpy(hosts, plan, 1, at))
+    elif hosts.is_this_machine and iperf3_is_installed():
+        possible.append(Iperf3(hosts, plan, 1, at))
+    return possible
+
+
+def baseline_pairs(names: Sequence[str], hosts: HostPool) -> list[tuple[str, str]]:
+    """The pairs (variant, baseline) to compare.
+
+    Within one machine, stock grpc is compared only if no variant of tensorwire takes part.
+    """
+    raw = [name for name in names if name in (OURS, "memcpy", IPERF3)]
+    others = [name for name in names if name not in raw]
+    ours = [name for name in others if name != "grpc"]
+    compared = others if hosts.have_link else ours or others
+    return [(name, baseline) for name in compared for baseline in raw]
 
 
 command = experiment_command(

@@ -448,7 +448,7 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
         files = self._data.files(held, self.cluster.directory)
         env = self._setting.task_environment()
         for index in range(self._plan.ps):
-            self.start_task("ps", TrainTask, env, index, **self._setup("ps", index))
+            self.start_task(f"ps:{index}", TrainTask, env, **self._setup("ps", index))
         # Each ps writes its part of a checkpoint on its own machine, and the chief must find all
         # parts.
         together = self.cluster.is_on_this_machine
@@ -456,7 +456,7 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
             # A task on another machine cannot read files of this machine.
             here = self.cluster.host("worker", index).is_this_machine
             self.start_task(
-                "worker",
+                f"worker:{index}",
                 TrainWorker,
                 env,
                 model=self._plan.model,

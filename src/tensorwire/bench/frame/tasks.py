@@ -157,15 +157,12 @@ class TaskProcesses(OwningContext):
         """Starts the tasks; overridden by subclasses."""
 
     def start_task(
-        self,
-        job: str,
-        kind: type[HostedTask],
-        env: Mapping[str, str] | None = None,
-        index: int = 0,
-        **setup: Any,
+        self, task: str, kind: type[HostedTask], env: Mapping[str, str] | None = None, **setup: Any
     ) -> None:
-        """Starts a task; `setup`: its constructor's other arguments."""
-        self.processes[f"{job}:{index}"] = start_task(self.cluster, job, index, kind, setup, env)
+        """Starts a task; `setup`: its constructor's arguments."""
+        job, _, index = task.partition(":")
+        process = start_task(self.cluster, job, int(index or 0), kind, setup, env)
+        self.processes[process.name] = process
 
     def _open(self, held: contextlib.ExitStack) -> None:
         held.enter_context(self.cluster)
