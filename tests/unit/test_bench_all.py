@@ -6,6 +6,7 @@ The layers here are stand-ins; the real layers have their own tests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -31,21 +32,24 @@ RECORD = Record[Result](
 )
 
 
-def good(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+Run = Callable[[Watcher, HostPool], Record[Result]]
+
+
+def good(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     watcher.activity("measuring")
     watcher.advance()
-    return [RECORD]
+    return RECORD
 
 
-def failing(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+def failing(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     raise TensorwireError("the ps went")
 
 
-def broken(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+def broken(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     raise ZeroDivisionError("a mistake of ours")
 
 
-def interrupted(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+def interrupted(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     raise KeyboardInterrupt
 
 
@@ -63,8 +67,16 @@ class Seen:
         self.advanced += count
 
 
-def layers(*runs: Callable[[Watcher, HostPool], list[Record[Result]]]) -> list[Layer]:
-    return [Layer(run.__name__, 3, run) for run in runs]
+@dataclass
+class StandIn:
+    """A layer of three blocks."""
+
+    run: Run
+    blocks: int = 3
+
+
+def layers(*runs: Run) -> dict[str, Layer]:
+    return {run.__name__: StandIn(run) for run in runs}
 
 
 def test_a_layer_that_fails_does_not_stop_the_others() -> None:
@@ -76,7 +88,7 @@ def test_a_layer_that_fails_does_not_stop_the_others() -> None:
         "broken": "ZeroDivisionError: a mistake of ours",
     }
     assert suite.notes == ["a note"]
-    assert suite.summary.ratios == {"grpc++/grpc 100 MB transfer": Ratio(2.0, (1.9, 2.1))}
+    assert suite.ratios == {"grpc++/grpc 100 MB good": Ratio(2.0, (1.9, 2.1))}
     assert seen.advanced == 9
     assert seen.activities == ["3 of 3, good: measuring"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import click
 
@@ -16,10 +16,9 @@ from tensorwire.bench.experiments.rpc import RpcResult
 from tensorwire.bench.experiments.tcp import TcpResult
 from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame import showing
+from tensorwire.bench.frame import columns, showing
 from tensorwire.bench.frame.columns import Column
-from tensorwire.bench.frame.experiment import Experiment
-from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, lab_notes, open_host_pool
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
 from tensorwire.bench.frame.options import (
     check_transport,
     lab_option,
@@ -33,15 +32,13 @@ from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.frame.variants import PROTOCOLS, parse_protocols
 from tensorwire.bench.lab import LabSettings
 from tensorwire.cli.options import json_option, report_option
-from tensorwire.dataclass_json import json_text
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.files import write_whole
-from tensorwire.report import page, terminal
 from tensorwire.report.progress import ProgressDisplay
-from tensorwire.report.section import Report, Section, Waterfall, WaterfallStage
+from tensorwire.report.section import Section, Waterfall, WaterfallStage
 from tensorwire.units import data_size, number
 
 COMMAND = "bench all"
+_RPC = "rpc"
 INTERRUPTED = "interrupted"
 SomeResult = TypeVar("SomeResult", bound=Result)
 
@@ -90,40 +87,47 @@ class LayerResult(Result):
     def metric(self) -> Metric:
         return dataclasses.replace(super().metric, variant=self.protocol or "raw")
 
+    @classmethod
+    def section(cls, record: Record[Any]) -> Section:
+        return _section(record)
+
+    @staticmethod
+    def details(record: Record[Any]) -> Sequence[Section]:
+        others = record.records if isinstance(record, Suite) else ()
+        return [showing.section(each, follows_others=True) for each in others]
+
 
 @dataclass(frozen=True)
-class Suite:
-    """One call of `bench all`."""
+class Suite(Record[LayerResult]):
+    """One call of `bench all`: the share of the link that each layer reaches.
 
-    summary: Record[LayerResult]
-    """The share of the link that each layer reaches; its ratios compare the layers."""
-    records: Sequence[Record[Result]]
+    Its ratios are those of all layers.
+    """
+
+    records: Sequence[Record[Result]] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     """Why a layer has no record, by the layer's name."""
     notes: Sequence[str] = ()
 
-    def to_json(self) -> str:
-        """The summary record, with the other records inside it."""
-        return json_text(
-            {
-                **self.summary.document(),
-                "records": [record.document() for record in self.records],
-                "failures": dict(self.failures),
-                "notes": list(self.notes),
-            }
-        )
+    def document(self) -> dict[str, Any]:
+        return {
+            **super().document(),
+            "records": [record.document() for record in self.records],
+            "failures": dict(self.failures),
+            "notes": list(self.notes),
+        }
 
     @staticmethod
     def from_document(document: Any) -> Suite:
-        """Reads what `to_json` wrote.
+        """Reads what `document` returned.
 
         Raises:
             TensorwireError: the document is not such a record.
         """
-        summary: Any = Record.from_document(document)
+        summary = Record.from_document(document)
         try:
             return Suite(
-                summary=summary,
+                **{each.name: getattr(summary, each.name) for each in fields(summary)},
                 records=[Record.from_document(each) for each in document["records"]],
                 failures=dict(document["failures"]),
                 notes=list(document["notes"]),
@@ -131,27 +135,19 @@ class Suite:
         except (ValueError, KeyError, TypeError) as error:
             raise not_a_record(error) from error
 
-    def write(self, path: Path) -> None:
-        """Writes the JSON to `path` atomically.
 
-        Raises:
-            TensorwireError: the file cannot be written.
-        """
-        write_whole(path, self.to_json())
+class Layer(Protocol):
+    """An experiment of the call."""
 
+    @property
+    def blocks(self) -> int:
+        """The number of `advance` calls that it makes."""
 
-@dataclass(frozen=True)
-class Layer:
-    """One experiment of the call."""
-
-    name: str
-    blocks: int
-    """The number of `advance` calls that the experiment makes."""
-    run: Callable[[Watcher, HostPool], Iterable[Record[Any]]]
-    """Yields records one by one; those before a failure are kept."""
+    def run(self, watcher: Watcher, hosts: HostPool) -> Record[Any]:
+        """Measures."""
 
 
-def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> list[Layer]:
+def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> dict[str, Layer]:
     """The experiments to run, in order; adds a note for what is left out to `notes`.
 
     `shared`: the protocols and the transport. The default is TCP, as between hosts: a layer can be
@@ -159,34 +155,26 @@ def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> list[Lay
     """
     protocols = {"protocols": shared["protocols"]}
     transfers = _sizes(quick, shared, notes)
-    few, more = (3, 4) if quick else (5, 10)
-    rpcs = [
-        rpc.Rpc(
+    few, more, most = (3, 4, 4) if quick else (5, 10, 20)
+    sizes = {
+        f"{_RPC} {data_size(size)}": rpc.Rpc(
             message_size=size,
             concurrency=1 if size > transfer.BASELINE_BYTES else None,
             rounds=few,
             **protocols,
         )
         for size in transfers.sizes_bytes
-    ]
-    alone = rpc.Rpc(concurrency=1, rounds=3 if quick else 10, **protocols)
-    others: dict[str, Experiment[Any, Any]] = {
+    }
+    return {
+        "tcp": tcp.Tcp(rounds=2 if quick else 5),
+        **sizes,
+        "rpc, one at a time": rpc.Rpc(concurrency=1, rounds=3 if quick else 10, **protocols),
         "transfer": transfers,
-        "steps": steps.Steps(iters=120 if quick else 600, rounds=4 if quick else 20, **shared),
+        "steps": steps.Steps(iters=120 if quick else 600, rounds=most, **shared),
         "serve": serve.Serve(requests=20_000 if quick else 200_000, rounds=more, **shared),
         "strategy": strategy.Strategy(iters=40 if quick else None, rounds=more, **shared),
         "train": train.Train(steps=300 if quick else 2000, rounds=4 if quick else 8, **shared),
     }
-    rpc_blocks = sum(each.blocks for each in (*rpcs, alone))
-    return [
-        _layer("tcp", tcp.Tcp(rounds=2 if quick else 5)),
-        Layer("rpc", rpc_blocks, lambda watcher, hosts: _rpc(rpcs, alone, watcher, hosts)),
-        *(_layer(name, each) for name, each in others.items()),
-    ]
-
-
-def _layer(name: str, experiment: Experiment[Any, Any]) -> Layer:
-    return Layer(name, experiment.blocks, lambda watcher, hosts: [experiment.run(watcher, hosts)])
 
 
 def _sizes(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> transfer.TransferOfSizes:
@@ -199,21 +187,6 @@ def _sizes(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> transfer
     notes.append(f"tensors of {names} are left out: there is not enough free memory for them")
     fitting = tuple(size for size in chosen if size not in too_large)
     return dataclasses.replace(wanted, sizes_bytes=fitting)
-
-
-def _rpc(
-    over_sizes: Sequence[rpc.Rpc], alone: rpc.Rpc, watcher: Watcher, hosts: HostPool
-) -> Iterator[Record[RpcResult]]:
-    """Two records: one of all sizes, one of small requests in sequence."""
-    done: list[Record[RpcResult]] = []
-    try:
-        for each in over_sizes:
-            part = _LayerWatcher(watcher, data_size(each.message_size))
-            done.append(each.run(part, hosts))
-    finally:
-        if done:
-            yield rpc.of_all_sizes(done)
-    yield alone.run(_LayerWatcher(watcher, "one at a time"), hosts)
 
 
 class _LayerWatcher:
@@ -233,7 +206,7 @@ class _LayerWatcher:
 
 
 def run(
-    plan: Sequence[Layer],
+    plan: Mapping[str, Layer],
     notes: Sequence[str],
     watcher: Watcher,
     hosts: HostPool = THIS_MACHINE,
@@ -244,29 +217,39 @@ def run(
     measured before, and INTERRUPTED as the failure of the rest.
     """
     noise = NoiseWatch()
-    records: list[Record[Result]] = []
+    measured: dict[str, Record[Any]] = {}
     failures: dict[str, str] = {}
-    for index, layer in enumerate(plan):
-        part = _LayerWatcher(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
+    for index, (name, layer) in enumerate(plan.items()):
+        part = _LayerWatcher(watcher, f"{index + 1} of {len(plan)}, {name}")
         try:
-            records.extend(layer.run(part, hosts))
+            measured[name] = layer.run(part, hosts)
         except TensorwireError as error:
-            failures[layer.name] = str(error)
+            failures[name] = str(error)
         except KeyboardInterrupt:
-            failures |= dict.fromkeys((each.name for each in plan[index:]), INTERRUPTED)
+            failures |= dict.fromkeys([*plan][index:], INTERRUPTED)
             break
         except Exception as error:
-            failures[layer.name] = f"{type(error).__name__}: {error}"
+            failures[name] = f"{type(error).__name__}: {error}"
         watcher.advance(layer.blocks - part.advanced)
-    summary = Record(
+    if sizes := [name for name in measured if name.startswith(f"{_RPC} ")]:
+        merged = rpc.of_all_sizes([measured.pop(name) for name in sizes])
+        measured = {_RPC: merged, **measured}
+    records = [*measured.values()]
+    return Suite(
         command=COMMAND,
         tensorflow=next((r.tensorflow for r in records if r.tensorflow), None),
         results=what_is_left(records),
-        ratios=_ratios(records),
+        ratios={
+            f"{ratio_name} {name}": ratio
+            for name, record in measured.items()
+            for ratio_name, ratio in record.ratios.items()
+        },
         noise=noise.seen({}),
         lab=hosts.document,
+        records=records,
+        failures=failures,
+        notes=notes,
     )
-    return Suite(summary, records, failures, notes)
 
 
 def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
@@ -336,62 +319,57 @@ def _of_type(
                 yield result
 
 
-def _ratios(records: Sequence[Record[Result]]) -> dict[str, Ratio]:
-    """The ratios of all experiments, with the experiment's name: "grpc++/grpc serve"."""
-    return {
-        f"{name} {_experiment(record)}": ratio
-        for record in records
-        for name, ratio in record.ratios.items()
-    }
-
-
-def _experiment(record: Record[Result]) -> str:
-    name = record.command.removeprefix("bench ")
-    first = record.results[0]
-    alone = isinstance(first, RpcResult) and first.concurrency == 1
-    return f"{name}, one at a time" if alone else name
-
-
-def report(suite: Suite) -> Report:
-    """The page of `bench all`."""
-    parts = [each for each in (_failures(suite), _layers(suite)) if each is not None]
-    others = [showing.section(record, follows_others=True) for record in suite.records]
-    return Report(
-        title="tensorwire bench all",
-        facts=showing.facts(suite.summary),
-        sections=[*parts, *others],
-        headlines=headlines(suite),
+def _section(suite: Record[LayerResult]) -> Section:
+    results = suite.results
+    stages = [
+        WaterfallStage(
+            r.name if r.protocol is None else f"{r.name}, {r.protocol}",
+            r.mb_per_s,
+            r.protocol or "raw",
+            None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
+        )
+        for r in results
+    ]
+    notes = [
+        "The protocols of one layer took turns. The layers ran one after the other, so other load "
+        "on the machine may explain a part of the change from one layer to the next.",
+    ]
+    if any(r.layer == "train" for r in results):
+        notes.append(
+            "Training: the traffic of the tasks during training. This is what the model needs at "
+            "the reached speed, not what the layer below could carry."
+        )
+    chart = Waterfall(
+        "MB a second at each layer, and the change from the layer below",
+        "MB/s",
+        stages,
+        "MB = 10^6 bytes. Pale: what the layer below carries.",
+    )
+    failures = suite.failures if isinstance(suite, Suite) else {}
+    return Section(
+        "From the link to training",
+        " ".join([*_tensors(suite), *_left_of_tcp(results)]),
+        charts=[chart] if results else [],
+        tables=[columns.table(LayerResult.title, results, {})] if results else [],
+        notes=[*(suite.notes if isinstance(suite, Suite) else ()), *notes],
+        # The further lines of a failure are the end of a log; the JSON contains them.
+        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in failures.items()],
     )
 
 
-def in_short(suite: Suite) -> Section:
-    """The section for a terminal: the layers, the ratios, and the failures."""
-    layers = _layers(suite) or Section("")
-    failed = _failures(suite) or Section("")
-    return dataclasses.replace(
-        layers,
-        headline=" ".join(headlines(suite)),
-        tables=[*layers.tables, *showing.ratio_table(suite.summary.ratios)],
-        warnings=[*layers.warnings, *failed.warnings],
-    )
-
-
-def headlines(suite: Suite) -> list[str]:
-    """The main results, in one or two sentences."""
-    layers = suite.summary.results
-    found = []
-    moved = {r.protocol: r for r in layers if r.layer == "transfer"}
-    if "grpc" in moved and "grpc++" in moved:
-        ours, grpc = moved["grpc++"], moved["grpc"]
-        size = data_size(ours.message_size or 0)
-        ratio = suite.summary.ratios.get(
-            f"grpc++/grpc {size} transfer", Ratio(ours.mb_per_s / grpc.mb_per_s)
-        )
-        found.append(
-            f"grpc++ moves a tensor of {size} at {number(ours.mb_per_s)} MB/s, {times(ratio)} as "
-            "fast as grpc."
-        )
-    return [*found, *_left_of_tcp(layers)]
+def _tensors(suite: Record[LayerResult]) -> list[str]:
+    """The rate of tensors, in a sentence."""
+    moved = {r.protocol: r for r in suite.results if r.layer == "transfer"}
+    if not {"grpc", "grpc++"} <= moved.keys():
+        return []
+    ours, grpc = moved["grpc++"], moved["grpc"]
+    size = data_size(ours.message_size or 0)
+    by_figures = Ratio(ours.mb_per_s / grpc.mb_per_s)
+    ratio = suite.ratios.get(f"grpc++/grpc {size} transfer", by_figures)
+    return [
+        f"grpc++ moves a tensor of {size} at {number(ours.mb_per_s)} MB/s, {times(ratio)} as fast "
+        "as grpc."
+    ]
 
 
 def _left_of_tcp(layers: Sequence[LayerResult]) -> list[str]:
@@ -407,73 +385,6 @@ def _left_of_tcp(layers: Sequence[LayerResult]) -> list[str]:
     if not clauses:
         return []
     return [f"Of raw TCP's {number(tcp)} MB/s {', '.join(clauses)}."]
-
-
-def _layers(suite: Suite) -> Section | None:
-    layers = suite.summary.results
-    if not layers:
-        return None
-    stages = [
-        WaterfallStage(
-            r.name if r.protocol is None else f"{r.name}, {r.protocol}",
-            r.mb_per_s,
-            r.protocol or "raw",
-            None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
-        )
-        for r in layers
-    ]
-    notes = [
-        *suite.notes,
-        "The protocols of one layer took turns. The layers ran one after the other, so other load "
-        "on the machine may explain a part of the change from one layer to the next.",
-    ]
-    if any(r.layer == "train" for r in layers):
-        notes.append(
-            "Training: the traffic of the tasks during training. This is what the model needs at "
-            "the reached speed, not what the layer below could carry."
-        )
-    return Section(
-        "From the link to training",
-        charts=[
-            Waterfall(
-                "MB a second at each layer, and the change from the layer below",
-                "MB/s",
-                stages,
-                "MB = 10^6 bytes. Pale: what the layer below carries.",
-            )
-        ],
-        tables=LayerResult.section(suite.summary).tables,
-        notes=[
-            *notes,
-            *lab_notes(suite.summary.lab),
-            *showing.noise_notes(suite.summary.noise),
-        ],
-        warnings=[
-            *showing.noise_warnings(suite.summary.noise, suite.summary.host),
-            *_doubtful(suite),
-        ],
-    )
-
-
-def _doubtful(suite: Suite) -> list[str]:
-    ratios = suite.summary.ratios
-    names = [name for name, ratio in ratios.items() if showing.doubt(ratio)]
-    if not names:
-        return []
-    return [
-        f"the rounds do not support {len(names)} of {len(ratios)} ratios: {', '.join(names)}; "
-        "measure again while the machine does nothing else, and not with --quick"
-    ]
-
-
-def _failures(suite: Suite) -> Section | None:
-    if not suite.failures:
-        return None
-    return Section(
-        "Not measured",
-        # The further lines are the end of a log; the JSON contains them.
-        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in suite.failures.items()],
-    )
 
 
 @click.command(
@@ -513,17 +424,13 @@ def command(
     notes: list[str] = []
     shared = {"protocols": named or PROTOCOLS, "transport": transport}
     parts = layers(quick, shared, notes)
-    blocks = sum(part.blocks for part in parts)
+    blocks = sum(part.blocks for part in parts.values())
     with ProgressDisplay(COMMAND, blocks) as progress, open_host_pool(lab) as chosen:
         suite = run(parts, notes, progress, chosen)
     is_interrupted = INTERRUPTED in suite.failures.values()
     if is_interrupted and not suite.records:
         raise _interrupted("nothing was written")
-    if json_path is not None:
-        suite.write(json_path)
-    if report_path is not None:
-        page.write(report_path, report(suite))
-    terminal.show([in_short(suite)])
+    showing.keep_and_show(suite, json_path, report_path)
     if is_interrupted:
         files = [str(path) for path in (json_path, report_path) if path is not None]
         where = " and ".join(files) or "the table"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -122,14 +123,14 @@ def _charts(runs: Runs) -> list[Bars]:
     return charts
 
 
-def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
+def report_of_runs(runs: Mapping[Path, Record[Any]]) -> Report:
     """The report of one file, as its command showed it, or a comparison of several files."""
     if len(runs) == 1:
         (only,) = runs.values()
-        return all_layers.report(only) if isinstance(only, Suite) else showing.report(only)
+        return showing.report(only)
     commands: dict[str, dict[str, list[Record[Result]]]] = {}
     for path, run in runs.items():
-        for record in [run.summary, *run.records] if isinstance(run, Suite) else [run]:
+        for record in [run, *(run.records if isinstance(run, Suite) else ())]:
             of_runs = commands.setdefault(record.command, {})
             of_runs.setdefault(_name(path, runs), []).append(record)
     sections = []
@@ -159,7 +160,7 @@ def _name(path: Path, runs: Mapping[Path, object]) -> str:
     return str(path)
 
 
-def read(path: Path) -> Record[Result] | Suite:
+def read(path: Path) -> Record[Any]:
     """Reads the file that `--json` of any command wrote.
 
     Raises:

@@ -215,6 +215,11 @@ class Record(Generic[Result_co]):
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty if it was not recorded."""
 
+    @property
+    def kind(self) -> type[Result]:
+        """The class of its results."""
+        return type(self.results[0]) if self.results else _RESULT_TYPES[self.command]
+
     def document(self) -> dict[str, Any]:
         """The record for JSON, in a readable order."""
         document: dict[str, Any] = {

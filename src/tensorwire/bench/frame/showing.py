@@ -16,6 +16,7 @@ _FAR = 1.0 / 3.0
 """A wider interval, relative to its ratio, causes a warning."""
 _BUSY_LOAD = 0.5
 _MUCH_STEAL = 0.02
+_MANY = 8
 _ALL = 0.99
 """This share of the bytes counts as all, because greetings and small tensors always use TCP."""
 
@@ -47,14 +48,8 @@ def section(record: Record[Result], *, follows_others: bool = False) -> Section:
     Args:
         record: the record of any experiment.
         follows_others: True if the load before the measurement came from our own experiments.
-
-    Raises:
-        ValueError: nothing was measured.
     """
-    if not record.results:
-        raise ValueError("a record without a result")
-    kind = type(record.results[0])
-    shown = kind.section(record)
+    shown = record.kind.section(record)
     transports = "; ".join(f"{name} {used}" for name, used in record.transports.items())
     return dataclasses.replace(
         shown,
@@ -66,8 +61,9 @@ def section(record: Record[Result], *, follows_others: bool = False) -> Section:
             *noise_notes(record.noise),
         ],
         warnings=[
+            *shown.warnings,
             *([] if follows_others else noise_warnings(record.noise, record.host)),
-            *doubts(record.ratios, kind.more_rounds_by),
+            *doubts(record.ratios, record.kind.more_rounds_by),
         ],
     )
 
@@ -78,7 +74,7 @@ def report(record: Record[Result]) -> Report:
     return Report(
         title=f"tensorwire {record.command}",
         facts=facts(record),
-        sections=[shown, *type(record.results[0]).details(record)],
+        sections=[shown, *record.kind.details(record)],
         headlines=[shown.headline] if shown.headline else [],
     )
 
@@ -124,7 +120,15 @@ def ratio_table(ratios: Mapping[str, Ratio]) -> list[Table]:
 
 
 def doubts(ratios: Mapping[str, Ratio], more: str) -> list[str]:
-    """A warning for each uncertain ratio; `more` names the options that would help."""
+    """A warning for each uncertain ratio; `more` names the options that would help.
+
+    Of many ratios, as `bench all` has, there is one warning.
+    """
+    if len(ratios) > _MANY:
+        names = [name for name, ratio in ratios.items() if doubt(ratio)]
+        again = "measure again while the machine does nothing else, and not with --quick"
+        unsure = f"the rounds do not support {len(names)} of {len(ratios)} ratios"
+        return [f"{unsure}: {', '.join(names)}; {again}"] if names else []
     found = [
         f"{name}: {reason}; more {more} give a more certain figure"
         for name, ratio in ratios.items()
