@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,38 +24,18 @@ from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
 from tensorwire.plugin.digest import digest
 
+if TYPE_CHECKING:
+    from tensorwire.bench.experiments.rpc_grpcio import GrpcioRpc
+
 Buffer = NDArray[np.uint8]
 CONNECT_TIMEOUT_S = 30.0
 
 
-class RpcEnd(Protocol):
-    """One end of a raw RPC, server or client, of one implementation (native/raw/rpc.h)."""
-
-    @property
-    def implementation(self) -> str:
-        """The implementation's name in records, such as "engine" or "grpc C++ 1.51.1"."""
-
-    def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
-        """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
-
-    def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
-        """Makes the channels, and returns when all are connected."""
-
-    def ask(
-        self,
-        requests: int,
-        concurrency: int,
-        request_size: int,
-        response_size: int,
-        timeout_s: float,
-    ) -> tuple[float, NDArray[np.float32]]:
-        """Seconds from the first request to the last answer, and microseconds of each request."""
-
-
-class _Library:
+class Library:
     """A library whose functions return null or an error text, which becomes a TensorwireError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prefix: str = "tensorwire_") -> None:
+        self._prefix = prefix
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
@@ -64,7 +44,7 @@ class _Library:
             ) from None
 
     def words(self, name: str, *arguments: Any) -> str | None:
-        function = self._library[f"tensorwire_{name}"]
+        function = self._library[f"{self._prefix}{name}"]
         function.restype = ctypes.c_char_p
         said: bytes | None = function(*arguments)
         return None if said is None else said.decode(errors="replace")
@@ -81,16 +61,18 @@ def _raw_library() -> Path:
 
 
 class NativeRpc:
-    """An RpcEnd in C++. A process makes one, and uses it either as server or as client."""
+    """One end of a raw RPC in C++ (native/raw/rpc.h). A process makes one: a server or a client."""
 
     def __init__(self, path: Path) -> None:
-        self._library = _Library(path)
+        self._library = Library(path)
 
     @property
     def implementation(self) -> str:
+        """The implementation's name in records, such as "engine" or "grpc C++ 1.51.1"."""
         return self._library.words("rpc_implementation") or ""
 
     def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
+        """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
         bound = ctypes.c_int()
         self._library.call(
             "rpc_serve",
@@ -103,6 +85,7 @@ class NativeRpc:
         return bound.value
 
     def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
+        """Makes the channels, and returns when all are connected."""
         self._library.call(
             "rpc_connect", address.encode(), channels, threads, ctypes.c_double(timeout_s)
         )
@@ -115,6 +98,7 @@ class NativeRpc:
         response_size: int,
         timeout_s: float,
     ) -> tuple[float, NDArray[np.float32]]:
+        """Seconds from the first request to the last answer, and microseconds of each request."""
         seconds = ctypes.c_double()
         latency_us = np.empty(requests, dtype=np.float32)
         self._library.call(
@@ -134,7 +118,7 @@ class RawTcp:
     """Raw TCP streams; native/raw/tcp.h."""
 
     def __init__(self) -> None:
-        self._library = _Library(_raw_library())
+        self._library = Library(_raw_library())
 
     def receive(self, descriptor: int, buffer: Buffer) -> None:
         """Receives blocks, one buffer at a time, until the sender ends the stream."""
@@ -161,7 +145,7 @@ class RawTcp:
         return seconds.value
 
 
-def rpc_end(protocol: str) -> RpcEnd:
+def rpc_end(protocol: str) -> NativeRpc | GrpcioRpc:
     """The implementation of `protocol`: "grpc", "grpc++", or the path of a library with rpc.h.
 
     "grpc" is gRPC in C++ if its development files are installed (compiled at first use), or else

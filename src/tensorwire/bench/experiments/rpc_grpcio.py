@@ -26,7 +26,7 @@ _SERVER_OPTIONS = (*_UNLIMITED, ("grpc.so_reuseport", 0))
 
 
 class GrpcioRpc:
-    """An RpcEnd in Python."""
+    """The same as `raw.NativeRpc`, in Python."""
 
     implementation = f"grpcio {grpc.__version__}"
 

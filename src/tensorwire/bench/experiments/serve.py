@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from tensorwire.bench.experiments.raw import Library
 from tensorwire.bench.experiments.tensors import GRPCPP, PluginTask
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column, LatencyUs, table
@@ -86,28 +87,14 @@ class _Asked(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_double), ("bytes", ctypes.c_int64))
 
 
-class _Library:
-    """native/tensorflow/bench/serve.h; a function's error becomes a TensorwireError."""
-
-    def __init__(self) -> None:
-        from tensorwire.plugin import build, loader
-
-        path = build.ensure_built(source=build.bench_source(loader.load()))
-        self._library = ctypes.CDLL(str(path))
-
-    def call(self, name: str, *arguments: Any) -> None:
-        function = self._library[f"tensorwire_bench_{name}"]
-        function.restype = ctypes.c_char_p
-        error = function(*arguments)
-        if error is not None:
-            raise TensorwireError(error.decode(errors="replace"))
-
-
 class _ServeTask(PluginTask):
     def __init__(self, descriptors: int) -> None:
         _allow_descriptors(descriptors)
         super().__init__(needs_plugin=False)
-        self._library = _Library()
+        from tensorwire.plugin import build, loader
+
+        path = build.ensure_built(source=build.bench_source(loader.load()))
+        self._library = Library(path, "tensorwire_bench_")  # native/tensorflow/bench/serve.h
 
 
 class PsTask(_ServeTask):

@@ -33,7 +33,7 @@ def main(where: str, task: str) -> int:
     end = TaskEnd()
     wanted = json.loads(where)
     agent = wanted["agent"]
-    environment = dict(several_hosts.relay_environment())
+    environment = {name: os.environ.get(name, "") for name in several_hosts.ENVIRONMENT}
     try:
         hello, patience_s = Hello(**wanted["hello"]), several_hosts.ANSWER_S
         peer = call_peer(agent, hello, f"agent at {agent}", patience_s)

@@ -51,7 +51,7 @@ _APART = 100
 _LONGEST_MESSAGE_BYTES = 1 << 20
 _TASK_NAME = re.compile(r"tensorwire(\.\w+)+:\w+")
 # Variables that an experiment sets for its tasks; all others come from the task's own host.
-_ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
+ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
 _STREAM_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # Keepalive detects a host that lost its power.
@@ -125,9 +125,7 @@ class Peer:
         for level, name, value in _STREAM_OPTIONS:
             stream.setsockopt(level, name, value)
         # A peer that stops within a message must not stop us.
-        patience = struct.pack("@ll", int(_STRANGER_S), 0)
-        for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            stream.setsockopt(socket.SOL_SOCKET, name, patience)
+        _set_deadlines(stream, _STRANGER_S)
         self.address = address
         self._connection = Connection(stream.detach())
         self.hello = Hello("", "peer")
@@ -364,21 +362,15 @@ class RemoteHostPool(HostPool):
 
     is_this_machine = False
 
-    def __init__(
-        self, role: HostRole, sessions: Mapping[str, str], settings: Mapping[str, int]
-    ) -> None:
-        """`sessions`: by agent's address, the id by which the agent recognizes this call's
-        requests. `settings`: what the agents choose.
-        """
-        super().__init__()
-        self.settings = settings
-        self._role = role
-        self._sessions = sessions
-        self._used: Counter[str] = Counter()
+    have_link = True
 
-    @property
-    def have_link(self) -> bool:
-        return True
+    def __init__(self, role: HostRole) -> None:
+        super().__init__()
+        self.settings: dict[str, int] = {}
+        self.session = uuid.uuid4().hex
+        """The id by which the agents recognize this call's requests."""
+        self._role = role
+        self._used: Counter[str] = Counter()
 
     @property
     def notes(self) -> list[str]:
@@ -401,7 +393,7 @@ class RemoteHostPool(HostPool):
         relay = {
             "agent": agent,
             "hello": dataclasses.asdict(dataclasses.replace(self._role.hello, part=RELAY)),
-            "start": {"session": self._sessions[agent], "job": job, "index": index, "port": at},
+            "start": {"session": self.session, "job": job, "index": index, "port": at},
         }
         return RemoteHost(name, port=at, is_this_machine=False, relay=json.dumps(relay))
 
@@ -413,10 +405,8 @@ def lead(role: HostRole, watcher: Watcher) -> Iterator[HostPool]:
     Raises:
         TensorwireError: an agent was not reached in time, has another version, or another task.
     """
+    pool, peers = RemoteHostPool(role), []
     with contextlib.ExitStack() as stack:
-        sessions: dict[str, str] = {}
-        settings: dict[str, int] = {}
-        peers = []
         for job, addresses in role.hosts.items():
             for index, address in enumerate(addresses):
                 if address == role.address:
@@ -424,18 +414,16 @@ def lead(role: HostRole, watcher: Watcher) -> Iterator[HostPool]:
                 expected = f"{job} at {address}"
                 watcher.activity(f"waiting for the {expected}")
                 peer = call_peer(address, role.hello, expected, role.peer_timeout_s)
-                stack.enter_context(peer)
+                peers.append(stack.enter_context(peer))
                 if peer.hello.part != f"{job}:{index}":
                     raise TensorwireError(
                         f"{address} is {peer.hello.part}, not {job}:{index}: give the same "
                         "--ps-hosts and --worker-hosts on all hosts"
                     )
-                settings |= peer.hello.settings
-                sessions[address] = uuid.uuid4().hex
-                peer.send({"session": sessions[address]})
-                peers.append(peer)
+                pool.settings |= peer.hello.settings
+                peer.send({"session": pool.session})
         watcher.activity("starting the tasks")
-        yield RemoteHostPool(role, sessions, settings)
+        yield pool
         for peer in peers:
             peer.send({"done": True})
 
@@ -508,18 +496,21 @@ def _start(session: str, relay: Peer, stack: contextlib.ExitStack) -> _Started |
     stack.enter_context(cluster)
     relay.send({})
     give_up_deadlines(relay)
-    environment = {name: str(wanted["environment"][name]) for name in wanted["environment"]}
-    known = {name: value for name, value in environment.items() if name in _ENVIRONMENT}
-    argv = host_argv(wanted["task"])
-    task = cluster.start(job, index, argv, env=known, stream=relay.fileno())
+    env = {name: str(v) for name, v in wanted["environment"].items() if name in ENVIRONMENT}
+    task = cluster.start(job, index, host_argv(wanted["task"]), env, stream=relay.fileno())
     return _Started(cluster, task, relay)
 
 
 def give_up_deadlines(peer: Peer) -> None:
     """For a connection that becomes the standard input and output of a task."""
     with socket.socket(fileno=os.dup(peer.fileno())) as stream:
-        for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            stream.setsockopt(socket.SOL_SOCKET, name, struct.pack("@ll", 0, 0))
+        _set_deadlines(stream, 0)
+
+
+def _set_deadlines(stream: socket.socket, seconds: float) -> None:
+    """For each single `recv` and `send`; 0: none."""
+    for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        stream.setsockopt(socket.SOL_SOCKET, name, struct.pack("@ll", int(seconds), 0))
 
 
 def _has_ended(started: _Started) -> bool:
@@ -538,8 +529,3 @@ def _has_ended(started: _Started) -> bool:
     if wanted:
         started.cluster.check()
     return True
-
-
-def relay_environment() -> Mapping[str, str]:
-    """The variables in this process's environment that an experiment sets for its tasks."""
-    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
