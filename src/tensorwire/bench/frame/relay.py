@@ -33,7 +33,7 @@ def main(where: str, task: str) -> int:
     end = TaskEnd()
     wanted = json.loads(where)
     agent = wanted["agent"]
-    environment = {name: os.environ.get(name, "") for name in several_hosts.ENVIRONMENT}
+    environment = {n: os.environ[n] for n in several_hosts.ENVIRONMENT if n in os.environ}
     try:
         hello, patience_s = Hello(**wanted["hello"]), several_hosts.ANSWER_S
         peer = call_peer(agent, hello, f"agent at {agent}", patience_s)
