@@ -7,8 +7,10 @@ without the GIL.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +46,10 @@ class Library:
             ) from None
 
     def words(self, name: str, *arguments: Any) -> str | None:
+        """Calls a function; an argument is what Python makes of it: text, numbers, arrays."""
         function = self._library[f"{self._prefix}{name}"]
         function.restype = ctypes.c_char_p
-        said: bytes | None = function(*arguments)
+        said: bytes | None = function(*map(_for_c, arguments))
         return None if said is None else said.decode(errors="replace")
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -55,9 +58,30 @@ class Library:
             raise TensorwireError(error)
 
 
+def _for_c(argument: Any) -> Any:
+    if isinstance(argument, str):
+        return argument.encode()
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)  # an int of C takes the lower half of it
+    if isinstance(argument, float):
+        return ctypes.c_double(argument)
+    return argument.ctypes if isinstance(argument, np.ndarray) else argument
+
+
 def _raw_library() -> Path:
     """The library of raw RPC over the engine and of raw TCP."""
     return native_folder() / "lib" / "libtensorwire_raw.so"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a client of raw RPC sends in one measurement. Sizes in bytes."""
+
+    requests: int
+    concurrency: int
+    request_size: int
+    response_size: int
+    timeout_s: float
 
 
 class NativeRpc:
@@ -74,43 +98,19 @@ class NativeRpc:
     def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
         """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
         bound = ctypes.c_int()
-        self._library.call(
-            "rpc_serve",
-            host.encode(),
-            port,
-            threads,
-            ctypes.c_int64(response_size),
-            ctypes.byref(bound),
-        )
+        listen = (host, port, threads, response_size)
+        self._library.call("rpc_serve", *listen, ctypes.byref(bound))
         return bound.value
 
     def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
         """Makes the channels, and returns when all are connected."""
-        self._library.call(
-            "rpc_connect", address.encode(), channels, threads, ctypes.c_double(timeout_s)
-        )
+        self._library.call("rpc_connect", address, channels, threads, timeout_s)
 
-    def ask(
-        self,
-        requests: int,
-        concurrency: int,
-        request_size: int,
-        response_size: int,
-        timeout_s: float,
-    ) -> tuple[float, NDArray[np.float32]]:
+    def ask(self, load: Load) -> tuple[float, NDArray[np.float32]]:
         """Seconds from the first request to the last answer, and microseconds of each request."""
-        seconds = ctypes.c_double()
-        latency_us = np.empty(requests, dtype=np.float32)
-        self._library.call(
-            "rpc_ask",
-            ctypes.c_int64(requests),
-            concurrency,
-            ctypes.c_int64(request_size),
-            ctypes.c_int64(response_size),
-            ctypes.c_double(timeout_s),
-            ctypes.byref(seconds),
-            latency_us.ctypes.data_as(ctypes.c_void_p),
-        )
+        seconds, latency_us = ctypes.c_double(), np.empty(load.requests, dtype=np.float32)
+        found = (ctypes.byref(seconds), latency_us)
+        self._library.call("rpc_ask", *dataclasses.astuple(load), *found)
         return seconds.value, latency_us
 
 
@@ -122,26 +122,15 @@ class RawTcp:
 
     def receive(self, descriptor: int, buffer: Buffer) -> None:
         """Receives blocks, one buffer at a time, until the sender ends the stream."""
-        self._library.call(
-            "tcp_receive",
-            descriptor,
-            buffer.ctypes.data_as(ctypes.c_void_p),
-            ctypes.c_int64(buffer.size),
-        )
+        self._library.call("tcp_receive", descriptor, buffer, buffer.size)
 
     def send(self, descriptors: Sequence[int], buffers: Sequence[Buffer], messages: int) -> float:
         """Sends each buffer `messages` times over its stream, all in parallel; returns seconds."""
-        streams = len(descriptors)
-        seconds = ctypes.c_double()
-        self._library.call(
-            "tcp_send",
-            (ctypes.c_int * streams)(*descriptors),
-            (ctypes.c_void_p * streams)(*(buffer.ctypes.data for buffer in buffers[:streams])),
-            streams,
-            ctypes.c_int64(buffers[0].size),
-            ctypes.c_int64(messages),
-            ctypes.byref(seconds),
-        )
+        streams, seconds = len(descriptors), ctypes.c_double()
+        sockets = (ctypes.c_int * streams)(*descriptors)
+        data = (ctypes.c_void_p * streams)(*(each.ctypes.data for each in buffers[:streams]))
+        sizes = (streams, buffers[0].size, messages)
+        self._library.call("tcp_send", sockets, data, *sizes, ctypes.byref(seconds))
         return seconds.value
 
 
@@ -189,23 +178,13 @@ def rpc_recipe(
     key = digest(
         __version__, *flags, *package.flags, package.version, *(f.read_bytes() for f in inputs)
     )
+    options = (*flags, "-shared", f"-I{folder}", *map(str, units), *package.flags)
     return cache.Recipe(
         name=name,
         what=f"raw RPC over {what}",
         against=f"{package.name} {package.version}",
         key=f"raw-{package.name}-{package.version}-{key}",
-        commands=lambda cxx: [
-            [
-                *cxx.command,
-                *flags,
-                "-shared",
-                f"-I{folder}",
-                *map(str, units),
-                *package.flags,
-                "-o",
-                name,
-            ]
-        ],
+        commands=lambda cxx: [[*cxx.command, *options, "-o", name]],
         units={},
         typical_s=10,
         facts={"tensorwire": __version__, package.name: package.version},
@@ -233,18 +212,9 @@ class RpcTask(HostedTask):
         return {}
 
     @request
-    def run(
-        self,
-        requests: int,
-        concurrency: int,
-        request_size: int,
-        response_size: int,
-        patience_s: float,
-    ) -> Message:
+    def run(self, load: Load) -> Message:
         cpu_s = used_cpu_s()
-        seconds, latency_us = self._end.ask(
-            requests, concurrency, request_size, response_size, patience_s
-        )
+        seconds, latency_us = self._end.ask(load)
         return {
             "seconds": seconds,
             "latency_us": np.rint(latency_us).astype(int).tolist(),

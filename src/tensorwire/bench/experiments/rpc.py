@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from tensorwire.bench.experiments.raw import RpcTask, port_of
+from tensorwire.bench.experiments.raw import Load, RpcTask, port_of
 from tensorwire.bench.frame import statistics
 from tensorwire.bench.frame.columns import Column, LatencyUs
 from tensorwire.bench.frame.experiment import Case, Experiment, Variant
@@ -274,16 +274,9 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
         timeout_s = (
             _PATIENCE_S + requests / _SLOWEST_REQUESTS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
         )
-        return self.ask(
-            CLIENT,
-            "run",
-            timeout_s + _PATIENCE_S,
-            requests=requests,
-            concurrency=plan.in_flight,
-            request_size=plan.message_size,
-            response_size=plan.response_size,
-            patience_s=timeout_s,
-        )
+        sizes = (plan.in_flight, plan.message_size, plan.response_size)
+        load = Load(requests, *sizes, timeout_s)
+        return self.ask(CLIENT, "run", timeout_s + _PATIENCE_S, load=dataclasses.asdict(load))
 
     def result(self, case: Case[None], rounds: Rounds) -> RpcResult:
         plan = self._plan

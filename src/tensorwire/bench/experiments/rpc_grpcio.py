@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent import futures
 from typing import Any
@@ -10,6 +11,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorwire.bench.experiments.raw import Load
 from tensorwire.errors import TensorwireError
 
 _SERVICE = "tensorwire.Raw"
@@ -60,33 +62,25 @@ class GrpcioRpc:
                 raise TensorwireError(f"grpc cannot connect to {address}") from None
             self._stubs.append(channel.unary_unary(_METHOD))
 
-    def ask(
-        self,
-        requests: int,
-        concurrency: int,
-        request_size: int,
-        response_size: int,
-        timeout_s: float,
-    ) -> tuple[float, NDArray[np.float32]]:
+    def ask(self, load: Load) -> tuple[float, NDArray[np.float32]]:
         """The closed loop of native/raw/load.h: a thread for each request in flight."""
-        payload = b"r" * request_size
-        took_s = np.zeros(requests)
-        numbers = iter(range(requests))
+        payload = b"r" * load.request_size
+        took_s = np.zeros(load.requests)
+        numbers = iter(range(load.requests))
         began = time.perf_counter()
-        deadline = began + timeout_s
+        deadline = began + load.timeout_s
 
         def in_turn(stub: Any) -> None:
             for number in numbers:  # `next` of a range is atomic
                 start = time.perf_counter()
                 answer = stub(payload, timeout=max(0.0, deadline - start))
                 took_s[number] = time.perf_counter() - start
-                if len(answer) != response_size:
+                if len(answer) != load.response_size:
                     raise TensorwireError("a response of another size")
 
-        with futures.ThreadPoolExecutor(concurrency) as pool:
-            loops = [
-                pool.submit(in_turn, self._stubs[i % len(self._stubs)]) for i in range(concurrency)
-            ]
+        with futures.ThreadPoolExecutor(load.concurrency) as pool:
+            stubs = itertools.islice(itertools.cycle(self._stubs), load.concurrency)
+            loops = [pool.submit(in_turn, stub) for stub in stubs]
         seconds = time.perf_counter() - began
         try:
             for loop in loops:

@@ -111,9 +111,7 @@ class PsTask(_ServeTask):
                 job.tasks[index] = address
         data = server_def.SerializeToString()
         self._incarnation = ctypes.c_uint64()
-        self._library.call(
-            "start_ps", data, ctypes.c_uint64(len(data)), ctypes.byref(self._incarnation)
-        )
+        self._library.call("start_ps", data, len(data), ctypes.byref(self._incarnation))
 
     @request
     def incarnation(self) -> Message:
@@ -124,8 +122,7 @@ class PsTask(_ServeTask):
     def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
         """Makes the tensors of a step; their sizes depend only on the arguments."""
         sizes = payload_sizes(payload, message_size, count, seed=step)
-        pointer = sizes.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
-        self._library.call("fill", ctypes.c_int64(step), pointer, ctypes.c_int64(count))
+        self._library.call("fill", step, sizes, count)
         return {"bytes": int(sizes.sum())}
 
 
@@ -141,13 +138,7 @@ class ClientsTask(_ServeTask):
     def connect(self, address: str, clients: int, incarnation: int) -> Message:
         """Makes the clients; each connects with its first request."""
         self._clients = clients
-        self._library.call(
-            "connect",
-            self._protocol.encode(),
-            address.encode(),
-            clients,
-            ctypes.c_uint64(incarnation),
-        )
+        self._library.call("connect", self._protocol, address, clients, incarnation)
         return {}
 
     @request
@@ -160,17 +151,8 @@ class ClientsTask(_ServeTask):
         asked = _Asked()
         latency_us = np.empty(count, dtype=np.float32)
         answers = np.empty(self._clients, dtype=np.int64)
-        self._library.call(
-            "ask",
-            ctypes.c_int64(step),
-            ctypes.c_int64(count),
-            busy,
-            in_flight,
-            ctypes.c_double(patience_s),
-            ctypes.byref(asked),
-            latency_us.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-            answers.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
-        )
+        found = (ctypes.byref(asked), latency_us, answers)
+        self._library.call("ask", step, count, busy, in_flight, patience_s, *found)
         return {
             "seconds": asked.seconds,
             "bytes": asked.bytes,

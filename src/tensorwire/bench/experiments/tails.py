@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from tensorwire.bench.experiments.raw import RpcTask, port_of
+from tensorwire.bench.experiments.raw import Load, RpcTask, port_of
 from tensorwire.bench.experiments.steps import CASES as STEP_CASES
 from tensorwire.bench.experiments.tensors import ClusterVariant, Tensors, TensorTask
 from tensorwire.bench.frame.columns import Column, Percentiles
@@ -182,10 +182,10 @@ class TailsRpcTask(RpcTask, _LoadTask):
         return {}
 
     def step(self, case: str) -> None:
-        self._end.ask(1, 1, self._sizes[case], 0, _PATIENCE_S)
+        self._end.ask(Load(1, 1, self._sizes[case], 0, _PATIENCE_S))
 
     def times(self, case: str) -> Sequence[float]:
-        _, latency_us = self._end.ask(_CHUNK, 1, self._sizes[case], 0, _PATIENCE_S)
+        _, latency_us = self._end.ask(Load(_CHUNK, 1, self._sizes[case], 0, _PATIENCE_S))
         return [float(us) / 1e6 for us in latency_us]
 
 

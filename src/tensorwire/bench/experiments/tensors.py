@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import socket
@@ -146,16 +147,10 @@ def _check_free(port: int) -> None:
 class TensorTask(ServerTask):
     """A server, and the graphs that were built on it."""
 
-    def __init__(
-        self,
-        spec: Mapping[str, Sequence[str]],
-        job: str,
-        index: int,
-        protocol: str,
-        rewrites: Sequence[str] = (),
-    ) -> None:
-        super().__init__(spec, job, index, protocol, rewrites)
-        self._cases: dict[str, tuple[Any, Any, Any]] = {}
+    @functools.cached_property
+    def _cases(self) -> dict[str, tuple[Any, Any, Any]]:
+        """The session, the op and the checksums of each case."""
+        return {}
 
     @request
     def build(self, case: str, tensors: int, floats: int) -> Message:
