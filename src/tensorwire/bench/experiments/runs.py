@@ -27,6 +27,10 @@ Runs = Mapping[str, Sequence[Record[Result]]]
 _MOST_BARS = 24
 
 
+Cells = dict[tuple[str, ...], dict[str, str]]
+"""The text of each run, by the first cells of a row."""
+
+
 def section(command: str, runs: Runs) -> Section:
     """A section that compares runs: the figures of all runs in one table, the ratios in another.
 
@@ -34,93 +38,49 @@ def section(command: str, runs: Runs) -> Section:
         command: the command of all records.
         runs: the records of each run; several if the run measured several sizes.
     """
-    return Section(
-        f"{command}, {len(runs)} runs",
-        charts=_charts(runs),
-        tables=[_machines(runs), _figures(runs), *_ratios(runs)],
-    )
+    figures: Cells = {}
+    ratios: Cells = {}
+    bars: dict[Metric, list[Bar]] = {}
+    for run, records in runs.items():
+        for record in records:
+            for each in (result.metric for result in record.results):
+                row = (f"{each.of}, {each.unit}", each.variant)
+                figures.setdefault(row, {})[run] = number(each.value)
+                chart = dataclasses.replace(each, variant="", value=0.0)
+                bar = Bar(f"{each.variant}, {run}", each.value, each.variant)
+                bars.setdefault(chart, []).append(bar)
+            for name, ratio in record.ratios.items():
+                ratios.setdefault((name,), {})[run] = f"{ratio.value:.2f}{in_brackets(ratio)}"
+    tables = [_machines(runs), _table("Figures", ["measured", "variant"], figures, runs)]
+    if ratios:
+        title = "How many times as fast, and the 95 % interval"
+        tables.append(_table(title, ["above 1: the first is faster"], ratios, runs))
+    charts = [
+        Bars(of.of, of.unit, sorted(of_chart, key=lambda bar: bar.series), caption)
+        for of, of_chart in bars.items()
+        for caption in ["" if of.more_is_better else "Less is better."]
+        if len(of_chart) <= _MOST_BARS
+    ]
+    return Section(f"{command}, {len(runs)} runs", charts=charts, tables=tables)
+
+
+def _table(title: str, columns: Sequence[str], cells: Cells, runs: Runs) -> Table:
+    """A column for each run; with several columns before these, a group for each first cell."""
+    of_first: dict[str, list[list[str]]] = {}
+    for row, texts in cells.items():
+        group = of_first.setdefault(row[0] if len(columns) > 1 else "", [])
+        group.append([*row, *(texts.get(run, "-") for run in runs)])
+    return Table(title, [*columns, *runs], [*of_first.values()], text_columns=len(columns))
 
 
 def _machines(runs: Runs) -> Table:
-    rows = [
-        [
-            name,
-            records[0].version,
-            records[0].tensorflow or "-",
-            f"{records[0].host.cpu}, {records[0].host.cores} cores",
-            records[0].host.kernel,
-            records[0].time or "-",
-        ]
-        for name, records in runs.items()
-    ]
+    rows = []
+    for run, (record, *_) in runs.items():
+        host = record.host
+        where = [f"{host.cpu}, {host.cores} cores", host.kernel, record.time or "-"]
+        rows.append([run, record.version, record.tensorflow or "-", *where])
     columns = ["run", "tensorwire", "TensorFlow", "machine", "Linux", "when"]
     return Table("Runs", columns, [rows], text_columns=len(columns))
-
-
-def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Metric]]:
-    """The metric of each variant and run, by measurement and unit."""
-    found: dict[tuple[str, str], dict[tuple[str, str], Metric]] = {}
-    for name, records in runs.items():
-        for record in records:
-            for each in (result.metric for result in record.results):
-                found.setdefault((each.of, each.unit), {})[each.variant, name] = each
-    return found
-
-
-def _figures(runs: Runs) -> Table:
-    groups = []
-    for (of, unit), figures in _by_measurement(runs).items():
-        variants = dict.fromkeys(variant for variant, _ in figures)
-        groups.append(
-            [
-                [
-                    f"{of}, {unit}",
-                    variant,
-                    *(
-                        number(figures[variant, name].value) if (variant, name) in figures else "-"
-                        for name in runs
-                    ),
-                ]
-                for variant in variants
-            ]
-        )
-    return Table("Figures", ["measured", "variant", *runs], groups, text_columns=2)
-
-
-def _ratios(runs: Runs) -> list[Table]:
-    of_run = {
-        name: {key: ratio for record in records for key, ratio in record.ratios.items()}
-        for name, records in runs.items()
-    }
-    keys = dict.fromkeys(key for ratios in of_run.values() for key in ratios)
-    if not keys:
-        return []
-    rows = [
-        [
-            key,
-            *(
-                f"{ratios[key].value:.2f}{in_brackets(ratios[key])}" if key in ratios else "-"
-                for ratios in of_run.values()
-            ),
-        ]
-        for key in keys
-    ]
-    columns = ["above 1: the first is faster", *of_run]
-    return [Table("How many times as fast, and the 95 % interval", columns, [rows])]
-
-
-def _charts(runs: Runs) -> list[Bars]:
-    charts = []
-    for (of, unit), figures in _by_measurement(runs).items():
-        first = next(iter(figures.values()))
-        bars = [
-            Bar(f"{variant}, {name}", each.value, variant)
-            for (variant, name), each in sorted(figures.items(), key=lambda entry: entry[0][0])
-        ]
-        if len(bars) <= _MOST_BARS:
-            caption = "" if first.more_is_better else "Less is better."
-            charts.append(Bars(of, unit, bars, caption))
-    return charts
 
 
 def report_of_runs(runs: Mapping[Path, Record[Any]]) -> Report:

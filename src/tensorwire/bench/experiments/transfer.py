@@ -98,10 +98,32 @@ class TransferVariant(TensorVariant[TransferResult]):
         )
 
 
-class _Moving(Experiment[Tensors, TransferResult]):
-    """What one size and several sizes have in common."""
+@dataclass(frozen=True, kw_only=True)
+class Transfer(Experiment[Tensors, TransferResult]):
+    """Move one tensor from worker to ps repeatedly.
+
+    Also measures one raw TCP stream with buffers of the same size, and one memcpy of such a
+    buffer, or iperf3 over a lab's link. On two hosts the worker ends with the line `transfer rate:
+    … MB/s`, of the last protocol; MB are 10^6 bytes.
+    """
 
     command = "bench transfer"
+
+    data_mb: float = option(100.0, "MB of the tensor (10^6 bytes).")
+    iters: int | None = option(
+        None,
+        "Measured steps of each protocol.  [default: 30, and up to 300 for a small tensor]",
+        least=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_data_mb(self.data_mb)
+        check_grpc_limit(self.data_mb, self.protocols)
+
+    @property
+    def cases(self) -> list[Case[Tensors]]:
+        steps = self.iters or max(30, min(300, round(3000 / self.data_mb)))
+        return [_case(round(self.data_mb * 1e6), statistics.split(steps, self.rounds))]
 
     @property
     def baseline_bytes(self) -> int:
@@ -111,11 +133,8 @@ class _Moving(Experiment[Tensors, TransferResult]):
 
     def variants(self, hosts: HostPool) -> Sequence[Variant[Tensors, Any]]:
         self._check_memory()
-        at = one_tensor(self.baseline_bytes)
-        return [
-            *(TransferVariant(each, hosts) for each in self.settings),
-            *tcp.baselines(at, hosts),
-        ]
+        baselines = tcp.baselines(one_tensor(self.baseline_bytes), hosts)
+        return [*(TransferVariant(each, hosts) for each in self.settings), *baselines]
 
     def pairs(self, names: Sequence[str], hosts: HostPool) -> Sequence[tuple[str, str]]:
         return [*PAIRS, *tcp.baseline_pairs(names, hosts)]
@@ -136,32 +155,6 @@ class _Moving(Experiment[Tensors, TransferResult]):
                 "use a smaller --data-mb or one protocol"
             )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Transfer(_Moving):
-    """Move one tensor from worker to ps repeatedly.
-
-    Also measures one raw TCP stream with buffers of the same size, and one memcpy of such a
-    buffer, or iperf3 over a lab's link. On two hosts the worker ends with the line `transfer rate:
-    … MB/s`, of the last protocol; MB are 10^6 bytes.
-    """
-
-    data_mb: float = option(100.0, "MB of the tensor (10^6 bytes).")
-    iters: int | None = option(
-        None,
-        "Measured steps of each protocol.  [default: 30, and up to 300 for a small tensor]",
-        least=1,
-    )
-
-    def __post_init__(self) -> None:
-        check_data_mb(self.data_mb)
-        check_grpc_limit(self.data_mb, self.protocols)
-
-    @property
-    def cases(self) -> list[Case[Tensors]]:
-        steps = self.iters or max(30, min(300, round(3000 / self.data_mb)))
-        return [_case(round(self.data_mb * 1e6), statistics.split(steps, self.rounds))]
-
     @classmethod
     def of_call(cls, call: Call, **options: Any) -> Transfer:
         if call.named_protocols is None and options["data_mb"] >= GRPC_LIMIT_MB:
@@ -177,8 +170,8 @@ class Transfer(_Moving):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferOfSizes(_Moving):
-    """Several sizes, each a multiple of 4 bytes."""
+class TransferOfSizes(Transfer):
+    """Several sizes, each a multiple of 4 bytes, instead of one."""
 
     sizes_bytes: tuple[int, ...] = SIZES_BYTES
 
