@@ -20,15 +20,16 @@ from typing import Any
 import psutil
 
 from tensorwire.bench.experiments.tensors import ServerTask, server_setup
+from tensorwire.bench.experiments.train import TrainTask
 from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.bench.lab.channel import Message
-from tensorwire.bench.models import MODELS, examples, wide_deep
+from tensorwire.bench.models import MODELS, examples
 from tensorwire.placement.plan import STRATEGIES, Variable
 
 _SIDE = 256
-_START_DEADLINE_S = 60
+_SEED = 2013
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class StepCase:
     """True if the worker holds the tables itself, which measures a step without a ps."""
 
 
-class LabJobWorker(ServerTask):
+class LabJobWorker(TrainTask):
     """A worker: it holds the graph and the session of one case at a time."""
 
     _graph: Any = None
@@ -66,23 +67,18 @@ class LabJobWorker(ServerTask):
         """Builds the graph of a case."""
         self._graph = self._tf.Graph()
         with self._graph.as_default():
-            self._train = self._trained(case, train_files) if case.model else self._made(case)
+            if case.model:
+                file = Path(train_files[self._index])
+                self._train = self.build_model(case.model, file, case.batch_size, _SEED).train
+            else:
+                self._train = self._made(case)
         return {}
 
     @request
     def open(self) -> Message:
         """Opens the case's session. The first worker's session initializes the variables."""
-        v1 = self._tf.compat.v1
         with self._graph.as_default():
-            self._session = v1.train.MonitoredTrainingSession(
-                master=self.target,
-                is_chief=self._index == 0,
-                config=self._session_config(["/job:ps", self._device]),
-                save_summaries_steps=None,
-                save_summaries_secs=None,
-                log_step_count_steps=None,
-                max_wait_secs=_START_DEADLINE_S,
-            )
+            self._session = self.training_session()
         return {}
 
     @request
@@ -111,18 +107,6 @@ class LabJobWorker(ServerTask):
     def close(self) -> Message:
         self._session.close()
         return {}
-
-    def _trained(self, case: StepCase, train_files: Sequence[str]) -> Any:
-        """The training operation of a model of `bench train`."""
-        v1, tf = self._tf.compat.v1, self._tf
-        v1.set_random_seed(2013 + self._index)
-        setter = v1.train.replica_device_setter(
-            worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
-        )
-        with v1.device(setter):
-            columns = MODELS[case.model].columns
-            file = Path(train_files[self._index])
-            return wide_deep.build(tf, columns, file, case.batch_size).train
 
     def _made(self, case: StepCase) -> Any:
         """Builds a step from tables: reads variables, computes, and adds gradients."""

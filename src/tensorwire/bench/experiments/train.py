@@ -7,10 +7,8 @@ valid even on a noisy machine. The first turn of each is a warm-up and is not co
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import shutil
 import socket
 import statistics as stdlib_statistics
 import tempfile
@@ -90,7 +88,29 @@ def network() -> str:
 
 
 class TrainTask(ServerTask):
-    """A ps."""
+    """A ps, or the base of a worker."""
+
+    def build_model(self, name: str, file: Path, batch_size: int, seed: int) -> wide_deep.Graph:
+        """Builds a model in the default graph, with its variables on the ps."""
+        tf, v1 = self._tf, self._tf.compat.v1
+        # Each worker has its own order of batches, which is the same for every protocol.
+        v1.set_random_seed(seed + self._index)
+        cluster = tf.train.ClusterSpec(self._spec)
+        with v1.device(v1.train.replica_device_setter(worker_device=self._device, cluster=cluster)):
+            return wide_deep.build(tf, MODELS[name].columns, file, batch_size)
+
+    def training_session(self, checkpoint_directory: str = "") -> Any:
+        """Opens a session; that of the chief, the first worker, initializes the variables."""
+        return self._tf.compat.v1.train.MonitoredTrainingSession(
+            master=self.target,
+            is_chief=self._index == 0,
+            checkpoint_dir=checkpoint_directory or None,
+            config=self._session_config(["/job:ps", self._device]),
+            save_summaries_steps=None,
+            save_summaries_secs=None,
+            log_step_count_steps=None,
+            max_wait_secs=_START_DEADLINE_S,
+        )
 
     @request
     def stats(self) -> Message:
@@ -123,20 +143,13 @@ class TrainWorker(TrainTask):
             checkpoint_directory: empty for no checkpoints.
         """
         super().__init__(spec, job, index, protocol, rewrites)
-        tf, v1 = self._tf, self._tf.compat.v1
         self._session: Any = None
         self._held_out_file = held_out_file
         self._checkpoint_directory = checkpoint_directory
         self._columns = MODELS[model].columns
         self._enter_graph()
-        # Each worker has its own order of batches, which is the same for every protocol.
-        v1.set_random_seed(seed + index)
-        setter = v1.train.replica_device_setter(
-            worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
-        )
-        with v1.device(setter):
-            file = Path(train_file) if train_file else self._made_train_file(model)
-            self._model = wide_deep.build(tf, self._columns, file, batch_size)
+        file = Path(train_file) if train_file else self._made_train_file(model)
+        self._model = self.build_model(model, file, batch_size, seed)
 
     def _made_train_file(self, model: str) -> Path:
         """This worker's examples, made here because the measuring process is on another machine."""
@@ -146,17 +159,7 @@ class TrainWorker(TrainTask):
 
     @request
     def open(self) -> Message:
-        """Opens the session; the chief's session initializes the variables."""
-        self._session = self._tf.compat.v1.train.MonitoredTrainingSession(
-            master=self.target,
-            is_chief=self._index == 0,
-            checkpoint_dir=self._checkpoint_directory or None,
-            config=self._session_config(["/job:ps", self._device]),
-            save_summaries_steps=None,
-            save_summaries_secs=None,
-            log_step_count_steps=None,
-            max_wait_secs=_START_DEADLINE_S,
-        )
+        self._session = self.training_session(self._checkpoint_directory)
         return {}
 
     @request
@@ -353,8 +356,24 @@ class Train(Experiment[None, TrainResult]):
 
     def variants(self, hosts: HostPool) -> Sequence[Variant[None, TrainResult]]:
         check_installed()
-        data = _SharedExamples(self)
-        return [TrainVariant(each, self, hosts, data) for each in self.settings]
+        shared: list[examples.ExampleFiles] = []
+        return [TrainVariant(each, self, hosts, shared) for each in self.settings]
+
+    def write_examples(self, directory: Path) -> examples.ExampleFiles:
+        """Writes the examples of all workers.
+
+        Raises:
+            UsageError: a batch is larger than a worker's share.
+        """
+        directory.mkdir()
+        files = examples.write(directory, self.workers, *MODELS[self.model].load())
+        largest_batch = files.train_examples // self.workers
+        if self.batch_size > largest_batch:
+            raise UsageError(
+                f"--batch-size {self.batch_size} is more than a worker's share of the examples: "
+                f"at most {largest_batch} with {self.workers} worker(s)"
+            )
+        return files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,58 +402,31 @@ class Demo(Train):
         return cls(**options, **fields)
 
 
-class _SharedExamples:
-    """The examples for all variants, in the folder of the first variant's cluster.
-
-    They are removed with that cluster, even if this process is killed.
-    """
-
-    def __init__(self, plan: Train) -> None:
-        self._plan = plan
-        self._files: examples.ExampleFiles | None = None
-
-    def files(self, held: contextlib.ExitStack, cluster_directory: Path) -> examples.ExampleFiles:
-        """The files; the first call writes them, and `held` removes them.
-
-        Raises:
-            UsageError: a batch is larger than a worker's share.
-        """
-        if self._files is not None:
-            return self._files
-        plan = self._plan
-        directory = cluster_directory / "data"
-        directory.mkdir()
-        held.callback(shutil.rmtree, directory, ignore_errors=True)
-        files = examples.write(directory, plan.workers, *MODELS[plan.model].load())
-        largest_batch = files.train_examples // plan.workers
-        if plan.batch_size > largest_batch:
-            raise UsageError(
-                f"--batch-size {plan.batch_size} is more than a worker's share of the examples: "
-                f"at most {largest_batch} with {plan.workers} worker(s)"
-            )
-        self._files = files
-        return files
-
-
 class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
     """One variant's cluster while it trains."""
 
     def __init__(
-        self, setting: Setting, plan: Train, hosts: HostPool, data: _SharedExamples
+        self,
+        setting: Setting,
+        plan: Train,
+        hosts: HostPool,
+        shared: list[examples.ExampleFiles],
     ) -> None:
+        """`shared`: the examples of all variants, which the first one to start puts there."""
         super().__init__(hosts.cluster({"ps": plan.ps, "worker": plan.workers}))
         self.name = setting.name
         self._setting = setting
         self._plan = plan
-        self._data = data
+        self._shared = shared
         self._watcher: Watcher = Unwatched()
         self._workers = [f"worker:{index}" for index in range(plan.workers)]
         self._measured_steps = 0
         self._traffic = np.zeros(2)
 
-    def _open(self, held: contextlib.ExitStack) -> None:
-        held.enter_context(self.cluster)
-        files = self._data.files(held, self.cluster.directory)
+    def start(self) -> None:
+        if not self._shared:  # removed with this cluster, even if this process is killed
+            self._shared.append(self._plan.write_examples(self.cluster.temporary / "data"))
+        (files,) = self._shared
         env = self._setting.task_environment()
         for index in range(self._plan.ps):
             self.start_task(f"ps:{index}", TrainTask, env, **self._setup("ps", index))
