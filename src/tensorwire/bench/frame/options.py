@@ -27,11 +27,13 @@ from tensorwire.bench.frame.variants import (
 from tensorwire.bench.lab import LabSettings
 from tensorwire.bench.lab.settings import EXAMPLE
 from tensorwire.bench.lab.settings import parse as parse_lab
-from tensorwire.cli.click_extensions import Number, options_of, refuse_unused
+from tensorwire.cli.click_extensions import options_of, refuse_unused
 from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.termination import end_in_order
 from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
 from tensorwire.cluster import ClusterSpec
 from tensorwire.errors import UsageError
+from tensorwire.options import option
 from tensorwire.plugin.rewrites import WIRE_DTYPES
 from tensorwire.report.progress import ProgressDisplay
 
@@ -85,6 +87,7 @@ def experiment_command(
     """
 
     def callback(**given: Any) -> None:
+        end_in_order()
         call, options = _call(given)
         role = None
         if tasks == "ends":
@@ -112,10 +115,10 @@ def experiment_command(
 
     common = {each.name for each in dataclasses.fields(Experiment)}
     own = fields or [e.name for e in dataclasses.fields(kind) if e.name not in common]
-    hosts = {"": [], "ends": [two_ends_options]}.get(tasks, _hosts_options(tasks))
+    hosts = {"": [], "ends": [two_ends_options]}.get(tasks, [options_of(_Hosts)])
     command: Any = callback
-    for option in reversed([*more, options_of(kind, own), *_shared_options(kind), *hosts]):
-        command = option(command)
+    for each in reversed([*more, options_of(kind, own), *_shared_options(kind), *hosts]):
+        command = each(command)
     name = kind.command.split()[-1]
     epilog = f"\b\nExamples:\n{examples.strip(chr(10))}"
     return click.command(name, help=kind.__doc__, epilog=epilog)(command)
@@ -212,52 +215,41 @@ def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
     return Call(fields, named, rewrites, lab=lab, **paths), options
 
 
-def _hosts_options(tasks: str) -> list[Decorator]:
-    where = "HOST:PORT[,…]" if tasks == "several" else "HOST:PORT"
-    return [
-        click.option("--ps-hosts", metavar=where, help="Several hosts: address of each ps."),
-        click.option(
-            "--worker-hosts",
-            metavar=where,
-            help="Several hosts: address of each worker. The first worker measures.",
-        ),
-        click.option(
-            "--job", type=click.Choice(["ps", "worker"]), help="Several hosts: role of this host."
-        ),
-        click.option(
-            "--task",
-            type=int,
-            default=0,
-            show_default=True,
-            help="Several hosts: the task's index, its place in --ps-hosts or --worker-hosts.",
-        ),
-        click.option(
-            "--peer-timeout",
-            type=Number(min=0, min_open=True),
-            default=120.0,
-            show_default=True,
-            help="Several hosts: seconds to wait for another host.",
-        ),
-    ]
+@dataclass(frozen=True)
+class _Hosts:
+    """The options of experiments between hosts with a ps or a worker each."""
+
+    ps_hosts: str | None = option(
+        None, "Several hosts: address of each ps.", metavar="HOST:PORT[,…]"
+    )
+    worker_hosts: str | None = option(
+        None,
+        "Several hosts: address of each worker. The first worker measures.",
+        metavar="HOST:PORT[,…]",
+    )
+    job: str | None = option(None, "Several hosts: role of this host.", choices=("ps", "worker"))
+    task: int = option(
+        0, "Several hosts: the task's index, its place in --ps-hosts or --worker-hosts."
+    )
+    peer_timeout: float = option(120.0, "Several hosts: seconds to wait for another host.", above=0)
 
 
 def _role_of_jobs(command: str, options: dict[str, Any], *, several: bool) -> HostRole | None:
     """The role of this host by --ps-hosts and --job; takes these out of `options`."""
-    names = ("ps_hosts", "worker_hosts", "job")
-    ps_hosts, worker_hosts, job = (options.pop(name) for name in names)
-    task, peer_timeout_s = options.pop("task"), options.pop("peer_timeout")
-    if (ps_hosts, worker_hosts, job) == (None, None, None):
+    given = _Hosts(**{each.name: options.pop(each.name) for each in dataclasses.fields(_Hosts)})
+    job, task = given.job, given.task
+    if (given.ps_hosts, given.worker_hosts, job) == (None, None, None):
         refuse_unused(_SEVERAL, "task", "peer_timeout")
         return None
-    if None in (ps_hosts, worker_hosts, job):
+    if given.ps_hosts is None or given.worker_hosts is None or job is None:
         raise UsageError("several hosts need --ps-hosts, --worker-hosts and --job (ps or worker)")
-    cluster = ClusterSpec.from_hosts(ps=ps_hosts, worker=worker_hosts)
+    cluster = ClusterSpec.from_hosts(ps=given.ps_hosts, worker=given.worker_hosts)
     hosts = {name: tuple(cluster.addresses(name).values()) for name in cluster.jobs}
     if not several and any(len(of_job) != 1 for of_job in hosts.values()):
         raise UsageError(f"{command} uses one ps and one worker")
     if not 0 <= task < len(hosts[job]):
         raise UsageError(f"--task {task}: --{job}-hosts has {len(hosts[job])}")
-    return HostRole(command, hosts, job, task, peer_timeout_s)
+    return HostRole(command, hosts, job, task, given.peer_timeout)
 
 
 def _role_of_ends(
