@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeoutError
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
 from tensorwire.bench.frame.options import experiment_command
 from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds, compare_cases
-from tensorwire.bench.frame.tasks import HostedTask, TaskProcesses, Watcher, request
+from tensorwire.bench.frame.tasks import HostedTask, Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.cli.two_ends import CLIENT, SERVER
@@ -42,7 +42,6 @@ from tensorwire.report.section import Section
 LAYERS = ("tensorflow", "rpc")
 ALONE, BESIDE_BULK = CASES = ("alone", "beside bulk")
 _SMALL = STEP_CASES["tiny"]
-_SMALL_BYTES = round(_SMALL.data_mb * 1e6)
 _PATIENCE_S = 120.0
 _CHUNK = 8  # requests between two readings of the clock
 _SERVER_THREADS = 2  # one for each client
@@ -171,15 +170,25 @@ class TailsTask(TensorTask, _LoadTask):
 
 
 class TailsRpcTask(RpcTask, _LoadTask):
-    """A server or a client without TensorFlow."""
+    """A server or a client without TensorFlow, which is asked the same as a worker."""
 
-    _sizes: Mapping[str, int] = MappingProxyType({})
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of a request in each case."""
+        return {}
 
     @request
-    def sizes(self, sizes: Mapping[str, int]) -> Message:
-        """Sets the bytes of a request in each case."""
-        self._sizes = dict(sizes)
+    def build(self, case: str, tensors: int, floats: int) -> Message:
+        self._sizes[case] = 4 * tensors * floats
         return {}
+
+    @request
+    def verify(self, case: str) -> Message:
+        return {"equal": True}  # each request has been answered
+
+    @request
+    def wire(self) -> Message:
+        return {}  # no plug-in, and no pool whose memory could be lent
 
     def step(self, case: str) -> None:
         self._end.ask(Load(1, 1, self._sizes[case], 0, _PATIENCE_S))
@@ -205,8 +214,12 @@ class TailsVariant(ClusterVariant[bool, TailsResult]):
         self.bulk_s: list[list[float]] = []
         """Mean seconds of a large tensor in each round with bulk."""
 
+    def connect(self) -> None:
+        """Connects the clients; workers of TensorFlow do so themselves."""
+
     def wait_started(self, watcher: Watcher) -> None:
         super().wait_started(watcher)
+        self.connect()
         large = Tensors(_BULK, 1, round(self._plan.bulk_mb * 1e6 / 4))
         for job, tensors in ((self.small, _SMALL), (_BULK, large)):
             self.ask(job, "build", tensors.timeout_s(4), **tensors.build_arguments)
@@ -266,22 +279,13 @@ class TailsRpcVariant(TailsVariant):
     def setup(self, job: str) -> Message:
         return {"protocol": self.protocol}
 
-    def transport(self) -> str:
-        return "TCP"  # these tasks have no plug-in, and no pool whose memory could be lent
-
-    def verify(self, what: bool) -> None:
-        """Each request has been answered."""
-
-    def wait_started(self, watcher: Watcher) -> None:
-        TaskProcesses.wait_started(self, watcher)
+    def connect(self) -> None:
         host, port = split_address(self.address(SERVER))
         port = port_of(self.protocol, port)
         threads = _SERVER_THREADS
         self.ask(SERVER, "serve", host=host, port=port, threads=threads, response_size=0)
-        sizes = {_SMALL.name: _SMALL_BYTES, _BULK: round(self._plan.bulk_mb * 1e6)}
         for job in (CLIENT, _BULK):
             self.ask(job, "connect", address=f"{host}:{port}", channels=1)
-            self.ask(job, "sizes", sizes=sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
