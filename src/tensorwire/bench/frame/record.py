@@ -187,7 +187,6 @@ def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-Known = TypeVar("Known")
 Result_co = TypeVar("Result_co", bound=Result, covariant=True)
 
 
@@ -269,29 +268,24 @@ class Record(Generic[Result_co]):
             TensorwireError: the document is not a record.
         """
         try:
-            result_type: Any = _RESULT_TYPES[document["command"]]
+            generic: Any = Record
+            kind = generic[_RESULT_TYPES[document["command"]]]
             intervals = document.get("intervals", {})
-            time = document.get("time", "")
-            if not document["results"] or not isinstance(time, str):
-                raise ValueError("it has no results, or its time is not a text")
-            return Record(
-                command=document["command"],
-                version=document["version"],
-                tensorflow=document["tensorflow"],
-                host=from_document(Machine, document["host"]),
-                results=[from_document(result_type, entry) for entry in document["results"]],
-                ratios={
-                    name: from_document(Ratio, {"value": value, "interval": intervals.get(name)})
-                    for name, value in document["ratios"].items()
-                },
-                baselines=from_document(dict[str, float], document.get("ceilings", {})),
-                transports=from_document(dict[str, str], document.get("transports", {})),
-                noise=_optional(Noise, document.get("noise")),
-                lab=_optional(LabDocument, document.get("lab")),
-                time=time,
+            ratios = {
+                name: {"value": value, "interval": intervals.get(name)}
+                for name, value in document["ratios"].items()
+            }
+            if not document["results"]:
+                raise ValueError("it has no results")
+            # What has always been written must be there; the rest has a default.
+            always = {name: document[name] for name in ("version", "host", "tensorflow")}
+            fields = {"time": "", **document, **always, "ratios": ratios}
+            record: Record[Result] = from_document(
+                kind, {**fields, "baselines": document.get("ceilings", {})}
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise not_a_record(error) from error
+        return record
 
     def write(self, path: Path) -> None:
         """Writes the JSON to `path` atomically.
@@ -305,7 +299,3 @@ class Record(Generic[Result_co]):
 def not_a_record(error: Exception) -> TensorwireError:
     """The error for a text that is not a record, because of `error`."""
     return TensorwireError(f"this is no record of a benchmark: {error!r}")
-
-
-def _optional(kind: type[Known], document: Any) -> Known | None:
-    return None if document is None else from_document(kind, document)
