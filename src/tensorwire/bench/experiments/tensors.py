@@ -155,36 +155,29 @@ class TensorTask(ServerTask):
     @request
     def build(self, case: str, tensors: int, floats: int) -> Message:
         """Makes a session, and an op that assigns `tensors` vectors of `floats` float32 each."""
-        v1 = self._tf.compat.v1
+        tf, v1 = self._tf, self._tf.compat.v1
         # Use the CPU, because on an accelerator the copy to host memory would be measured, too.
         ps, worker = "/job:ps/task:0/device:CPU:0", f"{self._device}/device:CPU:0"
-        with self._tf.Graph().as_default() as graph:
-            assigns: list[Any] = []
-            sums: dict[str, list[Any]] = {ps: [], worker: []}
-            for index in range(tensors):
-                variables = {}
-                for device in (ps, worker):
-                    with self._tf.device(device):
+        variables: dict[str, list[Any]] = {ps: [], worker: []}
+        totals = []
+        with tf.Graph().as_default() as graph:
+            for device, of_device in variables.items():
+                with tf.device(device):
+                    for index in range(tensors):
                         name = f"{case}_{'ps' if device == ps else 'worker'}_{index}"
                         # Random values, drawn at initialization: the graph has no large constant.
-                        value = self._tf.random.uniform([floats], minval=-1.0, maxval=1.0)
-                        if device == ps:
-                            value = self._tf.zeros([floats])
-                        variables[device] = v1.get_variable(
-                            name, initializer=value, use_resource=True
+                        initial = tf.zeros([floats]) if device == ps else _random(tf, floats)
+                        of_device.append(
+                            v1.get_variable(name, initializer=initial, use_resource=True)
                         )
-                        # A sum of the bits that wraps around: nearly always different for different
-                        # tensors.
-                        bits = self._tf.bitcast(variables[device].read_value(), self._tf.int32)
-                        sums[device].append(self._tf.reduce_sum(bits))
-                with self._tf.device(ps):
-                    assigns.append(variables[ps].assign(variables[worker], read_value=False))
-            with self._tf.device(ps):
-                op = assigns[0] if tensors == 1 else self._tf.group(*assigns)
-            totals = []
-            for device, parts in sums.items():
-                with self._tf.device(device):
-                    totals.append(self._tf.stack(parts))
+                    # Sums of the bits that wrap around: nearly always different for different
+                    # tensors.
+                    bits = [tf.bitcast(each.read_value(), tf.int32) for each in of_device]
+                    totals.append(tf.stack([tf.reduce_sum(each) for each in bits]))
+            with tf.device(ps):
+                pairs = zip(variables[ps], variables[worker], strict=True)
+                assigns = [there.assign(here, read_value=False) for there, here in pairs]
+                op = assigns[0] if tensors == 1 else tf.group(*assigns)
             session = v1.Session(self.target, graph=graph, config=self._session_config())
             session.run(v1.global_variables_initializer())
         self._cases[case] = (session, op, totals)
@@ -213,6 +206,10 @@ class TensorTask(ServerTask):
         session, _, totals = self._cases[case]
         on_ps, on_worker = session.run(totals)
         return {"equal": bool((on_ps == on_worker).all())}
+
+
+def _random(tf: Any, floats: int) -> Any:
+    return tf.random.uniform([floats], minval=-1.0, maxval=1.0)
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,8 @@ class TaskProcesses(OwningContext):
                 self.cluster.check()
                 if time.monotonic() > deadline:
                     raise self.cluster.error_of(process)
-            answers.append(answer(self.cluster, process, 1.0))
+            left_s = max(1.0, deadline - time.monotonic())  # a long answer comes in parts
+            answers.append(answer(self.cluster, process, left_s))
         return answers
 
     def process(self, task: str) -> Process:
