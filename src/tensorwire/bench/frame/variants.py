@@ -121,7 +121,7 @@ def parse_rewrites(text: str) -> tuple[str, ...]:
                 "by +, all or none"
             )
     if len(set(variants)) != len(variants):
-        raise UsageError(f"--rewrites {text} names a side twice")
+        raise UsageError(f"--rewrites {text} names a variant twice")
     return variants
 
 
