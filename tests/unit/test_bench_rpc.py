@@ -124,7 +124,6 @@ def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
 def test_without_any_grpc_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "grpc", None)
-    monkeypatch.delitem(sys.modules, "tensorwire.bench.experiments.rpc_grpcio", raising=False)
     with pytest.raises(TensorwireError, match=r"apt-get install .*libgrpc\+\+-dev.*grpcio"):
         raw.rpc_end("grpc")
 
