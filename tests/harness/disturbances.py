@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.machine_faults import MACHINE_FAULTS, MachineFault
 from harness.survival import Job, JobSettings, Told, lab_for
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.lab import HostSettings
 from tensorwire.errors import TensorwireError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorwire.bench.experiments.server_task import ServerTask
-from tensorwire.bench.frame.hosted_task import request
+from tensorwire.bench.experiments.tensors import ServerTask
+from tensorwire.bench.frame.tasks import request
 from tensorwire.bench.lab.channel import Message
 
 _SIDE = 256

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.fault_task import FaultWorker, Table, Work
-from tensorwire.bench.experiments.server_task import ServerTask
-from tensorwire.bench.frame.task_processes import (
+from tensorwire.bench.experiments.tensors import ServerTask
+from tensorwire.bench.frame.tasks import (
     Watcher,
     answer,
     ask,
     send,
     start_task,
-    wait_started,
+    wait_ready,
 )
 from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
 from tensorwire.bench.lab.channel import Message
@@ -186,7 +186,7 @@ def running(job: FaultJob, watcher: Watcher) -> Iterator[RunningJob]:
             for index in range(count)
         ]
         for task in tasks:
-            tensorflow = wait_started(cluster, task, watcher)
+            tensorflow = wait_ready(cluster, task, watcher)["tensorflow"]
         workers = [task for task in tasks if task.job == "worker"]
         for task in workers:  # the first worker's session initializes the variables
             ask(cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)

@@ -10,11 +10,13 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.bench.experiments.tensor_sides import TensorSide
-from tensorwire.bench.experiments.transfer import check_data_mb, check_grpc_limit, one_tensor
-from tensorwire.bench.frame.contenders import Contender, Setting
+import psutil
+
+from tensorwire.bench.experiments.tensors import TensorVariant, one_tensor
+from tensorwire.bench.experiments.transfer import check_data_mb, check_grpc_limit
 from tensorwire.bench.frame.record import Metric, Record, Result
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import Setting
 from tensorwire.errors import UsageError
 from tensorwire.report.section import Section, Table
 from tensorwire.units import data_size
@@ -114,19 +116,19 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
     """
     tensors = one_tensor(round(plan.data_mb * 1e6))
     samples: list[dict[str, int]] = []
-    contender = Contender(plan.protocol, Setting(transport=plan.transport))
-    side: TensorSide[MemoryResult] = TensorSide(contender)
+    setting = Setting(plan.protocol, transport=plan.transport)
+    side: TensorVariant[MemoryResult] = TensorVariant(setting)
     with side:
         watcher.activity("starting the tasks")
         side.wait_started(watcher)
         side.build(tensors)
         watcher.activity(f"the first {EARLY_STEPS} steps")
         side.run(tensors, EARLY_STEPS, warm_up=0)
-        samples.append(side.resident_bytes())
+        samples.append(_resident_bytes(side))
         watcher.activity("moving tensors")
         for iters in plan.shares:
             side.run(tensors, iters, warm_up=0)
-            samples.append(side.resident_bytes())
+            samples.append(_resident_bytes(side))
             watcher.advance()
         side.verify(tensors)
         tensorflow = side.tensorflow
@@ -145,6 +147,14 @@ def run(plan: MemoryPlan, watcher: Watcher) -> Record[MemoryResult]:
         for task in samples[0]
     ]
     return Record(COMMAND, tensorflow, results, ratios={})
+
+
+def _resident_bytes(side: TensorVariant[MemoryResult]) -> dict[str, int]:
+    """Current resident memory of each task, by the task's name."""
+    return {
+        name: int(psutil.Process(process.pid).memory_info().rss)
+        for name, process in side.processes.items()
+    }
 
 
 def pool_cap_mb() -> float:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorwire.bench.experiments.server_task import ServerTask, import_for_user
+from tensorwire.bench.experiments.tensors import ServerTask, import_for_user
 from tensorwire.bench.lab.channel import Message, TaskEnd
 
 MULTIPLIER = 6364136223846793005

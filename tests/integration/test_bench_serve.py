@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tensorwire.bench.experiments import serve
-from tensorwire.bench.frame.task_processes import Unwatched
 
 COMMAND = [sys.executable, "-m", "tensorwire.cli.main", "bench", "serve"]
 RESULT_FIELDS = [
@@ -73,8 +72,8 @@ def test_the_record_has_both_protocols_and_their_ratio(tmp_path: Path) -> None:
 
 @pytest.mark.newest
 def test_clients_that_are_not_busy_only_stay_connected() -> None:
-    plan = serve.ServePlan(clients=20, busy=2, requests=400, rounds=2, protocols=("grpc++",))
-    record = serve.run(plan, Unwatched())
+    plan = serve.Serve(clients=20, busy=2, requests=400, rounds=2, protocols=("grpc++",))
+    record = plan.run()
     (result,) = record.results
     # Fairness is that of the busy clients; the others sent nothing in the rounds.
     assert (result.clients, result.busy, result.requests) == (20, 2, 400)
@@ -85,8 +84,8 @@ def test_clients_that_are_not_busy_only_stay_connected() -> None:
 
 @pytest.mark.newest
 def test_every_client_is_answered_however_fast_the_others_are() -> None:
-    plan = serve.ServePlan(clients=400, requests=400, rounds=1, protocols=("grpc++",))
-    (result,) = serve.run(plan, Unwatched()).results
+    plan = serve.Serve(clients=400, requests=400, rounds=1, protocols=("grpc++",))
+    (result,) = plan.run().results
     assert result.fairness == 1.0
 
 
@@ -94,11 +93,9 @@ def test_every_client_is_answered_however_fast_the_others_are() -> None:
 def test_a_ps_has_no_thread_for_each_of_its_clients() -> None:
     threads = {}
     for clients in (2, 256):
-        plan = serve.ServePlan(
-            clients=clients, requests=2 * clients, rounds=1, protocols=("grpc++",)
-        )
+        plan = serve.Serve(clients=clients, requests=2 * clients, rounds=1, protocols=("grpc++",))
         # The bench fails unless every client has its own connection.
-        (result,) = serve.run(plan, Unwatched()).results
+        (result,) = plan.run().results
         threads[clients] = result.ps_threads
     # A ps has up to eight reactors, and gRPC some threads that come and go.
     assert threads[256] - threads[2] < 32

@@ -30,7 +30,9 @@ START_TIMEOUT_S = 120.0
 def tasks_of(token: str) -> list[int]:
     """The processes with this token that are tasks, oldest first."""
     pids = sorted(cleanup_process.processes_with(token))
-    return [pid for pid in pids if b"train_task" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid for pid in pids if b"experiments.train" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def wait_for_training(demo: subprocess.Popen[bytes], log: Path) -> None:

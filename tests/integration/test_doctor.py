@@ -17,7 +17,7 @@ import pytest
 from harness import faults
 from harness.faults import FaultJob, Table, Work
 from tensorwire.bench.experiments import input as bench_input
-from tensorwire.bench.frame.task_processes import Unwatched
+from tensorwire.bench.frame.tasks import Unwatched
 from tensorwire.bench.lab import HostSettings
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.doctor import job_evidence

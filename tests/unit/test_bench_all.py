@@ -6,18 +6,21 @@ The layers here are stand-ins; the real layers have their own tests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tensorwire.bench.experiments import all_layers
-from tensorwire.bench.experiments.all_layers import AllLayersPlan, Layer, Suite
+from tensorwire.bench.experiments.all_layers import Layer, Suite
 from tensorwire.bench.experiments.runs import read
-from tensorwire.bench.experiments.transfer import SizesPlan, TransferResult
-from tensorwire.bench.frame.host_pool import HostPool
-from tensorwire.bench.frame.record import Ratio, Record, Result, StepMs
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.experiments.transfer import TransferOfSizes, TransferResult
+from tensorwire.bench.frame.columns import StepMs
+from tensorwire.bench.frame.hosts import HostPool
+from tensorwire.bench.frame.record import Ratio, Record, Result
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import PROTOCOLS
 from tensorwire.cli.main import main
 from tensorwire.errors import TensorwireError
 
@@ -29,21 +32,24 @@ RECORD = Record[Result](
 )
 
 
-def good(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+Run = Callable[[Watcher, HostPool], Record[Result]]
+
+
+def good(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     watcher.activity("measuring")
     watcher.advance()
-    return [RECORD]
+    return RECORD
 
 
-def failing(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+def failing(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     raise TensorwireError("the ps went")
 
 
-def broken(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+def broken(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     raise ZeroDivisionError("a mistake of ours")
 
 
-def interrupted(watcher: Watcher, host_pool: HostPool) -> list[Record[Result]]:
+def interrupted(watcher: Watcher, host_pool: HostPool) -> Record[Result]:
     raise KeyboardInterrupt
 
 
@@ -61,8 +67,16 @@ class Seen:
         self.advanced += count
 
 
-def layers(*runs: Callable[[Watcher, HostPool], list[Record[Result]]]) -> list[Layer]:
-    return [Layer(run.__name__, 3, run) for run in runs]
+@dataclass
+class StandIn:
+    """A layer of three blocks."""
+
+    run: Run
+    blocks: int = 3
+
+
+def layers(*runs: Run) -> dict[str, Layer]:
+    return {run.__name__: StandIn(run) for run in runs}
 
 
 def test_a_layer_that_fails_does_not_stop_the_others() -> None:
@@ -74,7 +88,7 @@ def test_a_layer_that_fails_does_not_stop_the_others() -> None:
         "broken": "ZeroDivisionError: a mistake of ours",
     }
     assert suite.notes == ["a note"]
-    assert suite.summary.ratios == {"grpc++/grpc 100 MB transfer": Ratio(2.0, (1.9, 2.1))}
+    assert suite.ratios == {"grpc++/grpc 100 MB good": Ratio(2.0, (1.9, 2.1))}
     assert seen.advanced == 9
     assert seen.activities == ["3 of 3, good: measuring"]
 
@@ -88,7 +102,7 @@ def test_ctrl_c_ends_the_call_and_keeps_what_was_measured() -> None:
 def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *runs: object, path: Path
 ) -> tuple[int, str, str]:
-    monkeypatch.setattr(all_layers, "layers", lambda plan, notes: layers(*runs))  # type: ignore[arg-type]
+    monkeypatch.setattr(all_layers, "layers", lambda *_: layers(*runs))  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as stop:
         main(["bench", "all", "--json", str(path), "--report", str(path.with_suffix(".html"))])
     captured = capsys.readouterr()
@@ -153,15 +167,15 @@ def test_sizes_that_memory_does_not_hold_are_left_out_with_a_note(
     memory = psutil.virtual_memory()._replace(available=2_000_000_000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     notes: list[str] = []
-    all_layers.layers(AllLayersPlan(), notes)
+    all_layers.layers(False, {"protocols": PROTOCOLS, "transport": "tcp"}, notes)
     assert notes == ["tensors of 1 GB are left out: there is not enough free memory for them"]
 
 
 @pytest.mark.parametrize(
-    ("sizes_bytes", "ceiling_bytes"),
+    ("sizes_bytes", "baseline_bytes"),
     [((64, 10**6, 10**8, 10**9), 10**8), ((64, 10**6), 10**6), ((10**9,), 10**9)],
 )
-def test_ceilings_are_measured_at_100_mb_or_the_nearest_size(
-    sizes_bytes: tuple[int, ...], ceiling_bytes: int
+def test_baselines_are_measured_at_100_mb_or_the_nearest_size(
+    sizes_bytes: tuple[int, ...], baseline_bytes: int
 ) -> None:
-    assert SizesPlan(sizes_bytes).ceiling_bytes == ceiling_bytes
+    assert TransferOfSizes(sizes_bytes=sizes_bytes).baseline_bytes == baseline_bytes

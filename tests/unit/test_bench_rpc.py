@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench.experiments import raw
-from tensorwire.bench.experiments.raw_task import port_of
-from tensorwire.bench.experiments.rpc import COMMAND, RpcPlan, RpcResult, RpcSide, run
+from tensorwire.bench.experiments.raw import port_of
+from tensorwire.bench.experiments.rpc import Rpc, RpcResult, RpcVariant
 from tensorwire.bench.experiments.serve import connections_from, connections_to
-from tensorwire.bench.frame import comparison
-from tensorwire.bench.frame.peer import Hello, call_peer
+from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Record
-from tensorwire.bench.frame.task_processes import Unwatched
+from tensorwire.bench.frame.several_hosts import Hello, call_peer
+from tensorwire.bench.frame.tasks import Unwatched
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError
@@ -53,7 +53,7 @@ def check(result: RpcResult, requests: int) -> None:
 def test_grpcpp_is_the_engine_and_answers_every_request(
     message_size: int, response_size: int, channels: int
 ) -> None:
-    plan = RpcPlan(
+    plan = Rpc(
         message_size=message_size,
         response_size=response_size,
         concurrency=4,
@@ -63,7 +63,7 @@ def test_grpcpp_is_the_engine_and_answers_every_request(
         rounds=4,
         protocols=("grpc++",),
     )
-    record = run(plan, Unwatched())
+    record = plan.run()
     (result,) = record.results
     assert result.implementation == "engine"
     assert (result.concurrency, result.channels, result.server_threads) == (4, channels, 2)
@@ -76,31 +76,31 @@ def test_grpcpp_is_the_engine_and_answers_every_request(
 
 
 def test_both_protocols_take_turns_and_are_compared(grpc_cpp: None) -> None:
-    plan = RpcPlan(message_size=100_000, concurrency=4, total_message=60, rounds=3)
-    record = run(plan, Unwatched())
+    plan = Rpc(message_size=100_000, concurrency=4, total_message=60, rounds=3)
+    record = plan.run()
     grpc, ours = record.results
     assert grpc.implementation.startswith("grpc C++ 1.")
     assert (grpc.protocol, ours.protocol) == ("grpc", "grpc++")
     for result in (grpc, ours):
         check(result, 60)
     assert list(record.ratios) == ["grpc++/grpc"]
-    section = comparison.section(record)
+    section = showing.section(record)
     assert [row[1] for row in section.tables[0].rows] == [grpc.implementation, "engine"]
 
 
 def test_much_data_gets_few_requests_in_flight_each_on_a_connection() -> None:
-    small, large = RpcPlan(message_size=64), RpcPlan(message_size=100_000_000)
+    small, large = Rpc(message_size=64), Rpc(message_size=100_000_000)
     assert (small.in_flight, small.connections, small.threads) == (64, 1, 1)
     assert (large.in_flight, large.connections, large.threads) == (4, 4, 4)
-    asked = RpcPlan(message_size=100_000_000, concurrency=8, channels=1, server_threads=2)
+    asked = Rpc(message_size=100_000_000, concurrency=8, channels=1, server_threads=2)
     assert (asked.in_flight, asked.connections, asked.threads) == (8, 1, 2)
-    assert RpcPlan(message_size=100_000_000, concurrency=2).connections == 2
+    assert Rpc(message_size=100_000_000, concurrency=2).connections == 2
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "grpc++"])
 def test_a_channel_is_a_connection(grpc_cpp: None, protocol: str) -> None:
-    plan = RpcPlan(channels=3, server_threads=2, protocols=(protocol,))
-    with RpcSide(protocol, plan) as side:
+    plan = Rpc(channels=3, server_threads=2, protocols=(protocol,))
+    with RpcVariant(protocol, plan) as side:
         side.wait_started(Unwatched())
         side.block(None, 300)
         port = port_of(protocol, split_address(side.address("server"))[1])
@@ -113,10 +113,10 @@ def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
 ) -> None:
     pytest.importorskip("grpc")
     monkeypatch.setenv("PATH", "")  # no pkg-config
-    plan = RpcPlan(
+    plan = Rpc(
         message_size=5_000_000, concurrency=3, channels=2, total_message=12, protocols=("grpc",)
     )
-    (result,) = run(plan, Unwatched()).results
+    (result,) = plan.run().results
     assert result.implementation.startswith("grpcio 1.")
     check(result, 12)
 
@@ -124,7 +124,6 @@ def test_grpcio_stands_in_where_grpc_is_not_installed_in_cpp(
 def test_without_any_grpc_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "grpc", None)
-    monkeypatch.delitem(sys.modules, "tensorwire.bench.experiments.rpc_grpcio", raising=False)
     with pytest.raises(TensorwireError, match=r"apt-get install .*libgrpc\+\+-dev.*grpcio"):
         raw.rpc_end("grpc")
 
@@ -167,7 +166,9 @@ def test_two_hosts_each_do_their_part_and_both_end(port: int, tmp_path: Path) ->
 def test_another_version_fails_at_both_ends(port: int) -> None:
     server = bench("rpc", "--job", "server", "--port", str(port))
     with pytest.raises(TensorwireError, match="different versions of tensorwire") as caught:
-        call_peer(f"localhost:{port}", Hello(COMMAND, "client:0", version="0.0.1"), "server", 100.0)
+        call_peer(
+            f"localhost:{port}", Hello(Rpc.command, "client:0", version="0.0.1"), "server", 100.0
+        )
     status, _, err = outcome(server)
     assert status == 1
     assert str(caught.value) in err
@@ -175,7 +176,7 @@ def test_another_version_fails_at_both_ends(port: int) -> None:
 
 def test_a_client_that_goes_ends_its_server_with_an_error(port: int) -> None:
     server = bench("rpc", "--job", "server", "--port", str(port))
-    call_peer(f"localhost:{port}", Hello(COMMAND, "client:0"), "server", 100.0).close()
+    call_peer(f"localhost:{port}", Hello(Rpc.command, "client:0"), "server", 100.0).close()
     status, _, err = outcome(server)
     assert status == 1
     assert "ended before it was done" in err.splitlines()[-1]

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from tensorwire.bench.experiments.raw import RawTcp
-from tensorwire.bench.experiments.tcp import TcpPlan, TcpResult, run
-from tensorwire.bench.frame import comparison
+from tensorwire.bench.experiments.tcp import Tcp, TcpResult
+from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Record
-from tensorwire.bench.frame.task_processes import Unwatched
 
 
 def test_every_message_arrives_before_a_block_is_done() -> None:
@@ -41,7 +40,7 @@ def test_every_message_arrives_before_a_block_is_done() -> None:
 
 
 def measured() -> Record[TcpResult]:
-    return run(TcpPlan(streams=(2,), message_size=65536, seconds=1, rounds=1), Unwatched())
+    return Tcp(streams=(2,), message_size=65536, seconds=1, rounds=1).run()
 
 
 def test_our_streams_are_measured_without_iperf3(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +49,7 @@ def test_our_streams_are_measured_without_iperf3(monkeypatch: pytest.MonkeyPatch
     (result,) = record.results
     assert (result.implementation, result.streams, result.message_size) == ("tcp", 2, 65536)
     assert result.mb_per_s > 0
-    assert "iperf3" in comparison.section(record).notes[0]
+    assert "iperf3" in showing.section(record).notes[0]
     (read,) = Record.from_json(record.to_json()).results
     assert isinstance(read, TcpResult)
     assert read.message_size == 65536
@@ -64,7 +63,7 @@ def test_iperf3_has_its_turn_and_a_row_with_its_version() -> None:
     assert theirs.implementation.startswith("iperf3 3.")
     assert theirs.mb_per_s > 0
     assert list(record.ratios) == ["tcp x2/iperf3 x2"]
-    assert [row[0] for row in comparison.section(record).tables[0].rows] == [
-        "tcp (ours)",
+    assert [row[0] for row in showing.section(record).tables[0].rows] == [
+        "tcp",
         theirs.implementation,
     ]

@@ -58,8 +58,8 @@ def test_importing_the_package_loads_no_tensorflow(python: Any) -> None:
     code = (
         "import sys, tensorwire, tensorwire.cluster, tensorwire.cli.main, tensorwire.cli.run\n"
         "import tensorwire.plugin.build, tensorwire.run.environment, tensorwire.bench.commands\n"
-        "from tensorwire.bench.experiments import transfer, steps, rpc, tcp, train, tensor_sides\n"
-        "import tensorwire.bench.frame.remote_hosts\n"
+        "from tensorwire.bench.experiments import transfer, steps, rpc, tcp, train, tensors\n"
+        "import tensorwire.bench.frame.several_hosts\n"
         "assert not {'tensorflow', 'tensorwire.tf'} & set(sys.modules)\n"
         "assert not any('tensorwire_plugin' in line for line in open('/proc/self/maps'))"
     )

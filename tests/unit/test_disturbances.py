@@ -10,7 +10,7 @@ import pytest
 from harness import markdown
 from harness.disturbance_tables import tables
 from harness.disturbances import ALL, Survival
-from tensorwire.bench.frame.contenders import PROTOCOLS
+from tensorwire.bench.frame.variants import PROTOCOLS
 
 pytestmark = pytest.mark.docs
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tensorwire.bench.frame.experiment import Case, Side, measure
+from tensorwire.bench.frame.experiment import Case, Variant, measure
 from tensorwire.bench.frame.record import Metric, Record, Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.task_processes import Unwatched
+from tensorwire.bench.frame.tasks import Unwatched
 from tensorwire.errors import TensorwireError
 from tensorwire.report.section import Section
 
@@ -35,7 +35,7 @@ class SleepResult(Result):
         return Section("Sleep")
 
 
-class Sleeper(Side[float, SleepResult]):
+class Sleeper(Variant[float, SleepResult]):
     """Reports step times of `seconds` times the case's number, and records its calls."""
 
     tensorflow = "2.21.0"
@@ -75,12 +75,12 @@ class Ceiling(Sleeper):
     def result(self, case: Case[float], rounds: Rounds) -> None:  # type: ignore[override]
         return None
 
-    def ceiling_mb_per_s(self, case: Case[float], rounds: Rounds) -> float:
+    def baseline_mb_per_s(self, case: Case[float], rounds: Rounds) -> float:
         return 1.0 / rounds[0][0]
 
 
 def measured(
-    *sides: Side[float, SleepResult], cases: Sequence[Case[float]], **options: Any
+    *sides: Variant[float, SleepResult], cases: Sequence[Case[float]], **options: Any
 ) -> Record[SleepResult]:
     pairs = [("fast", "slow"), ("fast", "ceiling")]
     return measure("sleep", sides, cases, Unwatched(), pairs=pairs, **options)
@@ -129,7 +129,7 @@ def test_a_ceiling_is_compared_in_the_cases_in_which_it_takes_part() -> None:
     record = measured(*sides, cases=[Case("one", 1.0, [1]), Case("two", 2.0, [1])])
 
     assert [result.case for result in record.results] == ["one", "two"]
-    assert record.ceilings == {"ceiling": 1.0}
+    assert record.baselines == {"ceiling": 1.0}
     assert list(record.ratios) == ["fast/ceiling two"]
 
 

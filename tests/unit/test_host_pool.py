@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tensorwire.bench.frame.host_pool import SERVING_JOBS, lab_notes, open_host_pool, spread
+from tensorwire.bench.frame.hosts import SERVING_JOBS, lab_notes, open_host_pool, spread
 from tensorwire.bench.lab import Host, HostSettings, LabSettings
 from tensorwire.bench.lab.settings import parse
 from tensorwire.errors import UsageError

@@ -12,8 +12,9 @@ import pytest
 import browsing
 from browsing import PHONE_PX, Opened
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame import comparison
-from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.bench.frame import showing
+from tensorwire.bench.frame.columns import StepMs
+from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result
 from tensorwire.errors import TensorwireError
 from tensorwire.report import charts, page
 from tensorwire.report.section import (
@@ -38,7 +39,7 @@ TRANSFER = Record[Result](
     ],
     {"grpc++/grpc": Ratio(2.0, (1.2, 2.9))},
     host=Machine("<a CPU & more>", 2, "6.1"),
-    ceilings={"tcp": 4000.0},
+    baselines={"tcp": 4000.0},
     noise=Noise(0.1, 1.0, 0.0, {"grpc": 0.03}),
 )
 EVERY_CHART = Report(
@@ -103,7 +104,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
 
 
 def test_the_page_has_the_records_figures(open_page: Open) -> None:
-    opened = open_page(comparison.report(TRANSFER))
+    opened = open_page(showing.report(TRANSFER))
     assert opened.words("h1") == [
         "grpc++ moves 100 MB from worker to ps 2.00 times as fast as grpc."
     ]
@@ -119,7 +120,7 @@ def test_the_page_has_the_records_figures(open_page: Open) -> None:
 
 
 def test_bars_are_as_long_as_their_figures(open_page: Open) -> None:
-    opened = open_page(comparison.report(TRANSFER))
+    opened = open_page(showing.report(TRANSFER))
 
     def length_px(words: str) -> float:
         box = opened.tab.locator(f'[aria-label="{words}"]:visible').first.bounding_box()

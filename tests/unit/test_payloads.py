@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorwire.bench.experiments.serve_task import PAYLOADS, payload_sizes
+from tensorwire.bench.experiments.serve import PAYLOADS, payload_sizes
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

@@ -13,7 +13,8 @@ import tensorwire
 from tensorwire.bench.experiments.steps import StepsResult
 from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.bench.frame.columns import StepMs
+from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result
 from tensorwire.errors import TensorwireError
 
 TRANSFER = TransferResult(
@@ -46,7 +47,7 @@ def record(command: str, result: Result) -> Record[Result]:
         ratios={"grpc++/grpc": Ratio(2.5, (2.25, 2.75)), "grpc++/tcp": Ratio(0.9)},
         version="0.1.0",
         host=Machine(cpu="EPYC", cores=2, kernel="6.1"),
-        ceilings={"tcp": 3800.0},
+        baselines={"tcp": 3800.0},
         noise=Noise(load_start=0.5, load_end=2.0, steal=0.01, scatter={"grpc": 0.05}),
         time="2026-01-31T12:00:00Z",
     )
@@ -84,7 +85,7 @@ def test_a_record_from_before_there_were_intervals_and_noise_is_read() -> None:
         del document[name]
     old = Record.from_json(json.dumps(document))
     assert old.ratios == {"grpc++/grpc": Ratio(2.5), "grpc++/tcp": Ratio(0.9)}
-    assert (old.noise, old.ceilings, old.time) == (None, {}, "")
+    assert (old.noise, old.baselines, old.time) == (None, {}, "")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tensorwire.bench.experiments.ceilings import TcpSide
-from tensorwire.bench.experiments.raw_task import TcpTask
-from tensorwire.bench.experiments.transfer import one_tensor
-from tensorwire.bench.frame import remote_hosts
-from tensorwire.bench.frame.remote_hosts import HostRole
-from tensorwire.bench.frame.task_processes import Unwatched, ask, task_argv
+from tensorwire.bench.experiments.tcp import TcpTask, baselines
+from tensorwire.bench.experiments.tensors import one_tensor
+from tensorwire.bench.frame import several_hosts
+from tensorwire.bench.frame.several_hosts import HostRole
+from tensorwire.bench.frame.tasks import Unwatched, ask, host_argv
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
 
@@ -36,11 +35,12 @@ def test_a_task_of_the_other_host_is_used_like_one_of_this(
     addresses: dict[str, list[str]], elsewhere: Callable[..., Future[None]]
 ) -> None:
     ps, worker = (HostRole("bench transfer", addresses, job, 0, 60) for job in ("ps", "worker"))
-    agent = elsewhere(remote_hosts.serve, ps, Unwatched())
-    with remote_hosts.lead(worker, Unwatched()) as host_pool:
+    agent = elsewhere(several_hosts.serve, ps, Unwatched())
+    with several_hosts.lead(worker, Unwatched()) as host_pool:
         assert host_pool.have_link
         assert not host_pool.is_this_machine
-        with TcpSide(one_tensor(100_000), host_pool) as side:
+        (side,) = baselines(one_tensor(100_000), host_pool)
+        with side:
             side.wait_started(Unwatched())
             assert len(side.block(one_tensor(100_000), 3)) == 3
     agent.result(30)
@@ -50,13 +50,15 @@ def test_what_goes_wrong_at_the_other_host_is_said_at_both(
     addresses: dict[str, list[str]], elsewhere: Callable[..., Future[None]]
 ) -> None:
     ps, worker = (HostRole("bench transfer", addresses, job, 0, 60) for job in ("ps", "worker"))
-    agent = elsewhere(remote_hosts.serve, ps, Unwatched())
+    agent = elsewhere(several_hosts.serve, ps, Unwatched())
     with (
         pytest.raises(TensorwireError, match=r"ps:0 ended with exit status 1(?s:.*)no_such_part"),
-        remote_hosts.lead(worker, Unwatched()) as host_pool,
+        several_hosts.lead(worker, Unwatched()) as host_pool,
         host_pool.cluster({"ps": 1}) as cluster,
     ):
-        task = cluster.start("ps", 0, task_argv(TcpTask), channel=True)
+        task = cluster.start(
+            "ps", 0, host_argv(f"{TcpTask.__module__}:{TcpTask.__name__}"), channel=True
+        )
         ask(cluster, task, {"no_such_part": 1})
     with pytest.raises(TensorwireError, match=r"ps:0 ended with exit status 1(?s:.*)no_such_part"):
         agent.result(30)
@@ -68,10 +70,10 @@ def test_an_agent_at_another_tasks_address_is_refused(
     of_ps, of_worker = addresses["ps"], addresses["worker"]
     leader = HostRole("bench transfer", {"ps": of_ps, "worker": of_worker}, "worker", 0, 60)
     swapped = HostRole("bench transfer", {"ps": of_worker, "worker": of_ps}, "worker", 0, 60)
-    agent = elsewhere(remote_hosts.serve, swapped, Unwatched())
+    agent = elsewhere(several_hosts.serve, swapped, Unwatched())
     with (
         pytest.raises(TensorwireError, match="is worker:0, not ps:0"),
-        remote_hosts.lead(leader, Unwatched()),
+        several_hosts.lead(leader, Unwatched()),
     ):
         pass
     with pytest.raises(TensorwireError, match="ended before it was done"):

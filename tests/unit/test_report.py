@@ -11,11 +11,10 @@ import sys
 import pytest
 
 from tensorwire.bench.experiments.steps import StepsResult
-from tensorwire.bench.experiments.train import TrainProgress
-from tensorwire.bench.experiments.train_commands import TrainingDisplay
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame import comparison
-from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result, StepMs
+from tensorwire.bench.frame import showing
+from tensorwire.bench.frame.columns import StepMs
+from tensorwire.bench.frame.record import Machine, Noise, Ratio, Record, Result
 from tensorwire.report import terminal
 from tensorwire.report.progress import ProgressDisplay
 from tensorwire.units import number
@@ -30,7 +29,7 @@ TRANSFER = Record[Result](
     ],
     {"grpc++/grpc": Ratio(2.0, (1.9, 2.1)), "grpc++/tcp": Ratio(0.9, (0.88, 0.92))},
     host=Machine("EPYC", 2, "6.1"),
-    ceilings={"tcp": 3812.0},
+    baselines={"tcp": 3812.0},
     noise=Noise(0.25, 2.0, 0.001, {"grpc": 0.05, "tcp": 0.11}),
 )
 
@@ -39,10 +38,10 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
-def test_a_transfer_is_a_table_with_each_protocol_and_each_ceiling_and_a_sentence(
+def test_a_transfer_is_a_table_with_each_protocol_and_each_baseline_and_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    terminal.show([comparison.section(TRANSFER)])
+    terminal.show([showing.section(TRANSFER)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Tensor transfer, 100 MB")
     rows = [cells(line) for line in lines if line.startswith("│")]
@@ -54,7 +53,7 @@ def test_a_transfer_is_a_table_with_each_protocol_and_each_ceiling_and_a_sentenc
 
 
 def test_the_noise_of_the_machine_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.show([comparison.section(TRANSFER)])
+    terminal.show([showing.section(TRANSFER)])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
     assert "load average 0.2 before, 2.0 after" in line
     assert "0.1% of the CPU time stolen" in line
@@ -66,7 +65,7 @@ def test_small_steps_are_a_table_with_case_protocol_and_fusion_and_a_sentence(
 ) -> None:
     result = StepsResult("grpc++", True, "many", 0.8192, 200, 300, STEP)
     ratios = {"grpc++ fused/grpc tiny": Ratio(3.0), "grpc++ fused/grpc many": Ratio(8.0)}
-    terminal.show([comparison.section(Record("bench steps", "2.21.0", [result], ratios))])
+    terminal.show([showing.section(Record("bench steps", "2.21.0", [result], ratios))])
     out = capsys.readouterr().out
     assert all(text in out for text in ("many", "grpc++ fused", "200", "82.1"))
     assert "grpc++ fused takes small steps 3.00 (tiny) and 8.00 (many) times as fast" in out
@@ -83,9 +82,7 @@ def test_small_steps_are_a_table_with_case_protocol_and_fusion_and_a_sentence(
 def test_a_ratio_that_the_rounds_do_not_support_is_warned_of_on_one_line(
     capsys: pytest.CaptureFixture[str], ratio: Ratio, says: str
 ) -> None:
-    terminal.show(
-        [comparison.section(dataclasses.replace(TRANSFER, ratios={"grpc++/grpc": ratio}))]
-    )
+    terminal.show([showing.section(dataclasses.replace(TRANSFER, ratios={"grpc++/grpc": ratio}))])
     lines = capsys.readouterr().out.splitlines()
     (warning,) = [line for line in lines if line.startswith("warning: ")]
     assert says in warning
@@ -94,7 +91,7 @@ def test_a_ratio_that_the_rounds_do_not_support_is_warned_of_on_one_line(
 
 def test_a_ratio_whose_figure_is_off_by_less_than_a_third_is_not_warned_of() -> None:
     ratios = {"grpc++/grpc": Ratio(3.9, (3.4, 4.6))}
-    assert comparison.section(dataclasses.replace(TRANSFER, ratios=ratios)).warnings == []
+    assert showing.section(dataclasses.replace(TRANSFER, ratios=ratios)).warnings == []
 
 
 @pytest.mark.parametrize(
@@ -105,11 +102,11 @@ def test_a_ratio_whose_figure_is_off_by_less_than_a_third_is_not_warned_of() -> 
     ],
 )
 def test_a_noisy_machine_is_warned_of(noise: Noise, says: str) -> None:
-    assert comparison.section(dataclasses.replace(TRANSFER, noise=noise)).warnings == [says]
+    assert showing.section(dataclasses.replace(TRANSFER, noise=noise)).warnings == [says]
 
 
 def test_without_ratios_there_is_no_ratio_table() -> None:
-    assert len(comparison.section(dataclasses.replace(TRANSFER, ratios={})).tables) == 1
+    assert len(showing.section(dataclasses.replace(TRANSFER, ratios={})).tables) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,12 +129,12 @@ def test_numbers_have_three_digits_and_no_exponent(value: float, text: str) -> N
 def test_the_transport_of_a_side_is_what_its_tasks_sent(
     socket_bytes: int, memory_bytes: int, used: str
 ) -> None:
-    assert comparison.transport_used(socket_bytes, memory_bytes) == used
+    assert showing.transport_used(socket_bytes, memory_bytes) == used
 
 
 def test_tables_name_the_transport() -> None:
     record = dataclasses.replace(TRANSFER, transports={"grpc": "TCP", "grpc++": "shared memory"})
-    assert "transport: grpc TCP; grpc++ shared memory" in comparison.section(record).notes
+    assert "transport: grpc TCP; grpc++ shared memory" in showing.section(record).notes
     assert Record.from_json(record.to_json()).transports == record.transports
 
 
@@ -159,17 +156,6 @@ def test_progress_of_seconds_is_not_in_a_log(capsys: pytest.CaptureFixture[str])
         progress.activity("200 workers")
         progress.advance(3)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_training_in_a_log_is_a_line_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    with TrainingDisplay(["grpc", "grpc++"]) as display:
-        for contender in ("grpc", "grpc++"):
-            display(TrainProgress(contender, "warm-up", 0, 100))
-        for step in range(0, 100, 10):
-            for contender in ("grpc", "grpc++"):
-                display(TrainProgress(contender, "train", step, 100, 50.0, 0.6))
-    lines = ["grpc: warm-up", "grpc++: warm-up", "grpc: train", "grpc++: train"]
-    assert capsys.readouterr().err.splitlines() == lines
 
 
 def test_progress_on_a_terminal_shows_how_far_it_is() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensorwire.bench.frame.task_host import answers, task_type
-from tensorwire.bench.frame.task_processes import answer, ask, host_argv
+from tensorwire.bench.frame.tasks import answer, ask, host_argv
 from tensorwire.bench.lab import LocalCluster
 from tensorwire.bench.lab import TaskProcess as Process
 from tensorwire.bench.lab.channel import Message
@@ -18,7 +18,7 @@ from tensorwire.errors import TensorwireError
 TASK = """
 import os, time
 from tensorwire.errors import TensorwireError
-from tensorwire.bench.frame.hosted_task import HostedTask, request
+from tensorwire.bench.frame.tasks import HostedTask, request
 
 class Adder(HostedTask):
     def __init__(self, start: int) -> None:
@@ -107,8 +107,8 @@ def test_only_a_task_is_hosted() -> None:
 
 
 def test_a_request_of_no_task_is_refused() -> None:
-    task = task_type("tensorwire.bench.experiments.raw_task:MemcpyTask")(message_size=8)  # type: ignore[call-arg]
+    task = task_type("tensorwire.bench.experiments.tcp:MemcpyTask")(message_size=8)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="has no request 'ready'"):
         list(answers(task, {"do": "ready"}))
-    (copied,) = answers(task, {"do": "memcpy", "iters": 3})
+    (copied,) = answers(task, {"do": "run", "iters": 3})
     assert len(copied["step_s"]) == 3

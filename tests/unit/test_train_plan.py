@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from tensorwire.bench.experiments.train import TrainPlan, TrainResult, verdicts
-from tensorwire.bench.frame import comparison
+from tensorwire.bench.experiments.train import Train, TrainResult, verdicts
+from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Ratio, Record
 from tensorwire.errors import UsageError
 
 
 @pytest.mark.parametrize(("steps", "workers", "rounds"), [(2400, 2, 8), (7, 2, 8), (100, 3, 4)])
 def test_turns_take_all_steps_that_workers_can_share(steps: int, workers: int, rounds: int) -> None:
-    turns = TrainPlan(steps=steps, workers=workers, rounds=rounds).turns()
+    turns = Train(steps=steps, workers=workers, rounds=rounds).turns()
 
     assert sum(turns) == steps // workers
     assert 2 <= len(turns) <= rounds + 1
@@ -25,7 +25,7 @@ def test_turns_take_all_steps_that_workers_can_share(steps: int, workers: int, r
 
 def test_too_few_steps_for_a_measured_turn_are_refused() -> None:
     with pytest.raises(UsageError, match="--steps must be at least 6"):
-        TrainPlan(steps=5, workers=3)
+        Train(steps=5, workers=3)
 
 
 def result(protocol: str, steps_per_s: float, auc: float) -> TrainResult:
@@ -71,15 +71,15 @@ def test_one_protocol_has_no_verdict() -> None:
 
 def test_table_has_a_row_a_protocol_and_admits_what_was_not_measured() -> None:
     results = [result("grpc", 40.0, 0.66), result("grpc++", 90.0, 0.66)]
-    table = comparison.section(Record("bench train", "2.21.0", results, {})).tables[0]
+    table = showing.section(Record("bench train", "2.21.0", results, {})).tables[0]
 
-    assert [row[3] for row in table.rows] == ["-", "-"]
+    assert [row[4] for row in table.rows] == ["-", "-"]
     assert table.title == "Wide & Deep on flights"
 
 
 def test_the_title_says_what_trained() -> None:
     trained = dataclasses.replace(result("grpc", 40.0, 0.66), ps=2, workers=3, batch_size=256)
-    table = comparison.section(Record("demo", "2.21.0", [trained], {})).tables[0]
+    table = showing.section(Record("demo", "2.21.0", [trained], {})).tables[0]
 
     assert table.title.endswith(": 2 ps, 3 workers, batches of 256")
 
@@ -87,7 +87,7 @@ def test_the_title_says_what_trained() -> None:
 def test_more_steps_are_what_a_doubtful_training_needs() -> None:
     doubtful = Record("demo", "2.21.0", [result("grpc", 40.0, 0.66)], {"a/b": Ratio(2, (1, 3))})
 
-    (warning,) = comparison.section(doubtful).warnings
+    (warning,) = showing.section(doubtful).warnings
 
     assert "1.00 to 3.00" in warning
     assert "--steps" in warning

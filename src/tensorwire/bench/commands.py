@@ -9,7 +9,7 @@ from tensorwire.cli.termination import end_in_order
 
 COMMANDS = {
     "all": (
-        "tensorwire.bench.experiments.overview:command",
+        "tensorwire.bench.experiments.all_layers:command",
         "Measure every layer, from the link to training.",
     ),
     "tcp": (
@@ -41,7 +41,7 @@ COMMANDS = {
         "Ask one ps for tensors from many clients.",
     ),
     "train": (
-        "tensorwire.bench.experiments.train_commands:train",
+        "tensorwire.bench.experiments.train:train",
         "Train Wide & Deep with ps and workers of this machine.",
     ),
 }

@@ -18,7 +18,7 @@ from tensorwire.errors import TensorwireError, UsageError
 
 COMMANDS = {
     "demo": (
-        "tensorwire.bench.experiments.train_commands:demo",
+        "tensorwire.bench.experiments.train:demo",
         "Train Wide & Deep on real flights, on grpc and on grpc++.",
     ),
     "check": ("tensorwire.cli.doctor:check", "Say what works on this machine and in a cluster."),

@@ -35,15 +35,14 @@ from tensorwire.bench.experiments.lab_job import (
     TableVariable,
     running,
 )
-from tensorwire.bench.frame.contenders import (
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import (
     EXACT_REWRITES,
     PROTOCOLS,
     TENSOR_FUSE,
-    Contender,
     Setting,
-    contenders,
+    settings,
 )
-from tensorwire.bench.frame.task_processes import Watcher
 from tensorwire.machine import Machine
 from tensorwire.placement.plan import PlacementPlan, Variable, round_robin
 from tensorwire.plan import loads, models
@@ -55,7 +54,7 @@ from tensorwire.plan.loads import group_ps
 from tensorwire.plan.prediction import predict
 from tensorwire.plan.worker_step import WorkerSteps
 
-CONTENDERS = contenders(PROTOCOLS, Setting(rewrites=(TENSOR_FUSE, EXACT_REWRITES)))
+CONTENDERS = settings(PROTOCOLS, (TENSOR_FUSE, EXACT_REWRITES))
 """The sides `costs.SIDES`."""
 LINK_BITS_PER_S = 1e9
 BATCH_SIZE = 256
@@ -117,7 +116,7 @@ _UNFITTED = Fitted({}, Kernels(0.0, 0.0), {}, {})
 
 
 def calibrate(
-    seconds: float, watcher: Watcher, chosen: Sequence[Contender] = CONTENDERS
+    seconds: float, watcher: Watcher, chosen: Sequence[Setting] = CONTENDERS
 ) -> tuple[Calibration, list[Observation]]:
     """Measures each case for so many seconds; and what it rests on.
 
@@ -129,10 +128,10 @@ def calibrate(
     for contender in chosen:
         for workers, ps in ((1, 1), (2, 1), _crowd()):
             settings = LabJobSettings(
-                workers, ps, contender.protocol, LINK_BITS_PER_S, contender.setting.rewrites
+                workers, ps, contender.protocol, LINK_BITS_PER_S, contender.rewrites
             )
             with running(settings, watcher) as job:
-                tensorflow = job.tensorflow
+                tensorflow = job.tensorflow or ""
                 notes += [note for note in job.notes if note not in notes]
                 is_first = contender is chosen[0] and workers == 1
                 for case in _cases(workers, is_first, settings.side):
@@ -153,7 +152,7 @@ def calibrate(
     return calibration_of(observations, Machine.here(), tensorflow, notes), observations
 
 
-def runs(chosen: Sequence[Contender] = CONTENDERS) -> int:
+def runs(chosen: Sequence[Setting] = CONTENDERS) -> int:
     """The number of times that `calibrate` advances its watcher."""
     cases = sum(
         len(_cases(workers, each is chosen[0] and workers == 1, each.name))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tensorwire.bench.frame.contenders import parse_protocols
+from tensorwire.bench.frame.variants import parse_protocols
 from tensorwire.cli.click_extensions import Number
 from tensorwire.cli.options import json_option
 from tensorwire.files import write_whole

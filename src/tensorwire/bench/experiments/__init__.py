@@ -1,1 +1,1 @@
-"""One module per experiment: its plan, its sides, its result."""
+"""One module per experiment: its options, its tasks, what it measures, and its columns."""

@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
+
+import click
 
 from tensorwire.bench.experiments import rpc, serve, steps, strategy, tcp, train, transfer
 from tensorwire.bench.experiments.rpc import RpcResult
 from tensorwire.bench.experiments.tcp import TcpResult
 from tensorwire.bench.experiments.train import TrainResult
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame.contenders import PROTOCOLS, Setting
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.noise import NoiseWatch
-from tensorwire.bench.frame.record import Metric, Noise, Ratio, Record, Result, not_a_record
-from tensorwire.bench.frame.task_processes import Watcher
-from tensorwire.dataclass_json import json_text
-from tensorwire.errors import TensorwireError
-from tensorwire.files import write_whole
-from tensorwire.report.section import Section
-from tensorwire.units import data_size
+from tensorwire.bench.frame import columns, showing
+from tensorwire.bench.frame.columns import Column
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
+from tensorwire.bench.frame.options import (
+    check_transport,
+    lab_option,
+    protocols_option,
+    transport_option,
+)
+from tensorwire.bench.frame.record import Metric, Ratio, Record, Result, not_a_record
+from tensorwire.bench.frame.showing import times
+from tensorwire.bench.frame.statistics import NoiseWatch
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import PROTOCOLS, parse_protocols
+from tensorwire.bench.lab import LabSettings
+from tensorwire.cli.options import json_option, report_option
+from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.report.progress import ProgressDisplay
+from tensorwire.report.section import Section, Waterfall, WaterfallStage
+from tensorwire.units import data_size, number
+
+COMMAND = "bench all"
+_RPC = "rpc"
+INTERRUPTED = "interrupted"
+SomeResult = TypeVar("SomeResult", bound=Result)
+
+_NAMES = {
+    "link": "Link",
+    "memcpy": "memcpy",
+    "iperf3": "iperf3",
+    "tcp": "Raw TCP",
+    "rpc": "RPC",
+    "transfer": "Tensors",
+    "train": "Training",
+}
 
 
 @dataclass(frozen=True)
@@ -30,71 +58,76 @@ class LayerResult(Result):
     """`bench all`: the share of the link's rate that is left at one layer."""
 
     commands = ("bench all",)
+    figure = "mb_per_s"
+    title = "What is left of the link at each layer (MB = 10^6 bytes)"
+    subject = "layer"
 
     layer: str
     """"link" or, on one machine, "memcpy"; "iperf3", "tcp", "rpc", "transfer", "train"."""
-    protocol: str | None
+    protocol: Annotated[str | None, Column("protocol")]
     """The protocol; None for a layer without one (raw TCP)."""
     message_size: int | None
     """Bytes of one message; None if the layer has no single size."""
-    mb_per_s: float
-    of_layer_below: float | None
+    mb_per_s: Annotated[float, Column("MB/s", "MB/s")]
+    of_layer_below: Annotated[float | None, Column("of the layer below", show=".0%")]
     """Rate divided by that of the layer below, under the same protocol; None for the lowest layer.
 
     iperf3 is next to tcp, directly above the link.
     """
 
     @property
+    def name(self) -> str:
+        return _NAMES[self.layer]
+
+    @property
+    def of(self) -> str:
+        return f"Layer {self.layer}"
+
+    @property
     def metric(self) -> Metric:
-        return Metric(f"Layer {self.layer}", self.protocol or "raw", self.mb_per_s, "MB/s")
+        return dataclasses.replace(super().metric, variant=self.protocol or "raw")
+
+    @classmethod
+    def section(cls, record: Record[Any]) -> Section:
+        return _section(record)
 
     @staticmethod
-    def section(record: Record[Any]) -> Section:
-        raise ValueError("the layers are shown together with the records that they summarize")
-
-
-COMMAND = "bench all"
-_TRAIN_BLOCKS = 20
-INTERRUPTED = "interrupted"
-SomeResult = TypeVar("SomeResult", bound=Result)
-
-
-BETWEEN_HOSTS = Setting(transport="tcp")
+    def details(record: Record[Any]) -> Sequence[Section]:
+        others = record.records if isinstance(record, Suite) else ()
+        return [showing.section(each, follows_others=True) for each in others]
 
 
 @dataclass(frozen=True)
-class Suite:
-    """One call of `bench all`."""
+class Suite(Record[LayerResult]):
+    """One call of `bench all`: the share of the link that each layer reaches.
 
-    summary: Record[LayerResult]
-    """The share of the link that each layer reaches; its ratios compare the layers."""
-    records: Sequence[Record[Result]]
+    Its ratios are those of all layers.
+    """
+
+    records: Sequence[Record[Result]] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     """Why a layer has no record, by the layer's name."""
     notes: Sequence[str] = ()
 
-    def to_json(self) -> str:
-        """The summary record, with the other records inside it."""
-        return json_text(
-            {
-                **self.summary.document(),
-                "records": [record.document() for record in self.records],
-                "failures": dict(self.failures),
-                "notes": list(self.notes),
-            }
-        )
+    def document(self) -> dict[str, Any]:
+        return {
+            **super().document(),
+            "records": [record.document() for record in self.records],
+            "failures": dict(self.failures),
+            "notes": list(self.notes),
+        }
 
     @staticmethod
     def from_document(document: Any) -> Suite:
-        """Reads what `to_json` wrote.
+        """Reads what `document` returned.
 
         Raises:
             TensorwireError: the document is not such a record.
         """
-        summary: Any = Record.from_document(document)
+        summary = Record.from_document(document)
         try:
             return Suite(
-                summary=summary,
+                **{each.name: getattr(summary, each.name) for each in fields(summary)},
                 records=[Record.from_document(each) for each in document["records"]],
                 failures=dict(document["failures"]),
                 notes=list(document["notes"]),
@@ -102,150 +135,58 @@ class Suite:
         except (ValueError, KeyError, TypeError) as error:
             raise not_a_record(error) from error
 
-    def write(self, path: Path) -> None:
-        """Writes the JSON to `path` atomically.
 
-        Raises:
-            TensorwireError: the file cannot be written.
-        """
-        write_whole(path, self.to_json())
+class Layer(Protocol):
+    """An experiment of the call."""
+
+    @property
+    def blocks(self) -> int:
+        """The number of `advance` calls that it makes."""
+
+    def run(self, watcher: Watcher, hosts: HostPool) -> Record[Any]:
+        """Measures."""
 
 
-@dataclass(frozen=True)
-class AllLayersPlan:
-    """One call of `bench all`.
+def layers(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> dict[str, Layer]:
+    """The experiments to run, in order; adds a note for what is left out to `notes`.
 
-    Payloads use TCP, as between hosts, unless `setting` says otherwise. A layer can be compared
-    with the layer below only if both use the same path.
+    `shared`: the protocols and the transport. The default is TCP, as between hosts: a layer can be
+    compared with the layer below only if both use the same path.
     """
-
-    quick: bool = False
-    protocols: tuple[str, ...] = PROTOCOLS
-    setting: Setting = BETWEEN_HOSTS
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One experiment of the call."""
-
-    name: str
-    blocks: int
-    """The number of `advance` calls that the experiment makes."""
-    run: Callable[[Watcher, HostPool], Iterable[Record[Result]]]
-    """Yields records one by one; those before a failure are kept."""
-
-
-def layers(plan: AllLayersPlan, notes: list[str]) -> list[Layer]:
-    """The experiments to run, in order; adds a note for what is left out to `notes`."""
-    common: dict[str, Any] = {"protocols": plan.protocols, "setting": plan.setting}
-    quick = plan.quick
-    tcp_plan = tcp.TcpPlan(rounds=2 if quick else 5)
-    transfer_plan = _sizes_plan(plan, notes)
-    rpc_plans = [
-        rpc.RpcPlan(
-            size,
-            concurrency=1 if size > transfer.CEILING_BYTES else None,
-            rounds=3 if quick else 5,
-            protocols=plan.protocols,
+    protocols = {"protocols": shared["protocols"]}
+    transfers = _sizes(quick, shared, notes)
+    few, more, most = (3, 4, 4) if quick else (5, 10, 20)
+    sizes = {
+        f"{_RPC} {data_size(size)}": rpc.Rpc(
+            message_size=size,
+            concurrency=1 if size > transfer.BASELINE_BYTES else None,
+            rounds=few,
+            **protocols,
         )
-        for size in transfer_plan.sizes_bytes
-    ]
-    alone_plan = rpc.RpcPlan(concurrency=1, rounds=3 if quick else 10, protocols=plan.protocols)
-    steps_plan = steps.StepsPlan(**common, iters=120 if quick else 600, rounds=4 if quick else 20)
-    serve_plan = serve.ServePlan(
-        **common,
-        requests=20_000 if quick else 200_000,
-        rounds=4 if quick else 10,
-    )
-    strategy_plan = strategy.StrategyPlan(
-        **common, iters=40 if quick else None, rounds=4 if quick else 10
-    )
-    train_plan = train.TrainPlan(**common, steps=300 if quick else 2000, rounds=4 if quick else 8)
-    return [
-        Layer("tcp", tcp_plan.blocks, lambda w, p: [tcp.run(tcp_plan, w, p)]),
-        Layer(
-            "rpc",
-            sum(each.blocks for each in (*rpc_plans, alone_plan)),
-            lambda w, p: _rpc(rpc_plans, alone_plan, w, p),
-        ),
-        Layer("transfer", transfer_plan.blocks, lambda w, p: [transfer.run(transfer_plan, w, p)]),
-        Layer("steps", steps_plan.blocks, lambda w, p: [steps.run(steps_plan, w, p)]),
-        Layer("serve", serve_plan.blocks, lambda w, p: [serve.run(serve_plan, w, p)]),
-        Layer("strategy", strategy_plan.blocks, lambda w, p: [strategy.run(strategy_plan, w, p)]),
-        Layer("train", _TRAIN_BLOCKS, lambda w, p: [_train(train_plan, w, p)]),
-    ]
+        for size in transfers.sizes_bytes
+    }
+    return {
+        "tcp": tcp.Tcp(rounds=2 if quick else 5),
+        **sizes,
+        "rpc, one at a time": rpc.Rpc(concurrency=1, rounds=3 if quick else 10, **protocols),
+        "transfer": transfers,
+        "steps": steps.Steps(iters=120 if quick else 600, rounds=most, **shared),
+        "serve": serve.Serve(requests=20_000 if quick else 200_000, rounds=more, **shared),
+        "strategy": strategy.Strategy(iters=40 if quick else None, rounds=more, **shared),
+        "train": train.Train(steps=300 if quick else 2000, rounds=4 if quick else 8, **shared),
+    }
 
 
-def _sizes_plan(plan: AllLayersPlan, notes: list[str]) -> transfer.SizesPlan:
-    chosen = (64, 10_000, 1_000_000, transfer.CEILING_BYTES) if plan.quick else transfer.SIZES_BYTES
-    wanted = transfer.SizesPlan(chosen, 3 if plan.quick else 5, plan.protocols, plan.setting)
+def _sizes(quick: bool, shared: Mapping[str, Any], notes: list[str]) -> transfer.TransferOfSizes:
+    chosen = (64, 10_000, 1_000_000, transfer.BASELINE_BYTES) if quick else transfer.SIZES_BYTES
+    wanted = transfer.TransferOfSizes(sizes_bytes=chosen, rounds=3 if quick else 5, **shared)
     too_large = wanted.too_large()
     if not too_large:
         return wanted
     names = ", ".join(map(data_size, too_large))
     notes.append(f"tensors of {names} are left out: there is not enough free memory for them")
     fitting = tuple(size for size in chosen if size not in too_large)
-    return transfer.SizesPlan(fitting, wanted.rounds, plan.protocols, plan.setting)
-
-
-def _rpc(
-    over_sizes: Sequence[rpc.RpcPlan], alone: rpc.RpcPlan, watcher: Watcher, host_pool: HostPool
-) -> Iterator[Record[RpcResult]]:
-    """Two records: one of all sizes, one of small requests in sequence."""
-    done: list[Record[RpcResult]] = []
-    try:
-        for plan in over_sizes:
-            part = _LayerWatcher(watcher, data_size(plan.message_size))
-            done.append(rpc.run(plan, part, host_pool))
-    finally:
-        if done:
-            yield of_all_sizes(done)
-    yield rpc.run(alone, _LayerWatcher(watcher, "one at a time"), host_pool)
-
-
-def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
-    """Merges the records of several sizes into one.
-
-    Ratios have names such as "grpc++/grpc 64 B", and scatters such as "grpc 64 B".
-    """
-    named = [(data_size(record.results[0].message_size), record) for record in records]
-    noises = [(size, record.noise) for size, record in named if record.noise is not None]
-    return dataclasses.replace(
-        records[0],
-        results=[result for record in records for result in record.results],
-        ratios={
-            f"{name} {size}": ratio
-            for size, record in named
-            for name, ratio in record.ratios.items()
-        },
-        noise=Noise(
-            load_start=noises[0][1].load_start,
-            load_end=noises[-1][1].load_end,
-            steal=max(noise.steal for _, noise in noises),
-            scatter={
-                f"{name} {size}": share
-                for size, noise in noises
-                for name, share in noise.scatter.items()
-            },
-        ),
-    )
-
-
-def _train(plan: train.TrainPlan, watcher: Watcher, host_pool: HostPool) -> Record[TrainResult]:
-    """Runs the training experiment, and reports its steps to `watcher` as blocks."""
-    done: dict[str, int] = {}
-    advanced = 0
-
-    def on_progress(progress: train.TrainProgress) -> None:
-        nonlocal advanced
-        watcher.activity(f"{progress.contender}: {progress.phase}")
-        done[progress.contender] = progress.step
-        of = progress.steps * len(plan.contenders)
-        blocks = min(_TRAIN_BLOCKS, _TRAIN_BLOCKS * sum(done.values()) // of)
-        watcher.advance(blocks - advanced)
-        advanced = blocks
-
-    return train.run("bench train", plan, on_progress, host_pool)
+    return dataclasses.replace(wanted, sizes_bytes=fitting)
 
 
 class _LayerWatcher:
@@ -265,10 +206,10 @@ class _LayerWatcher:
 
 
 def run(
-    plan: Sequence[Layer],
+    plan: Mapping[str, Layer],
     notes: Sequence[str],
     watcher: Watcher,
-    host_pool: HostPool = THIS_MACHINE,
+    hosts: HostPool = THIS_MACHINE,
 ) -> Suite:
     """Runs the layers; calls `watcher.advance` for the blocks of all layers.
 
@@ -276,29 +217,39 @@ def run(
     measured before, and INTERRUPTED as the failure of the rest.
     """
     noise = NoiseWatch()
-    records: list[Record[Result]] = []
+    measured: dict[str, Record[Any]] = {}
     failures: dict[str, str] = {}
-    for index, layer in enumerate(plan):
-        part = _LayerWatcher(watcher, f"{index + 1} of {len(plan)}, {layer.name}")
+    for index, (name, layer) in enumerate(plan.items()):
+        part = _LayerWatcher(watcher, f"{index + 1} of {len(plan)}, {name}")
         try:
-            records.extend(layer.run(part, host_pool))
+            measured[name] = layer.run(part, hosts)
         except TensorwireError as error:
-            failures[layer.name] = str(error)
+            failures[name] = str(error)
         except KeyboardInterrupt:
-            failures |= dict.fromkeys((each.name for each in plan[index:]), INTERRUPTED)
+            failures |= dict.fromkeys([*plan][index:], INTERRUPTED)
             break
         except Exception as error:
-            failures[layer.name] = f"{type(error).__name__}: {error}"
+            failures[name] = f"{type(error).__name__}: {error}"
         watcher.advance(layer.blocks - part.advanced)
-    summary = Record(
+    if sizes := [name for name in measured if name.startswith(f"{_RPC} ")]:
+        merged = rpc.of_all_sizes([measured.pop(name) for name in sizes])
+        measured = {_RPC: merged, **measured}
+    records = [*measured.values()]
+    return Suite(
         command=COMMAND,
         tensorflow=next((r.tensorflow for r in records if r.tensorflow), None),
         results=what_is_left(records),
-        ratios=_ratios(records),
+        ratios={
+            f"{ratio_name} {name}": ratio
+            for name, record in measured.items()
+            for ratio_name, ratio in record.ratios.items()
+        },
         noise=noise.seen({}),
-        lab=host_pool.document,
+        lab=hosts.document,
+        records=records,
+        failures=failures,
+        notes=notes,
     )
-    return Suite(summary, records, failures, notes)
 
 
 def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
@@ -317,8 +268,12 @@ def what_is_left(records: Sequence[Record[Result]]) -> list[LayerResult]:
 
     for name, rate in _lowest(records).items():
         add(name, rate)
-    moved = [each for each in _of_type(records, TransferResult) if _comparable(each.data_mb * 1e6)]
-    size = max((round(each.data_mb * 1e6) for each in moved), default=transfer.CEILING_BYTES)
+    moved = [
+        each
+        for each in _of_type(records, TransferResult)
+        if each.size_bytes <= transfer.BASELINE_BYTES
+    ]
+    size = max((round(each.data_mb * 1e6) for each in moved), default=transfer.BASELINE_BYTES)
     for called in _of_type(records, RpcResult):
         if called.message_size == size:
             add("rpc", called.mb_per_s, called.protocol, size)
@@ -335,7 +290,7 @@ def _lowest(records: Sequence[Record[Result]]) -> dict[str, float]:
     """MB/s of the layers below all protocols: the link, or memcpy if there is none; raw TCP."""
     rates: dict[str, float] = {}
     for record in records:
-        rates |= record.ceilings
+        rates |= record.baselines
     # Several streams count if they are faster than one.
     for streams in _of_type(records, TcpResult):
         name = "tcp" if streams.implementation == "tcp" else "iperf3"
@@ -355,10 +310,6 @@ def _link_mb_per_s(record: Record[Result]) -> float | None:
     return min((rate / 8 for rate in of_hosts if rate is not None), default=None)
 
 
-def _comparable(size_bytes: float) -> bool:
-    return size_bytes <= transfer.CEILING_BYTES
-
-
 def _of_type(
     records: Sequence[Record[Result]], result_type: type[SomeResult]
 ) -> Iterator[SomeResult]:
@@ -368,17 +319,124 @@ def _of_type(
                 yield result
 
 
-def _ratios(records: Sequence[Record[Result]]) -> dict[str, Ratio]:
-    """The ratios of all experiments, with the experiment's name: "grpc++/grpc serve"."""
-    return {
-        f"{name} {_experiment(record)}": ratio
-        for record in records
-        for name, ratio in record.ratios.items()
-    }
+def _section(suite: Record[LayerResult]) -> Section:
+    results = suite.results
+    stages = [
+        WaterfallStage(
+            r.name if r.protocol is None else f"{r.name}, {r.protocol}",
+            r.mb_per_s,
+            r.protocol or "raw",
+            None if not r.of_layer_below else r.mb_per_s / r.of_layer_below,
+        )
+        for r in results
+    ]
+    notes = [
+        "The protocols of one layer took turns. The layers ran one after the other, so other load "
+        "on the machine may explain a part of the change from one layer to the next.",
+    ]
+    if any(r.layer == "train" for r in results):
+        notes.append(
+            "Training: the traffic of the tasks during training. This is what the model needs at "
+            "the reached speed, not what the layer below could carry."
+        )
+    chart = Waterfall(
+        "MB a second at each layer, and the change from the layer below",
+        "MB/s",
+        stages,
+        "MB = 10^6 bytes. Pale: what the layer below carries.",
+    )
+    failures = suite.failures if isinstance(suite, Suite) else {}
+    return Section(
+        "From the link to training",
+        " ".join([*_tensors(suite), *_left_of_tcp(results)]),
+        charts=[chart] if results else [],
+        tables=[columns.table(LayerResult.title, results, {})] if results else [],
+        notes=[*(suite.notes if isinstance(suite, Suite) else ()), *notes],
+        # The further lines of a failure are the end of a log; the JSON contains them.
+        warnings=[f"{layer}: {why.splitlines()[0]}" for layer, why in failures.items()],
+    )
 
 
-def _experiment(record: Record[Result]) -> str:
-    name = record.command.removeprefix("bench ")
-    first = record.results[0]
-    alone = isinstance(first, RpcResult) and first.concurrency == 1
-    return f"{name}, one at a time" if alone else name
+def _tensors(suite: Record[LayerResult]) -> list[str]:
+    """The rate of tensors, in a sentence."""
+    moved = {r.protocol: r for r in suite.results if r.layer == "transfer"}
+    if not {"grpc", "grpc++"} <= moved.keys():
+        return []
+    ours, grpc = moved["grpc++"], moved["grpc"]
+    size = data_size(ours.message_size or 0)
+    by_figures = Ratio(ours.mb_per_s / grpc.mb_per_s)
+    ratio = suite.ratios.get(f"grpc++/grpc {size} transfer", by_figures)
+    return [
+        f"grpc++ moves a tensor of {size} at {number(ours.mb_per_s)} MB/s, {times(ratio)} as fast "
+        "as grpc."
+    ]
+
+
+def _left_of_tcp(layers: Sequence[LayerResult]) -> list[str]:
+    """The share of raw TCP that each protocol reaches, layer by layer."""
+    tcp = next((r.mb_per_s for r in layers if r.layer == "tcp"), None)
+    if tcp is None:
+        return []
+    clauses = []
+    for layer, name in (("rpc", "the RPC layer leaves"), ("transfer", "tensors get")):
+        shares = [f"{r.mb_per_s / tcp:.0%} under {r.protocol}" for r in layers if r.layer == layer]
+        if shares:
+            clauses.append(f"{name} {' and '.join(shares)}")
+    if not clauses:
+        return []
+    return [f"Of raw TCP's {number(tcp)} MB/s {', '.join(clauses)}."]
+
+
+@click.command(
+    "all",
+    epilog="""\b
+Examples:
+  tensorwire bench all --report page.html
+  tensorwire bench all --quick --json all.json
+  tensorwire bench all --lab hosts=2,rate=10gbit,delay=50us --report page.html""",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: two minutes instead of ten.")
+@protocols_option
+@transport_option("tcp")
+@lab_option
+@json_option
+@report_option
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    quick: bool,
+    protocols: str | None,
+    transport: str,
+    lab: LabSettings | None,
+    json_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """Measure every layer, from the link to training, and show what each layer loses.
+
+    If a layer fails, its name is printed, the other layers still run, and the exit status is 1.
+    After Ctrl-C, the files contain what was measured before.
+    """
+    named = None if protocols is None else parse_protocols(protocols)
+    check_transport(transport, named, "tcp")
+    if lab is not None and transport != "tcp":
+        raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")
+    notes: list[str] = []
+    shared = {"protocols": named or PROTOCOLS, "transport": transport}
+    parts = layers(quick, shared, notes)
+    blocks = sum(part.blocks for part in parts.values())
+    with ProgressDisplay(COMMAND, blocks) as progress, open_host_pool(lab) as chosen:
+        suite = run(parts, notes, progress, chosen)
+    is_interrupted = INTERRUPTED in suite.failures.values()
+    if is_interrupted and not suite.records:
+        raise _interrupted("nothing was written")
+    showing.keep_and_show(suite, json_path, report_path)
+    if is_interrupted:
+        files = [str(path) for path in (json_path, report_path) if path is not None]
+        where = " and ".join(files) or "the table"
+        raise _interrupted(f"what was measured before is in {where}")
+    context.exit(1 if suite.failures else 0)
+
+
+def _interrupted(what_became: str) -> TensorwireError:
+    return TensorwireError(f"interrupted; {what_became}", exit_code=128 + signal.SIGINT)

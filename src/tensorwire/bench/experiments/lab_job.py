@@ -19,24 +19,17 @@ from typing import Any
 
 import psutil
 
-from tensorwire.bench.experiments.server_task import ServerTask
-from tensorwire.bench.frame.contenders import rewritten_name
-from tensorwire.bench.frame.hosted_task import request
-from tensorwire.bench.frame.task_processes import (
-    Watcher,
-    answer,
-    ask,
-    send,
-    start_task,
-    wait_started,
-)
-from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster, TaskProcess
+from tensorwire.bench.experiments.tensors import ServerTask, server_setup
+from tensorwire.bench.experiments.train import TrainTask
+from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
+from tensorwire.bench.frame.variants import Setting
+from tensorwire.bench.lab import HostSettings, Lab, LabSettings, LocalCluster
 from tensorwire.bench.lab.channel import Message
-from tensorwire.bench.models import MODELS, examples, wide_deep
+from tensorwire.bench.models import MODELS, examples
 from tensorwire.placement.plan import STRATEGIES, Variable
 
 _SIDE = 256
-_START_DEADLINE_S = 60
+_SEED = 2013
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class StepCase:
     """True if the worker holds the tables itself, which measures a step without a ps."""
 
 
-class LabJobWorker(ServerTask):
+class LabJobWorker(TrainTask):
     """A worker: it holds the graph and the session of one case at a time."""
 
     _graph: Any = None
@@ -74,33 +67,29 @@ class LabJobWorker(ServerTask):
         """Builds the graph of a case."""
         self._graph = self._tf.Graph()
         with self._graph.as_default():
-            self._train = self._trained(case, train_files) if case.model else self._made(case)
+            if case.model:
+                file = Path(train_files[self._index])
+                self._train = self.build_model(case.model, file, case.batch_size, _SEED).train
+            else:
+                self._train = self._made(case)
         return {}
 
     @request
     def open(self) -> Message:
         """Opens the case's session. The first worker's session initializes the variables."""
-        v1 = self._tf.compat.v1
         with self._graph.as_default():
-            self._session = v1.train.MonitoredTrainingSession(
-                master=self.target,
-                is_chief=self._index == 0,
-                config=self._session_config(["/job:ps", self._device]),
-                save_summaries_steps=None,
-                save_summaries_secs=None,
-                log_step_count_steps=None,
-                max_wait_secs=_START_DEADLINE_S,
-            )
+            self._session = self.training_session()
         return {}
 
     @request
-    def run(self, seconds: float, steps: int, delay_s: float, around: int) -> Message:
-        """Runs steps for `seconds`, but at least `steps` steps.
+    def run(self, seconds: float, steps: int, late_s: Sequence[float], around: int) -> Message:
+        """Runs steps for `seconds`, but at least `steps` steps; begins after this worker's
+        `late_s`.
 
         `around` additional steps before and after are not counted, because other workers may not
         run yet or any more.
         """
-        time.sleep(delay_s)
+        time.sleep(late_s[self._index])
         for _ in range(around):
             self._session.run(self._train)
         took: list[float] = []
@@ -118,18 +107,6 @@ class LabJobWorker(ServerTask):
     def close(self) -> Message:
         self._session.close()
         return {}
-
-    def _trained(self, case: StepCase, train_files: Sequence[str]) -> Any:
-        """The training operation of a model of `bench train`."""
-        v1, tf = self._tf.compat.v1, self._tf
-        v1.set_random_seed(2013 + self._index)
-        setter = v1.train.replica_device_setter(
-            worker_device=self._device, cluster=tf.train.ClusterSpec(self._spec)
-        )
-        with v1.device(setter):
-            columns = MODELS[case.model].columns
-            file = Path(train_files[self._index])
-            return wide_deep.build(tf, columns, file, case.batch_size).train
 
     def _made(self, case: StepCase) -> Any:
         """Builds a step from tables: reads variables, computes, and adds gradients."""
@@ -193,12 +170,12 @@ class LabJobSettings:
     rate_bits_per_s: float | None = None
     """Rate of each task's own link; None: as fast as this machine is."""
     rewrites: tuple[str, ...] = ()
-    """Rewrites of the job's graphs, of measure.contenders."""
+    """Rewrites of the job's graphs, of frame.variants."""
 
     @property
     def side(self) -> str:
         """The protocol with its rewrites, such as "grpc++ exact"."""
-        return rewritten_name(self.protocol, self.rewrites)
+        return Setting(self.protocol, self.rewrites).name
 
 
 @dataclass(frozen=True)
@@ -230,28 +207,30 @@ def placed(variables: Sequence[Variable], placement: str, ps: int) -> tuple[Tabl
     )
 
 
-class LabJob:
-    """A job whose tasks have started. It runs one case at a time."""
+class LabJob(TaskProcesses):
+    """A job in a lab, each task on its own host. It runs one case at a time."""
 
-    def __init__(
-        self,
-        settings: LabJobSettings,
-        lab: Lab,
-        cluster: LocalCluster,
-        tasks: Sequence[TaskProcess],
-        tensorflow: str,
-    ) -> None:
+    def __init__(self, settings: LabJobSettings, lab: Lab) -> None:
+        hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
+        super().__init__(LocalCluster({name: len(of_job) for name, of_job in hosts.items()}, hosts))
         self.settings = settings
-        self.tensorflow = tensorflow
-        self._lab = lab
         self.has_network = lab.has_network
         """True if the links have the requested rate."""
         self.notes = lab.notes
-        self._cluster = cluster
-        self._tasks = tasks
-        self._workers = [task for task in tasks if task.job == "worker"]
+        self._lab = lab
+        self._workers = [f"worker:{index}" for index in range(settings.workers)]
         self._files: dict[str, list[str]] = {}
         self._random = random.Random(0)
+
+    def start(self) -> None:
+        setting = Setting(self.settings.protocol, self.settings.rewrites)
+        # The job stands for one on several machines: no shared memory, and no accelerator.
+        env = {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"}
+        for job, addresses in self.cluster.spec.items():
+            kind = LabJobWorker if job == "worker" else ServerTask
+            for index in range(len(addresses)):
+                setup = server_setup(self.cluster.spec, job, index, setting)
+                self.start_task(f"{job}:{index}", kind, env, **setup)
 
     def set_rate(self, bits_per_s: float) -> None:
         """Sets the rate of every link, from now on."""
@@ -261,20 +240,15 @@ class LabJob:
 
     def open(self, case: StepCase) -> None:
         """Makes the case's graph and sessions, with new variables."""
-        message: Message = {"do": "build", "case": dataclasses.asdict(case)}
-        if case.model:
-            message["train_files"] = self._train_files(case.model)
-        for task in self._workers:
-            send(self._cluster, task, message)
-        for task in self._workers:
-            answer(self._cluster, task, _ANSWER_TIMEOUT_S)
-        for task in self._workers:  # the first worker's session initializes the variables
-            ask(self._cluster, task, {"do": "open"}, _ANSWER_TIMEOUT_S)
+        files = self._train_files(case.model) if case.model else []
+        step = dataclasses.asdict(case)
+        self.ask_all(self._workers, "build", _ANSWER_TIMEOUT_S, case=step, train_files=files)
+        for worker in self._workers:  # the first worker's session initializes the variables
+            self.ask(worker, "open", _ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
         """Ends the sessions of the case."""
-        for task in self._workers:
-            ask(self._cluster, task, {"do": "close"}, _ANSWER_TIMEOUT_S)
+        self.ask_all(self._workers, "close", _ANSWER_TIMEOUT_S)
 
     def measure(
         self, seconds: float, *, warm_up_s: float, starts: int = 1, least_steps: int = 10
@@ -286,7 +260,7 @@ class LabJob:
         delay of up to one step, drawn again for each of `starts`.
         """
         warm_up = self._run(warm_up_s, least_steps // 2, 0.0, 0)
-        step_s = statistics.fmean(statistics.median(r["step_s"]) for r in warm_up.values())
+        step_s = statistics.fmean(statistics.median(r["step_s"]) for r in warm_up)
         cpu_before, busy_before = self._cpu_s(), _machine_busy_s()
         received_before, began = self._received_bytes(), time.perf_counter()
         around = _UNCOUNTED_STEPS if len(self._workers) > 1 else 0
@@ -296,21 +270,18 @@ class LabJob:
         ]
         lasted = time.perf_counter() - began
         cpu, received = self._cpu_s(), self._received_bytes()
+        of_workers = dict(zip(self._workers, zip(*replies, strict=True), strict=True))
         took = {
-            task.name: [s for r in replies for s in r[task.name]["step_s"]]
-            for task in self._workers
+            name: [s for r in of_one for s in r["step_s"]] for name, of_one in of_workers.items()
         }
         return Measured(
             seconds=lasted,
             steps_per_s=sum(len(each) / sum(each) for each in took.values()),
             starts_steps_per_s=[
-                sum(len(r["step_s"]) / sum(r["step_s"]) for r in each.values()) for each in replies
+                sum(len(r["step_s"]) / sum(r["step_s"]) for r in of_start) for of_start in replies
             ],
             step_ms={name: 1e3 * statistics.median(each) for name, each in took.items()},
-            steps={
-                task.name: sum(int(r[task.name]["steps"]) for r in replies)
-                for task in self._workers
-            },
+            steps={name: sum(r["steps"] for r in of_one) for name, of_one in of_workers.items()},
             cpu_s={name: cpu[name] - before for name, before in cpu_before.items()},
             received_bytes={
                 name: received[name] - before for name, before in received_before.items()
@@ -318,39 +289,28 @@ class LabJob:
             machine_cpu_s=_machine_busy_s() - busy_before,
         )
 
-    def _run(self, seconds: float, steps: int, delay_s: float, around: int) -> dict[str, Message]:
+    def _run(self, seconds: float, steps: int, delay_s: float, around: int) -> list[Message]:
         """Runs all workers once. `delay_s`: the largest random delay of a start, if there are
         several.
         """
-        for task in self._workers:
-            late_s = self._random.uniform(0.0, delay_s) if around else 0.0
-            message: Message = {
-                "do": "run",
-                "seconds": seconds,
-                "steps": steps,
-                "delay_s": late_s,
-                "around": around,
-            }
-            send(self._cluster, task, message)
-        return {
-            task.name: answer(self._cluster, task, _ANSWER_TIMEOUT_S + seconds)
-            for task in self._workers
-        }
+        late_s = [self._random.uniform(0.0, delay_s) if around else 0.0 for _ in self._workers]
+        wanted = {"seconds": seconds, "steps": steps, "around": around, "late_s": late_s}
+        return self.ask_all(self._workers, "run", _ANSWER_TIMEOUT_S + seconds, **wanted)
 
     def _cpu_s(self) -> dict[str, float]:
-        times = {task.name: psutil.Process(task.pid).cpu_times() for task in self._tasks}
+        times = {n: psutil.Process(each.pid).cpu_times() for n, each in self.processes.items()}
         return {name: float(each.user + each.system) for name, each in times.items()}
 
     def _received_bytes(self) -> dict[str, int]:
         counts = {
-            task.name: self._cluster.host(task.job, task.index).received_bytes()
-            for task in self._tasks
+            name: self.cluster.host(task.job, task.index).received_bytes()
+            for name, task in self.processes.items()
         }
         return {name: count for name, count in counts.items() if count is not None}
 
     def _train_files(self, model: str) -> list[str]:
         if model not in self._files:
-            directory = self._cluster.directory / model
+            directory = self.cluster.directory / model
             directory.mkdir()
             files = examples.write(directory, self.settings.workers, *MODELS[model].load())
             self._files[model] = [str(path) for path in files.train]
@@ -369,36 +329,9 @@ def running(settings: LabJobSettings, watcher: Watcher) -> Iterator[LabJob]:
     Raises:
         TensorwireError: a task failed, or did not start in time.
     """
-    counts = {"ps": settings.ps, "worker": settings.workers}
     host = HostSettings(rate_bits_per_s=settings.rate_bits_per_s)
-    with contextlib.ExitStack() as stack:
-        lab = stack.enter_context(Lab(LabSettings.alike(sum(counts.values()), host)))
-        hosts = {"ps": lab.hosts[: settings.ps], "worker": lab.hosts[settings.ps :]}
-        cluster = stack.enter_context(LocalCluster(counts, hosts))
-        tasks = [
-            _start(cluster, settings, name, index)
-            for name, count in counts.items()
-            for index in range(count)
-        ]
-        for task in tasks:
-            tensorflow = wait_started(cluster, task, watcher)
-        yield LabJob(settings, lab, cluster, tasks, tensorflow)
-        cluster.check()
-
-
-def _start(cluster: LocalCluster, settings: LabJobSettings, name: str, index: int) -> TaskProcess:
-    return start_task(
-        cluster,
-        name,
-        index,
-        LabJobWorker if name == "worker" else ServerTask,
-        {
-            "spec": cluster.spec,
-            "job": name,
-            "index": index,
-            "protocol": settings.protocol,
-            "rewrites": settings.rewrites,
-        },
-        # The job stands for one on several machines: no shared memory, and no accelerator.
-        {"CUDA_VISIBLE_DEVICES": "-1", "TENSORWIRE_TRANSPORT": "tcp"},
-    )
+    alike = LabSettings.alike(settings.ps + settings.workers, host)
+    with Lab(alike) as lab, LabJob(settings, lab) as job:
+        job.wait_started(watcher)
+        yield job
+        job.cluster.check()

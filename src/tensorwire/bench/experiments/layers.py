@@ -10,48 +10,44 @@ from tensorwire.bench.experiments import rpc, tcp, transfer
 from tensorwire.bench.experiments.rpc import RpcResult
 from tensorwire.bench.experiments.tcp import TcpResult
 from tensorwire.bench.experiments.transfer import TransferResult
-from tensorwire.bench.frame import remote_hosts
-from tensorwire.bench.frame.contenders import PROTOCOLS, Setting
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool, open_host_pool
+from tensorwire.bench.frame import several_hosts
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
 from tensorwire.bench.frame.record import Record, Result
-from tensorwire.bench.frame.remote_hosts import HostRole
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.frame.several_hosts import HostRole
+from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.lab.settings import parse
 from tensorwire.cli.two_ends import TwoEnds
 from tensorwire.cluster import split_address
 from tensorwire.doctor.evidence import Layers, MeasuredLayer
 from tensorwire.metrics.nic import nominal_mbit_per_s
 
-_TCP = tcp.TcpPlan(streams=(1, 4), rounds=3)
-_LARGE = rpc.RpcPlan(message_size=4 << 20, concurrency=2, rounds=3)
-_SMALL = rpc.RpcPlan(message_size=64, concurrency=1, rounds=3)
 _ROUNDS = 3
-# Without shared memory, tensors of one machine take the same path as between two hosts.
-_TENSORS = transfer.TransferPlan(20.0, 12, _ROUNDS, PROTOCOLS, Setting(transport="tcp"))
+_EXPERIMENTS = (
+    tcp.Tcp(streams=(1, 4), rounds=_ROUNDS),
+    rpc.Rpc(message_size=4 << 20, concurrency=2, rounds=_ROUNDS),
+    rpc.Rpc(message_size=64, concurrency=1, rounds=_ROUNDS),
+    # Without shared memory, tensors of one machine take the same path as between two hosts.
+    transfer.Transfer(data_mb=20.0, iters=12, rounds=_ROUNDS, transport="tcp"),
+)
 _GREETING = "doctor"
-STEPS = 4 * _ROUNDS
-"""The approximate number of times that the watcher is advanced."""
+STEPS = sum(each.blocks for each in _EXPERIMENTS)
+"""The number of times that the watcher is advanced."""
 
 
-def measure(watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> list[Record[Result]]:
+def measure(watcher: Watcher, hosts: HostPool = THIS_MACHINE) -> list[Record[Result]]:
     """Measures between two processes of this machine, two hosts of a lab, or two machines.
 
     Raises:
         TensorwireError: a task failed, or did not answer in time.
     """
-    return [
-        tcp.run(_TCP, watcher, host_pool),
-        rpc.run(_LARGE, watcher, host_pool),
-        rpc.run(_SMALL, watcher, host_pool),
-        transfer.run(_TENSORS, watcher, host_pool),
-    ]
+    return [each.run(watcher, hosts) for each in _EXPERIMENTS]
 
 
 def measure_in(lab: str | None, watcher: Watcher) -> Layers:
     """The layers in a new lab with the settings of --lab, or on this machine."""
-    with open_host_pool(parse(lab) if lab else None) as host_pool:
-        records = measure(watcher, host_pool)
-        made = host_pool.document
+    with open_host_pool(parse(lab) if lab else None) as hosts:
+        records = measure(watcher, hosts)
+        made = hosts.document
     rate = made["rate_mbit_per_s"] if made is not None and made["network"] else None
     where = "two hosts of a lab" if made is not None else "both ends on this machine"
     link = rate / 8 if isinstance(rate, (int, float)) else None
@@ -66,10 +62,10 @@ def measure_between(ends: TwoEnds, watcher: Watcher) -> Layers | None:
     """
     role = HostRole.of_ends(_GREETING, ends, needs_tensorflow=True)
     if not role.leads:
-        remote_hosts.serve(role, watcher)
+        several_hosts.serve(role, watcher)
         return None
-    with remote_hosts.lead(role, watcher) as host_pool:
-        records = measure(watcher, host_pool)
+    with several_hosts.lead(role, watcher) as hosts:
+        records = measure(watcher, hosts)
     own = split_address(role.address)[0]
     return layers_of(records, f"measured, from here to {ends.target}", _link_mb_per_s(own))
 

@@ -1,4 +1,4 @@
-"""The Python side of `bench rpc` and `bench tcp`; the code in native/raw measures.
+"""Raw RPC and raw TCP without TensorFlow; the code in native/raw measures.
 
 Python only starts the measurements. Loops, clocks and request buffers are in C++, which runs
 without the GIL.
@@ -7,50 +7,48 @@ without the GIL.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import itertools
+import os
+import time
 from collections.abc import Sequence
+from concurrent import futures
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorwire import __version__
+from tensorwire.bench.frame.tasks import HostedTask, request, used_cpu_s
+from tensorwire.bench.lab.channel import Message
+from tensorwire.cluster import data_port
 from tensorwire.engine import native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
 from tensorwire.plugin.digest import digest
 
 Buffer = NDArray[np.uint8]
+CONNECT_TIMEOUT_S = 30.0
+_SERVICE = "tensorwire.Raw"
+_METHOD = f"/{_SERVICE}/Send"
+_UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+# Each channel has its own connection, and never uses a proxy.
+_CHANNEL_OPTIONS = (
+    *_UNLIMITED,
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+# Without this, two servers on one port would share its connections.
+_SERVER_OPTIONS = (*_UNLIMITED, ("grpc.so_reuseport", 0))
 
 
-class RpcEnd(Protocol):
-    """One end of a raw RPC, server or client, of one implementation (native/raw/rpc.h)."""
-
-    @property
-    def implementation(self) -> str:
-        """The implementation's name in records, such as "engine" or "grpc C++ 1.51.1"."""
-
-    def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
-        """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
-
-    def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
-        """Makes the channels, and returns when all are connected."""
-
-    def ask(
-        self,
-        requests: int,
-        concurrency: int,
-        request_size: int,
-        response_size: int,
-        timeout_s: float,
-    ) -> tuple[float, NDArray[np.float32]]:
-        """Seconds from the first request to the last answer, and microseconds of each request."""
-
-
-class _Library:
+class Library:
     """A library whose functions return null or an error text, which becomes a TensorwireError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prefix: str = "tensorwire_") -> None:
+        self._prefix = prefix
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
@@ -59,9 +57,10 @@ class _Library:
             ) from None
 
     def words(self, name: str, *arguments: Any) -> str | None:
-        function = self._library[f"tensorwire_{name}"]
+        """Calls a function; an argument is what Python makes of it: text, numbers, arrays."""
+        function = self._library[f"{self._prefix}{name}"]
         function.restype = ctypes.c_char_p
-        said: bytes | None = function(*arguments)
+        said: bytes | None = function(*map(_for_c, arguments))
         return None if said is None else said.decode(errors="replace")
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -70,93 +69,151 @@ class _Library:
             raise TensorwireError(error)
 
 
+def _for_c(argument: Any) -> Any:
+    if isinstance(argument, str):
+        return argument.encode()
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)  # an int of C takes the lower half of it
+    if isinstance(argument, float):
+        return ctypes.c_double(argument)
+    return argument.ctypes if isinstance(argument, np.ndarray) else argument
+
+
 def _raw_library() -> Path:
     """The library of raw RPC over the engine and of raw TCP."""
     return native_folder() / "lib" / "libtensorwire_raw.so"
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a client of raw RPC sends in one measurement. Sizes in bytes."""
+
+    requests: int
+    concurrency: int
+    request_size: int
+    response_size: int
+    timeout_s: float
+
+
 class NativeRpc:
-    """An RpcEnd in C++. A process makes one, and uses it either as server or as client."""
+    """One end of a raw RPC in C++ (native/raw/rpc.h). A process makes one: a server or a client."""
 
     def __init__(self, path: Path) -> None:
-        self._library = _Library(path)
+        self._library = Library(path)
 
     @property
     def implementation(self) -> str:
+        """The implementation's name in records, such as "engine" or "grpc C++ 1.51.1"."""
         return self._library.words("rpc_implementation") or ""
 
     def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
+        """Serves until the process ends; returns the port, which is a free one if `port` is 0."""
         bound = ctypes.c_int()
-        self._library.call(
-            "rpc_serve",
-            host.encode(),
-            port,
-            threads,
-            ctypes.c_int64(response_size),
-            ctypes.byref(bound),
-        )
+        listen = (host, port, threads, response_size)
+        self._library.call("rpc_serve", *listen, ctypes.byref(bound))
         return bound.value
 
     def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
-        self._library.call(
-            "rpc_connect", address.encode(), channels, threads, ctypes.c_double(timeout_s)
-        )
+        """Makes the channels, and returns when all are connected."""
+        self._library.call("rpc_connect", address, channels, threads, timeout_s)
 
-    def ask(
-        self,
-        requests: int,
-        concurrency: int,
-        request_size: int,
-        response_size: int,
-        timeout_s: float,
-    ) -> tuple[float, NDArray[np.float32]]:
-        seconds = ctypes.c_double()
-        latency_us = np.empty(requests, dtype=np.float32)
-        self._library.call(
-            "rpc_ask",
-            ctypes.c_int64(requests),
-            concurrency,
-            ctypes.c_int64(request_size),
-            ctypes.c_int64(response_size),
-            ctypes.c_double(timeout_s),
-            ctypes.byref(seconds),
-            latency_us.ctypes.data_as(ctypes.c_void_p),
-        )
+    def ask(self, load: Load) -> tuple[float, NDArray[np.float32]]:
+        """Seconds from the first request to the last answer, and microseconds of each request."""
+        seconds, latency_us = ctypes.c_double(), np.empty(load.requests, dtype=np.float32)
+        found = (ctypes.byref(seconds), latency_us)
+        self._library.call("rpc_ask", *dataclasses.astuple(load), *found)
         return seconds.value, latency_us
+
+
+class GrpcioRpc:
+    """The same over grpcio (gRPC for Python), if gRPC in C++ is not installed; messages are bytes.
+
+    Raises ImportError if grpcio is not installed either.
+    """
+
+    def __init__(self) -> None:
+        import grpc
+
+        self._grpc = grpc
+        self.implementation = f"grpcio {grpc.__version__}"
+        self._server: Any = None
+        self._stubs: list[Any] = []
+
+    def serve(self, host: str, port: int, threads: int, response_size: int) -> int:
+        response = b"a" * response_size
+        handler = self._grpc.unary_unary_rpc_method_handler(lambda request, context: response)
+        pool = futures.ThreadPoolExecutor(threads)
+        self._server = self._grpc.server(pool, options=_SERVER_OPTIONS)
+        service = self._grpc.method_handlers_generic_handler(_SERVICE, {"Send": handler})
+        self._server.add_generic_rpc_handlers((service,))
+        address = f"{host or '[::]'}:{port}"
+        try:
+            bound = int(self._server.add_insecure_port(address))
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise TensorwireError(f"grpc cannot listen on {address}")
+        self._server.start()
+        return bound
+
+    def connect(self, address: str, channels: int, threads: int, timeout_s: float) -> None:
+        for _ in range(channels):
+            channel = self._grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            try:
+                self._grpc.channel_ready_future(channel).result(timeout_s)
+            except self._grpc.FutureTimeoutError:
+                raise TensorwireError(f"grpc cannot connect to {address}") from None
+            self._stubs.append(channel.unary_unary(_METHOD))
+
+    def ask(self, load: Load) -> tuple[float, NDArray[np.float32]]:
+        """The closed loop of native/raw/load.h: a thread for each request in flight."""
+        payload = b"r" * load.request_size
+        took_s = np.zeros(load.requests)
+        numbers = iter(range(load.requests))
+        began = time.perf_counter()
+        deadline = began + load.timeout_s
+
+        def in_turn(stub: Any) -> None:
+            for number in numbers:  # `next` of a range is atomic
+                start = time.perf_counter()
+                answer = stub(payload, timeout=max(0.0, deadline - start))
+                took_s[number] = time.perf_counter() - start
+                if len(answer) != load.response_size:
+                    raise TensorwireError("a response of another size")
+
+        with futures.ThreadPoolExecutor(load.concurrency) as pool:
+            stubs = itertools.islice(itertools.cycle(self._stubs), load.concurrency)
+            loops = [pool.submit(in_turn, stub) for stub in stubs]
+        seconds = time.perf_counter() - began
+        try:
+            for loop in loops:
+                loop.result()
+        except self._grpc.RpcError as error:
+            raise TensorwireError(f"grpc: {error.details()}") from error
+        return seconds, (took_s * 1e6).astype(np.float32)
 
 
 class RawTcp:
     """Raw TCP streams; native/raw/tcp.h."""
 
     def __init__(self) -> None:
-        self._library = _Library(_raw_library())
+        self._library = Library(_raw_library())
 
     def receive(self, descriptor: int, buffer: Buffer) -> None:
         """Receives blocks, one buffer at a time, until the sender ends the stream."""
-        self._library.call(
-            "tcp_receive",
-            descriptor,
-            buffer.ctypes.data_as(ctypes.c_void_p),
-            ctypes.c_int64(buffer.size),
-        )
+        self._library.call("tcp_receive", descriptor, buffer, buffer.size)
 
     def send(self, descriptors: Sequence[int], buffers: Sequence[Buffer], messages: int) -> float:
         """Sends each buffer `messages` times over its stream, all in parallel; returns seconds."""
-        streams = len(descriptors)
-        seconds = ctypes.c_double()
-        self._library.call(
-            "tcp_send",
-            (ctypes.c_int * streams)(*descriptors),
-            (ctypes.c_void_p * streams)(*(buffer.ctypes.data for buffer in buffers[:streams])),
-            streams,
-            ctypes.c_int64(buffers[0].size),
-            ctypes.c_int64(messages),
-            ctypes.byref(seconds),
-        )
+        streams, seconds = len(descriptors), ctypes.c_double()
+        sockets = (ctypes.c_int * streams)(*descriptors)
+        data = (ctypes.c_void_p * streams)(*(each.ctypes.data for each in buffers[:streams]))
+        sizes = (streams, buffers[0].size, messages)
+        self._library.call("tcp_send", sockets, data, *sizes, ctypes.byref(seconds))
         return seconds.value
 
 
-def rpc_end(protocol: str) -> RpcEnd:
+def rpc_end(protocol: str) -> NativeRpc | GrpcioRpc:
     """The implementation of `protocol`: "grpc", "grpc++", or the path of a library with rpc.h.
 
     "grpc" is gRPC in C++ if its development files are installed (compiled at first use), or else
@@ -176,13 +233,12 @@ def rpc_end(protocol: str) -> RpcEnd:
         except compiler.NoCompilerError:
             pass
     try:
-        from tensorwire.bench.experiments.rpc_grpcio import GrpcioRpc
+        return GrpcioRpc()
     except ImportError:
         raise TensorwireError(
             "no gRPC to measure: apt-get install g++ libgrpc++-dev (gRPC in C++), or "
             "pip install 'tensorwire[grpcio]' (in Python), or use --protocols grpc++"
         ) from None
-    return GrpcioRpc()
 
 
 def rpc_recipe(
@@ -200,24 +256,54 @@ def rpc_recipe(
     key = digest(
         __version__, *flags, *package.flags, package.version, *(f.read_bytes() for f in inputs)
     )
+    options = (*flags, "-shared", f"-I{folder}", *map(str, units), *package.flags)
     return cache.Recipe(
         name=name,
         what=f"raw RPC over {what}",
         against=f"{package.name} {package.version}",
         key=f"raw-{package.name}-{package.version}-{key}",
-        commands=lambda cxx: [
-            [
-                *cxx.command,
-                *flags,
-                "-shared",
-                f"-I{folder}",
-                *map(str, units),
-                *package.flags,
-                "-o",
-                name,
-            ]
-        ],
+        commands=lambda cxx: [[*cxx.command, *options, "-o", name]],
         units={},
         typical_s=10,
         facts={"tensorwire": __version__, package.name: package.version},
     )
+
+
+class RpcTask(HostedTask):
+    """A server or a client."""
+
+    def __init__(self, protocol: str) -> None:
+        self._end = rpc_end(protocol)
+
+    def ready(self) -> Message:
+        return {"implementation": self._end.implementation}
+
+    @request
+    def serve(self, host: str, port: int, threads: int, response_size: int) -> Message:
+        return {"port": self._end.serve(host, port, threads, response_size)}
+
+    @request
+    def connect(self, address: str, channels: int) -> Message:
+        # At most one thread per channel and per core.
+        threads = min(channels, len(os.sched_getaffinity(0)))
+        self._end.connect(address, channels, threads, CONNECT_TIMEOUT_S)
+        return {}
+
+    @request
+    def run(self, load: Load) -> Message:
+        cpu_s = used_cpu_s()
+        seconds, latency_us = self._end.ask(load)
+        return {
+            "seconds": seconds,
+            "latency_us": np.rint(latency_us).astype(int).tolist(),
+            "cpu_s": used_cpu_s() - cpu_s,
+        }
+
+    @request
+    def cpu(self) -> Message:
+        return {"cpu_s": used_cpu_s()}
+
+
+def port_of(protocol: str, port: int) -> int:
+    """The port of a protocol for one address: grpc++ and iperf3 use the data port."""
+    return port if protocol in ("grpc", "tcp") else data_port(port)

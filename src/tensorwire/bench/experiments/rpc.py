@@ -12,35 +12,28 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from tensorwire.bench.experiments.raw_task import RpcTask, port_of
+from tensorwire.bench.experiments.raw import Load, RpcTask, port_of
 from tensorwire.bench.frame import statistics
-from tensorwire.bench.frame.comparison import compared, latency_bars
-from tensorwire.bench.frame.comparison_options import Comparison, comparison_options
-from tensorwire.bench.frame.contenders import PROTOCOLS
-from tensorwire.bench.frame.experiment import Case, Side, measure
-from tensorwire.bench.frame.host_options import between_two
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.record import LatencyUs, Metric, Record, Result
-from tensorwire.bench.frame.showing import measure_and_show
+from tensorwire.bench.frame.columns import Column, LatencyUs
+from tensorwire.bench.frame.experiment import Case, Experiment, Variant
+from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool
+from tensorwire.bench.frame.options import Call, experiment_command
+from tensorwire.bench.frame.record import Record, Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.task_processes import TaskProcesses, Watcher, wait_ready
+from tensorwire.bench.frame.tasks import TaskProcesses, Watcher
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.click_extensions import options_of
 from tensorwire.cli.two_ends import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
-from tensorwire.report.section import Bar, Bars, Chart, Line, Lines, Section, Table
-from tensorwire.units import data_size, number
+from tensorwire.units import data_size
 
-COMMAND = "bench rpc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1
 """The limit of protobuf, and so of gRPC's messages, is 2 GB; requests of grpc++ get the same."""
 _LARGE_BYTES = 1_000_000
@@ -61,42 +54,64 @@ class RpcResult(Result):
         "benchmarks/peers",
     )
     more_rounds_by = "--rounds"
+    figure = "requests_per_s"
+    group_header = "size"
+    over_sizes = "A request, without TensorFlow"
 
     protocol: str
-    implementation: str
+    implementation: Annotated[str, Column("by")]
     """"engine" (tensorwire's), "grpc C++ 1.51.1" or "grpcio 1.76.0" (in Python)."""
     message_size: int
     """Bytes of a request, which the server receives completely and discards."""
     response_size: int
-    concurrency: int
+    concurrency: Annotated[int, Column("in flight")]
     """Requests in flight, over all channels; 0: as many as the peer decides."""
-    channels: int
+    channels: Annotated[int, Column("channels")]
     """Number of TCP connections."""
-    server_threads: int
+    server_threads: Annotated[int, Column("threads")]
     """Threads of the server that move bytes: completion queues of gRPC, reactors of the engine."""
     requests: int
     """Measured requests."""
-    requests_per_s: float
-    mb_per_s: float
+    requests_per_s: Annotated[float, Column("requests/s", "/s", chart="Rate")]
+    mb_per_s: Annotated[float, Column("MB/s", "MB/s", chart="Rate, MB = 10^6 bytes")]
     """MB of requests per second, without responses."""
-    latency_us: LatencyUs | None
+    latency_us: Annotated[LatencyUs | None, Column("us", chart="Latency")]
     """Latency of a request; None if it was not measured."""
-    cpu_us_per_request: float | None
+    cpu_us_per_request: Annotated[float | None, Column("CPU us")]
     """CPU time of both ends; None if it is unknown."""
 
     @property
-    def metric(self) -> Metric:
-        of = f"RPC, {data_size(self.message_size)}, {self.concurrency} in flight"
-        return Metric(of, self.protocol, self.requests_per_s, "/s")
+    def title(self) -> str:
+        return f"Raw RPC, responses of {self.response_size} bytes (MB = 10^6 bytes)"
 
-    @staticmethod
-    def section(record: Record[Any]) -> Section:
-        return _section(record)
+    @property
+    def group(self) -> str:
+        return data_size(self.message_size)
+
+    @property
+    def of(self) -> str:
+        return f"RPC, {self.group}, {self.concurrency} in flight"
+
+    @property
+    def does(self) -> str:
+        return f"moves requests of {self.group}"
+
+    @property
+    def size_bytes(self) -> float:
+        return self.message_size
 
 
-@dataclass(frozen=True)
-class RpcPlan:
-    """One call of `bench rpc`. Sizes in bytes."""
+@dataclass(frozen=True, kw_only=True)
+class Rpc(Experiment[None, RpcResult]):
+    """Measure raw RPC without TensorFlow: the server discards each request.
+
+    grpc++ is tensorwire's engine. grpc is gRPC in C++ where its development files are installed
+    (apt-get install libgrpc++-dev; compiled at first use), or else grpcio; the table says which.
+    MB are 10^6 bytes.
+    """
+
+    command = "bench rpc"
+    takes = frozenset({"protocols", "lab"})
 
     message_size: int = option(
         64,
@@ -127,11 +142,8 @@ class RpcPlan:
         "[default: one per channel]",
         least=1,
     )
-    rounds: int = 10
-    protocols: tuple[str, ...] = PROTOCOLS
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what cannot be measured."""
         for flag, size in (
             ("--message-size", self.message_size),
             ("--response-size", self.response_size),
@@ -142,6 +154,11 @@ class RpcPlan:
             raise UsageError(
                 f"--concurrency {self.in_flight} leaves some of --channels {self.channels} unused"
             )
+
+    @classmethod
+    def of_call(cls, call: Call, **options: Any) -> Rpc:
+        given = {name: value for name, value in options.items() if value is not None}
+        return cls(**given, **call.fields)
 
     @property
     def in_flight(self) -> int:
@@ -164,58 +181,73 @@ class RpcPlan:
         return self.server_threads or self.connections
 
     @property
-    def blocks(self) -> int:
-        """The number of `advance` calls that the watcher gets."""
-        return len(self.shares)
+    def cases(self) -> list[Case[None]]:
+        total = self.total_message
+        shares: Sequence[int | None] = [None] * self.rounds  # as many as fill a round
+        if total is not None:
+            shares = statistics.split(total, self.rounds)
+        return [Case("requests", None, shares)]
 
-    @property
-    def shares(self) -> Sequence[int | None]:
-        """Requests of each round; None: as many as fill the round."""
-        if self.total_message is None:
-            return [None] * self.rounds
-        return statistics.split(self.total_message, self.rounds)
+    def variants(self, hosts: HostPool) -> Sequence[Variant[None, RpcResult]]:
+        """The server on another host chooses its threads and the size of its responses."""
+        theirs = {"response_size", "server_threads"} & hosts.settings.keys()
+        changed: dict[str, Any] = {name: hosts.settings[name] for name in theirs}
+        plan = dataclasses.replace(self, **changed)
+        plan.check_memory()
+        return [RpcVariant(protocol, plan, hosts) for protocol in self.protocols]
+
+    def check_memory(self) -> None:
+        """Raises TensorwireError if the requests in flight need more memory than is free."""
+        # The sent buffer, and all requests that a server of gRPC may have received partly.
+        of_protocol = (1 + self.in_flight) * (self.message_size + self.response_size)
+        needed, available = len(self.protocols) * of_protocol, psutil.virtual_memory().available
+        if needed > available:
+            raise TensorwireError(
+                f"{self.in_flight} requests of {self.message_size} bytes in flight take about "
+                f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: use "
+                "a smaller --message-size or --concurrency"
+            )
 
 
-class RpcSide(TaskProcesses, Side[None, RpcResult]):
+class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
     """A server and a client of one implementation."""
 
     def __init__(
         self,
         protocol: str,
-        plan: RpcPlan,
-        host_pool: HostPool = THIS_MACHINE,
+        plan: Rpc,
+        hosts: HostPool = THIS_MACHINE,
         library: Path | None = None,
     ) -> None:
         """`library`: the implementation (native/raw/rpc.h), if this package does not know it."""
-        super().__init__(host_pool.cluster({SERVER: 1, CLIENT: 1}))
+        super().__init__(hosts.cluster({SERVER: 1, CLIENT: 1}))
         self.name = protocol
-        self.protocol = protocol
         self._plan = plan
         self._speaks = str(library or protocol)
-        self._implementation = ""
         self._filling = 1
         self._latency_us: list[NDArray[np.int32]] = []
         self._cpu_s = 0.0
 
-    def _start(self) -> None:
+    def start(self) -> None:
         for job in (SERVER, CLIENT):
-            self._start_task(job, RpcTask, {"protocol": self._speaks})
+            self.start_task(job, RpcTask, protocol=self._speaks)
 
     def wait_started(self, watcher: Watcher) -> None:
         """Makes the server listen and the client connect; see `port_of`."""
+        super().wait_started(watcher)
         plan = self._plan
-        there, here = (
-            wait_ready(self._cluster, self._processes[job], watcher)["implementation"]
-            for job in (SERVER, CLIENT)
-        )
-        self._implementation = here if here == there else f"{here} to {there}"
         host, port = split_address(self.address(SERVER))
-        port = port_of(self.protocol, port)
-        listens_at = host if self._cluster.is_on_this_machine else ""
-        serve = {"do": "serve", "host": listens_at, "port": port, "threads": plan.threads}
-        self._ask(SERVER, {**serve, "response_size": plan.response_size})
+        port = port_of(self.name, port)
+        self.ask(
+            SERVER,
+            "serve",
+            host=host if self.cluster.is_on_this_machine else "",
+            port=port,
+            threads=plan.threads,
+            response_size=plan.response_size,
+        )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._ask(CLIENT, {"do": "connect", "address": address, "channels": plan.connections})
+        self.ask(CLIENT, "connect", address=address, channels=plan.connections)
 
     def warm_up(self, what: None) -> None:
         """Determines the number of requests that fill a round."""
@@ -230,14 +262,11 @@ class RpcSide(TaskProcesses, Side[None, RpcResult]):
 
     def block(self, what: None, requests: int | None) -> list[float]:
         count = requests or self._filling
-        cpu_s = self._server_cpu_s()
+        cpu_s = self.ask(SERVER, "cpu")["cpu_s"]
         asked = self._requests(count)
-        self._cpu_s += asked["cpu_s"] + self._server_cpu_s() - cpu_s
+        self._cpu_s += asked["cpu_s"] + self.ask(SERVER, "cpu")["cpu_s"] - cpu_s
         self._latency_us.append(np.asarray(asked["latency_us"], dtype=np.int32))
         return [asked["seconds"] / count]
-
-    def _server_cpu_s(self) -> float:
-        return float(self._ask(SERVER, {"do": "cpu"})["cpu_s"])
 
     def _requests(self, requests: int) -> Message:
         plan = self._plan
@@ -245,23 +274,18 @@ class RpcSide(TaskProcesses, Side[None, RpcResult]):
         timeout_s = (
             _PATIENCE_S + requests / _SLOWEST_REQUESTS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
         )
-        message: dict[str, Any] = {
-            "do": "ask",
-            "requests": requests,
-            "concurrency": plan.in_flight,
-            "request_size": plan.message_size,
-            "response_size": plan.response_size,
-            "timeout_s": timeout_s,
-        }
-        return self._ask(CLIENT, message, timeout_s + _PATIENCE_S)
+        sizes = (plan.in_flight, plan.message_size, plan.response_size)
+        load = Load(requests, *sizes, timeout_s)
+        return self.ask(CLIENT, "run", timeout_s + _PATIENCE_S, load=dataclasses.asdict(load))
 
     def result(self, case: Case[None], rounds: Rounds) -> RpcResult:
         plan = self._plan
         seconds = statistics.typical_s(rounds)
         requests = sum(map(len, self._latency_us))
+        there, here = (self.ready[f"{job}:0"]["implementation"] for job in (SERVER, CLIENT))
         return RpcResult(
-            protocol=self.protocol,
-            implementation=self._implementation,
+            protocol=self.name,
+            implementation=here if here == there else f"{here} to {there}",
             message_size=plan.message_size,
             response_size=plan.response_size,
             concurrency=plan.in_flight,
@@ -275,46 +299,32 @@ class RpcSide(TaskProcesses, Side[None, RpcResult]):
         )
 
 
-def run(plan: RpcPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE) -> Record[RpcResult]:
-    """Measures; `watcher.advance` is called `plan.blocks` times.
+def of_all_sizes(records: Sequence[Record[RpcResult]]) -> Record[RpcResult]:
+    """Merges the records of several sizes into one.
 
-    The server on another host chooses its threads and the size of its responses.
-
-    Raises:
-        TensorwireError: gRPC is not installed, or a task failed or did not answer in time.
+    Ratios have names such as "grpc++/grpc 64 B", and scatters such as "grpc 64 B".
     """
-    theirs = {"response_size", "server_threads"} & host_pool.settings.keys()
-    changed: dict[str, Any] = {name: host_pool.settings[name] for name in theirs}
-    plan = dataclasses.replace(plan, **changed)
-    sides = [RpcSide(protocol, plan, host_pool) for protocol in plan.protocols]
-    return measure_sides(plan, sides, watcher, host_pool)
-
-
-def measure_sides(
-    plan: RpcPlan,
-    sides: Sequence[Side[None, RpcResult]],
-    watcher: Watcher,
-    host_pool: HostPool = THIS_MACHINE,
-    **more: Any,
-) -> Record[RpcResult]:
-    """`run` with sides of the caller's."""
-    _check_memory(plan)
-    cases = [Case("requests", None, plan.shares)]
-    command = more.pop("command", COMMAND)
-    return measure(command, sides, cases, watcher, lab=host_pool.document, **more)
-
-
-def _check_memory(plan: RpcPlan) -> None:
-    """Raises TensorwireError if the requests in flight need more memory than is free."""
-    # The sent buffer, and all requests that a server of gRPC may have received partly.
-    needed = len(plan.protocols) * (1 + plan.in_flight) * (plan.message_size + plan.response_size)
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise TensorwireError(
-            f"{plan.in_flight} requests of {plan.message_size} bytes in flight take about "
-            f"{needed / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: use a "
-            "smaller --message-size or --concurrency"
-        )
+    named = {record.results[0].group: record for record in records}
+    noises = {size: record.noise for size, record in named.items() if record.noise is not None}
+    return dataclasses.replace(
+        records[0],
+        results=[result for record in records for result in record.results],
+        ratios={
+            f"{name} {size}": ratio
+            for size, record in named.items()
+            for name, ratio in record.ratios.items()
+        },
+        noise=dataclasses.replace(
+            [*noises.values()][-1],
+            load_start=next(iter(noises.values())).load_start,
+            steal=max(noise.steal for noise in noises.values()),
+            scatter={
+                f"{name} {size}": share
+                for size, noise in noises.items()
+                for name, share in noise.scatter.items()
+            },
+        ),
+    )
 
 
 def _chosen(
@@ -323,114 +333,19 @@ def _chosen(
     """What a server chooses; on its command line --message-size is the size of its responses."""
     if response_size is not None:
         raise UsageError("--job server: --message-size is the size of its responses")
-    plan = RpcPlan(response_size=RpcPlan.response_size if message_size is None else message_size)
+    plan = Rpc(response_size=Rpc.response_size if message_size is None else message_size)
     chosen = {"response_size": plan.response_size, "server_threads": server_threads}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-@click.command(
-    "rpc",
-    epilog="""\b
-Examples:
+command = experiment_command(
+    Rpc,
+    """
   tensorwire bench rpc --message-size 64 --concurrency 64
   tensorwire bench rpc --message-size 104857600 --concurrency 4 --channels 1
   tensorwire bench rpc --job server --server-threads 1 --message-size 10
   tensorwire bench rpc --job client --target host1:12222 --total-message 1000 \\
       --message-size 104857600 --concurrency 4 --channels 1""",
+    tasks="ends",
+    chosen_by_server=_chosen,
 )
-@options_of(RpcPlan)
-@comparison_options(default_rounds=10, tensor_fuse=False, transport=False)
-@between_two(COMMAND, _chosen)
-def command(*, comparison: Comparison, **options: Any) -> None:
-    """Measure raw RPC without TensorFlow: the server discards each request.
-
-    grpc++ is tensorwire's engine. grpc is gRPC in C++ where its development files are installed
-    (apt-get install libgrpc++-dev; compiled at first use), or else grpcio; the table says which.
-    MB are 10^6 bytes.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    plan = RpcPlan(**given, rounds=comparison.rounds, protocols=comparison.protocols)
-    measure_and_show(COMMAND, plan, run, comparison)
-
-
-def _section(record: Record[RpcResult]) -> Section:
-    first = record.results[0]
-    by_size: dict[int, list[RpcResult]] = {}
-    for result in record.results:
-        by_size.setdefault(result.message_size, []).append(result)
-    table = Table(
-        f"Raw RPC, responses of {first.response_size} bytes (MB = 10^6 bytes)",
-        [
-            "protocol",
-            "by",
-            "bytes",
-            "in flight",
-            "channels",
-            "threads",
-            "requests/s",
-            "MB/s",
-            "us p50",
-            "p99",
-            "CPU us",
-        ],
-        [[_row(r) for r in rows] for rows in by_size.values()],
-        text_columns=2,
-    )
-    charts: list[Chart] = []
-    for size, rows in by_size.items():
-        what = f"requests of {data_size(size)}"
-        charts.append(
-            Bars(
-                f"Rate, {what}",
-                "/s",
-                [Bar(r.protocol, r.requests_per_s, r.protocol) for r in rows],
-            )
-        )
-        charts.append(
-            latency_bars(
-                f"Latency, {what}",
-                [(r.protocol, r.latency_us) for r in rows if r.latency_us is not None],
-            )
-        )
-    if len(by_size) > 1:
-        charts = [rpc_lines(record)]
-    headline = ""
-    if len(by_size) == 1:
-        headline = compared(record.ratios, f"moves requests of {data_size(first.message_size)}")
-    if len(by_size) > 1:
-        title = "Raw RPC over sizes"
-    else:
-        title = f"Raw RPC, {data_size(first.message_size)}, {first.concurrency} in flight"
-    return Section(title, headline, charts, [table])
-
-
-def rpc_lines(record: Record[RpcResult]) -> Lines:
-    """The rate of each protocol over the request's size."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for r in record.results:
-        points.setdefault(r.protocol, []).append((r.message_size, r.mb_per_s))
-    by = dict.fromkeys(f"{r.protocol} by {r.implementation}" for r in record.results)
-    return Lines(
-        "A request, without TensorFlow",
-        "MB/s",
-        [Line(protocol, of_protocol) for protocol, of_protocol in points.items()],
-        f"MB/s, MB = 10^6 bytes; both axes are logarithmic; {', '.join(by)}.",
-    )
-
-
-def _row(r: RpcResult) -> list[str]:
-    latency = ["-", "-"]
-    if r.latency_us is not None:
-        latency = [number(r.latency_us.p50), number(r.latency_us.p99)]
-    return [
-        r.protocol,
-        r.implementation,
-        str(r.message_size),
-        str(r.concurrency) if r.concurrency else "-",
-        str(r.channels),
-        str(r.server_threads),
-        number(r.requests_per_s),
-        number(r.mb_per_s),
-        *latency,
-        "-" if r.cpu_us_per_request is None else number(r.cpu_us_per_request),
-    ]

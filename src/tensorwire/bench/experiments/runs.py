@@ -6,14 +6,15 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tensorwire.bench.experiments import overview, tails, transfer  # noqa: F401, their results register themselves
+from tensorwire.bench.experiments import all_layers, tails  # noqa: F401, their results register themselves
 from tensorwire.bench.experiments.all_layers import COMMAND, Suite
-from tensorwire.bench.frame import comparison
-from tensorwire.bench.frame.comparison import in_brackets
+from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Metric, Record, Result
+from tensorwire.bench.frame.showing import in_brackets
 from tensorwire.bench.layouts import layout_result  # noqa: F401
 from tensorwire.cli.options import report_option
 from tensorwire.errors import TensorwireError, UsageError
@@ -26,6 +27,10 @@ Runs = Mapping[str, Sequence[Record[Result]]]
 _MOST_BARS = 24
 
 
+Cells = dict[tuple[str, ...], dict[str, str]]
+"""The text of each run, by the first cells of a row."""
+
+
 def section(command: str, runs: Runs) -> Section:
     """A section that compares runs: the figures of all runs in one table, the ratios in another.
 
@@ -33,103 +38,59 @@ def section(command: str, runs: Runs) -> Section:
         command: the command of all records.
         runs: the records of each run; several if the run measured several sizes.
     """
-    return Section(
-        f"{command}, {len(runs)} runs",
-        charts=_charts(runs),
-        tables=[_machines(runs), _figures(runs), *_ratios(runs)],
-    )
+    figures: Cells = {}
+    ratios: Cells = {}
+    bars: dict[Metric, list[Bar]] = {}
+    for run, records in runs.items():
+        for record in records:
+            for each in (result.metric for result in record.results):
+                row = (f"{each.of}, {each.unit}", each.variant)
+                figures.setdefault(row, {})[run] = number(each.value)
+                chart = dataclasses.replace(each, variant="", value=0.0)
+                bar = Bar(f"{each.variant}, {run}", each.value, each.variant)
+                bars.setdefault(chart, []).append(bar)
+            for name, ratio in record.ratios.items():
+                ratios.setdefault((name,), {})[run] = f"{ratio.value:.2f}{in_brackets(ratio)}"
+    tables = [_machines(runs), _table("Figures", ["measured", "variant"], figures, runs)]
+    if ratios:
+        title = "How many times as fast, and the 95 % interval"
+        tables.append(_table(title, ["above 1: the first is faster"], ratios, runs))
+    charts = [
+        Bars(of.of, of.unit, sorted(of_chart, key=lambda bar: bar.series), caption)
+        for of, of_chart in bars.items()
+        for caption in ["" if of.more_is_better else "Less is better."]
+        if len(of_chart) <= _MOST_BARS
+    ]
+    return Section(f"{command}, {len(runs)} runs", charts=charts, tables=tables)
+
+
+def _table(title: str, columns: Sequence[str], cells: Cells, runs: Runs) -> Table:
+    """A column for each run; with several columns before these, a group for each first cell."""
+    of_first: dict[str, list[list[str]]] = {}
+    for row, texts in cells.items():
+        group = of_first.setdefault(row[0] if len(columns) > 1 else "", [])
+        group.append([*row, *(texts.get(run, "-") for run in runs)])
+    return Table(title, [*columns, *runs], [*of_first.values()], text_columns=len(columns))
 
 
 def _machines(runs: Runs) -> Table:
-    rows = [
-        [
-            name,
-            records[0].version,
-            records[0].tensorflow or "-",
-            f"{records[0].host.cpu}, {records[0].host.cores} cores",
-            records[0].host.kernel,
-            records[0].time or "-",
-        ]
-        for name, records in runs.items()
-    ]
+    rows = []
+    for run, (record, *_) in runs.items():
+        host = record.host
+        where = [f"{host.cpu}, {host.cores} cores", host.kernel, record.time or "-"]
+        rows.append([run, record.version, record.tensorflow or "-", *where])
     columns = ["run", "tensorwire", "TensorFlow", "machine", "Linux", "when"]
     return Table("Runs", columns, [rows], text_columns=len(columns))
 
 
-def _by_measurement(runs: Runs) -> dict[tuple[str, str], dict[tuple[str, str], Metric]]:
-    """The metric of each side and run, by measurement and unit."""
-    found: dict[tuple[str, str], dict[tuple[str, str], Metric]] = {}
-    for name, records in runs.items():
-        for record in records:
-            for each in (result.metric for result in record.results):
-                found.setdefault((each.of, each.unit), {})[each.side, name] = each
-    return found
-
-
-def _figures(runs: Runs) -> Table:
-    groups = []
-    for (of, unit), figures in _by_measurement(runs).items():
-        sides = dict.fromkeys(side for side, _ in figures)
-        groups.append(
-            [
-                [
-                    f"{of}, {unit}",
-                    side,
-                    *(
-                        number(figures[side, name].value) if (side, name) in figures else "-"
-                        for name in runs
-                    ),
-                ]
-                for side in sides
-            ]
-        )
-    return Table("Figures", ["measured", "side", *runs], groups, text_columns=2)
-
-
-def _ratios(runs: Runs) -> list[Table]:
-    of_run = {
-        name: {key: ratio for record in records for key, ratio in record.ratios.items()}
-        for name, records in runs.items()
-    }
-    keys = dict.fromkeys(key for ratios in of_run.values() for key in ratios)
-    if not keys:
-        return []
-    rows = [
-        [
-            key,
-            *(
-                f"{ratios[key].value:.2f}{in_brackets(ratios[key])}" if key in ratios else "-"
-                for ratios in of_run.values()
-            ),
-        ]
-        for key in keys
-    ]
-    columns = ["above 1: the first is faster", *of_run]
-    return [Table("How many times as fast, and the 95 % interval", columns, [rows])]
-
-
-def _charts(runs: Runs) -> list[Bars]:
-    charts = []
-    for (of, unit), figures in _by_measurement(runs).items():
-        first = next(iter(figures.values()))
-        bars = [
-            Bar(f"{side}, {name}", each.value, side)
-            for (side, name), each in sorted(figures.items(), key=lambda entry: entry[0][0])
-        ]
-        if len(bars) <= _MOST_BARS:
-            caption = "" if first.more_is_better else "Less is better."
-            charts.append(Bars(of, unit, bars, caption))
-    return charts
-
-
-def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
+def report_of_runs(runs: Mapping[Path, Record[Any]]) -> Report:
     """The report of one file, as its command showed it, or a comparison of several files."""
     if len(runs) == 1:
         (only,) = runs.values()
-        return overview.report(only) if isinstance(only, Suite) else comparison.report(only)
+        return showing.report(only)
     commands: dict[str, dict[str, list[Record[Result]]]] = {}
     for path, run in runs.items():
-        for record in [run.summary, *run.records] if isinstance(run, Suite) else [run]:
+        for record in [run, *(run.records if isinstance(run, Suite) else ())]:
             of_runs = commands.setdefault(record.command, {})
             of_runs.setdefault(_name(path, runs), []).append(record)
     sections = []
@@ -143,7 +104,7 @@ def report_of_runs(runs: Mapping[Path, Record[Result] | Suite]) -> Report:
 
 def _alone(of_runs: Mapping[str, list[Record[Result]]]) -> list[Section]:
     return [
-        dataclasses.replace(shown := comparison.section(record), title=f"{shown.title}, {name}")
+        dataclasses.replace(shown := showing.section(record), title=f"{shown.title}, {name}")
         for name, records in of_runs.items()
         for record in records
         if record.command != COMMAND  # the summary: its records are shown themselves
@@ -159,7 +120,7 @@ def _name(path: Path, runs: Mapping[Path, object]) -> str:
     return str(path)
 
 
-def read(path: Path) -> Record[Result] | Suite:
+def read(path: Path) -> Record[Any]:
     """Reads the file that `--json` of any command wrote.
 
     Raises:

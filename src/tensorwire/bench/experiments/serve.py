@@ -4,49 +4,48 @@ The ps is a normal TensorFlow server. Before each round its rendezvous gets a te
 request of the round, so a request costs only the service and no graph execution. Each client has
 its own TCP connection and requests the next tensor when it has received one. On gRPC the clients
 are TensorFlow's own, as its worker cache creates them; on grpc++ they are the plug-in's. All
-clients share one process with the threads of one worker, to leave enough CPU for the ps.
+clients share one process with the threads of one worker, to leave enough CPU for the ps. The
+measured code is C++ (native/tensorflow/bench); Python only starts it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import dataclasses
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-import click
 import numpy as np
+import numpy.typing as npt
 import psutil
 
-from tensorwire.bench.experiments.serve_task import (
-    PAYLOADS,
-    ClientsTask,
-    PsTask,
-    check_message_size,
-)
+from tensorwire.bench.experiments.raw import Library
+from tensorwire.bench.experiments.tensors import GRPCPP, PluginTask
 from tensorwire.bench.frame import statistics
-from tensorwire.bench.frame.comparison import compared, latency_bars, transport_of
-from tensorwire.bench.frame.comparison_options import Comparison, comparison_options
-from tensorwire.bench.frame.contenders import DEFAULT_SETTING, PROTOCOLS, Setting
-from tensorwire.bench.frame.experiment import Case, Side, measure
-from tensorwire.bench.frame.host_options import between_hosts
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.record import LatencyUs, Metric, Record, Result
-from tensorwire.bench.frame.showing import measure_and_show
+from tensorwire.bench.frame.columns import Column, LatencyUs, table
+from tensorwire.bench.frame.experiment import Case, Experiment, Variant
+from tensorwire.bench.frame.hosts import HostPool
+from tensorwire.bench.frame.options import experiment_command
+from tensorwire.bench.frame.record import Record, Result
+from tensorwire.bench.frame.showing import transport_of
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.task_processes import TaskProcesses, Watcher, wait_started
+from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
+from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.click_extensions import options_of
 from tensorwire.cluster import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
-from tensorwire.report.section import Bar, Bars, Section, Table
-from tensorwire.units import number
+from tensorwire.report.section import Section
 
-COMMAND = "bench serve"
+PAYLOADS = ("uniform", "random", "skewed")
+MOST_BYTES = 1 << 30
+_SKEWED_PARTS = np.array([0.1, 1.0, 6.4])
+_SKEWED_SHARES = (0.6, 0.3, 0.1)
 _WARM_UP_REQUESTS = 2000
 _CONNECT_TIMEOUT_S = 60.0
 _SLOWEST_REQUESTS_PER_S = 100.0
@@ -60,6 +59,114 @@ _ESTABLISHED = "01"
 _UNIX_CONNECTED = "03"
 _CLOSE_WAIT = "08"
 
+Sizes: TypeAlias = npt.NDArray[np.int64]
+
+
+def payload_sizes(payload: str, message_size: int, count: int, seed: int) -> Sizes:
+    """Bytes of each of `count` tensors, int64 [count]; deterministic in the arguments.
+
+    Args:
+        payload: "uniform": each has `message_size` bytes; "random": from 1 to 2 * `message_size` -
+            1 bytes, all equally likely; "skewed": six of ten have a tenth of `message_size`, three
+            have `message_size`, and one has 6.4 times `message_size`.
+    """
+    random = np.random.default_rng(seed)
+    if payload == "uniform":
+        return np.full(count, message_size, dtype=np.int64)
+    if payload == "random":
+        return random.integers(1, 2 * message_size, size=count, dtype=np.int64)
+    if payload == "skewed":
+        sizes = np.maximum(1, np.rint(_SKEWED_PARTS * message_size)).astype(np.int64)
+        return random.choice(sizes, p=_SKEWED_SHARES, size=count)
+    raise ValueError(f"unknown payload: {payload}")
+
+
+class _Asked(ctypes.Structure):
+    """The structure tensorwire_bench_asked of serve.h."""
+
+    _fields_ = (("seconds", ctypes.c_double), ("bytes", ctypes.c_int64))
+
+
+class _ServeTask(PluginTask):
+    def __init__(self, descriptors: int) -> None:
+        _allow_descriptors(descriptors)
+        super().__init__(needs_plugin=False)
+        from tensorwire.plugin import build, loader
+
+        path = build.ensure_built(source=build.bench_source(loader.load()))
+        self._library = Library(path, "tensorwire_bench_")  # native/tensorflow/bench/serve.h
+
+
+class PsTask(_ServeTask):
+    """A server with the tensors that its clients will request."""
+
+    def __init__(self, protocol: str, descriptors: int, spec: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(descriptors)
+        from tensorflow.core.protobuf import tensorflow_server_pb2
+
+        server_def = tensorflow_server_pb2.ServerDef(job_name="ps", task_index=0, protocol=protocol)
+        for name, addresses in spec.items():
+            job = server_def.cluster.job.add(name=name)
+            for index, address in enumerate(addresses):
+                job.tasks[index] = address
+        data = server_def.SerializeToString()
+        self._incarnation = ctypes.c_uint64()
+        self._library.call("start_ps", data, len(data), ctypes.byref(self._incarnation))
+
+    @request
+    def incarnation(self) -> Message:
+        """The incarnation of the server's device, which is part of every rendezvous key."""
+        return {"incarnation": self._incarnation.value}
+
+    @request
+    def fill(self, step: int, payload: str, message_size: int, count: int) -> Message:
+        """Makes the tensors of a step; their sizes depend only on the arguments."""
+        sizes = payload_sizes(payload, message_size, count, seed=step)
+        self._library.call("fill", step, sizes, count)
+        return {"bytes": int(sizes.sum())}
+
+
+class ClientsTask(_ServeTask):
+    """Clients that send the next request as soon as one is answered."""
+
+    def __init__(self, protocol: str, descriptors: int) -> None:
+        super().__init__(descriptors)
+        self._protocol = protocol
+        self._clients = 0
+
+    @request
+    def connect(self, address: str, clients: int, incarnation: int) -> Message:
+        """Makes the clients; each connects with its first request."""
+        self._clients = clients
+        self._library.call("connect", self._protocol, address, clients, incarnation)
+        return {}
+
+    @request
+    def run(self, step: int, count: int, busy: int, in_flight: int, patience_s: float) -> Message:
+        """Requests `count` tensors, by the first `busy` clients.
+
+        Returns the seconds, the bytes, the latency of each request, and the requests of each
+        client.
+        """
+        asked = _Asked()
+        latency_us = np.empty(count, dtype=np.float32)
+        answers = np.empty(self._clients, dtype=np.int64)
+        found = (ctypes.byref(asked), latency_us, answers)
+        self._library.call("ask", step, count, busy, in_flight, patience_s, *found)
+        return {
+            "seconds": asked.seconds,
+            "bytes": asked.bytes,
+            "latency_us": np.rint(latency_us).astype(int).tolist(),
+            "answers": answers.tolist(),
+        }
+
+
+def _allow_descriptors(count: int) -> None:
+    """Raises this process's soft limit to `count`; its starter has checked the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
 
 @dataclass(frozen=True)
 class ServeResult(Result):
@@ -67,6 +174,7 @@ class ServeResult(Result):
 
     commands = ("bench serve",)
     more_rounds_by = "--requests"
+    figure = "requests_per_s"
 
     protocol: str
     clients: int
@@ -79,43 +187,64 @@ class ServeResult(Result):
     """"uniform", "random" or "skewed"."""
     requests: int
     """Measured requests."""
-    requests_per_s: float
-    mb_per_s: float
-    latency_us: LatencyUs
-    ps_cpu_us_per_request: float
+    requests_per_s: Annotated[float, Column("requests/s", "/s", chart="Requests a second")]
+    mb_per_s: Annotated[float, Column("MB/s", "MB/s")]
+    latency_us: Annotated[LatencyUs, Column("latency us", chart="Time of a request")]
+    ps_cpu_us_per_request: Annotated[
+        float, Column("ps CPU us/request", "us", chart="CPU time of the ps for a request")
+    ]
     """CPU time of the ps's process."""
-    ps_threads: int
-    connect_s: float | None = None
+    ps_threads: Annotated[int, Column("threads")]
+    connect_s: Annotated[float | None, Column("all connected s", aside=True)] = None
     """Seconds until every client had connected and had its first answer."""
-    ps_bytes_per_client: float | None = None
+    ps_bytes_per_client: Annotated[
+        float | None, Column("memory KB/client", divisor=1e3, aside=True)
+    ] = None
     """Growth of the ps's resident memory while the clients connected, divided by their number."""
-    ps_descriptors_per_client: float | None = None
-    fairness: float | None = None
+    ps_descriptors_per_client: Annotated[float | None, Column("descriptors/client", aside=True)] = (
+        None
+    )
+    fairness: Annotated[float | None, Column("fewest/most requests", aside=True)] = None
     """Number of requests of the slowest client divided by that of the fastest client."""
     busy: int | None = None
     """Number of clients that send requests; None: all of them."""
-    disconnect_s: float | None = None
+    disconnect_s: Annotated[float | None, Column("dead ones gone s", aside=True)] = None
     """Seconds from the death of the clients' process until the ps had closed its connections."""
 
     @property
-    def metric(self) -> Metric:
+    def title(self) -> str:
+        busy = "" if self.busy is None else f", {self.busy} of them busy"
+        each = f", {self.in_flight} requests each" if self.in_flight > 1 else ""
+        payload = f"{self.payload} payload of {self.message_size} bytes"
+        return f"One ps, {self.clients} clients{busy}{each}, {payload}"
+
+    @property
+    def of(self) -> str:
         busy = "" if self.busy is None else f", {self.busy} of them busy,"
-        of = f"One ps, {self.clients} clients{busy} with {self.in_flight} request(s), "
-        return Metric(
-            f"{of}{self.payload} payload of {self.message_size} bytes",
-            self.protocol,
-            self.requests_per_s,
-            "/s",
-        )
+        clients = f"{self.clients} clients{busy} with {self.in_flight} request(s)"
+        return f"One ps, {clients}, {self.payload} payload of {self.message_size} bytes"
 
-    @staticmethod
-    def section(record: Record[Any]) -> Section:
-        return _section(record)
+    @property
+    def does(self) -> str:
+        return f"serves {self.clients} clients"
+
+    @classmethod
+    def section(cls, record: Record[Any]) -> Section:
+        shown = super().section(record)
+        cost = f"Cost of {record.results[0].clients} clients for the ps"
+        crowd = table(cost, record.results, {}, aside=True)
+        return dataclasses.replace(shown, tables=[*shown.tables, crowd])
 
 
-@dataclass(frozen=True)
-class ServePlan:
-    """One call of `bench serve`; `requests` of each protocol, over all rounds."""
+@dataclass(frozen=True, kw_only=True)
+class Serve(Experiment[None, ServeResult]):
+    """Ask one ps for tensors from many clients: requests a second, and their latency.
+
+    Payloads are named after those of TF-gRPC-Bench; all three have the same mean size.
+    """
+
+    command = "bench serve"
+    takes = frozenset({"protocols", "lab", "transport"})
 
     clients: int = option(64, "Number of clients, each with its own connection to the ps.")
     busy: int | None = option(
@@ -132,27 +261,27 @@ class ServePlan:
         choices=PAYLOADS,
     )
     in_flight: int = option(1, "Requests that a client keeps in flight.", least=1)
-    requests: int = option(
-        200_000,
+    requests: int | None = option(
+        None,
         "Measured requests of each protocol.  [default: 200000; fewer where tensors are large]",
         least=1,
-        show_default=False,
     )
-    rounds: int = 10
-    protocols: tuple[str, ...] = PROTOCOLS
-    setting: Setting = DEFAULT_SETTING
+    """Over all rounds."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what this machine cannot run."""
-        check_message_size(self.message_size)
+        if not 1 <= self.message_size <= MOST_BYTES:
+            raise UsageError(
+                f"--message-size {self.message_size}: give bytes from 1 to {MOST_BYTES}"
+            )
         if not 1 <= self.clients <= _MOST_CLIENTS:
             raise UsageError(f"--clients {self.clients}: give a number from 1 to {_MOST_CLIENTS}")
         if not 1 <= self.senders <= self.clients:
             raise UsageError(f"--busy {self.busy}: give a number from 1 to {self.clients}")
-        if self.requests < self.rounds * self.senders * self.in_flight:
+        least = self.rounds * self.senders * self.in_flight
+        if self.requests is not None and self.requests < least:
             raise UsageError(
                 f"--requests {self.requests} is less than one request per round and client: "
-                f"give at least {self.rounds * self.senders * self.in_flight}"
+                f"give at least {least}"
             )
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most != resource.RLIM_INFINITY and self.clients + _OTHER_DESCRIPTORS > most:
@@ -167,23 +296,24 @@ class ServePlan:
         return self.clients if self.busy is None else self.busy
 
     @property
-    def shares(self) -> list[int]:
-        """Requests of each round."""
-        return statistics.split(self.requests, self.rounds)
+    def cases(self) -> list[Case[None]]:
+        least = self.rounds * self.senders * self.in_flight
+        # Enough for some seconds.
+        fitting = min(200_000, _DEFAULT_BYTES // self.message_size)
+        shares = statistics.split(self.requests or max(least, fitting), self.rounds)
+        return [Case(f"{self.clients} clients", None, shares)]
 
-    @property
-    def blocks(self) -> int:
-        """The number of times that the watcher is advanced."""
-        return len(self.shares)
+    def variants(self, hosts: HostPool) -> Sequence[Variant[None, ServeResult]]:
+        return [ServeVariant(each, self, hosts) for each in self.settings]
 
 
-class ServeSide(TaskProcesses, Side[None, ServeResult]):
+class ServeVariant(TaskProcesses, Variant[None, ServeResult]):
     """One ps and its clients, for one protocol."""
 
-    def __init__(self, protocol: str, plan: ServePlan, host_pool: HostPool = THIS_MACHINE) -> None:
-        super().__init__(host_pool.cluster({"ps": 1, "clients": 1}))
-        self.name = protocol
-        self.protocol = protocol
+    def __init__(self, setting: Setting, plan: Serve, hosts: HostPool) -> None:
+        super().__init__(hosts.cluster({"ps": 1, "clients": 1}))
+        self.name = self.protocol = setting.protocol
+        self._setting = setting
         self._plan = plan
         self._step = 0
         self._latency_us: list[list[int]] = []
@@ -191,44 +321,41 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         self._bytes = 0
         self._answers = np.zeros(plan.clients, dtype=np.int64)
 
-    def _start(self) -> None:
+    def start(self) -> None:
         # Addresses of workers that do not exist: the ps sizes its thread pools by the number of
         # tasks. No task listens at these addresses or connects to them.
         workers = [f"127.0.0.1:{1024 + index}" for index in range(self._plan.clients)]
-        common: Message = {
+        spec = {"ps": self.cluster.spec["ps"], "worker": workers}
+        common: dict[str, Any] = {
+            "env": self._setting.task_environment(),
             "protocol": self.protocol,
             "descriptors": self._plan.clients + _OTHER_DESCRIPTORS,
         }
-        spec = {"ps": self._cluster.spec["ps"], "worker": workers}
-        env = self._plan.setting.task_environment()
-        self._start_task("ps", PsTask, {"spec": spec, **common}, env)
-        self._start_task("clients", ClientsTask, common, env)
+        self.start_task("ps", PsTask, spec=spec, **common)
+        self.start_task("clients", ClientsTask, **common)
 
     @property
     def _port(self) -> int:
         port = int(self.address("ps").rpartition(":")[2])
-        return data_port(port) if self.protocol == "grpc++" else port
+        return data_port(port) if self.protocol == GRPCPP else port
 
     def wait_started(self, watcher: Watcher) -> None:
         """Returns when the ps runs and the clients have connected."""
-        for process in self._processes.values():
-            self.tensorflow = wait_started(self._cluster, process, watcher)
-        incarnation = self._ask("ps", {"do": "incarnation"})["incarnation"]
-        self._ask(
+        super().wait_started(watcher)
+        host = self.address("ps").rpartition(":")[0]
+        self.ask(
             "clients",
-            {
-                "do": "connect",
-                "address": f"{self.address('ps').rpartition(':')[0]}:{self._port}",
-                "clients": self._plan.clients,
-                "incarnation": incarnation,
-            },
+            "connect",
+            address=f"{host}:{self._port}",
+            clients=self._plan.clients,
+            incarnation=self.ask("ps", "incarnation")["incarnation"],
         )
         self._connect()
 
     def _connect(self) -> None:
         """Connects every client by its first request, and measures the cost for the ps."""
         clients = self._plan.clients
-        ps = psutil.Process(self._processes["ps"].pid)
+        ps = psutil.Process(self.process("ps").pid)
         bytes_to_come = self._fill(clients)
         descriptors = ps.num_fds()
         resident_bytes = ps.memory_info().rss
@@ -238,9 +365,9 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
 
     def _disconnect_s(self) -> float:
         """Kills the clients; returns seconds until the ps has closed their connections."""
-        ps = self._processes["ps"].pid
+        ps = self.process("ps").pid
         begin = time.perf_counter()
-        self._processes["clients"].stop()
+        self.process("clients").stop()
         while left := connections_from(self._port, ps) + lanes_at(ps):
             if time.perf_counter() - begin > _CONNECT_TIMEOUT_S:
                 raise TensorwireError(
@@ -257,8 +384,8 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
             TensorwireError: some clients share a connection.
         """
         self._run(max(_WARM_UP_REQUESTS, 2 * self._plan.senders * self._plan.in_flight))
-        connections = connections_to(self._port, self._processes["clients"].pid)
-        connections += lanes_at(self._processes["ps"].pid)
+        connections = connections_to(self._port, self.process("clients").pid)
+        connections += lanes_at(self.process("ps").pid)
         if connections < self._plan.clients:
             raise TensorwireError(
                 f"{self._plan.clients} clients of {self.protocol} share {connections} connections: "
@@ -267,16 +394,16 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
 
     def block(self, what: None, requests: int | None) -> list[float]:
         count = requests or 1
-        cpu_s = float(self._ask("ps", {"do": "cpu"})["cpu_s"])
+        cpu_s = self.ask("ps", "cpu")["cpu_s"]
         asked = self._run(count)
-        self._ps_cpu_s += float(self._ask("ps", {"do": "cpu"})["cpu_s"]) - cpu_s
+        self._ps_cpu_s += self.ask("ps", "cpu")["cpu_s"] - cpu_s
         self._latency_us.append(asked["latency_us"])
         self._bytes += asked["bytes"]
         self._answers += np.asarray(asked["answers"])
         return [asked["seconds"] / count]
 
-    def transport(self) -> str:
-        return transport_of([self._ask("ps", {"do": "wire"})])
+    def transport(self) -> str | None:
+        return transport_of([self.ask("ps", "wire")])
 
     def _run(self, requests: int) -> Message:
         return self._ask_for(requests, self._fill(requests), self._plan.senders)
@@ -285,15 +412,13 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
         """Puts a tensor into the ps for each coming request; returns their total bytes."""
         plan = self._plan
         self._step += 1
-        filled = self._ask(
+        filled = self.ask(
             "ps",
-            {
-                "do": "fill",
-                "step": self._step,
-                "payload": plan.payload,
-                "message_size": plan.message_size,
-                "count": requests,
-            },
+            "fill",
+            step=self._step,
+            payload=plan.payload,
+            message_size=plan.message_size,
+            count=requests,
         )
         return int(filled["bytes"])
 
@@ -304,17 +429,15 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
             + requests / _SLOWEST_REQUESTS_PER_S
             + bytes_to_come / _SLOWEST_BYTES_PER_S
         )
-        asked = self._ask(
+        asked = self.ask(
             "clients",
-            {
-                "do": "ask",
-                "step": self._step,
-                "count": requests,
-                "busy": senders,
-                "in_flight": plan.in_flight,
-                "timeout_s": patience_s,
-            },
+            "run",
             patience_s + _CONNECT_TIMEOUT_S,
+            step=self._step,
+            count=requests,
+            busy=senders,
+            in_flight=plan.in_flight,
+            patience_s=patience_s,
         )
         if asked["bytes"] != bytes_to_come:
             raise TensorwireError(
@@ -339,7 +462,7 @@ class ServeSide(TaskProcesses, Side[None, ServeResult]):
             mb_per_s=self._bytes / requests / seconds / 1e6,
             latency_us=statistics.latency_us(self._latency_us),
             ps_cpu_us_per_request=self._ps_cpu_s / requests * 1e6,
-            ps_threads=int(self._ask("ps", {"do": "cpu"})["threads"]),
+            ps_threads=int(self.ask("ps", "cpu")["threads"]),
             connect_s=self._connect_s,
             ps_bytes_per_client=self._ps_bytes_per_client,
             ps_descriptors_per_client=self._ps_descriptors_per_client,
@@ -378,114 +501,17 @@ def lanes_at(pid: int) -> int:
 
 def _tcp_sockets(pid: int) -> Iterator[tuple[int, int, str]]:
     """Local port, remote port and state of each TCP socket in the network of process `pid`."""
-    for table in ("tcp", "tcp6"):
-        path = Path(f"/proc/{pid}/net/{table}")
+    for name in ("tcp", "tcp6"):
+        path = Path(f"/proc/{pid}/net/{name}")
         for line in path.read_text().splitlines()[1:] if path.exists() else []:
             _, local, remote, state = line.split()[:4]
             yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16), state
 
 
-def run(
-    plan: ServePlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
-) -> Record[ServeResult]:
-    """Measures; `watcher.advance` is called `plan.blocks` times.
-
-    Raises:
-        TensorwireError: a task failed or did not answer in time.
+command = experiment_command(
+    Serve,
     """
-    sides = [ServeSide(name, plan, host_pool) for name in plan.protocols]
-    cases = [Case(f"{plan.clients} clients", None, plan.shares)]
-    return measure(COMMAND, sides, cases, watcher, lab=host_pool.document)
-
-
-@click.command(
-    "serve",
-    epilog="""\b
-Examples:
   tensorwire bench serve
   tensorwire bench serve --clients 256 --message-size 65536 --payload skewed --json serve.json""",
+    tasks="one",
 )
-@options_of(ServePlan)
-@comparison_options(default_rounds=10, tensor_fuse=False)
-@between_hosts(COMMAND)
-def command(*, comparison: Comparison, requests: int | None, **options: Any) -> None:
-    """Ask one ps for tensors from many clients: requests a second, and their latency.
-
-    Payloads are named after those of TF-gRPC-Bench; all three have the same mean size.
-    """
-    least = (options["busy"] or options["clients"]) * options["in_flight"] * comparison.rounds
-    # Enough for some seconds.
-    fitting = min(200_000, _DEFAULT_BYTES // max(1, options["message_size"]))
-    plan = ServePlan(**options, **comparison.of_plan, requests=requests or max(least, fitting))
-    measure_and_show(COMMAND, plan, run, comparison)
-
-
-def _section(record: Record[ServeResult]) -> Section:
-    first = record.results[0]
-    crowd_size = f"{first.clients} clients"
-    if first.busy is not None:
-        crowd_size += f", {first.busy} of them busy"
-    if first.in_flight > 1:
-        crowd_size += f", {first.in_flight} requests each"
-    table = Table(
-        f"One ps, {crowd_size}, {first.payload} payload of {first.message_size} bytes",
-        ["protocol", "requests/s", "MB/s", "latency us p50", "p99", "ps CPU us/request", "threads"],
-        [
-            [
-                [
-                    r.protocol,
-                    number(r.requests_per_s),
-                    number(r.mb_per_s),
-                    number(r.latency_us.p50),
-                    number(r.latency_us.p99),
-                    number(r.ps_cpu_us_per_request),
-                    str(r.ps_threads),
-                ]
-                for r in record.results
-            ]
-        ],
-    )
-    crowd = Table(
-        f"Cost of {first.clients} clients for the ps",
-        [
-            "protocol",
-            "all connected s",
-            "memory KB/client",
-            "descriptors/client",
-            "fewest/most requests",
-            "dead ones gone s",
-        ],
-        [
-            [
-                [
-                    r.protocol,
-                    *(
-                        "-" if value is None else number(value)
-                        for value in (
-                            r.connect_s,
-                            None if r.ps_bytes_per_client is None else r.ps_bytes_per_client / 1e3,
-                            r.ps_descriptors_per_client,
-                            r.fairness,
-                            r.disconnect_s,
-                        )
-                    ),
-                ]
-                for r in record.results
-            ]
-        ],
-    )
-    charts = [
-        Bars(
-            "Requests a second",
-            "/s",
-            [Bar(r.protocol, r.requests_per_s, r.protocol) for r in record.results],
-        ),
-        latency_bars("Time of a request", [(r.protocol, r.latency_us) for r in record.results]),
-        Bars(
-            "CPU time of the ps for a request",
-            "us",
-            [Bar(r.protocol, r.ps_cpu_us_per_request, r.protocol) for r in record.results],
-        ),
-    ]
-    headline = compared(record.ratios, f"serves {first.clients} clients")
-    return Section("One ps, many clients", headline, charts, [table, crowd])

@@ -13,36 +13,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-import click
-
-from tensorwire.bench.experiments.server_task import GRPCPP, PluginTask, ServerTask
-from tensorwire.bench.experiments.tensor_sides import ClusterSide
+from tensorwire.bench.experiments.tensors import GRPCPP, ClusterVariant, PluginTask, ServerTask
 from tensorwire.bench.frame import statistics
-from tensorwire.bench.frame.comparison import by_case, compared, step_cells
-from tensorwire.bench.frame.comparison_options import Comparison, comparison_options
-from tensorwire.bench.frame.contenders import (
-    DEFAULT_SETTING,
-    PROTOCOLS,
-    Contender,
-    Setting,
-    contenders,
-)
-from tensorwire.bench.frame.experiment import Case, measure
-from tensorwire.bench.frame.host_options import between_hosts
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.hosted_task import request
-from tensorwire.bench.frame.record import Metric, Record, Result, StepMs
-from tensorwire.bench.frame.showing import measure_and_show
+from tensorwire.bench.frame.columns import Column, StepMs
+from tensorwire.bench.frame.experiment import Case, Experiment
+from tensorwire.bench.frame.hosts import HostPool
+from tensorwire.bench.frame.options import experiment_command
+from tensorwire.bench.frame.record import Result
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.frame.tasks import request
+from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cli.click_extensions import options_of
 from tensorwire.errors import TensorwireError
 from tensorwire.options import option
-from tensorwire.report.section import Bar, Bars, Section, Table
-from tensorwire.units import number
 
 READ_FLOATS = 2_500_000
 """Size of the variable that "read" sums: 10 MB."""
@@ -103,7 +88,6 @@ CASES: Mapping[str, float] = MappingProxyType({"read": READ_FLOATS * 4 / 1e6, "t
 """MB (10^6 bytes) that one function reads from the ps."""
 FUNCTIONS: Mapping[str, int] = MappingProxyType({"read": 200, "tiny": 1000})
 """The default number of measured functions for each case."""
-COMMAND = "bench strategy"
 _BOTH = "both"
 _WARM_UP = 20
 _WARM_UP_OF_A_BLOCK = 3
@@ -116,76 +100,42 @@ class StrategyResult(Result):
     """`bench strategy`: one protocol, one kind of scheduled function."""
 
     commands = ("bench strategy",)
+    figure = "functions_per_s"
+    title = "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)"
+    does = "runs a coordinator's functions"
 
     protocol: str
     case: str
     """"read" or "tiny"."""
-    data_mb: float
+    data_mb: Annotated[float, Column("MB read")]
     """MB (10^6 bytes) that each function reads from the ps."""
     iters: int
     """Measured functions."""
-    functions_per_s: float
-    step_ms: StepMs
+    functions_per_s: Annotated[float, Column("functions/s", "/s", chart="Functions a second")]
+    step_ms: Annotated[StepMs, Column("ms")]
     """Time of one function. Each sample is the mean over a round."""
 
     @property
-    def metric(self) -> Metric:
-        return Metric(f"Functions a second, {self.case}", self.protocol, self.functions_per_s, "/s")
-
-    @staticmethod
-    def section(record: Record[Any]) -> Section:
-        return _section(record)
-
-
-@dataclass(frozen=True)
-class StrategyPlan:
-    """One call of `bench strategy`.
-
-    `iters`: functions of each case and protocol, over all rounds; None: `FUNCTIONS` of the case.
-    """
-
-    cases: tuple[str, ...] = option(
-        tuple(CASES),
-        "read: a function that sums 10 MB (of 10^6 bytes) of the ps; tiny: one that adds two "
-        "numbers.",
-        name="--case",
-        choices=(*CASES, _BOTH),
-        default_text=_BOTH,
-    )
-    iters: int | None = option(
-        None,
-        "Measured functions of each case and protocol.  [default: read 200, tiny 1000]",
-        least=1,
-    )
-    rounds: int = 10
-    protocols: tuple[str, ...] = PROTOCOLS
-    setting: Setting = DEFAULT_SETTING
+    def group(self) -> str:
+        return self.case
 
     @property
-    def turns(self) -> list[Case[str]]:
-        return [
-            Case(case, case, statistics.split(self.iters or FUNCTIONS[case], self.rounds))
-            for case in self.cases
-        ]
-
-    @property
-    def blocks(self) -> int:
-        """The number of `advance` calls that the watcher gets."""
-        return sum(len(case.steps) for case in self.turns)
+    def of(self) -> str:
+        return f"Functions a second, {self.case}"
 
 
-class StrategySide(ClusterSide[str, StrategyResult]):
+class StrategyVariant(ClusterVariant[str, StrategyResult]):
     """A ps, a worker and a coordinator."""
 
-    def __init__(self, contender: Contender, host_pool: HostPool = THIS_MACHINE) -> None:
+    def __init__(self, setting: Setting, hosts: HostPool) -> None:
         kinds = {"ps": ServerTask, "worker": ServerTask, "chief": CoordinatorTask}
-        super().__init__(contender, kinds, host_pool)
+        super().__init__(setting, kinds, hosts)
         self._functions = 0
 
-    def _setup(self, job: str) -> Message:
+    def setup(self, job: str) -> Message:
         if job == "chief":
-            return {"spec": self._cluster.spec, "protocol": self.protocol}
-        return super()._setup(job)
+            return {"spec": self.cluster.spec, "protocol": self.protocol}
+        return super().setup(job)
 
     def warm_up(self, case: str) -> None:
         self._run(case, _WARM_UP)
@@ -197,11 +147,8 @@ class StrategySide(ClusterSide[str, StrategyResult]):
 
     def _run(self, case: str, functions: int) -> float:
         self._functions += functions
-        measured = self._ask(
-            "chief",
-            {"do": "run", "case": case, "iters": functions},
-            _TIMEOUT_S + functions * _SLOWEST_FUNCTION_S,
-        )
+        patience_s = _TIMEOUT_S + functions * _SLOWEST_FUNCTION_S
+        measured = self.ask("chief", "run", patience_s, case=case, iters=functions)
         if not measured["right"]:
             raise TensorwireError(
                 f"a scheduled function returned a wrong result over {self.protocol}: "
@@ -214,7 +161,7 @@ class StrategySide(ClusterSide[str, StrategyResult]):
 
         The results would be invalid if they used another one.
         """
-        served = int(self._ask("worker", {"do": "wire"}).get("eager_calls", 0))
+        served = int(self.ask("worker", "wire").get("eager_calls", 0))
         if self.protocol == GRPCPP and served < self._functions:
             raise TensorwireError(
                 f"only {served} calls of {self._functions} functions arrived over grpc++: "
@@ -232,61 +179,41 @@ class StrategySide(ClusterSide[str, StrategyResult]):
         )
 
 
-def run(
-    plan: StrategyPlan, watcher: Watcher, host_pool: HostPool = THIS_MACHINE
-) -> Record[StrategyResult]:
-    """Measures; `watcher.advance` is called `plan.blocks` times.
+@dataclass(frozen=True, kw_only=True)
+class Strategy(Experiment[str, StrategyResult]):
+    """Schedule functions with a ParameterServerStrategy: how many a worker runs in a second."""
 
-    Raises:
-        TensorwireError: a task failed or did not answer in time.
+    command = "bench strategy"
+    takes = frozenset({"protocols", "lab", "transport"})
+
+    case: str = option(
+        _BOTH,
+        "read: a function that sums 10 MB (of 10^6 bytes) of the ps; tiny: one that adds two "
+        "numbers.",
+        choices=(*CASES, _BOTH),
+    )
+    iters: int | None = option(
+        None,
+        "Measured functions of each case and protocol.  [default: read 200, tiny 1000]",
+        least=1,
+    )
+    """Over all rounds; None: `FUNCTIONS` of the case."""
+
+    @property
+    def cases(self) -> list[Case[str]]:
+        return [
+            Case(case, case, statistics.split(self.iters or FUNCTIONS[case], self.rounds))
+            for case in (CASES if self.case == _BOTH else (self.case,))
+        ]
+
+    def variants(self, hosts: HostPool) -> Sequence[StrategyVariant]:
+        return [StrategyVariant(each, hosts) for each in self.settings]
+
+
+command = experiment_command(
+    Strategy,
     """
-    sides = [StrategySide(each, host_pool) for each in contenders(plan.protocols, plan.setting)]
-    return measure(COMMAND, sides, plan.turns, watcher, lab=host_pool.document)
-
-
-@click.command(
-    "strategy",
-    epilog="""\b
-Examples:
   tensorwire bench strategy
   tensorwire bench strategy --case tiny --iters 5000 --json strategy.json""",
+    tasks="one",
 )
-@options_of(StrategyPlan)
-@comparison_options(default_rounds=10, tensor_fuse=False)
-@between_hosts(COMMAND)
-def command(*, comparison: Comparison, cases: str, **options: Any) -> None:
-    """Schedule functions with a ParameterServerStrategy: how many a worker runs in a second."""
-    chosen = tuple(CASES) if cases == _BOTH else (cases,)
-    plan = StrategyPlan(chosen, **options, **comparison.of_plan)
-    measure_and_show(COMMAND, plan, run, comparison)
-
-
-def _section(record: Record[StrategyResult]) -> Section:
-    table = Table(
-        "Functions that a ParameterServerStrategy schedules on one worker (MB = 10^6 bytes)",
-        ["case", "protocol", "MB read", "functions/s", "ms p50", "p90", "min"],
-        [
-            [
-                [
-                    case,
-                    r.protocol,
-                    number(r.data_mb),
-                    number(r.functions_per_s),
-                    *step_cells(r.step_ms),
-                ]
-                for r in rows
-            ]
-            for case, rows in by_case(record.results)
-        ],
-        text_columns=2,
-    )
-    charts = [
-        Bars(
-            f"Functions a second, {case}",
-            "/s",
-            [Bar(r.protocol, r.functions_per_s, r.protocol) for r in rows],
-        )
-        for case, rows in by_case(record.results)
-    ]
-    headline = compared(record.ratios, "runs a coordinator's functions")
-    return Section("ParameterServerStrategy", headline, charts, [table])

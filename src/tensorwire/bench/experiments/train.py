@@ -1,59 +1,228 @@
-"""Steps and examples per second of a model, trained by ps and workers.
+"""`bench train` and `demo`: steps and examples per second of a model, trained by ps and workers.
 
-Each contender has its own cluster. All clusters run at the same time, but only one trains at a
-time, in turns of a few seconds. So other load on the machine affects all of them equally, and
-ratios are valid even on a noisy machine. The first turn of each is a warm-up and is not counted.
+Each variant has its own cluster. All clusters run at the same time, but only one trains at a time,
+in turns of a few seconds. So other load on the machine affects all of them equally, and ratios are
+valid even on a noisy machine. The first turn of each is a warm-up and is not counted.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
+import dataclasses
+import math
+import socket
 import statistics as stdlib_statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tensorwire.bench.experiments.train_task import TrainTask, TrainWorker
+import click
+import numpy as np
+import numpy.typing as npt
+
+from tensorwire.bench.experiments.tensors import ServerTask, server_setup
 from tensorwire.bench.frame import statistics
-from tensorwire.bench.frame.comparison import times, transport_of
-from tensorwire.bench.frame.contenders import (
-    DEFAULT_SETTING,
-    PROTOCOLS,
-    TENSOR_FUSE,
-    Contender,
-    Setting,
-    contenders,
-    rewritten_name,
-)
-from tensorwire.bench.frame.experiment import Case, Side, measure
-from tensorwire.bench.frame.host_pool import THIS_MACHINE, HostPool
-from tensorwire.bench.frame.record import Metric, Ratio, Record, Result
+from tensorwire.bench.frame.columns import Column
+from tensorwire.bench.frame.experiment import Case, Experiment, Variant, rounds_option
+from tensorwire.bench.frame.hosts import HostPool
+from tensorwire.bench.frame.options import Call, experiment_command
+from tensorwire.bench.frame.record import Ratio, Record, Result
+from tensorwire.bench.frame.showing import times, transport_of
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.task_processes import (
-    TaskProcesses,
-    Unwatched,
-    Watcher,
-    answer,
-    send,
-    start_task,
-    wait_started,
-)
-from tensorwire.bench.lab import TaskProcess as Process
+from tensorwire.bench.frame.tasks import TaskProcesses, Unwatched, Watcher, request
+from tensorwire.bench.frame.variants import EXACT_REWRITES, Setting, parse_protocols
 from tensorwire.bench.lab.channel import Message
-from tensorwire.bench.models import MODELS, examples
+from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.plugin.tensorflow_install import check_installed
-from tensorwire.report.section import Bar, Bars, Section, Table
-from tensorwire.units import number
+from tensorwire.report.section import Section
 
-# A worker reports well within the timeout, even if a step takes seconds.
-_STEPS_A_REPORT = 20
-_REPORTS_A_TURN = 8
+_EVALUATION_BATCH = 8192
+_START_DEADLINE_S = 60
 _REPLY_TIMEOUT_S = 300.0
+_SLOWEST_STEP_S = 5.0
+_ESTABLISHED = 1 << 1  # linux/tcp_states.h
+_INET_DIAG_INFO = 1 << 1  # linux/inet_diag.h
+
+
+# --- the tasks ---------------------------------------------------------------------
+
+
+def received_bytes(ports: Collection[int]) -> int | None:
+    """Payload bytes received so far, at both ends, on this machine's established connections.
+
+    The kernel counts them. So traffic of gRPC, which has no counters of its own, is measured as
+    that of any other transport, without the traffic of other programs. None without pyroute2, and
+    where the kernel does not report it: some container sandboxes refuse the request.
+
+    Counts a TCP connection if one of its ports is in ``ports``. With both ends on this machine,
+    every byte is counted once. Closed connections are not counted, so compute differences only over
+    periods in which no connection was closed.
+    """
+    try:
+        from pyroute2 import DiagSocket
+        from pyroute2.netlink.exceptions import NetlinkError
+    except ImportError:
+        return None
+    wanted, received = frozenset(ports), 0
+    asked = {"states": _ESTABLISHED, "extensions": _INET_DIAG_INFO}
+    try:
+        with DiagSocket() as diag:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                for connection in diag.get_sock_stats(family=family, **asked):
+                    info = connection.get_attr("INET_DIAG_INFO")
+                    if info and wanted & {connection["idiag_sport"], connection["idiag_dport"]}:
+                        received += info["tcpi_bytes_received"]
+    except (OSError, NetlinkError):
+        return None
+    return received
+
+
+def network() -> str:
+    """The kernel and the network namespace whose connections this process sees."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+
+
+class TrainTask(ServerTask):
+    """A ps, or the base of a worker."""
+
+    def build_model(self, name: str, file: Path, batch_size: int, seed: int) -> wide_deep.Graph:
+        """Builds a model in the default graph, with its variables on the ps."""
+        tf, v1 = self._tf, self._tf.compat.v1
+        # Each worker has its own order of batches, which is the same for every protocol.
+        v1.set_random_seed(seed + self._index)
+        cluster = tf.train.ClusterSpec(self._spec)
+        with v1.device(v1.train.replica_device_setter(worker_device=self._device, cluster=cluster)):
+            return wide_deep.build(tf, MODELS[name].columns, file, batch_size)
+
+    def training_session(self, checkpoint_directory: str = "") -> Any:
+        """Opens a session; that of the chief, the first worker, initializes the variables."""
+        return self._tf.compat.v1.train.MonitoredTrainingSession(
+            master=self.target,
+            is_chief=self._index == 0,
+            checkpoint_dir=checkpoint_directory or None,
+            config=self._session_config(["/job:ps", self._device]),
+            save_summaries_steps=None,
+            save_summaries_secs=None,
+            log_step_count_steps=None,
+            max_wait_secs=_START_DEADLINE_S,
+        )
+
+    @request
+    def stats(self) -> Message:
+        """The plug-in's counters, and the bytes that the job's gRPC connections received here."""
+        ports = [int(each.rpartition(":")[2]) for job in self._spec.values() for each in job]
+        return {**self.wire(), "grpc_bytes": received_bytes(ports), "network": network()}
+
+
+class TrainWorker(TrainTask):
+    """A worker: a training session and its model."""
+
+    def __init__(
+        self,
+        spec: Mapping[str, Sequence[str]],
+        job: str,
+        index: int,
+        protocol: str,
+        rewrites: Sequence[str],
+        model: str,
+        batch_size: int,
+        seed: int,
+        train_file: str,
+        held_out_file: str,
+        checkpoint_directory: str,
+    ) -> None:
+        """Starts the server and builds the model.
+
+        Args:
+            train_file: empty if the worker must make its own file.
+            checkpoint_directory: empty for no checkpoints.
+        """
+        super().__init__(spec, job, index, protocol, rewrites)
+        self._session: Any = None
+        self._held_out_file = held_out_file
+        self._checkpoint_directory = checkpoint_directory
+        self._columns = MODELS[model].columns
+        self._enter_graph()
+        file = Path(train_file) if train_file else self._made_train_file(model)
+        self._model = self.build_model(model, file, batch_size, seed)
+
+    def _made_train_file(self, model: str) -> Path:
+        """This worker's examples, made here because the measuring process is on another machine."""
+        directory = Path(tempfile.mkdtemp())  # in the cluster's directory, which removes it
+        files = examples.write(directory, len(self._spec["worker"]), *MODELS[model].load())
+        return files.train[self._index]
+
+    @request
+    def open(self) -> Message:
+        self._session = self.training_session(self._checkpoint_directory)
+        return {}
+
+    @request
+    def run(self, steps: int) -> Message:
+        """Runs steps; returns the steps of a second."""
+        fetches = [self._model.train, self._model.loss]
+        started = time.perf_counter()
+        for _ in range(steps):
+            self._session.run(fetches)
+        return {"steps_per_s": steps / (time.perf_counter() - started)}
+
+    @request
+    def trace(self) -> Message:
+        """Counts the calls of one step, and the operations on the busiest ps.
+
+        On grpc, TensorFlow logs each RecvTensor of a traced step. In addition there are one
+        RunGraph and one CleanupGraph for each other task of the step.
+        """
+        v1 = self._tf.compat.v1
+        metadata = v1.RunMetadata()
+        self._session.run(
+            [self._model.train, self._model.loss],
+            options=v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE),
+            run_metadata=metadata,
+        )
+        devices = metadata.step_stats.dev_stats
+        received = 0
+        operations = dict.fromkeys((d.device.partition("/device:")[0] for d in devices), 0)
+        for device in devices:
+            calls = sum(node.node_name == "RecvTensor" for node in device.node_stats)
+            received += calls
+            task = device.device.partition("/device:")[0]
+            operations[task] += len(device.node_stats) - calls
+        remote = operations.keys() - {f"/job:worker/replica:0/task:{self._index}"}
+        of_ps = [count for task, count in operations.items() if task.startswith("/job:ps")]
+        return {"calls": received + 2 * len(remote), "ps_operations": max(of_ps, default=0)}
+
+    @request
+    def evaluate(self) -> Message:
+        """The AUC on the held-out examples with the current variables."""
+        held_out = examples.read(Path(self._held_out_file), len(self._columns))
+
+        def score(step_context: Any) -> list[Any]:
+            # The step context's session runs no hooks, because scoring is not a training step.
+            return [
+                step_context.session.run(
+                    self._model.logits,
+                    {self._model.ids: held_out.ids[begin : begin + _EVALUATION_BATCH]},
+                )
+                for begin in range(0, len(held_out.ids), _EVALUATION_BATCH)
+            ]
+
+        scores = np.concatenate(self._session.run_step_fn(score))
+        return {"auc": examples.auc(scores, held_out.labels), "examples": len(held_out.labels)}
+
+    @request
+    def close(self) -> Message:
+        """Ends the session; the chief's session writes the last checkpoint."""
+        self._session.close()
+        return {}
+
+
+# --- the measurement ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -65,432 +234,44 @@ class TrainResult(Result):
         "demo",
     )
     more_rounds_by = "--steps"
+    figure = "steps_per_s"
 
     protocol: str
     tensor_fuse: bool
     model: str
     steps: int
-    steps_per_s: float
-    examples_per_s: float
-    auc: float
-    rpcs_per_step: float | None
+    steps_per_s: Annotated[float, Column("steps/s", "steps/s", chart="Training steps a second")]
+    examples_per_s: Annotated[float, Column("examples/s", show=".0f")]
+    auc: Annotated[float, Column("AUC", show=".4f")]
+    rpcs_per_step: Annotated[
+        float | None, Column("messages/step", "messages", chart="Messages a step")
+    ]
     """Calls between tasks (a request with its reply counts once), and pushed tensors."""
-    wire_mb_per_step: float | None
+    wire_mb_per_step: Annotated[float | None, Column("MB/step")]
     """MB (10^6 bytes) between the tasks, both directions, over TCP or shared memory."""
     ps: int | None = None
     workers: int | None = None
     batch_size: int | None = None
     """`ps`, `workers` and `batch_size` are None in very old records."""
     rewrites: tuple[str, ...] = ()
-    """Names of measure.contenders; older records have only `tensor_fuse`."""
-    ps_operations_per_step: float | None = None
+    """Names of frame.variants; older records have only `tensor_fuse`."""
+    ps_operations_per_step: Annotated[float | None, Column("ps ops/step")] = None
     """Operations that the busiest ps executes in a step of one worker."""
 
     @property
-    def name(self) -> str:
-        """The contender's name."""
-        return rewritten_name(
-            self.protocol, self.rewrites or ((TENSOR_FUSE,) if self.tensor_fuse else ())
-        )
+    def title(self) -> str:
+        tasks = f": {self.ps} ps, {self.workers} workers, batches of {self.batch_size}"
+        return f"Wide & Deep on {MODELS[self.model].title}{'' if self.ps is None else tasks}"
 
     @property
-    def metric(self) -> Metric:
-        return Metric(f"Training, {self.model}", self.name, self.steps_per_s, "steps/s")
+    def of(self) -> str:
+        return f"Training, {self.model}"
 
-    @staticmethod
-    def section(record: Record[Any]) -> Section:
-        return _section(record)
-
-
-@dataclass(frozen=True)
-class TrainPlan:
-    """The training run; ``steps`` is the sum over all workers, for each contender."""
-
-    model: str = option(
-        "flights",
-        "flights: the demo's model; ctr: 26 categorical and 200 further small columns, synthetic.",
-        choices=tuple(MODELS),
-    )
-    steps: int = option(2000, "Training steps of all workers together, for each protocol.", least=1)
-    ps: int = option(2, least=1, most=16)
-    workers: int = option(2, least=1, most=16)
-    batch_size: int = option(256, "Examples of a step of one worker.", least=1, most=65536)
-    seed: int = option(
-        2013, "Random seed of the variables' first values and of the batches.", least=0
-    )
-    rounds: int = 8
-    protocols: tuple[str, ...] = PROTOCOLS
-    setting: Setting = DEFAULT_SETTING
-
-    def __post_init__(self) -> None:
-        for name in ("ps", "workers", "batch_size", "rounds"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-        if self.steps < 2 * self.workers:
-            raise UsageError(
-                f"--steps must be at least {2 * self.workers}: "
-                "one warm-up step and one measured step for each worker"
-            )
-
-    @property
-    def contenders(self) -> tuple[Contender, ...]:
-        return contenders(self.protocols, self.setting)
-
-    def turns(self) -> list[int]:
-        """Steps of each worker in each turn; the first turn is the warm-up."""
-        per_worker = self.steps // self.workers
-        rounds = min(self.rounds, per_worker - 1)
-        turn = per_worker // (rounds + 1)
-        return [per_worker - rounds * turn, *[turn] * rounds]
-
-
-@dataclass(frozen=True)
-class TrainProgress:
-    """The progress of one contender's training."""
-
-    contender: str
-    phase: str
-    """"start", "warm-up", "train", "evaluate", or an activity of the tasks while they start."""
-    step: int
-    steps: int
-    steps_per_s: float | None = None
-    loss: float | None = None
-
-
-def run(
-    command: str,
-    plan: TrainPlan,
-    on_progress: Callable[[TrainProgress], None] = lambda progress: None,
-    host_pool: HostPool = THIS_MACHINE,
-) -> Record[TrainResult]:
-    """Trains the model once per contender, in turns, as ``command``.
-
-    Raises TensorwireError if TensorFlow or the data is missing, or a task fails. All processes are
-    ended in every case.
-    """
-    check_installed()
-    data = _SharedExamples(plan)
-    sides = [TrainSide(each, plan, host_pool, data, on_progress) for each in plan.contenders]
-    return measure(
-        command,
-        sides,
-        [Case(plan.model, None, plan.turns()[1:])],
-        Unwatched(),
-        lab=host_pool.document,
-        back_and_forth=True,  # a drift of the machine's speed then favours no side
-    )
-
-
-class _SharedExamples:
-    """The examples for all contenders, in the folder of the first contender's cluster.
-
-    They are removed with that cluster, even if this process is killed.
-    """
-
-    def __init__(self, plan: TrainPlan) -> None:
-        self._plan = plan
-        self._files: examples.ExampleFiles | None = None
-
-    def files(self, held: contextlib.ExitStack, cluster_directory: Path) -> examples.ExampleFiles:
-        """The files; the first call writes them, and `held` removes them.
-
-        Raises:
-            UsageError: a batch is larger than a worker's share.
-        """
-        if self._files is not None:
-            return self._files
-        plan = self._plan
-        directory = cluster_directory / "data"
-        directory.mkdir()
-        held.callback(shutil.rmtree, directory, ignore_errors=True)
-        files = examples.write(directory, plan.workers, *MODELS[plan.model].load())
-        largest_batch = files.train_examples // plan.workers
-        if plan.batch_size > largest_batch:
-            raise UsageError(
-                f"--batch-size {plan.batch_size} is more than a worker's share of the examples: "
-                f"at most {largest_batch} with {plan.workers} worker(s)"
-            )
-        self._files = files
-        return files
-
-
-@dataclass(frozen=True)
-class _Traffic:
-    """The traffic between the tasks. A field is None if it was not counted."""
-
-    wire_bytes: int | None
-    calls: int | None
-
-    def __add__(self, other: _Traffic) -> _Traffic:
-        return _Traffic(
-            _sum(self.wire_bytes, other.wire_bytes),
-            _sum(self.calls, other.calls),
-        )
-
-    def __sub__(self, other: _Traffic) -> _Traffic:
-        return self + _Traffic(_negative(other.wire_bytes), _negative(other.calls))
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
-
-
-def _negative(a: int | None) -> int | None:
-    return None if a is None else -a
-
-
-class TrainSide(TaskProcesses, Side[None, TrainResult]):
-    """One contender's cluster while it trains."""
-
-    def __init__(
-        self,
-        contender: Contender,
-        plan: TrainPlan,
-        host_pool: HostPool,
-        data: _SharedExamples,
-        on_progress: Callable[[TrainProgress], None],
-    ) -> None:
-        super().__init__(host_pool.cluster({"ps": plan.ps, "worker": plan.workers}))
-        self.name = contender.name
-        self._contender = contender
-        self._plan = plan
-        self._data = data
-        self._on_progress = on_progress
-        self._ps: list[Process] = []
-        self._workers: list[Process] = []
-        self._steps_done = 0
-        self._measured_steps = 0
-        self._traffic = _Traffic(0, 0)
-        self._loss: float | None = None
-
-    def _open(self, held: contextlib.ExitStack) -> None:
-        held.enter_context(self._cluster)
-        files = self._data.files(held, self._cluster.directory)
-        self._report("start")
-        self._ps = [self._start_ps(index) for index in range(self._plan.ps)]
-        self._workers = [self._start_worker(i, files) for i in range(self._plan.workers)]
-
-    def _common_setup(self, job: str, index: int) -> Message:
-        return {
-            "spec": self._cluster.spec,
-            "job": job,
-            "index": index,
-            "protocol": self._contender.protocol,
-            "rewrites": self._contender.setting.rewrites,
-        }
-
-    def _start_ps(self, index: int) -> Process:
-        setup = self._common_setup("ps", index)
-        env = self._contender.setting.task_environment()
-        return start_task(self._cluster, "ps", index, TrainTask, setup, env)
-
-    def _start_worker(self, index: int, files: examples.ExampleFiles) -> Process:
-        # A task on another machine cannot read files of this machine.
-        here = self._cluster.host("worker", index).is_this_machine
-        together = self._cluster.is_on_this_machine
-        setup = {
-            **self._common_setup("worker", index),
-            "model": self._plan.model,
-            "batch_size": self._plan.batch_size,
-            "seed": self._plan.seed,
-            "train_file": str(files.train[index]) if here else "",
-            "held_out_file": str(files.held_out),
-            # Each ps writes its part of a checkpoint on its own machine, and the chief must find
-            # all parts.
-            "checkpoint_directory": str(self._cluster.directory / "checkpoint") if together else "",
-        }
-        env = self._contender.setting.task_environment()
-        return start_task(self._cluster, "worker", index, TrainWorker, setup, env)
-
-    def wait_started(self, watcher: Watcher) -> None:
-        """Waits for the tasks and opens their sessions, the chief's first, which initializes."""
-        for process in (*self._ps, *self._workers):
-            self.tensorflow = wait_started(self._cluster, process, self)
-        for process in self._workers:
-            self._request(process, "open")
-
-    def activity(self, text: str) -> None:
-        """Watcher interface: the tasks report their activity while they start."""
-        self._report(text)
-
-    def advance(self, count: int = 1) -> None:
-        """Watcher interface: does nothing, because no step is counted while tasks start."""
-
-    def warm_up(self, what: None) -> None:
-        self._train(self._plan.turns()[0], "warm-up")
-
-    def block(self, what: None, steps: int | None) -> list[float]:
-        """Runs a turn; returns one mean: seconds per step, over all workers together."""
-        before = self._traffic_so_far()
-        steps_per_s = self._train(steps or 1, "train")
-        self._measured_steps += (steps or 1) * len(self._workers)
-        self._traffic += self._traffic_so_far() - before
-        if self._traffic.calls == 0:
-            raise TensorwireError(
-                f"no tensor was sent over {self._contender.protocol}: its results are invalid"
-            )
-        return [1.0 / steps_per_s]
-
-    def _train(self, steps: int, phase: str) -> float:
-        """Runs `steps` steps on every worker; returns steps per second of all together."""
-        report_every = max(1, min(_STEPS_A_REPORT, steps // _REPORTS_A_TURN))
-        for process in self._workers:
-            message = {"do": "run", "steps": steps, "report_every": report_every}
-            send(self._cluster, process, message)
-        last: dict[str, Message] = {}
-        unfinished = list(self._workers)
-        while unfinished:
-            for process in tuple(unfinished):
-                report = self._receive(process)
-                last[process.name] = report
-                if report["steps"] == steps:
-                    unfinished.remove(process)
-            self._loss = stdlib_statistics.fmean(r["loss"] for r in last.values())
-            self._report(phase, sum(r["steps"] for r in last.values()), _rate(last))
-        self._steps_done += steps * len(self._workers)
-        return _rate(last)
-
-    def transport(self) -> str:
-        return transport_of(self._request(each, "stats") for each in (*self._ps, *self._workers))
-
-    def result(self, case: Case[None], rounds: Rounds) -> TrainResult:
-        """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
-        self._report("evaluate")
-        calls = self._traffic.calls
-        # The chief's step has a few more calls, because its hooks fetch the global step.
-        traces = [self._request(each, "trace") for each in self._workers]
-        calls_per_step = (
-            stdlib_statistics.fmean(each["calls"] for each in traces)
-            if calls is None
-            else calls / self._measured_steps
-        )
-        wire_bytes = self._traffic.wire_bytes
-        auc = self._request(self._workers[0], "evaluate")["auc"]
-        for process in self._workers:
-            self._request(process, "close")
-        for process in (*self._workers, *self._ps):
-            process.stop()
-        steps_per_s = 1.0 / statistics.typical_s(rounds)
-        return TrainResult(
-            protocol=self._contender.protocol,
-            tensor_fuse=self._contender.setting.tensor_fuse,
-            rewrites=self._contender.setting.rewrites,
-            model=self._plan.model,
-            steps=self._steps_done,
-            steps_per_s=steps_per_s,
-            examples_per_s=steps_per_s * self._plan.batch_size,
-            auc=auc,
-            rpcs_per_step=float(calls_per_step),
-            wire_mb_per_step=(
-                None if wire_bytes is None else wire_bytes / self._measured_steps / 1e6
-            ),
-            ps=self._plan.ps,
-            workers=self._plan.workers,
-            batch_size=self._plan.batch_size,
-            ps_operations_per_step=float(max(each["ps_operations"] for each in traces)),
-        )
-
-    def _traffic_so_far(self) -> _Traffic:
-        """gRPC's bytes from the kernel, and grpc++'s bytes and calls from its own counters."""
-        tasks = (*self._ps, *self._workers)
-        counts = {task: self._request(task, "stats") for task in tasks}
-        # Tasks in one network see the same connections.
-        grpc_bytes: int | None = 0
-        for each in {each["network"]: each for each in counts.values()}.values():
-            grpc_bytes = _sum(grpc_bytes, each["grpc_bytes"])
-        if self._contender.protocol == "grpc":
-            return _Traffic(grpc_bytes, None)
-        of_tasks = counts.values()
-        data_bytes = sum(int(each["rx_bytes"]) + int(each["read_bytes"]) for each in of_tasks)
-        tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in of_tasks)
-        # CleanupGraph follows each RunGraph and has no counter of its own.
-        graph_calls = 2 * sum(int(s["run_graphs"]) for s in of_tasks)
-        return _Traffic(data_bytes + (grpc_bytes or 0), tensors + graph_calls)
-
-    def _report(self, phase: str, taken: int = 0, steps_per_s: float | None = None) -> None:
-        plan = self._plan
-        self._on_progress(
-            TrainProgress(
-                contender=self.name,
-                phase=phase,
-                step=self._steps_done + taken,
-                steps=sum(plan.turns()) * plan.workers,
-                steps_per_s=steps_per_s,
-                loss=self._loss,
-            )
-        )
-
-    def _receive(self, process: Process) -> Message:
-        """The task's next message. Watches all tasks, because a worker waits for a lost ps."""
-        deadline = time.monotonic() + _REPLY_TIMEOUT_S
-        while not process.channel.wait(1.0):
-            self._cluster.check()
-            if time.monotonic() > deadline:
-                raise self._cluster.error_of(process)
-        return answer(self._cluster, process, 1.0)
-
-    def _request(self, process: Process, name: str) -> Message:
-        send(self._cluster, process, {"do": name})
-        return self._receive(process)
-
-
-def _rate(last: dict[str, Message]) -> float:
-    """Steps per second of all workers together."""
-    return sum(float(report["steps"] / report["elapsed_s"]) for report in last.values())
-
-
-def _section(record: Record[TrainResult]) -> Section:
-    """The table, the charts of steps and messages, and the verdicts."""
-    results = record.results
-    messages = [
-        Bar(result.name, result.rpcs_per_step, result.name)
-        for result in results
-        if result.rpcs_per_step is not None
-    ]
-    return Section(
-        f"Training on {MODELS[results[0].model].title}",
-        " ".join(verdicts(results, record.ratios)),
-        [
-            steps_bars(results),
-            *([Bars("Messages a step", "messages", messages)] if messages else []),
-        ],
-        [_table(results)],
-    )
-
-
-def steps_bars(results: Sequence[TrainResult]) -> Bars:
-    """One bar per contender."""
-    bars = [Bar(result.name, result.steps_per_s, result.name) for result in results]
-    return Bars("Training steps a second", "steps/s", bars)
-
-
-def _table(results: Sequence[TrainResult]) -> Table:
-    first = results[0]
-    tasks = ""
-    if first.ps is not None and first.workers is not None and first.batch_size is not None:
-        tasks = f": {first.ps} ps, {first.workers} workers, batches of {first.batch_size}"
-    return Table(
-        f"Wide & Deep on {MODELS[first.model].title}{tasks}",
-        ["protocol", "steps/s", "examples/s", "MB/step", "messages/step", "ps ops/step", "AUC"],
-        [
-            [
-                [
-                    result.name,
-                    number(result.steps_per_s),
-                    f"{result.examples_per_s:.0f}",
-                    _number_or_dash(result.wire_mb_per_step),
-                    _number_or_dash(result.rpcs_per_step),
-                    _number_or_dash(result.ps_operations_per_step),
-                    f"{result.auc:.4f}",
-                ]
-                for result in results
-            ]
-        ],
-    )
-
-
-def _number_or_dash(value: float | None) -> str:
-    return "-" if value is None else number(value)
+    @classmethod
+    def section(cls, record: Record[Any]) -> Section:
+        headline = " ".join(verdicts(record.results, record.ratios))
+        title = f"Training on {MODELS[record.results[0].model].title}"
+        return dataclasses.replace(super().section(record), title=title, headline=headline)
 
 
 def verdicts(results: Sequence[TrainResult], ratios: Mapping[str, Ratio]) -> list[str]:
@@ -516,3 +297,266 @@ def _verdict(first: TrainResult, grpc: TrainResult, ratio: Ratio) -> str:
         f"{first.name} trains {times(ratio)} as fast as grpc,{messages} "
         f"to an AUC of {first.auc:.4f} against {grpc.auc:.4f}."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Experiment[None, TrainResult]):
+    """Train Wide & Deep with ps and workers: steps and examples a second.
+
+    Also measures the AUC on examples that are not used for training, and what a step sends between
+    the tasks: MB (of 10^6 bytes) and messages. A message is a call from one task to another, or a
+    pushed tensor.
+    """
+
+    command = "bench train"
+    takes = Experiment.takes | {"rewrites"}
+    back_and_forth = True  # a drift of the machine's speed then favours no variant
+
+    model: str = option(
+        "flights",
+        "flights: the demo's model; ctr: 26 categorical and 200 further small columns, synthetic.",
+        choices=tuple(MODELS),
+    )
+    steps: int = option(2000, "Training steps of all workers together, for each protocol.", least=1)
+    ps: int = option(2, least=1, most=16)
+    workers: int = option(2, least=1, most=16)
+    batch_size: int = option(256, "Examples of a step of one worker.", least=1, most=65536)
+    seed: int = option(
+        2013, "Random seed of the variables' first values and of the batches.", least=0
+    )
+    rounds: int = rounds_option(8)
+
+    def __post_init__(self) -> None:
+        for name in ("ps", "workers", "batch_size", "rounds"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+        if self.steps < 2 * self.workers:
+            raise UsageError(
+                f"--steps must be at least {2 * self.workers}: "
+                "one warm-up step and one measured step for each worker"
+            )
+
+    @classmethod
+    def of_call(cls, call: Call, **options: Any) -> Train:
+        if call.role is not None:
+            jobs = {"ps": "ps", "workers": "worker"}
+            options |= {name: len(call.role.hosts[job]) for name, job in jobs.items()}
+        return cls(**options, **call.fields)
+
+    def turns(self) -> list[int]:
+        """Steps of each worker in each turn; the first turn is the warm-up."""
+        per_worker = self.steps // self.workers
+        rounds = min(self.rounds, per_worker - 1)
+        turn = per_worker // (rounds + 1)
+        return [per_worker - rounds * turn, *[turn] * rounds]
+
+    @property
+    def cases(self) -> list[Case[None]]:
+        return [Case(self.model, None, self.turns()[1:])]
+
+    def variants(self, hosts: HostPool) -> Sequence[Variant[None, TrainResult]]:
+        check_installed()
+        shared: list[examples.ExampleFiles] = []
+        return [TrainVariant(each, self, hosts, shared) for each in self.settings]
+
+    def write_examples(self, directory: Path) -> examples.ExampleFiles:
+        """Writes the examples of all workers.
+
+        Raises:
+            UsageError: a batch is larger than a worker's share.
+        """
+        directory.mkdir()
+        files = examples.write(directory, self.workers, *MODELS[self.model].load())
+        largest_batch = files.train_examples // self.workers
+        if self.batch_size > largest_batch:
+            raise UsageError(
+                f"--batch-size {self.batch_size} is more than a worker's share of the examples: "
+                f"at most {largest_batch} with {self.workers} worker(s)"
+            )
+        return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Train):
+    """Train Wide & Deep on real flights: on grpc, grpc++, and grpc++ with all exact rewrites.
+
+    Predicts which flights that left New York in 2013 arrived more than 15 minutes late, with
+    parameter servers and asynchronous workers as processes of this machine. The protocols take
+    turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
+    another, or a pushed tensor; the AUC is measured on months that are not used for training.
+    If protocols are named, only these are measured, without rewrites.
+    """
+
+    command = "demo"
+    takes = Train.takes - {"lab"}
+
+    @classmethod
+    def of_call(cls, call: Call, **options: Any) -> Demo:
+        single: Sequence[str] = options.pop("single_protocols")
+        fields = dict(call.fields)
+        if single:
+            names = [*single, *(call.named_protocols or ())]
+            fields["protocols"] = parse_protocols(",".join(names))
+        elif call.named_rewrites is None and call.named_protocols is None:
+            fields["rewrites"] = (*fields["rewrites"], EXACT_REWRITES)
+        return cls(**options, **fields)
+
+
+class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
+    """One variant's cluster while it trains."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        plan: Train,
+        hosts: HostPool,
+        shared: list[examples.ExampleFiles],
+    ) -> None:
+        """`shared`: the examples of all variants, which the first one to start puts there."""
+        super().__init__(hosts.cluster({"ps": plan.ps, "worker": plan.workers}))
+        self.name = setting.name
+        self._setting = setting
+        self._plan = plan
+        self._shared = shared
+        self._watcher: Watcher = Unwatched()
+        self._workers = [f"worker:{index}" for index in range(plan.workers)]
+        self._measured_steps = 0
+        self._traffic = np.zeros(2)
+
+    def start(self) -> None:
+        if not self._shared:  # removed with this cluster, even if this process is killed
+            self._shared.append(self._plan.write_examples(self.cluster.temporary / "data"))
+        (files,) = self._shared
+        env = self._setting.task_environment()
+        for index in range(self._plan.ps):
+            self.start_task(f"ps:{index}", TrainTask, env, **self._setup("ps", index))
+        # Each ps writes its part of a checkpoint on its own machine, and the chief must find all
+        # parts.
+        together = self.cluster.is_on_this_machine
+        for index in range(self._plan.workers):
+            # A task on another machine cannot read files of this machine.
+            here = self.cluster.host("worker", index).is_this_machine
+            self.start_task(
+                f"worker:{index}",
+                TrainWorker,
+                env,
+                model=self._plan.model,
+                batch_size=self._plan.batch_size,
+                seed=self._plan.seed,
+                train_file=str(files.train[index]) if here else "",
+                held_out_file=str(files.held_out),
+                checkpoint_directory=str(self.cluster.directory / "checkpoint") if together else "",
+                **self._setup("worker", index),
+            )
+
+    def _setup(self, job: str, index: int) -> Message:
+        return server_setup(self.cluster.spec, job, index, self._setting)
+
+    def wait_started(self, watcher: Watcher) -> None:
+        """Waits for the tasks and opens their sessions, the chief's first, which initializes."""
+        super().wait_started(watcher)
+        self._watcher = watcher
+        for worker in self._workers:
+            self.ask(worker, "open", _REPLY_TIMEOUT_S)
+
+    def warm_up(self, what: None) -> None:
+        self._watcher.activity(f"{self.name}: warm-up")
+        self._train(self._plan.turns()[0])
+
+    def block(self, what: None, steps: int | None) -> list[float]:
+        """Runs a turn; returns one mean: seconds per step, over all workers together."""
+        self._watcher.activity(f"{self.name}: train")
+        before = self._traffic_so_far()
+        steps_per_s = self._train(steps or 1)
+        self._measured_steps += (steps or 1) * len(self._workers)
+        self._traffic += self._traffic_so_far() - before
+        if self._traffic[1] == 0:
+            raise TensorwireError(
+                f"no tensor was sent over {self._setting.protocol}: its results are invalid"
+            )
+        return [1.0 / steps_per_s]
+
+    def _train(self, steps: int) -> float:
+        """Runs `steps` steps on every worker; returns steps per second of all together."""
+        timeout_s = _REPLY_TIMEOUT_S + steps * _SLOWEST_STEP_S
+        ran = self.ask_all(self._workers, "run", timeout_s, steps=steps)
+        return float(sum(each["steps_per_s"] for each in ran))
+
+    def transport(self) -> str | None:
+        return transport_of(self.ask(task, "stats") for task in self.processes)
+
+    def result(self, case: Case[None], rounds: Rounds) -> TrainResult:
+        """Scores the held-out examples, writes the last checkpoint and ends the tasks."""
+        self._watcher.activity(f"{self.name}: evaluate")
+        # The chief's step has a few more calls, because its hooks fetch the global step.
+        traces = [self.ask(worker, "trace", _REPLY_TIMEOUT_S) for worker in self._workers]
+        wire_bytes, calls = (float(each) for each in self._traffic / self._measured_steps)
+        if math.isnan(calls):
+            calls = stdlib_statistics.fmean(each["calls"] for each in traces)
+        auc = self.ask("worker", "evaluate", _REPLY_TIMEOUT_S)["auc"]
+        for worker in self._workers:
+            self.ask(worker, "close", _REPLY_TIMEOUT_S)
+        for name in reversed(self.processes):  # the workers first
+            self.processes[name].stop()
+        plan = self._plan
+        steps_per_s = 1.0 / statistics.typical_s(rounds)
+        return TrainResult(
+            protocol=self._setting.protocol,
+            tensor_fuse=self._setting.tensor_fuse,
+            rewrites=self._setting.rewrites,
+            model=plan.model,
+            steps=sum(plan.turns()) * plan.workers,
+            steps_per_s=steps_per_s,
+            examples_per_s=steps_per_s * plan.batch_size,
+            auc=auc,
+            rpcs_per_step=calls,
+            wire_mb_per_step=None if math.isnan(wire_bytes) else wire_bytes / 1e6,
+            ps=plan.ps,
+            workers=plan.workers,
+            batch_size=plan.batch_size,
+            ps_operations_per_step=float(max(each["ps_operations"] for each in traces)),
+        )
+
+    def _traffic_so_far(self) -> npt.NDArray[np.float64]:
+        """Bytes and calls between the tasks; nan for what is not counted.
+
+        gRPC's bytes come from the kernel, grpc++'s bytes and calls from its own counters.
+        """
+        of_tasks = [self.ask(task, "stats") for task in self.processes]
+        # Tasks in one network see the same connections.
+        networks = {each["network"]: each["grpc_bytes"] for each in of_tasks}
+        grpc_bytes = sum(math.nan if each is None else each for each in networks.values())
+        if self._setting.protocol == "grpc":
+            return np.array([grpc_bytes, math.nan])
+        data_bytes = sum(int(each["rx_bytes"]) + int(each["read_bytes"]) for each in of_tasks)
+        tensors = sum(int(s["served_tensors"]) + int(s["pushed_tensors"]) for s in of_tasks)
+        # CleanupGraph follows each RunGraph and has no counter of its own.
+        graph_calls = 2 * sum(int(s["run_graphs"]) for s in of_tasks)
+        counted = 0 if math.isnan(grpc_bytes) else grpc_bytes
+        return np.array([data_bytes + counted, tensors + graph_calls])
+
+
+train = experiment_command(
+    Train,
+    """
+  tensorwire bench train --model flights
+  tensorwire bench train --model ctr --rewrites exact_rewrites,exact_rewrites+bfloat16
+  tensorwire bench train --model ctr --tensor-fuse --json train.json""",
+    tasks="several",
+)
+demo = experiment_command(
+    Demo,
+    """
+  tensorwire demo
+  tensorwire demo --protocol grpc++ --steps 600 --json demo.json""",
+    fields=("steps", "ps", "workers", "batch_size"),
+    more=[
+        click.option(
+            "--protocol",
+            "single_protocols",
+            multiple=True,
+            metavar="NAME",
+            help="One protocol, like --protocols; may be repeated.",
+        )
+    ],
+)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import tensorwire
+from tensorwire.bench.frame import columns
+from tensorwire.bench.frame.variants import TENSOR_FUSE, variant_name
 from tensorwire.dataclass_json import from_document, json_text
 from tensorwire.errors import TensorwireError
 from tensorwire.files import write_whole
@@ -24,63 +25,119 @@ from tensorwire.report.section import Section
 
 
 @dataclass(frozen=True)
-class StepMs:
-    """Percentiles of the step time, in milliseconds, over every measured step."""
-
-    p50: float
-    p90: float
-    min: float
-
-
-@dataclass(frozen=True)
-class LatencyUs:
-    """Percentiles of the request time, in microseconds, over every measured request."""
-
-    p50: float
-    p99: float
-
-
-@dataclass(frozen=True)
 class Metric:
     """The one number of a result by which several runs are compared."""
 
     of: str
     """The case with all settings that matter for a comparison: "one ps, 64 clients, 4096 bytes"."""
-    side: str
+    variant: str
     value: float
     unit: str
     more_is_better: bool = True
 
 
 @dataclass(frozen=True)
-class Result(ABC):
-    """The result of one side in one case. Each experiment derives a dataclass of its own.
+class Result:
+    """The result of one variant in one case. Each experiment derives a dataclass of its own.
 
-    A record of one of its `commands` is decoded as that class.
+    A record of one of its `commands` is decoded as that class. Its fields are the JSON; those
+    annotated with a `Column` are shown, by `columns.table` and `columns.charts`.
     """
 
     commands: ClassVar[tuple[str, ...]] = ()
     more_rounds_by: ClassVar[str] = "--rounds and --iters"
     """The options that make ratios more certain."""
+    figure: ClassVar[str]
+    """The column by which runs are compared; of percentiles the bar of their chart."""
+    less_is_better: ClassVar[bool] = False
+    subject: ClassVar[str] = "protocol"
+    """The header of the variants' names."""
+    group_header: ClassVar[str] = "case"
+    over_sizes: ClassVar[str] = ""
+    """The title of the curves over the sizes."""
 
     def __init_subclass__(cls) -> None:
         for command in cls.commands:
             _RESULT_TYPES[command] = cls
 
     @property
-    @abstractmethod
+    def title(self) -> str:
+        """What was measured, as the title of a table."""
+        return self.commands[0]
+
+    @property
+    def does(self) -> str:
+        """The start of a sentence that is completed by "2.80 times as fast as grpc"."""
+        return ""
+
+    @property
+    def of(self) -> str:
+        """The case with all settings that matter for a comparison of runs."""
+        return self.title
+
+    @property
+    def group(self) -> str:
+        """The case, where a record may have several."""
+        return ""
+
+    @property
+    def size_bytes(self) -> float | None:
+        """The size of a message, where several sizes are several cases."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """The variant's name; a result has its protocol, and the rewrites of its graphs."""
+        of: Any = self
+        rewrites = getattr(of, "rewrites", ()) or (
+            (TENSOR_FUSE,) if getattr(of, "tensor_fuse", False) else ()
+        )
+        return variant_name(of.protocol, rewrites)
+
+    @property
     def metric(self) -> Metric:
         """The main figure, for tables of several runs."""
+        main = next(each for each in columns.columns(type(self)) if each.field == self.figure)
+        value, unit = getattr(self, self.figure), main.unit
+        if isinstance(value, columns.Percentiles):
+            value, unit = getattr(value, value.bar[1]), value.unit
+        return Metric(self.of, self.name, value, unit, more_is_better=not self.less_is_better)
 
-    @staticmethod
-    @abstractmethod
-    def section(record: Record[Any]) -> Section:
+    @classmethod
+    def section(cls, record: Record[Any]) -> Section:
         """A record of these results as a section, without the parts that all records share."""
+        first, of_cases = record.results[0], columns.groups(record.results)
+        case = f", {first.group}" if len(of_cases) == 1 and first.group else ""
+        over_sizes = len(of_cases) > 1 and first.size_bytes is not None
+        tables = [columns.table(f"{first.title}{case}", record.results, record.baselines)]
+        return Section(
+            f"{first.title}{case}{' over sizes' if over_sizes else ''}",
+            "" if over_sizes else compared(record.ratios, first.does),
+            columns.charts(record.results, record.baselines),
+            tables,
+        )
 
     @staticmethod
     def details(record: Record[Any]) -> Sequence[Section]:
         """Additional sections of a page, shown below the main section."""
         return ()
+
+
+def compared(ratios: Mapping[str, Ratio], does: str) -> str:
+    """ "grpc++ takes small steps 2.80 (tiny) and 5.24 (many) times as fast as grpc."."""
+    of_variant: dict[str, list[str]] = {}
+    for name, ratio in ratios.items():
+        first, _, second = name.partition("/")
+        against, _, case = second.partition(" ")
+        if against == "grpc" and not case.startswith("fused"):
+            text = f"{ratio.value:.2f}" + (f" ({case})" if case else "")
+            of_variant.setdefault(first, []).append(text)
+    clauses = [f"{first} {' and '.join(texts)} times" for first, texts in of_variant.items()]
+    if not clauses or not does:
+        return ""
+    first = next(iter(of_variant))
+    clauses[0] = clauses[0].replace(first, f"{first} {does}", 1) + " as fast as grpc"
+    return ", ".join(clauses) + "."
 
 
 _RESULT_TYPES: dict[str, type[Result]] = {}
@@ -104,7 +161,7 @@ class LabDocument(TypedDict):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The speed of one side divided by the speed of another."""
+    """The speed of one variant divided by the speed of another."""
 
     value: float
     """Ratio of the medians over the rounds; above 1: the first is faster."""
@@ -123,14 +180,13 @@ class Noise:
     steal: float
     """Share, 0 to 1, of the machine's CPU time that its hypervisor gave to other machines."""
     scatter: Mapping[str, float]
-    """The interquartile range of the rounds divided by their median, for each side."""
+    """The interquartile range of the rounds divided by their median, for each variant."""
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-Known = TypeVar("Known")
 Result_co = TypeVar("Result_co", bound=Result, covariant=True)
 
 
@@ -139,7 +195,7 @@ class Record(Generic[Result_co]):
     """One call of a measuring command.
 
     `ratios` has a key "a/b" for each comparison; above 1 always means that a is faster.
-    `ceilings` has the MB/s of programs without TensorFlow: "tcp", "memcpy", "iperf3".
+    `baselines` has the MB/s of programs without TensorFlow: "tcp", "memcpy", "iperf3".
     """
 
     command: str
@@ -149,14 +205,19 @@ class Record(Generic[Result_co]):
     ratios: Mapping[str, Ratio]
     version: str = field(default_factory=lambda: tensorwire.__version__)
     host: Machine = field(default_factory=Machine.here)
-    ceilings: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, float] = field(default_factory=dict)
     transports: Mapping[str, str] = field(default_factory=dict)
-    """The transport of each side's tensors: "TCP", "shared memory", or both with shares."""
+    """The transport of each variant's tensors: "TCP", "shared memory", or both with shares."""
     noise: Noise | None = None
     lab: LabDocument | None = None
     """The settings of the lab; None outside a lab."""
     time: str = field(default_factory=_now)
     """When it was made, in UTC: "2026-01-31T12:00:00Z"; empty if it was not recorded."""
+
+    @property
+    def kind(self) -> type[Result]:
+        """The class of its results."""
+        return type(self.results[0]) if self.results else _RESULT_TYPES[self.command]
 
     def document(self) -> dict[str, Any]:
         """The record for JSON, in a readable order."""
@@ -173,7 +234,7 @@ class Record(Generic[Result_co]):
                 for name, ratio in self.ratios.items()
                 if ratio.interval is not None
             },
-            "ceilings": dict(self.ceilings),
+            "ceilings": dict(self.baselines),
             "noise": None if self.noise is None else dataclasses.asdict(self.noise),
         }
         if self.transports:
@@ -207,29 +268,24 @@ class Record(Generic[Result_co]):
             TensorwireError: the document is not a record.
         """
         try:
-            result_type: Any = _RESULT_TYPES[document["command"]]
+            generic: Any = Record
+            kind = generic[_RESULT_TYPES[document["command"]]]
             intervals = document.get("intervals", {})
-            time = document.get("time", "")
-            if not document["results"] or not isinstance(time, str):
-                raise ValueError("it has no results, or its time is not a text")
-            return Record(
-                command=document["command"],
-                version=document["version"],
-                tensorflow=document["tensorflow"],
-                host=from_document(Machine, document["host"]),
-                results=[from_document(result_type, entry) for entry in document["results"]],
-                ratios={
-                    name: from_document(Ratio, {"value": value, "interval": intervals.get(name)})
-                    for name, value in document["ratios"].items()
-                },
-                ceilings=from_document(dict[str, float], document.get("ceilings", {})),
-                transports=from_document(dict[str, str], document.get("transports", {})),
-                noise=_optional(Noise, document.get("noise")),
-                lab=_optional(LabDocument, document.get("lab")),
-                time=time,
+            ratios = {
+                name: {"value": value, "interval": intervals.get(name)}
+                for name, value in document["ratios"].items()
+            }
+            if not document["results"]:
+                raise ValueError("it has no results")
+            # What has always been written must be there; the rest has a default.
+            always = {name: document[name] for name in ("version", "host", "tensorflow")}
+            fields = {"time": "", **document, **always, "ratios": ratios}
+            record: Record[Result] = from_document(
+                kind, {**fields, "baselines": document.get("ceilings", {})}
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise not_a_record(error) from error
+        return record
 
     def write(self, path: Path) -> None:
         """Writes the JSON to `path` atomically.
@@ -243,7 +299,3 @@ class Record(Generic[Result_co]):
 def not_a_record(error: Exception) -> TensorwireError:
     """The error for a text that is not a record, because of `error`."""
     return TensorwireError(f"this is no record of a benchmark: {error!r}")
-
-
-def _optional(kind: type[Known], document: Any) -> Known | None:
-    return None if document is None else from_document(kind, document)

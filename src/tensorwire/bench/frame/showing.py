@@ -1,51 +1,24 @@
-"""Code that all measuring commands share: progress, hosts, files, tables."""
+"""Records as sections and pages of a report, with what makes their figures doubtful."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any
 
-from tensorwire.bench.frame.comparison_options import Comparison
-from tensorwire.bench.frame.host_options import chosen_host_pool
-from tensorwire.bench.frame.host_pool import HostPool
-from tensorwire.bench.frame.record import Record, Result
-from tensorwire.bench.frame.task_processes import Watcher
+from tensorwire.bench.frame.hosts import lab_notes
+from tensorwire.bench.frame.record import Noise, Ratio, Record, Result
+from tensorwire.machine import Machine
+from tensorwire.report.section import Report, Section, Table
 
-Measured = TypeVar("Measured", bound=Result)
-
-
-class Plan(Protocol):
-    """The plan of one measurement."""
-
-    @property
-    def blocks(self) -> int:
-        """The number of `advance` calls that the watcher gets."""
-
-
-SomePlan = TypeVar("SomePlan", bound=Plan)
-
-
-def measure_and_show(
-    command: str,
-    plan: SomePlan,
-    run: Callable[[SomePlan, Watcher, HostPool], Record[Measured]],
-    comparison: Comparison,
-    *,
-    notes: Sequence[str] = (),
-) -> Record[Measured]:
-    """Runs an experiment, writes the requested files, and prints the tables."""
-    from tensorwire.report.progress import ProgressDisplay
-
-    with (
-        ProgressDisplay(command, plan.blocks) as progress,
-        chosen_host_pool(comparison, progress) as host_pool,
-    ):
-        record = run(plan, progress, host_pool)
-        notes = [*host_pool.notes, *notes]
-    keep_and_show(record, comparison.json_path, comparison.report_path, notes)
-    return record
+_FAR = 1.0 / 3.0
+"""A wider interval, relative to its ratio, causes a warning."""
+_BUSY_LOAD = 0.5
+_MUCH_STEAL = 0.02
+_MANY = 8
+_ALL = 0.99
+"""This share of the bytes counts as all, because greetings and small tensors always use TCP."""
 
 
 def keep_and_show(
@@ -59,12 +32,166 @@ def keep_and_show(
     Raises:
         TensorwireError: a file cannot be written.
     """
-    from tensorwire.bench.frame import comparison
     from tensorwire.report import page, terminal
 
     if json_path is not None:
         record.write(json_path)
     if report_path is not None:
-        page.write(report_path, comparison.report(record))
-    section = comparison.section(record)
-    terminal.show([dataclasses.replace(section, notes=[*notes, *section.notes])])
+        page.write(report_path, report(record))
+    shown = section(record)
+    terminal.show([dataclasses.replace(shown, notes=[*notes, *shown.notes])])
+
+
+def section(record: Record[Result], *, follows_others: bool = False) -> Section:
+    """The record as a section of a report.
+
+    Args:
+        record: the record of any experiment.
+        follows_others: True if the load before the measurement came from our own experiments.
+    """
+    shown = record.kind.section(record)
+    transports = "; ".join(f"{name} {used}" for name, used in record.transports.items())
+    return dataclasses.replace(
+        shown,
+        tables=[*shown.tables, *ratio_table(record.ratios)],
+        notes=[
+            *shown.notes,
+            *([f"transport: {transports}"] if transports else []),
+            *lab_notes(record.lab),
+            *noise_notes(record.noise),
+        ],
+        warnings=[
+            *shown.warnings,
+            *([] if follows_others else noise_warnings(record.noise, record.host)),
+            *doubts(record.ratios, record.kind.more_rounds_by),
+        ],
+    )
+
+
+def report(record: Record[Result]) -> Report:
+    """The page of one experiment."""
+    shown = section(record)
+    return Report(
+        title=f"tensorwire {record.command}",
+        facts=facts(record),
+        sections=[shown, *record.kind.details(record)],
+        headlines=[shown.headline] if shown.headline else [],
+    )
+
+
+def facts(record: Record[Any]) -> list[str]:
+    """The versions, the machine and the time of the measurement."""
+    host = record.host
+    return [
+        f"tensorwire {record.version}",
+        *([f"TensorFlow {record.tensorflow}"] if record.tensorflow else []),
+        f"{host.cpu}, {host.cores} cores",
+        f"Linux {host.kernel}",
+        *lab_notes(record.lab),
+        *([record.time.replace("T", " ").replace("Z", " UTC")] if record.time else []),
+    ]
+
+
+def times(ratio: Ratio) -> str:
+    """ "3.26 times (3.10 to 3.41)"."""
+    return f"{ratio.value:.2f} times{in_brackets(ratio)}"
+
+
+def in_brackets(ratio: Ratio) -> str:
+    """ " (3.10 to 3.41)", or "" if there was only one round."""
+    return "" if ratio.interval is None else f" ({interval(ratio)})"
+
+
+def interval(ratio: Ratio) -> str:
+    """ "3.10 to 3.41", or "-" if there was only one round."""
+    if ratio.interval is None:
+        return "-"
+    low, high = ratio.interval
+    return f"{low:.2f} to {high:.2f}"
+
+
+def ratio_table(ratios: Mapping[str, Ratio]) -> list[Table]:
+    """A table with one row per comparison; empty without comparisons."""
+    if not ratios:
+        return []
+    rows = [[name, f"{ratio.value:.2f}", interval(ratio)] for name, ratio in ratios.items()]
+    columns = ["above 1: the first is faster", "ratio of medians", "95 % interval"]
+    return [Table("How many times as fast", columns, [rows])]
+
+
+def doubts(ratios: Mapping[str, Ratio], more: str) -> list[str]:
+    """A warning for each uncertain ratio; `more` names the options that would help.
+
+    Of many ratios, as `bench all` has, there is one warning.
+    """
+    if len(ratios) > _MANY:
+        names = [name for name, ratio in ratios.items() if doubt(ratio)]
+        again = "measure again while the machine does nothing else, and not with --quick"
+        unsure = f"the rounds do not support {len(names)} of {len(ratios)} ratios"
+        return [f"{unsure}: {', '.join(names)}; {again}"] if names else []
+    found = [
+        f"{name}: {reason}; more {more} give a more certain figure"
+        for name, ratio in ratios.items()
+        if (reason := doubt(ratio))
+    ]
+    if unknown := [name for name, ratio in ratios.items() if ratio.interval is None]:
+        found.append(
+            f"no confidence interval for {', '.join(unknown)}: this requires several rounds"
+        )
+    return found
+
+
+def doubt(ratio: Ratio) -> str:
+    """Why a ratio is uncertain; empty if it is not, or if there is no interval."""
+    if ratio.interval is None:
+        return ""
+    low, high = ratio.interval
+    if low < 1.0 < high:
+        return f"the rounds do not show which is faster: the ratio may be from {interval(ratio)}"
+    if max(ratio.value - low, high - ratio.value) > _FAR * ratio.value:
+        return f"the rounds disagree: the ratio may be from {interval(ratio)}"
+    return ""
+
+
+def transport_used(socket_bytes: float, memory_bytes: float) -> str:
+    """The transport of a variant's tensors, from the bytes that its tasks sent."""
+    share = memory_bytes / (socket_bytes + memory_bytes) if memory_bytes else 0.0
+    if share < 1.0 - _ALL:
+        return "TCP"
+    if share > _ALL:
+        return "shared memory"
+    return f"shared memory ({100 * share:.0f} % of the bytes) and TCP"
+
+
+def transport_of(tasks: Iterable[Mapping[str, Any]]) -> str:
+    """The transport of a variant's tensors, from the plug-in's counters of its tasks."""
+    counters = list(tasks)
+    return transport_used(
+        sum(each.get("tx_bytes", 0) for each in counters),
+        sum(each.get("lent_bytes", 0) for each in counters),
+    )
+
+
+def noise_notes(noise: Noise | None) -> list[str]:
+    """The machine's noise, as one line."""
+    if noise is None:
+        return []
+    scattered = ", ".join(f"{name} {share:.0%}" for name, share in noise.scatter.items())
+    return [
+        f"load average {noise.load_start:.1f} before, {noise.load_end:.1f} after; "
+        f"{noise.steal:.1%} of the CPU time stolen by the hypervisor"
+        + (f"; rounds scatter by {scattered}" if scattered else "")
+    ]
+
+
+def noise_warnings(noise: Noise | None, host: Machine) -> list[str]:
+    """Reasons why this machine was not suitable for measuring."""
+    warnings = []
+    if noise is not None and noise.load_start > _BUSY_LOAD * host.cores:
+        warnings.append(
+            f"the machine was busy before: load average {noise.load_start:.1f} on "
+            f"{host.cores} cores"
+        )
+    if noise is not None and noise.steal > _MUCH_STEAL:
+        warnings.append(f"the hypervisor gave {noise.steal:.0%} of the CPU time to other machines")
+    return warnings

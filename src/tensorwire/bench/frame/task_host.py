@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorwire.bench.frame.hosted_task import HostedTask
+from tensorwire.bench.frame.tasks import HostedTask
 from tensorwire.bench.lab.channel import Message, TaskEnd
 from tensorwire.dataclass_json import arguments_of
 from tensorwire.errors import TensorwireError
@@ -40,7 +40,7 @@ def answers(task: HostedTask, message: Message) -> Iterator[Message]:
     """Yields the answers to a request as the task makes them.
 
     Raises:
-            ValueError, TypeError: the task has no such request, or it takes other arguments.
+        ValueError, TypeError: the task has no such request, or it takes other arguments.
     """
     fields = dict(message)
     name = fields.pop("do", None)

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorwire.bench.frame.experiment import Case as MeasuredCase
-from tensorwire.bench.frame.experiment import Side, measure
+from tensorwire.bench.frame.experiment import Variant as Side
+from tensorwire.bench.frame.experiment import measure
 from tensorwire.bench.frame.record import Record
 from tensorwire.bench.frame.statistics import Rounds
-from tensorwire.bench.frame.task_processes import Unwatched, Watcher
+from tensorwire.bench.frame.tasks import Unwatched, Watcher
 from tensorwire.bench.layouts.job_runner import JobRunner, RunningJob
 from tensorwire.bench.layouts.layout_result import LayoutResult, TaskLoad
 from tensorwire.cluster import is_ps

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorwire.bench.frame.comparison import times
 from tensorwire.bench.frame.record import Metric, Ratio, Record, Result
+from tensorwire.bench.frame.showing import times
 from tensorwire.doctor.evidence import Finding
 from tensorwire.report.section import Bar, Bars, Section, Table
 from tensorwire.units import number

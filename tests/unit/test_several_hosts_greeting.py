@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
 import pytest
 
-from tensorwire.bench.frame.peer import Hello, Peer, PeerGone, accept_peer, call_peer
-from tensorwire.bench.frame.peer import listening as listening_at
+from tensorwire.bench.frame import several_hosts
+from tensorwire.bench.frame.several_hosts import Hello, Peer, PeerGone, accept_peer, call_peer
+from tensorwire.bench.frame.several_hosts import listening as listening_at
 from tensorwire.bench.lab.ports import PortLease
 from tensorwire.errors import TensorwireError
 
@@ -111,13 +112,41 @@ def test_a_port_in_use_is_named(address: str) -> None:
         await_peer(address, PS, "worker at host2:1", 30)
 
 
-def test_the_loss_of_the_line_says_who_went() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        other = socket.create_connection(server.getsockname())
-        stream, _ = server.accept()
-    with Peer(stream, "host1:1") as peer:
-        other.sendall(json.dumps({"tensorwire": dataclasses.asdict(PS)}).encode() + b"\n")
-        peer.greet(WORKER)
-        other.close()
-        with pytest.raises(PeerGone, match="ps:0 at host1:1 ended before it was done"):
-            peer.receive(10)
+def test_the_loss_of_the_line_says_who_went(
+    address: str, elsewhere: Callable[..., Future[Peer]]
+) -> None:
+    waiting = elsewhere(await_peer, address, PS, "worker at host2:1", 30)
+    with call_peer(address, WORKER, "ps at host1:1", 30) as worker:
+        waiting.result(30).close()
+        with pytest.raises(PeerGone, match=f"ps:0 at {address} ended before it was done"):
+            worker.receive(10)
+
+
+def test_a_peer_with_another_job_token_is_a_stranger(
+    address: str, elsewhere: Callable[..., Future[Peer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = iter([b"ours", b"theirs"] * 100)
+    monkeypatch.setattr(several_hosts, "token", lambda: next(tokens))
+    waiting = elsewhere(await_peer, address, PS, "worker at host2:1", 2)
+    with pytest.raises(TensorwireError, match="has another job token"):
+        call_peer(address, WORKER, "ps at host1:1", 1)
+    with pytest.raises(TensorwireError, match="worker at host2:1 did not connect"):
+        waiting.result(30)
+
+
+def test_an_agent_listens_at_the_address_that_it_was_given(address: str) -> None:
+    port = int(address.rpartition(":")[2])
+    with listening_at(address), pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 10)
+    with listening_at(f":{port}"):
+        socket.create_connection(("127.0.0.2", port), 10).close()
+
+
+def test_a_message_is_data_and_never_code(
+    address: str, elsewhere: Callable[..., Future[Peer]]
+) -> None:
+    waiting = elsewhere(await_peer, address, PS, "worker at host2:1", 30)
+    with call_peer(address, WORKER, "ps at host1:1", 30) as worker, waiting.result(30) as ps:
+        Connection(os.dup(worker.fileno())).send(print)
+        with pytest.raises(TensorwireError, match="sent an invalid message"):
+            ps.receive(10)

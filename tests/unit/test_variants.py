@@ -1,16 +1,15 @@
-"""The contenders of a comparison."""
+"""The variants of a comparison."""
 
 from __future__ import annotations
 
 import pytest
 
-from tensorwire.bench.frame.contenders import (
+from tensorwire.bench.frame.variants import (
     PAIRS,
     REWRITES,
-    Setting,
     config_arguments,
-    contenders,
     parse_rewrites,
+    settings,
 )
 from tensorwire.errors import UsageError
 
@@ -38,17 +37,17 @@ from tensorwire.errors import UsageError
 def test_each_rewrite_adds_the_last_protocol_once_more_and_leaves_the_others_stock(
     protocols: tuple[str, ...], rewrites: tuple[str, ...], names: list[str]
 ) -> None:
-    chosen = contenders(protocols, Setting(rewrites=rewrites, transport="tcp"))
+    chosen = settings(protocols, rewrites, "tcp")
 
-    assert [contender.name for contender in chosen] == names
-    assert [contender.setting.tensor_fuse for contender in chosen] == ["fused" in n for n in names]
-    assert {contender.setting.transport for contender in chosen} == {"tcp"}
+    assert [each.name for each in chosen] == names
+    assert [each.tensor_fuse for each in chosen] == ["fused" in n for n in names]
+    assert {each.transport for each in chosen} == {"tcp"}
 
 
 @pytest.mark.parametrize("rewrite", [*REWRITES, "bfloat16", "exact_rewrites+bfloat16"])
-def test_any_two_contenders_of_one_call_are_compared_once(rewrite: str) -> None:
+def test_any_two_variants_of_one_call_are_compared_once(rewrite: str) -> None:
     for protocols in (("grpc", "grpc++"), ("grpc++", "grpc"), ("grpc",), ("grpc++",)):
-        names = {each.name for each in contenders(protocols, Setting(rewrites=(rewrite,)))}
+        names = {each.name for each in settings(protocols, (rewrite,))}
         compared = [frozenset(pair) for pair in PAIRS if set(pair) <= names]
 
         assert len(compared) == len(set(compared)) == len(names) * (len(names) - 1) / 2

@@ -1,0 +1,265 @@
+"""The command of an experiment: its own options, those that experiments share, and the hosts'."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensorwire.bench.frame import several_hosts
+from tensorwire.bench.frame.experiment import Experiment
+from tensorwire.bench.frame.hosts import HostPool, open_host_pool
+from tensorwire.bench.frame.several_hosts import HostRole
+from tensorwire.bench.frame.showing import keep_and_show
+from tensorwire.bench.frame.tasks import Watcher
+from tensorwire.bench.frame.variants import (
+    REWRITES,
+    TENSOR_FUSE,
+    TRANSPORTS,
+    parse_protocols,
+    parse_rewrites,
+)
+from tensorwire.bench.lab import LabSettings
+from tensorwire.bench.lab.settings import EXAMPLE
+from tensorwire.bench.lab.settings import parse as parse_lab
+from tensorwire.cli.click_extensions import options_of, refuse_unused
+from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.termination import end_in_order
+from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
+from tensorwire.cluster import ClusterSpec
+from tensorwire.errors import UsageError
+from tensorwire.options import option
+from tensorwire.plugin.rewrites import WIRE_DTYPES
+from tensorwire.report.progress import ProgressDisplay
+
+_SEVERAL = "is for several hosts: give --ps-hosts, --worker-hosts and --job, too"
+
+Decorator = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The options of a call that are not the experiment's own."""
+
+    fields: Mapping[str, Any]
+    """The fields of `Experiment` that the options set."""
+    named_protocols: tuple[str, ...] | None = None
+    """The protocols that the user named; None if none was named."""
+    named_rewrites: tuple[str, ...] | None = None
+    """The rewrites that the user named; None if there was no --rewrites."""
+    json_path: Path | None = None
+    report_path: Path | None = None
+    lab: LabSettings | None = None
+    """The lab to measure in, if the user wants one."""
+    role: HostRole | None = None
+    """The role of this host, if other hosts take part."""
+
+    def hosts(self, watcher: Watcher) -> AbstractContextManager[HostPool]:
+        """This machine, the hosts of a lab, or those of several machines."""
+        if self.role is not None:
+            return several_hosts.lead(self.role, watcher)
+        return open_host_pool(self.lab)
+
+
+def experiment_command(
+    kind: type[Experiment[Any, Any]],
+    examples: str,
+    *,
+    tasks: str = "",
+    chosen_by_server: Callable[..., Mapping[str, int]] | None = None,
+    fields: Sequence[str] = (),
+    more: Sequence[Decorator] = (),
+) -> click.Command:
+    """The command of an experiment, whose help is the class's docstring.
+
+    Args:
+        examples: command lines, for the help.
+        tasks: "one" or "several" of each job if the tasks may be on the hosts of --ps-hosts and
+            --worker-hosts; "ends" for --job server and --job client --target; empty: neither.
+        chosen_by_server: what a server chooses for its tasks, from the command's options.
+        fields: the options among the experiment's fields; empty: all.
+        more: further options, which `Experiment.of_call` gets.
+    """
+
+    def callback(**given: Any) -> None:
+        end_in_order()
+        call, options = _call(given)
+        role = None
+        if tasks == "ends":
+            role = _role_of_ends(kind.command, options.pop("ends"), chosen_by_server, options)
+        elif tasks:
+            role = _role_of_jobs(kind.command, options, several=tasks == "several")
+        if role is not None and call.lab is not None:
+            others = "--job" if tasks == "ends" else "--ps-hosts and the like"
+            raise UsageError(f"--lab makes hosts of its own: leave out {others}")
+        if role is not None and not role.leads:
+            with ProgressDisplay(kind.command, 0) as progress:
+                several_hosts.serve(role, progress)
+            return
+        call = dataclasses.replace(call, role=role)
+        experiment = kind.of_call(call, **options)
+        with (
+            ProgressDisplay(kind.command, experiment.blocks) as progress,
+            call.hosts(progress) as hosts,
+        ):
+            record = experiment.run(progress, hosts)
+            notes = [*hosts.notes, *experiment.notes(call)]
+        keep_and_show(record, call.json_path, call.report_path, notes)
+        if role is not None and (line := experiment.last_line(record)):
+            click.echo(line)
+
+    common = {each.name for each in dataclasses.fields(Experiment)}
+    own = fields or [e.name for e in dataclasses.fields(kind) if e.name not in common]
+    hosts = {"": [], "ends": [two_ends_options]}.get(tasks, [options_of(_Hosts)])
+    command: Any = callback
+    for each in reversed([*more, options_of(kind, own), *_shared_options(kind), *hosts]):
+        command = each(command)
+    name = kind.command.split()[-1]
+    epilog = f"\b\nExamples:\n{examples.strip(chr(10))}"
+    return click.command(name, help=kind.__doc__, epilog=epilog)(command)
+
+
+def protocols_option(command: Any) -> Any:
+    """--protocols, as `protocols`: the text, not parsed."""
+    return click.option(
+        "--protocols",
+        metavar="LIST",
+        help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
+    )(command)
+
+
+def transport_option(default: str) -> Decorator:
+    """--transport, as `transport`."""
+    return click.option(
+        "--transport",
+        type=click.Choice(TRANSPORTS),
+        default=default,
+        show_default=True,
+        help="How grpc++ moves payloads between tasks of one host.",
+    )
+
+
+def check_transport(transport: str, protocols: Sequence[str] | None, default: str) -> None:
+    """Raises UsageError if --transport is set but --protocols leaves out grpc++, which uses it."""
+    if transport != default and protocols is not None and "grpc++" not in protocols:
+        raise UsageError(
+            f"--transport {transport} is for grpc++, and --protocols {','.join(protocols)} leaves "
+            "it out"
+        )
+
+
+def lab_option(command: Any) -> Any:
+    """--lab, as `lab`."""
+    return click.option(
+        "--lab",
+        metavar="SETTINGS",
+        callback=lambda _context, _option, text: None if text is None else parse_lab(text),
+        help=f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
+        "cpus=1) are optional. Requires root and tensorwire[bench].",
+    )(command)
+
+
+def _shared_options(kind: type[Experiment[Any, Any]]) -> list[Decorator]:
+    possible = {
+        "protocols": protocols_option,
+        "rounds": options_of(kind, ["rounds"]),
+        "tensor_fuse": click.option(
+            "--tensor-fuse",
+            is_flag=True,
+            help="Measure the last protocol once more with fused tensors.",
+        ),
+        "rewrites": click.option(
+            "--rewrites",
+            metavar="LIST",
+            callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
+            help="Measure the last protocol once more with each of these rewrites of its graphs: "
+            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
+            "one; none for no rewrite.",
+        ),
+        "lab": lab_option,
+        "transport": transport_option("auto"),
+    }
+    taken = [each for name, each in possible.items() if name in kind.takes or name == "rounds"]
+    return [*taken, json_option, report_option]
+
+
+def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
+    """The options that experiments share, and the others.
+
+    Raises:
+        UsageError: some of them contradict each other.
+    """
+    options = dict(given)
+    text, lab = options.pop("protocols", None), options.pop("lab", None)
+    transport = options.pop("transport", None)
+    named = None if text is None else parse_protocols(text)
+    fields: dict[str, Any] = {"rounds": options.pop("rounds")}
+    if transport is not None:
+        check_transport(transport, named, "auto")
+        if lab is not None and transport == "memory":
+            raise UsageError("--transport memory: the hosts of a lab share no memory")
+        # One machine could share memory, but the separate hosts that a lab stands for could not.
+        fields["transport"] = transport if lab is None else "tcp"
+    if named is not None:
+        fields["protocols"] = named
+    rewrites = options.pop("rewrites", None)
+    fields["rewrites"] = rewrites or ()
+    if options.pop("tensor_fuse", False) and TENSOR_FUSE not in fields["rewrites"]:
+        fields["rewrites"] = (TENSOR_FUSE, *fields["rewrites"])
+    paths = {name: options.pop(name) for name in ("json_path", "report_path")}
+    return Call(fields, named, rewrites, lab=lab, **paths), options
+
+
+@dataclass(frozen=True)
+class _Hosts:
+    """The options of experiments between hosts with a ps or a worker each."""
+
+    ps_hosts: str | None = option(
+        None, "Several hosts: address of each ps.", metavar="HOST:PORT[,…]"
+    )
+    worker_hosts: str | None = option(
+        None,
+        "Several hosts: address of each worker. The first worker measures.",
+        metavar="HOST:PORT[,…]",
+    )
+    job: str | None = option(None, "Several hosts: role of this host.", choices=("ps", "worker"))
+    task: int = option(
+        0, "Several hosts: the task's index, its place in --ps-hosts or --worker-hosts."
+    )
+    peer_timeout: float = option(120.0, "Several hosts: seconds to wait for another host.", above=0)
+
+
+def _role_of_jobs(command: str, options: dict[str, Any], *, several: bool) -> HostRole | None:
+    """The role of this host by --ps-hosts and --job; takes these out of `options`."""
+    given = _Hosts(**{each.name: options.pop(each.name) for each in dataclasses.fields(_Hosts)})
+    job, task = given.job, given.task
+    if (given.ps_hosts, given.worker_hosts, job) == (None, None, None):
+        refuse_unused(_SEVERAL, "task", "peer_timeout")
+        return None
+    if given.ps_hosts is None or given.worker_hosts is None or job is None:
+        raise UsageError("several hosts need --ps-hosts, --worker-hosts and --job (ps or worker)")
+    cluster = ClusterSpec.from_hosts(ps=given.ps_hosts, worker=given.worker_hosts)
+    hosts = {name: tuple(cluster.addresses(name).values()) for name in cluster.jobs}
+    if not several and any(len(of_job) != 1 for of_job in hosts.values()):
+        raise UsageError(f"{command} uses one ps and one worker")
+    if not 0 <= task < len(hosts[job]):
+        raise UsageError(f"--task {task}: --{job}-hosts has {len(hosts[job])}")
+    return HostRole(command, hosts, job, task, given.peer_timeout)
+
+
+def _role_of_ends(
+    command: str,
+    ends: TwoEnds,
+    chosen_by_server: Callable[..., Mapping[str, int]] | None,
+    options: Mapping[str, Any],
+) -> HostRole | None:
+    if ends.job is None:
+        return None
+    if ends.job != SERVER or chosen_by_server is None:
+        return HostRole.of_ends(command, ends)
+    return HostRole.of_ends(command, ends, chosen_by_server(**options))
