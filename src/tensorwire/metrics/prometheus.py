@@ -91,7 +91,7 @@ _OF_POOL = (
 
 
 def _counted(
-    counters: Sequence[tuple[str, str, Sequence[str], Mapping[Sequence[str], str]]],
+    counters: Sequence[tuple[str, str, Sequence[str], Mapping[Any, str]]],
     records: Iterable[tuple[Sequence[str], Any]],
     labels: Sequence[str] = (),
 ) -> Iterator[Metric]:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from tensorwire import __version__
 from tensorwire.bench.frame.tasks import HostedTask, request, used_cpu_s
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cluster import data_port
-from tensorwire.engine import native_folder
+from tensorwire.engine import data_port, native_folder
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler
 from tensorwire.plugin.digest import digest

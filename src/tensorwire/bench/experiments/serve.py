@@ -37,7 +37,7 @@ from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import TaskProcesses, Watcher, request
 from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cluster import data_port
+from tensorwire.engine import data_port
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
 from tensorwire.report.section import Section

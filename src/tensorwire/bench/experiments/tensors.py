@@ -25,7 +25,7 @@ from tensorwire.bench.frame.tasks import (
 )
 from tensorwire.bench.frame.variants import Setting, config_arguments
 from tensorwire.bench.lab.channel import Message
-from tensorwire.cluster import data_port, second_data_port
+from tensorwire.engine import data_port, second_data_port
 from tensorwire.errors import TensorwireError
 
 GRPCPP = "grpc++"

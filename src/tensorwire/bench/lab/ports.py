@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorwire.cluster import data_port
+from tensorwire.engine import data_port
 from tensorwire.errors import TensorwireError
 
 # With data_port's rule, both ports are below Linux's default range of ephemeral ports (from 32768),
