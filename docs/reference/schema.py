@@ -177,8 +177,8 @@ def _plan_record() -> Schema:
             "Results of --sweep.",
         ),
         "offers": (
-            {"allOf": [prediction, _object(price={"type": "number"}, cluster=cluster)]},
-            "Results of --target: the cheapest cluster of each kind, with prices by --price-….",
+            {"allOf": [prediction, _object(cores={"type": "number"}, cluster=cluster)]},
+            "Results of --target: the smallest cluster of each kind, with all of its cores.",
         ),
     }
     return _object(

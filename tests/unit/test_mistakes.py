@@ -96,7 +96,6 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--link nan": "--link nan: write it as 10gbit or 500mbit, or none",
         "--case 9": "there is no case 9; there are 1, 2, 3, 4",
         "--case 1 --workers 3": "--workers and --case exclude each other",
-        "--price-core 1": "--price-core is for --target: give that, too",
         "--calibration costs.json --workers 0": (
             "Invalid value for '--workers': 0 is not in the range 1<=x<=10000."
         ),
@@ -117,9 +116,6 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         ),
         "--calibration costs.json --sweep workers": (
             "--sweep workers: write it as workers=1..1000 or ps=1..20"
-        ),
-        "--calibration costs.json --backup-workers 1": (
-            "--backup-workers requires synchronous training: add --sync"
         ),
         "--calibration costs.json --model one-big --from x.json": (
             "give --from, --model or --graph, one of them"

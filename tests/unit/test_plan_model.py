@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 from simpy import Environment
 
-from tensorwire.errors import UsageError
 from tensorwire.placement.plan import STRATEGIES, Variable
 from tensorwire.plan import loads
 from tensorwire.plan.cluster import Cluster
@@ -298,17 +297,7 @@ class TestWaiting:
         # One synchronous step is eight steps of workers.
         assert together.examples_per_s == pytest.approx(800 * together.steps_per_s, rel=0.05)
 
-    def test_backup_workers_spare_the_wait(self) -> None:
-        slow = job(training=SYNC, worker_cpu_s=2e-2, slow_share=0.125, slow_factor=5.0)
-        waiting = predicted(slow, self.CLUSTER)
-        spared = predicted(dataclasses.replace(slow, backup_workers=1), self.CLUSTER)
-        assert spared.steps_per_s > 3 * waiting.steps_per_s
-
     def test_one_slow_worker_of_asynchronous_ones_slows_only_itself(self) -> None:
         usual = predicted(job(), self.CLUSTER)
         one_slow = predicted(job(slow_share=0.125, slow_factor=10.0), self.CLUSTER)
         assert 0.85 * usual.steps_per_s < one_slow.steps_per_s < 0.93 * usual.steps_per_s
-
-    def test_all_workers_cannot_be_backup_workers(self) -> None:
-        with pytest.raises(UsageError, match="--backup-workers 8 must be less than the"):
-            predicted(job(training=SYNC, backup_workers=8), self.CLUSTER)

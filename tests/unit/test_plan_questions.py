@@ -137,16 +137,17 @@ class TestSweep:
 
 
 class TestTarget:
-    def test_the_cheapest_reaches_it_and_one_worker_less_does_not(self) -> None:
+    def test_the_smallest_reaches_it_and_one_worker_less_does_not(self) -> None:
         asked = question("balanced", cores=4.0)
-        prices = search.Prices(core=1.0, gbit=0.1)
-        (best,) = search.cheapest([asked], 300.0, prices)
+        (best,) = search.smallest([asked], 300.0)
         assert best.prediction.steps_per_s >= 300
         workers = best.question.shape.workers
         assert best.question.having(workers=workers - 1).answer().steps_per_s < 300
-        assert best.price == pytest.approx(prices.of(best.question.shape))
-        machines = workers + best.question.shape.ps
-        assert best.price == pytest.approx(machines * (4 * 1.0 + 10 * 0.1))
+        assert best.cores == 4 * (workers + best.question.shape.ps)
+
+    def test_the_cores_of_containers_count_where_they_have_limits(self) -> None:
+        limited = question("balanced", workers=3, ps=2, worker_cores=0.5, ps_cores=2.0)
+        assert search.cores_of(limited.shape) == 3 * 0.5 + 2 * 2.0
 
     @pytest.fixture
     def few_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +158,7 @@ class TestTarget:
     def test_what_no_cluster_reaches_is_said(self) -> None:
         slow = question(link_bytes_per_s=1e5)
         with pytest.raises(TensorwireError, match="no cluster of up to"):
-            search.cheapest([slow], 1e4, search.Prices(1.0, 0.0))
+            search.smallest([slow], 1e4)
 
     @pytest.mark.usefixtures("few_workers")
     def test_what_no_cluster_reaches_is_not_simulated(self) -> None:
@@ -169,7 +170,7 @@ class TestTarget:
             ),
             pytest.raises(TensorwireError, match="no cluster of up to"),
         ):
-            search.cheapest([asked], 1e9, search.Prices(1.0, 0.0))
+            search.smallest([asked], 1e9)
         assert simulated == []
 
     @pytest.mark.parametrize("training", ["async", "sync"])
@@ -177,10 +178,6 @@ class TestTarget:
         asked = question("balanced", workers=3, ps=2)
         asked = asked.having(job=dataclasses.replace(asked.job, training=training))
         assert asked.bound() == pytest.approx(asked.answer().bound_steps_per_s)
-
-    def test_without_prices_nothing_is_cheapest(self) -> None:
-        with pytest.raises(UsageError, match="--price-core"):
-            search.cheapest([question()], 10.0, search.Prices(0.0, 0.0))
 
 
 class TestSideBySide:

@@ -100,7 +100,7 @@ def undescribed(document: Any, schema: dict[str, Any], part: dict[str, Any]) -> 
 PLANS = [
     ("--case", "1", "--protocol", "grpc"),
     ("--model", "one-big", "--protocol", "grpc", "--sweep", "workers=1..3"),
-    ("--model", "one-big", "--protocol", "grpc", "--target", "5", "--price-core", "1"),
+    ("--model", "one-big", "--protocol", "grpc", "--target", "5"),
 ]
 
 

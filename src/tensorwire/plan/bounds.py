@@ -62,7 +62,6 @@ def demands(worker_steps: WorkerSteps, worker: int) -> dict[Resource, float]:
     """Work at each resource for a step of that worker; of alike ones, at one of them."""
     worker_step = worker_steps.workers[worker]
     parts = [
-        *worker_steps.input_cpu(worker),
         *(part for phase in worker_step.phases for part in phase.parts),
         *(
             part

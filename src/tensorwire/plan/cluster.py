@@ -42,9 +42,8 @@ class Cluster:
     worker_cores: float | None = None
     """Cores that one worker may use (a container's limit); None: all of its host's."""
     ps_cores: float | None = None
-    worker_threads: int | None = None
-    """Communication threads of a worker; None: as many as it likes."""
     ps_threads: int | None = None
+    """Communication threads of a ps; None: as many as it likes."""
     latency_s: float = 0.0
     """One-way network latency between two hosts."""
     link_burst_bytes: float = 0.0

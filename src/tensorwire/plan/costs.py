@@ -56,8 +56,6 @@ class Costs:
     has_flow_control: bool = False
     """True if the protocol holds back what its peer has not made room for, as gRPC's HTTP/2 does;
     else a sender hands over to TCP all that it has."""
-    stream_bytes_per_s: float | None = None
-    """The most that one connection carries if the link carries more; None: it was no limit."""
     link_share: float = 0.95
     """Share of a link's nominal rate that tensors get; headers take the rest."""
     both_ways: tuple[tuple[float, float], ...] = ()

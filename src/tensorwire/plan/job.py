@@ -79,12 +79,8 @@ class JobModel:
     run when all have come and before any goes."""
     input_examples_per_s: float | None = None
     """The rate limit of one worker's input; None: no limit. Input is read ahead of the steps."""
-    input_cpu_s: float = 0.0
-    """CPU time of a worker for a step's input; runs in parallel with the previous step."""
     training: str = ASYNC
     """ASYNC: each worker on its own. SYNC: as SyncReplicasOptimizer, a step of all together."""
-    backup_workers: int = 0
-    """SYNC: so many workers' gradients are not waited for, and dropped when late."""
     straggler_sigma: float = 0.0
     """Spread of a worker's own time from step to step: the logarithm's standard deviation."""
     slow_share: float = 0.0

@@ -108,7 +108,7 @@ class PlanResult:
             ],
             "offers": [
                 {
-                    "price": offer.price,
+                    "cores": offer.cores,
                     "cluster": dataclasses.asdict(offer.question.shape),
                     **offer.prediction.to_document(),
                 }

@@ -207,11 +207,6 @@ def bound(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) ->
 def _worker_steps(
     job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan
 ) -> WorkerSteps:
-    workers = len(cluster.workers)
-    if job.training == SYNC and not 0 <= job.backup_workers < workers:
-        raise UsageError(
-            f"--backup-workers {job.backup_workers} must be less than the {workers} workers"
-        )
     shown = loads.loads(job, plan)
     if not is_small(cluster):
         shown = loads.alike(shown, costs, MOST_CLASSES)
@@ -222,7 +217,7 @@ def _steps_per_s(worker_steps: WorkerSteps, worker_steps_per_s: float) -> float:
     """Steps per second of the job: in synchronous training, the workers' steps make one."""
     if worker_steps.job.training != SYNC:
         return worker_steps_per_s
-    return worker_steps_per_s / (len(worker_steps.workers) - worker_steps.job.backup_workers)
+    return worker_steps_per_s / len(worker_steps.workers)
 
 
 @dataclass(frozen=True)

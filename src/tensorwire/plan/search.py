@@ -1,4 +1,4 @@
-"""Searches over clusters: a sweep, the cheapest for a rate, and what single changes bring."""
+"""Searches over clusters: a sweep, the smallest for a rate, and what single changes bring."""
 
 from __future__ import annotations
 
@@ -112,23 +112,11 @@ _PLATEAU = 1.02
 """Twice the workers bring less than this: no number of them reaches the target."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """The price of a cluster, in any currency."""
-
-    core: float
-    gbit: float
-    """Price per Gbit/s of a machine's link."""
-
-    def of(self, shape: Shape) -> float:
-        """All machines, with all of their cores, or the cores of containers where those are."""
-        cluster = shape.cluster()
-        gbits = sum((host.link_bytes_per_s or 0.0) * 8 / 1e9 for host in cluster.hosts)
-        if shape.worker_cores is not None and shape.ps_cores is not None:
-            cores = shape.workers * shape.worker_cores + shape.ps * shape.ps_cores
-        else:
-            cores = sum(cluster.machines)
-        return self.core * cores + self.gbit * gbits
+def cores_of(shape: Shape) -> float:
+    """The cores of all machines, or those of all containers where these have limits."""
+    if shape.worker_cores is not None and shape.ps_cores is not None:
+        return shape.workers * shape.worker_cores + shape.ps * shape.ps_cores
+    return sum(shape.cluster().machines)
 
 
 @dataclass(frozen=True)
@@ -137,65 +125,60 @@ class Offer:
 
     question: PredictionRequest
     prediction: Prediction
-    price: float
+    cores: float
 
 
-def cheapest(
+def smallest(
     questions: list[PredictionRequest],
     steps_per_s: float,
-    prices: Prices,
     on_try: Callable[[str], None] = lambda text: None,
 ) -> list[Offer]:
-    """The cheapest cluster for each of the questions that can reach it, the cheapest first.
+    """For each question that can reach the target, its cluster with the fewest cores, in order.
 
     The numbers of workers and of ps of the questions do not count.
 
     Raises:
         TensorwireError: none of them reaches it.
     """
-    if min(prices.core, prices.gbit) < 0 or prices.core + prices.gbit == 0:
-        raise UsageError("--target requires prices: give --price-core, --price-gbit or both")
-    found = [offer for each in questions if (offer := _best(each, steps_per_s, prices, on_try))]
+    found = [offer for each in questions if (offer := _best(each, steps_per_s, on_try))]
     if not found:
         raise TensorwireError(
             f"no cluster of up to {_PS[-1]} ps and {MOST_WORKERS} workers takes {steps_per_s:g} "
             "steps a second: try other --link, --placement, --protocol or --cores"
         )
-    return sorted(found, key=lambda offer: offer.price)
+    return sorted(found, key=lambda offer: offer.cores)
 
 
 def _best(
-    question: PredictionRequest, target: float, prices: Prices, on_try: Callable[[str], None]
+    question: PredictionRequest, target: float, on_try: Callable[[str], None]
 ) -> Offer | None:
     best: Offer | None = None
     for ps in _PS:
-        # No more workers than those of a cluster that is cheaper than the best so far.
-        limit = MOST_WORKERS if best is None else _most_workers(question, ps, prices, best.price)
+        # No more workers than those of a cluster that is smaller than the best so far.
+        limit = MOST_WORKERS if best is None else _most_workers(question, ps, best.cores)
         if limit < 1:
             break
         on_try(f"{question.side}, {question.placement}: {ps} ps")
-        offer = _fewest_workers(question.having(ps=ps), target, prices, limit)
-        if offer is not None and (best is None or offer.price < best.price):
+        offer = _fewest_workers(question.having(ps=ps), target, limit)
+        if offer is not None and (best is None or offer.cores < best.cores):
             best = offer
     return best
 
 
-def _most_workers(question: PredictionRequest, ps: int, prices: Prices, below: float) -> int:
-    """The largest number of workers that, with so many ps, costs less than `below`."""
+def _most_workers(question: PredictionRequest, ps: int, below: float) -> int:
+    """The largest number of workers that, with so many ps, have less than `below` cores."""
     low, high = 0, MOST_WORKERS
     while low < high:
         middle = (low + high + 1) // 2
         shape = question.having(ps=ps, workers=middle).shape
-        if prices.of(shape) >= below:
+        if cores_of(shape) >= below:
             high = middle - 1
         else:
             low = middle
     return low
 
 
-def _fewest_workers(
-    question: PredictionRequest, target: float, prices: Prices, limit: int
-) -> Offer | None:
+def _fewest_workers(question: PredictionRequest, target: float, limit: int) -> Offer | None:
     """The fewest that reach it; more workers are taken never to be slower."""
     if question.having(workers=limit).bound() < target:
         return None
@@ -220,7 +203,7 @@ def _fewest_workers(
             low = middle
         else:
             high, there = middle, between
-    return Offer(*there, prices.of(there[0].shape))
+    return Offer(*there, cores_of(there[0].shape))
 
 
 SATURATED = 0.9

@@ -1,7 +1,7 @@
 """Workers that loop, on shared cores and links: a fluid simulation with SimPy as its kernel.
 
 `worker_step` has what a step is. Around it a worker waits until a batch, which is read ahead, is
-there, and in synchronous training until enough workers have pushed and the update is made.
+there, and in synchronous training until all workers have pushed and the update is made.
 """
 
 from __future__ import annotations
@@ -78,11 +78,8 @@ class Simulation:
         # Workers begin as they go on, each somewhere in its step. All at once, they would want the
         # same at the same time for long.
         self._round_s = workers / self.most_steps_per_s
-        needed = workers - worker_steps.job.backup_workers
         self._barrier = (
-            _Barrier(
-                self.environment, workers, needed, lambda: self._at_once(worker_steps.update())
-            )
+            _Barrier(self.environment, workers, lambda: self._at_once(worker_steps.update()))
             if worker_steps.job.training == SYNC
             else None
         )
@@ -110,7 +107,7 @@ class Simulation:
     def _train(self, worker: int, log: _Log) -> Process:
         environment, worker_step = self.environment, self._worker_steps.workers[worker]
         yield environment.timeout(self._random.random() * self._round_s)
-        batches = self._batches(worker)
+        batches = self._batches()
         while True:
             began_s = environment.now
             yield from batches.take()
@@ -127,7 +124,7 @@ class Simulation:
             yield self._at_once([*worker_step.update.parts])
             pushed_s = environment.now
             if self._barrier is not None:
-                yield self._barrier.arrive(worker)
+                yield self._barrier.arrive()
             log.step(
                 worker,
                 StepParts(
@@ -174,30 +171,22 @@ class Simulation:
             self._stations[resource] = station
         return station
 
-    def _batches(self, worker: int) -> _Batches:
+    def _batches(self) -> _Batches:
         job = self._worker_steps.job
         rate = job.input_examples_per_s
-        parts = self._worker_steps.input_cpu(worker)
-        return _Batches(
-            self.environment,
-            job.batch_size / rate if rate else 0.0,
-            (lambda: self._at_once(parts)) if parts else None,
-        )
+        return _Batches(self.environment, job.batch_size / rate if rate else 0.0)
 
 
 class _Batches:
     """The input of one worker: batches that are read ahead, one after the other."""
 
-    def __init__(
-        self, environment: Environment, interval_s: float, read: Callable[[], Event] | None
-    ) -> None:
-        """`interval_s`: the input gives a batch so often; `read`: the CPU it takes beside that."""
+    def __init__(self, environment: Environment, interval_s: float) -> None:
+        """`interval_s`: the input gives a batch so often; 0: whenever one is wanted."""
         self._environment = environment
         self._interval_s = interval_s
-        self._read = read
         self._wanted: list[Event] = []
         self._there: list[Event] = []
-        if interval_s or read:
+        if interval_s:
             self._there = [environment.event() for _ in range(_READ_AHEAD)]
             self._wanted = list(self._there)
             self._asked = environment.event()
@@ -218,36 +207,27 @@ class _Batches:
         while True:
             while self._wanted:
                 batch = self._wanted.pop(0)
-                events = [self._environment.timeout(self._interval_s)]
-                yield self._environment.all_of([*events, *([self._read()] if self._read else [])])
+                yield self._environment.timeout(self._interval_s)
                 batch.succeed()
             self._asked = self._environment.event()
             yield self._asked
 
 
 class _Barrier:
-    """Synchronous training: an update when `needed` workers have pushed for it."""
+    """Synchronous training: an update when all workers have pushed for it."""
 
-    def __init__(
-        self, environment: Environment, workers: int, needed: int, update: Callable[[], Event]
-    ) -> None:
+    def __init__(self, environment: Environment, workers: int, update: Callable[[], Event]) -> None:
         self.updates = 0
         self._environment = environment
-        self._needed = needed
+        self._workers = workers
         self._update = update
-        self._steps = [0] * workers
-        """The update that each works for."""
         self._arrived = 0
         self._updated = environment.event()
 
-    def arrive(self, worker: int) -> Event:
-        """The worker has pushed; the event comes when it may go on."""
-        if self._steps[worker] < self.updates:  # too late: dropped, and on with what is due now
-            self._steps[worker] = self.updates
-            return self._environment.timeout(0)
-        self._steps[worker] += 1
+    def arrive(self) -> Event:
+        """A worker has pushed; the event comes when it may go on."""
         self._arrived += 1
-        if self._arrived == self._needed:
+        if self._arrived == self._workers:
             self._environment.process(self._make_update())
         return self._updated
 

@@ -14,7 +14,6 @@ and its updates after the push.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -138,18 +137,14 @@ class WorkerSteps:
         of_phases = (
             each.exchange_s + each.own_s * worker_step.slower for each in worker_step.phases
         )
-        return self.job.input_cpu_s + sum(of_phases)
+        return sum(of_phases)
 
     def worker_cpu(self, worker: int, phase: Phase, slower: float = 1.0) -> list[WorkItem]:
         """The worker's own part of a phase; `slower` than usual in its own operations."""
-        cores = _least(self.costs.exchange_parallelism * self.requests, self.cluster.worker_threads)
+        cores = self.costs.exchange_parallelism * self.requests
         # As usual: jobs with a limit of their own each would be groups of one at their station.
         limit = _mixed(phase.exchange_s, cores, phase.own_s, self.job.worker_parallelism)
         return self._of_worker(worker, phase.exchange_s + phase.own_s * slower, limit)
-
-    def input_cpu(self, worker: int) -> list[WorkItem]:
-        """The work of reading a batch ahead."""
-        return self._of_worker(worker, self.job.input_cpu_s, 1.0)
 
     def update(self) -> list[WorkItem]:
         """Synchronous training: what all ps do once for the gradients of a step together."""
@@ -254,16 +249,15 @@ class WorkerSteps:
     ) -> list[WorkItem]:
         """`count` bundles of so many flows, each bundle of `size` bytes."""
         rate = self.cluster.hosts[host].link_bytes_per_s
-        capacity = math.inf if rate is None else rate * self.costs.link_share
-        limit = min(capacity, (self.costs.stream_bytes_per_s or math.inf) * flows)
-        if size <= 0 or math.isinf(limit):
+        if size <= 0 or rate is None:
             return []
+        capacity = rate * self.costs.link_share
         at = self.groups.host[host]
-        share = 1.0 if rate is None else self.costs.both_ways_share(rate)
+        share = self.costs.both_ways_share(rate)
         # A step of one worker goes one way after the other; those of several meet at a ps.
         is_shared = share < 1.0 and host in self.cluster.ps
         both = Resource(BOTH, at, 2 * share * capacity) if is_shared else None
-        return [WorkItem(Resource(direction, at, capacity), size, limit, flows, count, both)]
+        return [WorkItem(Resource(direction, at, capacity), size, capacity, flows, count, both)]
 
     def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[WorkItem]:
         host = self.cluster.workers[worker]

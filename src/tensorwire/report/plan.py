@@ -235,17 +235,17 @@ def _offers(answer: PlanResult) -> list[Section]:
                 str(of.ps),
                 str(len(of.cluster().machines)),
                 number(offer.prediction.steps_per_s),
-                number(offer.price),
+                number(offer.cores),
                 f"{offer.prediction.uses[0].name} {offer.prediction.uses[0].share:.0%}",
             ]
         )
-    columns = ["cluster", "workers", "ps", "machines", "steps/s", "price", "busiest"]
+    columns = ["cluster", "workers", "ps", "machines", "steps/s", "cores", "busiest"]
     return [
         Section(
-            f"The cheapest clusters for {number(answer.target_steps_per_s or 0.0)} steps a second",
+            f"The smallest clusters for {number(answer.target_steps_per_s or 0.0)} steps a second",
             f"{shape.workers} workers and {shape.ps} ps, {name(best.question)}, take "
-            f"{number(best.prediction.steps_per_s)} steps a second for {number(best.price)}.",
-            tables=[Table("The cheapest of each, the cheapest first", columns, [rows])],
+            f"{number(best.prediction.steps_per_s)} steps a second on {number(best.cores)} cores.",
+            tables=[Table("The smallest of each, the smallest first", columns, [rows])],
         )
     ]
 

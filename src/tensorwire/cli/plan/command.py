@@ -36,7 +36,7 @@ Examples:
   tensorwire plan --from run.json --protocol grpc,grpc++ --placement round_robin,balanced --ps 5
   tensorwire plan --graph model.ckpt-1000.meta --batch 256 --sweep workers=1..1000 --ps 10
   tensorwire plan --case 2 --report plan.html
-  tensorwire plan --model ctr --target 5000 --price-core 0.04 --price-gbit 0.01""",
+  tensorwire plan --model ctr --target 5000""",
 )
 @click.option(
     "--from",
@@ -130,12 +130,6 @@ Examples:
 )
 @click.option("--sync", is_flag=True, help="Synchronous training, as SyncReplicasOptimizer.")
 @click.option(
-    "--backup-workers",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Synchronous training: number of workers that are not waited for.",
-)
-@click.option(
     "--stragglers",
     type=Number(min=0, max=2),
     default=0.0,
@@ -157,11 +151,7 @@ Examples:
     "--target",
     type=Number(min=0, min_open=True),
     metavar="STEPS/S",
-    help="Find the cheapest cluster that reaches this rate.",
-)
-@click.option("--price-core", type=Number(min=0), default=0.0, help="Price per core, for --target.")
-@click.option(
-    "--price-gbit", type=Number(min=0), default=0.0, help="Price per Gbit/s of a machine's link."
+    help="Find the cluster with the fewest cores that reaches this rate.",
 )
 @click.option(
     "--calibration",
@@ -202,12 +192,10 @@ def read(options: dict[str, Any]) -> Asked:
     from tensorwire.placement.plan import STRATEGIES
     from tensorwire.plan.cluster import LAYOUTS, SCENARIOS, Shape, link_bytes_per_s
     from tensorwire.plan.costs import SIDES
-    from tensorwire.plan.search import Prices, parse
+    from tensorwire.plan.search import parse
 
     if options["case"] is not None:
         refuse_unused("and --case exclude each other", "workers", "ps", "layout")
-    if options["target"] is None:
-        refuse_unused("is for --target: give that, too", "price_core", "price_gbit")
     wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
     if len(wanted) > 1:
         raise UsageError(f"--{wanted[0]} and --{wanted[1]}: one question at a time")
@@ -237,7 +225,6 @@ def read(options: dict[str, Any]) -> Asked:
         sweep=None if options["sweep"] is None else parse(options["sweep"]),
         case=None if case is None else case.name,
         target_steps_per_s=options["target"],
-        prices=Prices(options["price_core"], options["price_gbit"]),
         seed=options["seed"],
         with_changes=not options["no_changes"],
     )
@@ -245,11 +232,9 @@ def read(options: dict[str, Any]) -> Asked:
 
 def _job_changes(options: dict[str, Any]) -> dict[str, Any]:
     """Fields of the job that options set."""
-    if options["backup_workers"] and not options["sync"]:
-        raise UsageError("--backup-workers requires synchronous training: add --sync")
     changes: dict[str, Any] = {"straggler_sigma": options["stragglers"]}
     if options["sync"]:
-        changes |= {"training": "sync", "backup_workers": options["backup_workers"]}
+        changes["training"] = "sync"
     if options["input_rate"] is not None:
         changes["input_examples_per_s"] = options["input_rate"]
     if options["worker_cpu_ms"] is not None:

@@ -17,7 +17,7 @@ from tensorwire.plan.costs import Calibration
 from tensorwire.plan.job import JobModel
 from tensorwire.plan.plan_result import Basis, PlanResult
 from tensorwire.plan.prediction import PredictionRequest
-from tensorwire.plan.search import Prices, Range
+from tensorwire.plan.search import Range
 from tensorwire.plan.side_by_side import answers
 from tensorwire.report import plan as report
 from tensorwire.report.progress import ProgressDisplay
@@ -40,7 +40,6 @@ class Asked:
     sweep: Range | None
     case: str | None
     target_steps_per_s: float | None
-    prices: Prices
     seed: int
     with_changes: bool
 
@@ -118,7 +117,7 @@ def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> P
     if asked.target_steps_per_s is not None:
         wanted = asked.target_steps_per_s
         with ProgressDisplay("looking for clusters", 0, is_long=False) as progress:
-            offers = search.cheapest(questions, wanted, asked.prices, progress.activity)
+            offers = search.smallest(questions, wanted, progress.activity)
         return PlanResult(basis, None, (), (), (), offers, wanted)
     total = sum(question.worker_steps for question in questions)
     with ProgressDisplay("simulating", total, is_long=False) as progress:
