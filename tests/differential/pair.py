@@ -96,13 +96,13 @@ class Pair(OwningContext):
 
     def _open(self, held: contextlib.ExitStack) -> None:
         self._pool = held.enter_context(ThreadPoolExecutor(2))
-        held.callback(self._end)
+        held.push(self._end)
         self._renew(*self._environments)
 
-    def _end(self) -> None:
+    def _end(self, *exception: Any) -> None:
         while self._sides:
             _, side = self._sides.popitem()
-            side.__exit__(None, None, None)
+            side.__exit__(*exception)
 
     def _renew(self, *protocols: str) -> None:
         for protocol in protocols:

@@ -67,8 +67,8 @@ class PluginSource:
         parts: list[str | bytes] = [__version__, self.name, *_FLAGS, *_LINK_FLAGS]
         if self.plugin is not None:
             parts.append(self.plugin.parent.name)  # contains the digest of its sources
-        for file in self.files():
-            parts += [file.name, file.read_bytes()]
+        for file in self.files():  # an include names a file's folder
+            parts += [os.path.relpath(file, self.folder), file.read_bytes()]
         return digest(*parts)
 
 
