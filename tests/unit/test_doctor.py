@@ -39,7 +39,9 @@ LOOKS = Path(__file__).with_name("looks")
 
 
 def look(name: str) -> Evidence:
-    return read(LOOKS / f"{name.replace(' ', '-')}.json")
+    path = LOOKS / f"{name.replace(' ', '-')}.json"
+    assert path.exists(), f'record it, as root: benchmarks/faults "{name}" --keep tests/unit/looks'
+    return read(path)
 
 
 def job_of(evidence: Evidence) -> JobEvidence:
@@ -253,6 +255,13 @@ def test_a_look_that_took_no_time_is_refused(tmp_path: Path, seconds: float) -> 
     (tmp_path / "look.json").write_text(json.dumps(document))
     with pytest.raises(TensorwireError, match="ps:0 was looked at for"):
         read(tmp_path / "look.json")
+
+
+@pytest.mark.docs
+def test_the_page_of_the_doctor_has_each_rule_and_each_job() -> None:
+    page = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
+    rows = set(re.findall(r"^\| `?([^|`]+?)`? \|", page, re.MULTILINE))
+    assert set(RULES) | {job.name for job in JOBS} <= rows
 
 
 def test_the_page_has_the_findings_and_their_figures() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tensorwire.bench.experiments import all_layers, tails  # noqa: F401, their results register themselves
+from tensorwire.bench import experiments
 from tensorwire.bench.experiments.all_layers import COMMAND, Suite
 from tensorwire.bench.frame import showing
 from tensorwire.bench.frame.record import Metric, Record, Result
@@ -21,6 +23,10 @@ from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.report import page, terminal
 from tensorwire.report.section import Bar, Bars, Report, Section, Table
 from tensorwire.units import number
+
+# The results of all experiments register themselves.
+for _module in pkgutil.iter_modules(experiments.__path__):
+    importlib.import_module(f"{experiments.__name__}.{_module.name}")
 
 Runs = Mapping[str, Sequence[Record[Result]]]
 """The records of each run, by the run's name."""

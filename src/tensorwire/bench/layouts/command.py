@@ -51,10 +51,10 @@ _OF_CASE = [
     click.option("--image", help="Container image with tensorwire and TensorFlow."),
     click.option("--name", default="compare", show_default=True, help="Name of the job."),
 ]
-_OF_JOB = (
-    *("api", "tensor_fuse", "exact_rewrites", "worker_cpu", "worker_memory", "ps_cpu", "ps_memory"),
-    *("grpc_port", "metrics_port", "retries", "environment", "claims", "pod_templates"),
-    *("annotations", "pull_secret", "service_account", "own_token_secret", "arguments"),
+# Fields of a job that the comparison sets itself.
+_OWN = (
+    *("name", "image", "script", "layout", "shared_memory", "scheduling", "placement"),
+    *("wanted_workers_per_node", "format", "queue", "volcano_queue", "evaluator", "protocol"),
 )
 
 
@@ -94,7 +94,7 @@ def _experiment_options(command: Callable[..., Any]) -> Any:
         )
         return command(plan=plan, image=image, **options)
 
-    return compared_options(_OF_JOB, _OF_CASE)(with_plan)
+    return compared_options(_OWN, _OF_CASE)(with_plan)
 
 
 def _placements(text: str) -> tuple[str, ...]:

@@ -86,8 +86,9 @@ def job_options(command: Callable[..., Any]) -> Any:
     return options_of(Job, _FIRST)(of_case(others(_OF_MANIFESTS(with_job))))
 
 
-def compared_options(fields: Sequence[str], first: list[Any]) -> Callable[[Any], Any]:
-    """Some fields of a job as options, for a command that uses `taken`; after the `first`."""
+def compared_options(without: Sequence[str], first: list[Any]) -> Callable[[Any], Any]:
+    """All fields of a job but some as options, for a command that uses `taken`; after `first`."""
+    fields = [name for name in _FIELDS if name not in without]
     return lambda command: functools.reduce(
         lambda made, decorate: decorate(made),
         reversed([*first, options_of(Job, fields), _OF_MANIFESTS]),
