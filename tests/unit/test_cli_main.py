@@ -22,6 +22,12 @@ def test_version_is_the_packages(tensorwire: Any) -> None:
     assert tensorwire("--version").stdout.split()[-1] == package.__version__
 
 
+def test_the_package_runs_as_the_command() -> None:
+    command = [sys.executable, "-m", "tensorwire", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split()[-1] == package.__version__
+
+
 def test_help_lists_every_command_and_loads_none(python: Any) -> None:
     code = (
         "import sys\nfrom tensorwire.cli.main import main\n"
