@@ -101,7 +101,7 @@ def python(tmp_path: Path) -> Python:
     def run(
         *arguments: str | Path,
         env: Mapping[str, str] | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 180.0,  # on a busy machine, TensorFlow's import takes a minute
     ) -> subprocess.CompletedProcess[str]:
         folder.mkdir(exist_ok=True)
         return subprocess.run(
