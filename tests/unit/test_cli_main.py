@@ -22,9 +22,9 @@ def test_version_is_the_packages(tensorwire: Any) -> None:
     assert tensorwire("--version").stdout.split()[-1] == package.__version__
 
 
-def test_the_package_runs_as_the_command() -> None:
-    command = [sys.executable, "-m", "tensorwire", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+def test_the_package_runs_as_the_command(python: Any) -> None:
+    done = python("-m", "tensorwire", "--version")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == package.__version__
 
 

@@ -169,9 +169,6 @@ def predict(
         side: the name of `costs` in a calibration.
         plan: of the job's variables, for as many ps as the cluster has.
         on_step: called at each step of each worker.
-
-    Raises:
-        UsageError: the job cannot be on that cluster.
     """
     worker_steps = _worker_steps(job, cluster, costs, plan)
     workers = len(worker_steps.workers)
@@ -195,11 +192,7 @@ def predict(
 
 
 def bound(job: JobModel, cluster: Cluster, costs: Costs, plan: PlacementPlan) -> float:
-    """Steps a second that no prediction of it exceeds, without a simulation.
-
-    Raises:
-        UsageError: as `predict`.
-    """
+    """Steps a second that no prediction of it exceeds, without a simulation."""
     worker_steps = _worker_steps(job, cluster, costs, plan)
     return _steps_per_s(worker_steps, most_steps_per_s(worker_steps))
 
@@ -242,8 +235,8 @@ class PredictionRequest:
         """Simulates it.
 
         Raises:
-            UsageError: the calibration lacks the side, nobody measured the job with its rewrites,
-                or the job cannot be on that cluster.
+            UsageError: the calibration lacks the side, or nobody measured the job with its
+                rewrites.
         """
         job = on_side(self.job, self.side)
         return predict(

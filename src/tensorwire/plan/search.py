@@ -125,7 +125,10 @@ class Offer:
 
     question: PredictionRequest
     prediction: Prediction
-    cores: float
+
+    @property
+    def cores(self) -> float:
+        return cores_of(self.question.shape)
 
 
 def smallest(
@@ -203,7 +206,7 @@ def _fewest_workers(question: PredictionRequest, target: float, limit: int) -> O
             low = middle
         else:
             high, there = middle, between
-    return Offer(*there, cores_of(there[0].shape))
+    return Offer(*there)
 
 
 SATURATED = 0.9

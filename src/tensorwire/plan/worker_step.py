@@ -144,7 +144,9 @@ class WorkerSteps:
         cores = self.costs.exchange_parallelism * self.requests
         # As usual: jobs with a limit of their own each would be groups of one at their station.
         limit = _mixed(phase.exchange_s, cores, phase.own_s, self.job.worker_parallelism)
-        return self._of_worker(worker, phase.exchange_s + phase.own_s * slower, limit)
+        host = self.cluster.workers[worker]
+        cpu_s = phase.exchange_s + phase.own_s * slower
+        return self._cpu(host, cpu_s, _least(limit, self.cluster.worker_cores), 1)
 
     def update(self) -> list[WorkItem]:
         """Synchronous training: what all ps do once for the gradients of a step together."""
@@ -258,10 +260,6 @@ class WorkerSteps:
         is_shared = share < 1.0 and host in self.cluster.ps
         both = Resource(BOTH, at, 2 * share * capacity) if is_shared else None
         return [WorkItem(Resource(direction, at, capacity), size, capacity, flows, count, both)]
-
-    def _of_worker(self, worker: int, cpu_s: float, cores: float) -> list[WorkItem]:
-        host = self.cluster.workers[worker]
-        return self._cpu(host, cpu_s, _least(cores, self.cluster.worker_cores), 1)
 
     def _ps_cpu(self, of: PsGroup, exchange_s: float, own_s: float) -> list[WorkItem]:
         """CPU work of every ps of a class for one worker."""
