@@ -57,6 +57,7 @@ bool IsMember(const Node& node) {
       "StridedSlice",
       "Unique",
       "UnsortedSegmentSum",
+      kListRowsOp,
       kNarrowOp,
       kPulledIdsOp,
       kSumRowsOp,

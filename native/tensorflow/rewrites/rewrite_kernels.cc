@@ -120,6 +120,32 @@ class UniqueIdsOp : public tensorflow::OpKernel {
   int64_t rows_ = 0;
 };
 
+// See kListRowsOp.
+class ListRowsOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  bool IsExpensive() override { return false; }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& rows = ctx->input(0);
+    const Tensor& ids = ctx->input(1);
+    if (ids.dims() == 1) {
+      ctx->set_output(0, rows);
+      return;
+    }
+    TensorShape shape = rows.shape();
+    OP_REQUIRES(ctx, tensorflow::TensorShapeUtils::StartsWith(shape, ids.shape()),
+                absl::InternalError("unique_pull: rows " + shape.DebugString() + " of ids " +
+                                    ids.shape().DebugString()));
+    shape.RemoveDimRange(0, ids.dims());
+    shape.InsertDim(0, ids.NumElements());
+    Tensor list;
+    OP_REQUIRES(ctx, list.CopyFrom(rows, shape), absl::InternalError("unique_pull: wrong shape"));
+    ctx->set_output(0, list);
+  }
+};
+
 // See kPulledIdsOp.
 template <typename Id>
 class PulledIdsOp : public tensorflow::OpKernel {
@@ -222,6 +248,15 @@ class SumRowsOp : public tensorflow::OpKernel {
 TENSORWIRE_UNIQUE_IDS(int32_t);
 TENSORWIRE_UNIQUE_IDS(int64_t);
 #undef TENSORWIRE_UNIQUE_IDS
+
+REGISTER_OP(kListRowsOp)
+    .Input("rows: T")
+    .Input("ids: Tids")
+    .Output("list: T")
+    .Attr("T: type")
+    .Attr("Tids: {int32, int64}")
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+REGISTER_KERNEL_BUILDER(Name(kListRowsOp).Device(tensorflow::DEVICE_CPU), ListRowsOp);
 
 REGISTER_OP(kPulledIdsOp)
     .Input("ids: T")

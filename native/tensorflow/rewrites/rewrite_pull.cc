@@ -165,10 +165,13 @@ absl::Status Puller::UniqueIds(const Edge& ids, int64_t rows, PulledIds** pulled
 absl::Status Puller::Expand(const Edge& leaving, Node* unique, Node** expanded) {
   Node*& made = expanded_[{leaving.src()->id(), leaving.src_output()}];
   if (made == nullptr) {
+    const std::string& device = unique->assigned_device_name();
+    Node* list = nullptr;
+    NodeBuilder rows(NewNodeName(graph_, "list_rows"), kListRowsOp);
+    rows.Input(leaving.src(), leaving.src_output()).Input(unique, 0).AssignedDevice(device);
+    TF_RETURN_IF_ERROR(rows.Finalize(graph_, &list));
     NodeBuilder builder(NewNodeName(graph_, "expand_rows"), "Gather");
-    builder.Input(leaving.src(), leaving.src_output())
-        .Input(unique, 1)
-        .AssignedDevice(unique->assigned_device_name());
+    builder.Input(list, 0).Input(unique, 1).AssignedDevice(device);
     TF_RETURN_IF_ERROR(builder.Finalize(graph_, &made));
   }
   *expanded = made;

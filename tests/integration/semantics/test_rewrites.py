@@ -480,15 +480,25 @@ def test_random_training(fusing_cluster: TensorFlowCluster, seed: int) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
+@pytest.mark.parametrize(
+    "fed",
+    [
+        [3, 11, 9],
+        [[3, 3, 11, 9, 11, 3], [9, 10, 10], [1, 1, 2], [9, 9], []],
+        [[[3, 3, 11], [9, 11, 3]], [[9], [10], [10]], [[1, 1, 2]], [[9, 9]], [[9]], [[], []]],
+        [[[[3, 9], [11, 3]]], [[[9]], [[10]]], [[[10, 10]]], [[[1, 1, 2]]]],
+    ],
+    ids=["scalars", "vectors", "matrices", "three-dimensions"],
+)
 def test_a_variable_that_has_grown_is_trained_as_before(
-    fusing_cluster: TensorFlowCluster, optimizer: str
+    fusing_cluster: TensorFlowCluster, fed: list[Any], optimizer: str
 ) -> None:
     """The graph declares fewer rows than there are."""
     found = []
     for switches in ({}, {"unique_pull": True, "summed_push": True}, {"exact_rewrites": True}):
         with tf.Graph().as_default() as graph:
-            ids, _ = fed_ids([0])
-            rows = looked_up(f"grown_{optimizer}", [8, 3], ids)
+            ids, _ = fed_ids(fed[0])
+            rows = looked_up(f"grown_{optimizer}_{np.ndim(fed[0])}", [8, 3], ids)
             with tf.device(W0):
                 loss = tf.reduce_sum(tf.sin(rows))
             with tf1.device(tf1.train.replica_device_setter(1, worker_device=W0)):
@@ -504,10 +514,7 @@ def test_a_variable_that_has_grown_is_trained_as_before(
             ]
             with session(fusing_cluster, graph, switches, False) as made:
                 made.run(grow, {more: np.linspace(0.5, 1.0, 36, dtype=np.float32).reshape(12, 3)})
-                losses = [
-                    made.run([loss, train], {ids: values})[0]
-                    for values in ([3, 3, 11, 9, 11, 3], [9, 10, 10], [1, 1, 2], [9, 9])
-                ]
+                losses = [made.run([loss, train], {ids: values})[0] for values in fed]
                 found.append(in_bytes([losses, made.run(all_rows)]))
     assert found[1] == found[0]
     assert found[2] == found[0]
