@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -13,6 +14,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,26 @@ def test_an_endpoint_is_on_loopback_unless_told(served: Callable[..., str]) -> N
     with socket.socket() as other:  # the port is free on another address of this host
         other.bind(("127.0.0.2", port))
     assert served(port=0, host="127.0.0.3").startswith("127.0.0.3:")
+
+
+def test_clients_that_send_nothing_cost_few_threads_and_keep_no_one_out(
+    served: Callable[..., str],
+) -> None:
+    address = served(port=0)
+    host, _, port = address.rpartition(":")
+    before = threading.active_count()
+    with contextlib.ExitStack() as clients:
+        silent = [
+            clients.enter_context(socket.create_connection((host, int(port))))
+            for _ in range(3 * endpoint.MOST_CLIENTS)
+        ]
+        assert get(address, "/figures")[0] == 200
+        silent[0].settimeout(30)
+        assert silent[0].recv(1) == b""  # made room
+        deadline = time.monotonic() + 30
+        while threading.active_count() - before > endpoint.MOST_CLIENTS:
+            assert time.monotonic() < deadline, threading.enumerate()
+            time.sleep(0.01)
 
 
 def test_an_endpoint_at_a_socket_is_for_its_owner_alone(

@@ -352,6 +352,36 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(
     assert str(cache) in str(caught.value)
 
 
+@pytest.mark.parametrize("level", ["library", "build", "cache"])
+def test_what_every_user_can_write_is_not_loaded(workshop: Workshop, level: str) -> None:
+    library = workshop.build()
+    path = {"library": library, "build": library.parent, "cache": workshop.cache}[level]
+    path.chmod(0o777)
+    with pytest.raises(TensorwireError, match="can be written by every user") as caught:
+        workshop.build()
+    assert f"chmod o-w {path}" in str(caught.value)
+    path.chmod(0o1777)  # as /tmp: others can add files, but cannot replace ours
+    assert workshop.build() == library
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file away requires root")
+@pytest.mark.parametrize("level", ["library", "build", "cache"])
+def test_what_belongs_to_another_user_is_not_loaded(workshop: Workshop, level: str) -> None:
+    library = workshop.build()
+    path = {"library": library, "build": library.parent, "cache": workshop.cache}[level]
+    os.chown(path, 12345, -1)
+    with pytest.raises(TensorwireError, match=f"{path} belongs to another user"):
+        workshop.build()
+
+
+def test_a_build_is_not_writable_by_others_whatever_the_umask(workshop: Workshop) -> None:
+    before = os.umask(0)
+    try:
+        assert workshop.build() == workshop.build()
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system requires root")
 @pytest.mark.parametrize("free_kb", [0, 20])
 def test_a_full_disk_is_named_and_nothing_half_built_is_left(

@@ -32,6 +32,7 @@ ROLES_THAT_DECIDE: Mapping[str, tuple[str, ...]] = {
 """Roles whose end ends the job, by the script's API. All other roles serve these."""
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40  # a pod's host name, with its suffix, must not exceed 63 characters
 _IMAGE = re.compile(r"[A-Za-z0-9][-._:/@A-Za-z0-9]*")
 _FILE = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
@@ -187,6 +188,12 @@ class JobSpec:
     ps_memory: str = option("4Gi")
     grpc_port: int = option(2222, least=1, most=65535)
     metrics_port: int = option(9100, least=1, most=65535)
+    metrics_from: str | None = option(
+        None,
+        "Namespace whose pods may read the tasks' metrics, such as Prometheus'; '*': whoever "
+        "reaches the tasks.  [default: the job's own pods]",
+        metavar="NAMESPACE",
+    )
     retries: int = option(3, "Restarts of a worker before the job fails.", least=0)
     environment: Mapping[str, str] = option(
         {},
@@ -278,6 +285,10 @@ class JobSpec:
             raise UsageError("--shared-memory needs a job token: leave --no-token out")
         if self.evaluator and self.api != "estimator":
             raise UsageError("only tf.estimator has an evaluator: give --api estimator")
+        if self.metrics_from not in (None, "*") and not _NAMESPACE.fullmatch(self.metrics_from):
+            raise UsageError(
+                f"--metrics-from {self.metrics_from!r}: give the name of a namespace, or '*'"
+            )
         for claim, folder in self.claims.items():
             if not folder.startswith("/") or not claim:
                 raise UsageError(f"claim {claim}:{folder}: give CLAIM:/ABSOLUTE/PATH")

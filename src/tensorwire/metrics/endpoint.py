@@ -13,9 +13,10 @@ import logging
 import os
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ SOCKET_VARIABLE = "TENSORWIRE_METRICS_SOCKET"
 """Path of a socket, or of a folder in which each process makes its own socket."""
 
 LOOPBACK = "127.0.0.1"
+MOST_CLIENTS = 16
 _log = logging.getLogger("tensorwire")
 
 
@@ -130,9 +132,36 @@ def _wanted(environment: Mapping[str, str]) -> dict[str, Any]:
     return {"port": int(text), "host": environment.get(HOST_VARIABLE) or LOOPBACK}
 
 
-def _server_class(host: str) -> type[ThreadingHTTPServer]:
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
+class _Bounded(socketserver.ThreadingMixIn):
+    """A thread for each client, and at most MOST_CLIENTS: a further one ends the oldest."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._clients: list[socket.socket] = []
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._clients.append(request)
+            if len(self._clients) > MOST_CLIENTS:
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    self._clients.pop(0).shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._clients.remove(request)
+        super().shutdown_request(request)  # type: ignore[misc]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # such as a client that has gone
+            super().handle_error(request, client_address)  # type: ignore[misc]
+
+
+def _server_class(host: str) -> type[HTTPServer]:
+    class Server(_Bounded, HTTPServer):
         # If two processes shared a port, each scrape would reach only one of them.
         allow_reuse_port = False
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -144,8 +173,8 @@ def _server_class(host: str) -> type[ThreadingHTTPServer]:
     return Server
 
 
-class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
+class _UnixServer(_Bounded, socketserver.UnixStreamServer):
+    pass
 
 
 def _serve_socket(source: Source, path: Path) -> Endpoint:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shlex
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,8 +56,31 @@ def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
 
     Any number of processes may call this at once: one builds, the others wait for it. Without a
     compiler, a build of the same source by another compiler is used. Raises TensorwireError that
-    says what to do; nothing half-built is left.
+    says what to do; nothing half-built is left. A library that another user could have put there
+    is refused, because its code would run in this process.
     """
+    library = _find_or_build(recipe, rebuild)
+    for path in (library.parent.parent, library.parent, library):
+        _check_owner(path)
+    return library
+
+
+def _check_owner(path: Path) -> None:
+    about = path.stat()
+    # Whoever owns this package could change what this process does anyway.
+    trusted = {0, os.geteuid(), Path(__file__).stat().st_uid}
+    anyone_writes = about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX
+    if about.st_uid in trusted and not anyone_writes:
+        return
+    what = "can be written by every user" if anyone_writes else "belongs to another user"
+    raise TensorwireError(
+        f"{path} {what}, whose code would run in this process; let "
+        f"{tensorflow_install.CACHE_VARIABLE} name a folder of your own"
+        + (f", or: chmod o-w {shlex.quote(str(path))}" if anyone_writes else "")
+    )
+
+
+def _find_or_build(recipe: Recipe, rebuild: bool) -> Path:
     cache = tensorflow_install.cache_folder()
     try:
         cxx = compiler.find_compiler()
@@ -68,7 +93,8 @@ def ensure_built(recipe: Recipe, rebuild: bool = False) -> Path:
     if library.exists() and not rebuild:
         return library
     with _writing_to(cache):
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(0o755, parents=True, exist_ok=True)
+        _check_owner(cache)
         with _locked(cache / f"{finished.name}.lock", recipe.what):
             if not library.exists() or rebuild:  # another process may have built it meanwhile
                 _build(recipe, cxx, finished)
@@ -115,7 +141,7 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
     work = finished.with_name(f".{finished.name}.building")
     log = finished.with_name(f"{finished.name}.log")
     shutil.rmtree(work, ignore_errors=True)  # of a build that was killed
-    work.mkdir()
+    work.mkdir(0o755)
     began = time.monotonic()
     _say(
         f"tensorwire: building {recipe.what} for {recipe.against} "
@@ -129,6 +155,7 @@ def _build(recipe: Recipe, cxx: compiler.Compiler, finished: Path) -> None:
         for file in work.iterdir():
             if file.name != recipe.name:
                 file.unlink()
+        (work / recipe.name).chmod(0o755)
         facts = {**recipe.facts, "compiler": cxx.version}
         (work / "build.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(finished, ignore_errors=True)

@@ -28,6 +28,7 @@ VALIDATED = (
     *("ConfigMap", "Job", "NetworkPolicy", "Role", "RoleBinding"),
     *("Secret", "Service", "ServiceAccount"),
 )
+IN_NAMESPACE = "kubernetes.io/metadata.name"
 # Kubernetes supports a minor version until three newer ones are out.
 NEWEST = int(kubernetes_validate.latest_version().split(".")[1])
 SUPPORTED = [f"1.{minor}" for minor in range(NEWEST - 3, NEWEST + 1)]
@@ -64,6 +65,7 @@ def test_every_option_gives_valid_manifests(format: str, api: str) -> None:
         pull_secret="registry",
         service_account="mine",
         tensor_fuse=True,
+        metrics_from="monitoring",
         arguments=["--a b", "{task_index}", "{ps_hosts}"],
     )
     rendered = manifests(of)
@@ -262,23 +264,54 @@ def test_a_jobset_succeeds_with_those_that_decide(api: str) -> None:
     assert set(policy["targetReplicatedJobs"]) <= names
 
 
-def test_only_the_jobs_own_pods_are_admitted_but_to_the_metrics() -> None:
+def test_only_the_jobs_own_pods_are_admitted() -> None:
     rendered = manifests(job())
     (policy,) = by_kind(rendered, "NetworkPolicy")
     own = {"matchLabels": {"tensorwire/job": "flights"}}
     assert policy["spec"]["podSelector"] == own
-    peers, metrics = policy["spec"]["ingress"]
-    assert peers == {"from": [{"podSelector": own}]}
-    assert metrics == {"ports": [{"port": 9100}]}
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": own}]}]
     (service,) = by_kind(rendered, "Service")
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_only_pods_that_look_after_the_job_get_a_token() -> None:
+@pytest.mark.parametrize(
+    ("metrics_from", "peers"),
+    [
+        ("monitoring", [{"namespaceSelector": {"matchLabels": {IN_NAMESPACE: "monitoring"}}}]),
+        ("*", None),
+    ],
+)
+def test_metrics_are_for_the_namespace_that_is_named(metrics_from: str, peers: Any) -> None:
+    rendered = manifests(job(metrics_from=metrics_from))
+    (policy,) = by_kind(rendered, "NetworkPolicy")
+    _, metrics = policy["spec"]["ingress"]
+    assert metrics == {"ports": [{"port": 9100}], **({"from": peers} if peers else {})}
+    scraped = {each.annotations["prometheus.io/scrape"] for each in pods_of(rendered)}
+    assert scraped == {"true"}
+    for name in ("Monitoring", "a b", ""):
+        with pytest.raises(UsageError, match="the name of a namespace"):
+            job(metrics_from=name)
+
+
+def test_only_the_container_that_looks_after_the_job_gets_kubernetes_token() -> None:
     for pod in pods_of(manifests(job())):
+        assert pod.spec["automountServiceAccountToken"] is False
+        tokens = {
+            volume["name"]
+            for volume in pod.spec["volumes"]
+            if any(
+                "serviceAccountToken" in s for s in volume.get("projected", {}).get("sources", ())
+            )
+        }
+        containers = [*pod.spec.get("initContainers", ()), *pod.spec["containers"]]
+        given = [
+            each["name"]
+            for each in containers
+            if tokens & {mount["name"] for mount in each.get("volumeMounts", ())}
+        ]
         ps = pod.labels["app.kubernetes.io/component"] == "ps"
-        assert pod.spec["automountServiceAccountToken"] is ps
+        assert given == (["keeper"] if ps else [])
     borrowed = manifests(job(service_account="mine"))
     assert {d["kind"] for d in borrowed} == {"Service", "NetworkPolicy", "ConfigMap", "Job"}
 

@@ -55,6 +55,7 @@ _OF_CASE = [
 _OWN = (
     *("name", "image", "script", "layout", "shared_memory", "scheduling", "placement"),
     *("wanted_workers_per_node", "format", "queue", "volcano_queue", "evaluator", "protocol"),
+    "metrics_from",
 )
 
 
@@ -87,6 +88,7 @@ def _experiment_options(command: Callable[..., Any]) -> Any:
             case=found.name,
             workers=workers or found.workers,
             ps=found.ps,
+            metrics_from="*",  # they are read through the API server, which is in no namespace
             wanted_workers_per_node=layout_comparison.workers_per_node(found, workers),
         )
         plan = layout_comparison.LayoutComparison(
