@@ -56,8 +56,10 @@ std::unique_ptr<SharedMemory> SharedMemory::Create(size_t page_bytes) {
   if (shared->size_ <= kBlocksAt) return nullptr;
   shared->fd_ = Fd(memfd_create("tensorwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!shared->fd_.valid()) return nullptr;
-  // Sealed, because a peer would crash if it read beyond the end of a file that was shrunk.
-  if (ftruncate(shared->fd_.get(), static_cast<off_t>(shared->size_)) != 0 ||
+  // Sealed, because a peer would crash if it read beyond the end of a file that was shrunk. Its
+  // mode keeps a peer from opening it again for writing.
+  if (fchmod(shared->fd_.get(), S_IRUSR) != 0 ||
+      ftruncate(shared->fd_.get(), static_cast<off_t>(shared->size_)) != 0 ||
       fcntl(shared->fd_.get(), F_ADD_SEALS, kSeals) != 0) {
     return nullptr;
   }

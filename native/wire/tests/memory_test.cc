@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 
@@ -574,6 +575,9 @@ TEST(what_is_passed_to_peers_cannot_be_written_to) {
   CHECK(read != MAP_FAILED);
   CHECK_EQ(mprotect(read, 4096, PROT_READ | PROT_WRITE), -1);
   munmap(read, 4096);
+  struct stat about;
+  CHECK_EQ(fstat(memory->descriptor(), &about), 0);
+  CHECK_EQ(about.st_mode & 0777, mode_t{S_IRUSR});  // or it could be opened again for writing
 }
 
 TEST(a_process_of_another_user_is_turned_away_at_the_lane) {
