@@ -2,11 +2,10 @@
 #
 #   make wheel
 #   docker build -t REGISTRY/tensorwire:0.2 .
-#   docker build -t REGISTRY/tensorwire:0.2-tf215 --build-arg PYTHON=3.11 \
-#       --build-arg TENSORFLOW=tensorflow-cpu==2.15.1 .
+#   docker build -t REGISTRY/tensorwire:0.2-tf215 --build-arg TENSORFLOW=tensorflow-cpu==2.15.1 .
 #
 # A script's own libraries go on top; docs/kubernetes.md shows how.
-ARG PYTHON=3.12
+ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS install
 ARG TENSORFLOW=tensorflow-cpu==2.21.0

@@ -45,6 +45,7 @@ def _why_not_in_proc() -> str | None:
 WRONG_USAGE: dict[str, dict[str, str]] = {
     "": {
         "nosuch": "No such command 'nosuch'.",
+        "docter": "No such command 'docter'. Did you mean 'doctor'?",
         "--nonsense": "No such option '--nonsense'.",
         "--quiet --verbose nic": "--quiet and --verbose exclude each other",
     },
@@ -281,7 +282,7 @@ class Mistake:
 
 def _usage(command: str, arguments: str, says: str) -> Mistake:
     line = " ".join(filter(None, ("tensorwire", command)))
-    help_ = f" (see `{line} --help`)" if says.endswith(".") else ""
+    help_ = f" (see `{line} --help`)" if says.endswith((".", "?")) else ""
     return Mistake(" ".join(filter(None, (command, arguments))), says + help_)
 
 
@@ -289,22 +290,21 @@ MISTAKES = [
     *(_usage(command, *each) for command, rows in WRONG_USAGE.items() for each in rows.items()),
     Mistake(
         "doctor --endpoints 127.0.0.1:1",
-        "127.0.0.1:1 gives no metrics: Connection refused; start the task with "
-        "TENSORWIRE_METRICS_PORT set, or leave it out of --endpoints (see docs/metrics.md)",
+        "127.0.0.1:1 gives no metrics: Connection refused; start the task on grpc++ with "
+        "TENSORWIRE_METRICS_PORT set, on another host also with TENSORWIRE_METRICS_HOST=0.0.0.0, "
+        "or leave it out of --endpoints (see docs/metrics.md)",
         status=1,
     ),
     Mistake(
         "doctor --record other.json",
         "other.json is no record of a look at a job, which `tensorwire doctor --json` writes: "
         "it names no command",
-        status=1,
     ),
     Mistake(
         "report other.json",
         "other.json is no record of a benchmark: give files that --json wrote",
-        status=1,
     ),
-    Mistake("report none.json", "cannot read none.json: No such file or directory", status=1),
+    Mistake("report none.json", "cannot read none.json: No such file or directory"),
     Mistake(
         "plan --calibration other.json --workers 2",
         "other.json: this file is not a record of `plan calibrate`",

@@ -225,7 +225,7 @@ def test_no_compiler_says_what_to_install(
     monkeypatch.setenv("PATH", str(workshop.root))
     with pytest.raises(TensorwireError, match="no C\\+\\+ compiler") as caught:
         workshop.build()
-    for hint in ("apt-get install g++", "dnf install gcc-c++", "apk add g++", "tensorwire build"):
+    for hint in ("apt-get install g++", "dnf install gcc-c++", "tensorwire build"):
         assert hint in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -112,8 +112,8 @@ class RunOptions:
     )
     metrics_port: int | None = option(
         None,
-        "Serve each task's metrics on this port (0: any free port), for Prometheus (/metrics) and "
-        "`tensorwire top`.",
+        "Serve the metrics of each task on grpc++ on this port (0: any free port), for Prometheus "
+        "(/metrics) and `tensorwire top`.",
         least=0,
         most=65535,
     )

@@ -130,7 +130,7 @@ def _cores() -> Iterator[Finding]:
         "warning",
         "cores",
         text,
-        "give a task two cores or more: with fewer its communication threads sleep instead of poll",
+        "give a task two cores or more: its communication threads and its computation share them",
     )
 
 

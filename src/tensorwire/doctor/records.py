@@ -10,7 +10,8 @@ from typing import Any
 from tensorwire.dataclass_json import from_document, to_document
 from tensorwire.doctor import job_usage
 from tensorwire.doctor.evidence import Diagnosis, Evidence, PlacedPart, Placement, Run, Scaling
-from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.errors import UsageError
+from tensorwire.files import read_json
 from tensorwire.placement.plan import PlacementPlan
 
 COMMAND = "doctor"
@@ -25,10 +26,10 @@ def read(path: Path) -> Evidence:
     """The evidence of a diagnosis that `to_json` wrote.
 
     Raises:
-        TensorwireError: the file cannot be read, or contains something else.
+        UsageError: the file cannot be read, or contains something else.
     """
+    document = read_json(path)
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, Mapping) or "command" not in document:
             raise ValueError("it names no command")
         if document["command"] != COMMAND:
@@ -38,10 +39,8 @@ def read(path: Path) -> Evidence:
             if not task.seconds > 0:
                 raise ValueError(f"{task.task} was looked at for {task.seconds:g} s")
         return evidence
-    except OSError as error:
-        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise TensorwireError(
+        raise UsageError(
             f"{path} is no record of a look at a job, which `tensorwire doctor --json` writes: "
             f"{error}"
         ) from error

@@ -20,8 +20,8 @@ COMPILE_TIMEOUT_S = 900.0
 
 _INSTALL_HINT = (
     "Debian and Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; "
-    "Alpine: apk add g++; or run `tensorwire build` in an image that has one and keep the folder "
-    "that TENSORWIRE_CACHE names"
+    "or run `tensorwire build` in an image that has one and keep the folder that TENSORWIRE_CACHE "
+    "names"
 )
 
 

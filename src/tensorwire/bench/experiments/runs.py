@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from tensorwire.bench.frame.showing import in_brackets
 from tensorwire.bench.layouts import layout_result  # noqa: F401
 from tensorwire.cli.options import report_option
 from tensorwire.errors import TensorwireError, UsageError
+from tensorwire.files import read_json
 from tensorwire.report import page, terminal
 from tensorwire.report.section import Bar, Bars, Report, Section, Table
 from tensorwire.units import number
@@ -130,17 +130,15 @@ def read(path: Path) -> Record[Any]:
     """Reads the file that `--json` of any command wrote.
 
     Raises:
-        TensorwireError: the file cannot be read, or is not a record; the message names it.
+        UsageError: the file cannot be read, or is not a record; the message names it.
     """
+    document = read_json(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and document.get("command") == COMMAND:
             return Suite.from_document(document)
         return Record.from_document(document)
-    except OSError as error:
-        raise TensorwireError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TensorwireError):
-        raise TensorwireError(
+        raise UsageError(
             f"{path} is no record of a benchmark: give files that --json wrote"
         ) from None
 
