@@ -36,6 +36,7 @@ from pathlib import Path
 import tensorwire
 from tensorwire.bench.frame.hosts import SERVING_JOBS, HostPool
 from tensorwire.bench.frame.tasks import Watcher, host_argv
+from tensorwire.bench.frame.variants import Setting
 from tensorwire.bench.lab import Host, LocalCluster, TaskProcess
 from tensorwire.bench.lab.channel import Message
 from tensorwire.cli.two_ends import CLIENT, SERVER, TwoEnds
@@ -51,7 +52,7 @@ _APART = 100
 _LONGEST_MESSAGE_BYTES = 1 << 20
 _TASK_NAME = re.compile(r"tensorwire(\.\w+)+:\w+")
 # Variables that an experiment sets for its tasks; all others come from the task's own host.
-ENVIRONMENT = ("TENSORWIRE_TRANSPORT", "CUDA_VISIBLE_DEVICES")
+ENVIRONMENT = frozenset(Setting("grpc").task_environment())
 _STREAM_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # Keepalive detects a host that lost its power.
