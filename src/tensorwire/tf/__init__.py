@@ -17,6 +17,7 @@ from tensorwire.tf.config import ConfigProto
 _LAZY = {
     "FiguresHook": "hooks",
     "StepBreakdownHook": "hooks",
+    "PartialRestoreSaver": "partial_restore",
     "FiguresCallback": "callbacks",
     "StepBreakdownCallback": "callbacks",
     "StepTimer": "step_trace",
