@@ -106,6 +106,8 @@ class DoctorOptions:
     def __post_init__(self) -> None:
         if self.records and self.endpoints:
             raise UsageError("give --endpoints of a running job or --record of an earlier look")
+        if self.data_mb_per_step is not None and self.data is None:
+            raise UsageError("--data-mb-per-step is for --data: give that, too")
         if (self.graph is None) != (self.ps is None):
             raise UsageError("--graph and --ps go together")
 
@@ -235,9 +237,12 @@ def _input_probe(options: DoctorOptions, rate: Any, evidence: Evidence) -> Input
 
     step_s = typical_step_s(evidence.job) if evidence.job is not None else None
     per_step_mb = options.data_mb_per_step
+    source = f"{rate.files} files at {options.data}, read one after the other for "
+    source += f"{rate.seconds:.2g} s: {rate.mb_per_s:.4g} MB/s"
+    if per_step_mb and not step_s:
+        source += f", enough for {rate.mb_per_s / per_step_mb:.3g} steps a second of one worker"
     return InputProbe(
-        source=f"{rate.files} files at {options.data}, read one after the other for "
-        f"{rate.seconds:.2g} s",
+        source=source,
         mb_per_s=rate.mb_per_s,
         open_ms=rate.open_ms,
         needed_mb_per_s=per_step_mb / step_s if per_step_mb and step_s else None,
