@@ -190,11 +190,14 @@ def test_data_is_read_and_nothing_found_says_that_it_was_looked_at(
     tensorwire: Any, data: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "look.json"
-    done = tensorwire("doctor", "--data", data, "--json", kept, timeout_s=180)
+    options = ["--data", data, "--data-mb-per-step", "2", "--json", kept]
+    done = tensorwire("doctor", *options, timeout_s=180)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "Nothing found that costs 5 % of a step or more."
-    assert any(line.startswith(f"looked at: the input path: 2 files at {data}") for line in lines)
+    (read,) = (line for line in lines if line.startswith("looked at: the input path"))
+    assert f": 2 files at {data}" in read
+    assert re.search(r": \S+ MB/s, enough for \S+ steps a second of one worker$", read)
     assert any(line.startswith("not looked at: a running job") for line in lines)
     probe = json.loads(kept.read_text())["evidence"]["input"]
     assert probe["mb_per_s"] > 0 and probe["open_ms"] > 0

@@ -80,6 +80,7 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--json": "--json goes with --once",
     },
     "doctor": {
+        "--data-mb-per-step 5": "--data-mb-per-step is for --data: give that, too",
         "--endpoints ,": "--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out",
         "--plan other.json --endpoints 127.0.0.1:1": (
             "other.json is not a placement plan, which `tensorwire place --json` writes"
