@@ -36,7 +36,6 @@ class Trained:
     def __init__(
         self, cluster: TensorFlowCluster, checkpoints: Path, saver: Callable[[], Any]
     ) -> None:
-        self.protocol = cluster.protocol
         with tf1.device(tf1.train.replica_device_setter(2, worker_device="/job:worker/task:0")):
             tf1.train.get_or_create_global_step()
             for use_resource in (True, False):
@@ -73,13 +72,9 @@ class Trained:
 
     def values(self) -> dict[str, int]:
         """The number of steps that each variable has seen."""
-        try:
-            found = self.session.run(self.variables)
-        except tf.errors.CancelledError:
-            # On gRPC it can come before the error that says which task was lost, and a
-            # MonitoredTrainingSession does not begin anew after it.
-            assert self.protocol == "grpc"
-            found = self.session.run(self.variables)
+        # One by one: a step of several tasks that has lost one of them may fail on gRPC with a
+        # CancelledError, after which a MonitoredTrainingSession does not begin anew.
+        found = {name: self.session.run(each) for name, each in self.variables.items()}
         assert all(len(set(value.flat)) == 1 for value in found.values())
         return {name: int(value.flat[0]) for name, value in found.items()}
 
