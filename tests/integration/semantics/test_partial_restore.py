@@ -36,6 +36,7 @@ class Trained:
     def __init__(
         self, cluster: TensorFlowCluster, checkpoints: Path, saver: Callable[[], Any]
     ) -> None:
+        self.protocol = cluster.protocol
         with tf1.device(tf1.train.replica_device_setter(2, worker_device="/job:worker/task:0")):
             tf1.train.get_or_create_global_step()
             for use_resource in (True, False):
@@ -72,9 +73,14 @@ class Trained:
 
     def values(self) -> dict[str, int]:
         """The number of steps that each variable has seen."""
-        # One by one: a step of several tasks that has lost one of them may fail on gRPC with a
-        # CancelledError, after which a MonitoredTrainingSession does not begin anew.
-        found = {name: self.session.run(each) for name, each in self.variables.items()}
+        while True:
+            try:
+                found = self.session.run(self.variables)
+                break
+            except tf.errors.CancelledError:
+                # On gRPC a step that has lost a task may fail so, after which a
+                # MonitoredTrainingSession does not begin anew.
+                assert self.protocol == "grpc"
         assert all(len(set(value.flat)) == 1 for value in found.values())
         return {name: int(value.flat[0]) for name, value in found.items()}
 
