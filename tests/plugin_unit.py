@@ -32,9 +32,10 @@ LIBFUZZER = (
     *("-O1", "-g", "-fsanitize=fuzzer,address,undefined"),
     *("-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined"),
 )
+# Not optimized, because compiling takes most of the time; ThreadSanitizer would report false races.
 # The UBSan checks with which GCC compiles TensorFlow's headers; others break constant expressions.
 ADDRESS = (
-    *("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
+    *("-O0", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
     *("-fno-sanitize-recover=undefined", "-fno-sanitize=vptr,null"),
     "-fno-sanitize=nonnull-attribute,returns-nonnull-attribute",
 )

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 EPOCH = "test"
-PLAN = Plan(warm_up=10, calm=45, faults=4, between=2)
+PLAN = Plan(warm_up=10, calm=30, faults=4, between=2)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from harness import zygote
 from processes import wait_gone
 from tensorwire.bench.lab import LocalCluster, TaskProcess, cleanup_process, local
 
+pytestmark = pytest.mark.newest
+
 SHOW = """
 import faulthandler, json, locale, os, resource, signal, sys, tempfile, threading
 
