@@ -16,6 +16,7 @@ from differential.program import Act, Program
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.newest,  # `make differential-2.15.1` takes longer
     pytest.mark.timeout(600, method="thread", func_only=True),
 ]
 
