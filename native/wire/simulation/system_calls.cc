@@ -412,6 +412,11 @@ REAL(int, ftruncate, int fd, off_t bytes) {
   return __real_ftruncate(FileAs<MemoryFile>(fd)->real, bytes);
 }
 
+REAL(int, fchmod, int fd, mode_t mode) {
+  OUTSIDE(__real_fchmod(fd, mode));
+  return __real_fchmod(FileAs<MemoryFile>(fd)->real, mode);
+}
+
 extern "C" int __real_fcntl(int fd, int command, ...);
 extern "C" int __wrap_fcntl(int fd, int command, ...);
 extern "C" int __wrap_fcntl(int fd, int command, ...) {
