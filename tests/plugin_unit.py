@@ -32,7 +32,7 @@ LIBFUZZER = (
     *("-O1", "-g", "-fsanitize=fuzzer,address,undefined"),
     *("-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined"),
 )
-# Not optimized, because compiling takes most of the time; ThreadSanitizer would report false races.
+# Not optimized, because compiling takes most of the time of these tests.
 # The UBSan checks with which GCC compiles TensorFlow's headers; others break constant expressions.
 ADDRESS = (
     *("-O0", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
