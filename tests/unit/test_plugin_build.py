@@ -352,10 +352,10 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(
     assert str(cache) in str(caught.value)
 
 
-@pytest.mark.parametrize("level", ["library", "build", "cache"])
-def test_what_every_user_can_write_is_not_loaded(workshop: Workshop, level: str) -> None:
+@pytest.mark.parametrize("level", [0, 1, 2], ids=["library", "build", "cache"])
+def test_what_every_user_can_write_is_not_loaded(workshop: Workshop, level: int) -> None:
     library = workshop.build()
-    path = {"library": library, "build": library.parent, "cache": workshop.cache}[level]
+    path = [library, *library.parents][level]
     path.chmod(0o777)
     with pytest.raises(TensorwireError, match="can be written by every user") as caught:
         workshop.build()
@@ -365,10 +365,10 @@ def test_what_every_user_can_write_is_not_loaded(workshop: Workshop, level: str)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a file away requires root")
-@pytest.mark.parametrize("level", ["library", "build", "cache"])
-def test_what_belongs_to_another_user_is_not_loaded(workshop: Workshop, level: str) -> None:
+@pytest.mark.parametrize("level", [0, 1, 2], ids=["library", "build", "cache"])
+def test_what_belongs_to_another_user_is_not_loaded(workshop: Workshop, level: int) -> None:
     library = workshop.build()
-    path = {"library": library, "build": library.parent, "cache": workshop.cache}[level]
+    path = [library, *library.parents][level]
     os.chown(path, 12345, -1)
     with pytest.raises(TensorwireError, match=f"{path} belongs to another user"):
         workshop.build()
