@@ -186,11 +186,13 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
         for _ in range(draw.choice((1, 1, 2)))
     )
     control_flow_v2 = draw.random() < 0.5
-    # Parallel first steps of a session that call functions may deadlock, also on gRPC. Each task
-    # instantiates its parts at the other tasks in the threads that it needs to answer them, and a
-    # machine with two cores has only two (TensorFlow's PartitionedCallOp).
+    # Steps of a session that call functions may hang, also on gRPC, if they run in parallel or are
+    # cancelled (TensorFlow's PartitionedCallOp). Each task instantiates its parts at the other tasks
+    # in the threads that it needs to answer them, and a machine with two cores has only two. If a
+    # step is cancelled just when it calls a function, the part here ends before it begins, and
+    # nobody tells the parts at other tasks, which wait for its tensors.
     calls = {"call", "cond", "loop"} if control_flow_v2 else {"call"}
-    at_once = mode != "session" or all(node.kind not in calls for node in nodes)
+    simple = mode != "session" or all(node.kind not in calls for node in nodes)
     return Program(
         seed,
         mode,
@@ -203,7 +205,7 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
             mode,
             is_stateful,
             len(wanted),
-            at_once=at_once,
+            simple=simple,
             by_parts=all(node.kind != "error" for node in nodes),
         ),
         master=draw.choice(SERVERS),
@@ -260,16 +262,16 @@ def _nodes(draw: random.Random, mode: str, is_stateful: bool, errors: bool) -> t
 
 
 def _acts(
-    draw: random.Random, mode: str, is_stateful: bool, sets: int, *, at_once: bool, by_parts: bool
+    draw: random.Random, mode: str, is_stateful: bool, sets: int, *, simple: bool, by_parts: bool
 ) -> tuple[Act, ...]:
     """Acts with enough steps for pushes: request, standing order, and pushes from the third step.
 
-    `at_once`: several steps may run at the same time. `by_parts`: a step may be a partial run, in
+    `simple`: steps may run at the same time and be cancelled. `by_parts`: a step may be a partial run, in
     which gRPC reports errors in several ways.
     """
     kinds = {"run": 8.0, "partial": 1 if mode == "session" and by_parts else 0}
-    if not is_stateful and mode != "eager":
-        kinds.update({"together": 1.5 if at_once else 0, "cancel": 1, "stuck cancel": 0.4})
+    if simple and not is_stateful and mode != "eager":
+        kinds.update({"together": 1.5, "cancel": 1, "stuck cancel": 0.4})
         if mode == "session":
             kinds.update({"deadline": 1, "stuck deadline": 0.15})
     return tuple(
