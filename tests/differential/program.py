@@ -187,10 +187,10 @@ def drawn(seed: str, *, endured: bool = False) -> Program:
     )
     control_flow_v2 = draw.random() < 0.5
     # Steps of a session that call functions may hang, also on gRPC, if they run in parallel or are
-    # cancelled (TensorFlow's PartitionedCallOp). Each task instantiates its parts at the other tasks
-    # in the threads that it needs to answer them, and a machine with two cores has only two. If a
-    # step is cancelled just when it calls a function, the part here ends before it begins, and
-    # nobody tells the parts at other tasks, which wait for its tensors.
+    # cancelled (TensorFlow's PartitionedCallOp). Each task instantiates its parts at other tasks in
+    # the threads that it needs to answer them, and a machine with two cores has only two. If a step
+    # is cancelled just when it calls a function, the part here ends before it begins, and nobody
+    # tells the parts at other tasks, which wait for its tensors.
     calls = {"call", "cond", "loop"} if control_flow_v2 else {"call"}
     simple = mode != "session" or all(node.kind not in calls for node in nodes)
     return Program(
@@ -266,8 +266,8 @@ def _acts(
 ) -> tuple[Act, ...]:
     """Acts with enough steps for pushes: request, standing order, and pushes from the third step.
 
-    `simple`: steps may run at the same time and be cancelled. `by_parts`: a step may be a partial run, in
-    which gRPC reports errors in several ways.
+    `simple`: steps may run at the same time and be cancelled. `by_parts`: a step may be a partial
+    run, in which gRPC reports errors in several ways.
     """
     kinds = {"run": 8.0, "partial": 1 if mode == "session" and by_parts else 0}
     if simple and not is_stateful and mode != "eager":
