@@ -24,8 +24,8 @@ class FuseOp : public tensorflow::OpKernel {
   explicit FuseOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string from;
     std::string to;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("from", &from));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("to", &to));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("source", &from));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("target", &to));
     for (int i = 0; i < num_inputs(); ++i) {
       // A NodeDef's input is "node:output".
       const std::string& input = requested_input(i);
@@ -76,8 +76,8 @@ REGISTER_OP(kFuseOp)
     .Input("tensors: types")
     .Output("fused: variant")
     .Attr("types: list(type)")
-    .Attr("from: string")
-    .Attr("to: string")
+    .Attr("source: string")
+    .Attr("target: string")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 REGISTER_OP(kSplitOp)

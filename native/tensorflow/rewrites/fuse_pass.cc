@@ -68,7 +68,7 @@ absl::Status FuseGroup(Graph* graph, const std::string& from, const std::string&
   const std::string name = kNodePrefix + graph->NewName(ProcessWideName(kFuse));
   Node* fuse = nullptr;
   NodeBuilder fuser(name + "/fuse", kFuseOp);
-  fuser.Input(sent).Attr("from", from).Attr("to", to).AssignedDevice(from);
+  fuser.Input(sent).Attr("source", from).Attr("target", to).AssignedDevice(from);
   TF_RETURN_IF_ERROR(fuser.Finalize(graph, &fuse));
   Node* split = nullptr;
   NodeBuilder splitter(name + "/split", kSplitOp);

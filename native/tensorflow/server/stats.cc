@@ -16,6 +16,7 @@
 #include "rewrites/session_graphs.h"
 #include "tensors/pool_allocator.h"
 #include "tensorwire/wire/clock.h"
+#include "training/work_queue.h"
 #include "transport/remote_worker.h"
 
 // The figures of this process, as JSON: what tensorwire.tf.stats() returns, without its sums.
@@ -126,6 +127,27 @@ std::vector<std::string> WireDtypes() {
   return tensors;
 }
 
+// The work queues whose variables are on this task.
+std::vector<std::string> WorkQueues() {
+  std::vector<std::string> queues;
+  for (const WorkQueueFigures& queue : WorkQueueList::Get().All()) {
+    std::vector<std::string> workers;
+    for (const auto& [name, worker] : queue.workers) {
+      workers.push_back(Object({{"worker", name},
+                                {"taken", worker.taken},
+                                {"in_work", worker.in_work},
+                                {"done", worker.done}}));
+    }
+    queues.push_back(Object({{"name", queue.name},
+                             {"items", queue.items},
+                             {"done", queue.done},
+                             {"in_work", queue.in_work},
+                             {"returned", queue.returned},
+                             {"workers", workers}}));
+  }
+  return queues;
+}
+
 std::vector<std::string> Tensors() {
   std::vector<std::string> tensors;
   TensorFigures::Get().ForEach([&](const TensorFigures::Entry& entry) {
@@ -206,7 +228,8 @@ std::string Planes::ToJson() const {
                  {"variables", Variables()},
                  {"awaited_tasks", awaited},
                  {"rewrites", Rewrites()},
-                 {"wire_dtypes", WireDtypes()}});
+                 {"wire_dtypes", WireDtypes()},
+                 {"work_queues", WorkQueues()}});
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ _LAZY = {
     "FiguresHook": "hooks",
     "StepBreakdownHook": "hooks",
     "PartialRestoreSaver": "partial_restore",
+    "WorkQueue": "work_queue",
     "FiguresCallback": "callbacks",
     "StepBreakdownCallback": "callbacks",
     "StepTimer": "step_trace",

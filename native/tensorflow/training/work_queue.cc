@@ -1,0 +1,551 @@
+#include "training/work_queue.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
+
+// The kernels of tensorwire.tf.WorkQueue. They run on the task that has the queue's variable.
+//
+// An item is taken by a *holder*, which is one WorkQueue object of one worker, and is in work until
+// the holder reports it done or gives it back. The variable has what a checkpoint needs: which
+// items were taken, and which of these are not done. Who has them is known only here, in `Leases`:
+// after a restore nobody has any, and what was in work is given out again.
+
+namespace tensorwire::plugin {
+namespace {
+
+using std::chrono::steady_clock;
+using tensorflow::AsyncOpKernel;
+using tensorflow::CancellationManager;
+using tensorflow::CancellationToken;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+// The variable: a fingerprint of the items and their order, the number of items of all epochs, the
+// number of those that were taken; then for each that is taken and not done its number and
+// position.
+enum { kFingerprint, kTotal, kNext, kHeader };
+
+// Columns of a receipt: an item's number, the index of an element in it (-1: the whole item), and
+// whether that element is the last one.
+enum { kNumber, kIndex, kIsLast, kReceipt };
+
+constexpr int64_t kNobody = 0;
+constexpr int64_t kNoNumber = -1;  // in receipts of items that are another holder's
+
+// How long a step that waits for an item sleeps before it looks again.
+constexpr int64_t kFirstSleepUs = 10'000;
+constexpr int64_t kLongestSleepUs = 1'000'000;
+
+uint64_t Mixed(uint64_t value) {  // the finalizer of SplitMix64 (Steele, Lea, Flood, 2014)
+  value += 0x9E3779B97F4A7C15ull;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
+  return value ^ (value >> 31);
+}
+
+// Where `index` of 0 to `count` - 1 is in the random order that belongs to `key`. A Feistel network
+// permutes the numbers of an even count of bits; those that are too large are permuted again.
+int64_t Shuffled(int64_t index, int64_t count, uint64_t key) {
+  int half_bits = 1;
+  while ((int64_t{1} << (2 * half_bits)) < count) ++half_bits;
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  auto value = static_cast<uint64_t>(index);
+  do {
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t right = value & mask;
+      const uint64_t mixed = Mixed(key ^ Mixed(right << 8 | round));
+      value = right << half_bits | ((value >> half_bits ^ mixed) & mask);
+    }
+  } while (value >= static_cast<uint64_t>(count));
+  return static_cast<int64_t>(value);
+}
+
+struct Taken {
+  int64_t number = 0;  // of an item of all epochs
+  int64_t position = 0;
+  bool is_filler = false;  // another holder has it in work
+};
+
+// How a holder takes.
+struct Taker {
+  std::string worker;
+  int64_t holder = kNobody;
+  int64_t fingerprint = 0;
+  double timeout_s = 0;
+  bool finishes = false;  // what it took before is done
+  bool fills = false;     // takes an item that another one has in work, if no other is left
+};
+
+using Ended = std::function<void(const absl::Status&)>;
+
+class Leases : public tensorflow::ResourceBase, public WorkQueueList::Entry {
+ public:
+  explicit Leases(std::string name) : name_(std::move(name)) { WorkQueueList::Get().Add(this); }
+  ~Leases() override { WorkQueueList::Get().Remove(this); }
+  std::string DebugString() const override { return absl::StrCat("work queue ", name_); }
+
+  // Takes an item, if there is one now.
+  absl::Status Take(const Taker& taker, Var* variable, std::optional<Taken>* taken) {
+    TF_RETURN_IF_ERROR(Enter(taker.worker, taker.holder));
+    std::lock_guard lock(mutex_);
+    tensorflow::mutex_lock variable_lock(*variable->mu());
+    TF_RETURN_IF_ERROR(Read(*variable, taker.fingerprint));
+    if (taker.finishes) FinishAll(taker.holder);
+    *taken = TakeOne(taker);
+    Write(variable);
+    if (!*taken && items_.empty()) {
+      return absl::OutOfRangeError(absl::StrCat("work queue ", name_, ": all items are done"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Notes what a holder has done. Returns how many receipts were of items that it has in work.
+  absl::Status Done(int64_t holder, const Tensor& receipts, Var* variable, int64_t* accepted) {
+    std::lock_guard lock(mutex_);
+    tensorflow::mutex_lock variable_lock(*variable->mu());
+    TF_RETURN_IF_ERROR(Read(*variable, std::nullopt));
+    const auto rows = receipts.flat_inner_dims<int64_t>();
+    for (int64_t row = 0; row < rows.dimension(0); ++row) {
+      const auto at = items_.find(rows(row, kNumber));
+      if (at == items_.end() || at->second.holder != holder) continue;
+      ++*accepted;
+      changed_ = true;
+      if (at->second.Count(rows(row, kIndex), rows(row, kIsLast) != 0)) Finish(at);
+    }
+    Write(variable);
+    return absl::OkStatus();
+  }
+
+  // Keeps `ended` until the holder gives its items back, or is replaced.
+  absl::Status Hold(const std::string& worker, int64_t holder, Ended ended) {
+    TF_RETURN_IF_ERROR(Enter(worker, holder));
+    std::lock_guard lock(mutex_);
+    holds_.emplace(holder, std::move(ended));
+    return absl::OkStatus();
+  }
+
+  // Gives back all items that a holder has in work.
+  void GiveBack(int64_t holder, const absl::Status& why = absl::OkStatus()) {
+    std::vector<Ended> ended;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& [number, item] : items_) {
+        if (item.holder == holder) item.holder = kNobody;
+      }
+      const auto [first, last] = holds_.equal_range(holder);
+      for (auto at = first; at != last; ++at) ended.push_back(std::move(at->second));
+      holds_.erase(first, last);
+    }
+    for (const Ended& each : ended) each(why);
+  }
+
+  WorkQueueFigures Figures() const override {
+    std::lock_guard lock(mutex_);
+    WorkQueueFigures figures{name_, total_ == kNoEnd ? 0 : static_cast<uint64_t>(total_)};
+    figures.done = static_cast<uint64_t>(next_) - items_.size();
+    figures.workers = counts_;
+    for (const auto& [number, item] : items_) {
+      ++(item.holder == kNobody ? figures.returned : figures.in_work);
+      if (const auto at = workers_.find(item.holder); at != workers_.end()) {
+        ++figures.workers[at->second].in_work;
+      }
+    }
+    return figures;
+  }
+
+ private:
+  static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
+
+  struct Item {
+    int64_t holder = kNobody;
+    steady_clock::time_point until = steady_clock::time_point::max();
+    steady_clock::duration timeout{0};
+    int64_t position = 0;  // the elements before it are done
+    int64_t counted = 0;   // elements that are done
+    int64_t size = kNoEnd;
+
+    // Notes an element that is done. Returns whether all are.
+    bool Count(int64_t index, bool is_last) {
+      if (timeout.count() > 0) until = steady_clock::now() + timeout;
+      if (index < 0) return true;
+      ++counted;
+      if (index == position) ++position;
+      if (is_last) size = index + 1;
+      return counted >= size;
+    }
+  };
+  using Items = std::map<int64_t, Item>;  // by number
+
+  absl::Status Read(Var& variable, std::optional<int64_t> fingerprint) {
+    const Tensor& value = *variable.tensor();
+    if (!variable.is_initialized || value.NumElements() < kHeader) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "work queue ", name_, " is not initialized: run its variable's initializer"));
+    }
+    const auto state = value.flat<int64_t>();
+    if (fingerprint && state(kFingerprint) != *fingerprint) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("work queue ", name_,
+                       ": items, num_epochs, shuffle or seed differ from those of another "
+                       "worker or of the checkpoint; give a queue of other items another name"));
+    }
+    // Every change makes a new tensor. `value_` keeps the last one, so no other has its address.
+    if (value_.NumElements() > 0 && state.data() == value_.flat<int64_t>().data()) {
+      return absl::OkStatus();
+    }
+    value_ = value;
+    total_ = state(kTotal);
+    next_ = state(kNext);
+    items_.clear();
+    for (int64_t at = kHeader; at + 1 < state.size(); at += 2) {
+      Item& item = items_[state(at)];
+      item.position = item.counted = state(at + 1);
+    }
+    return absl::OkStatus();
+  }
+
+  void Write(Var* variable) {
+    if (!changed_) return;
+    changed_ = false;
+    const auto size = kHeader + 2 * static_cast<int64_t>(items_.size());
+    Tensor value(tensorflow::DT_INT64, {size});
+    auto state = value.flat<int64_t>();
+    state(kFingerprint) = value_.flat<int64_t>()(kFingerprint);
+    state(kTotal) = total_;
+    state(kNext) = next_;
+    int64_t at = kHeader;
+    for (const auto& [number, item] : items_) {
+      state(at++) = number;
+      state(at++) = item.position;
+    }
+    *variable->tensor() = value_ = value;
+  }
+
+  std::optional<Taken> TakeOne(const Taker& taker) {
+    const auto now = steady_clock::now();
+    auto at = std::find_if(items_.begin(), items_.end(), [now](const auto& entry) {
+      return entry.second.holder == kNobody || entry.second.until <= now;
+    });
+    if (at == items_.end()) {
+      if (next_ >= total_) {
+        if (!taker.fills || items_.empty()) return std::nullopt;
+        // Starts with another one each time, so that holders fill with different items.
+        filler_ = (filler_ + 1) % items_.size();
+        const auto other = std::next(items_.begin(), static_cast<int64_t>(filler_));
+        return Taken{other->first, other->second.position, /*is_filler=*/true};
+      }
+      at = items_.try_emplace(next_++).first;
+      changed_ = true;
+    }
+    Item& item = at->second;
+    item.holder = taker.holder;
+    item.counted = item.position;
+    item.timeout = std::chrono::duration_cast<steady_clock::duration>(
+        std::chrono::duration<double>(taker.timeout_s));
+    item.until = taker.timeout_s > 0 ? now + item.timeout : steady_clock::time_point::max();
+    ++counts_[taker.worker].taken;
+    return Taken{at->first, item.position};
+  }
+
+  Items::iterator Finish(Items::iterator at) {
+    if (const auto worker = workers_.find(at->second.holder); worker != workers_.end()) {
+      ++counts_[worker->second].done;
+    }
+    changed_ = true;
+    return items_.erase(at);
+  }
+
+  void FinishAll(int64_t holder) {
+    for (auto at = items_.begin(); at != items_.end();) {
+      at = at->second.holder == holder ? Finish(at) : std::next(at);
+    }
+  }
+
+  // A worker has one holder at a time, the last one: its task was started again.
+  absl::Status Enter(const std::string& worker, int64_t holder) {
+    const absl::Status replaced = absl::FailedPreconditionError(absl::StrCat(
+        "work queue ", name_, ": another task or another WorkQueue has taken over as ", worker));
+    int64_t former = kNobody;
+    {
+      std::lock_guard lock(mutex_);
+      if (!workers_.try_emplace(holder, worker).second) {
+        return holders_[worker] == holder ? absl::OkStatus() : replaced;
+      }
+      former = std::exchange(holders_[worker], holder);
+    }
+    if (former != kNobody) GiveBack(former, replaced);
+    return absl::OkStatus();
+  }
+
+  const std::string name_;
+  mutable std::mutex mutex_;
+  Tensor value_;
+  int64_t total_ = 0;
+  int64_t next_ = 0;
+  Items items_;  // taken and not done
+  bool changed_ = false;
+  size_t filler_ = 0;
+  std::map<int64_t, std::string> workers_;  // by holder, also those that were replaced
+  std::map<std::string, int64_t> holders_;  // by worker
+  std::multimap<int64_t, Ended> holds_;
+  std::map<std::string, WorkQueueFigures::Worker> counts_;
+};
+
+using SharedLeases = std::shared_ptr<Leases>;
+
+// What an operation works on.
+struct Queue {
+  tensorflow::core::RefCountPtr<Var> variable;
+  SharedLeases leases;
+
+  absl::Status Find(OpKernelContext* ctx) {
+    const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(ctx, 0);
+    TF_RETURN_IF_ERROR(LookupResource(ctx, handle, &variable));
+    const auto create = [&handle](Leases** made) {
+      *made = new Leases(handle.name());
+      return absl::OkStatus();
+    };
+    Leases* found = nullptr;
+    TF_RETURN_IF_ERROR(ctx->resource_manager()->LookupOrCreate<Leases>(
+        handle.container(), handle.name(), &found, create));
+    leases = SharedLeases(found, [](Leases* shared) { shared->Unref(); });
+    return absl::OkStatus();
+  }
+};
+
+// Waits while all items that are left are in other holders' work.
+class TakeOp : public AsyncOpKernel {
+ public:
+  explicit TakeOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("items", &items_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shuffle", &shuffles_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("worker", &taker_.worker));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("holder", &taker_.holder));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("fingerprint", &taker_.fingerprint));
+    float timeout_s = 0;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("timeout_s", &timeout_s));
+    taker_.timeout_s = timeout_s;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("finishes", &taker_.finishes));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("fills", &taker_.fills));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    Try(ctx, std::move(done), kFirstSleepUs);
+  }
+
+ private:
+  void Try(OpKernelContext* ctx, DoneCallback done, int64_t sleep_us) {
+    Queue queue;
+    std::optional<Taken> taken;
+    absl::Status status = queue.Find(ctx);
+    if (status.ok()) status = queue.leases->Take(taker_, queue.variable.get(), &taken);
+    if (status.ok() && !taken && IsCancelled(ctx)) {
+      status = absl::CancelledError("waiting for an item of a work queue was cancelled");
+    }
+    if (status.ok() && !taken) {
+      // Events alone would not do: an item's timeout is none, nor is that a checkpoint was
+      // restored.
+      tensorflow::Env::Default()->SchedClosureAfter(
+          sleep_us, [this, ctx, done = std::move(done),
+                     next_us = std::min(2 * sleep_us, kLongestSleepUs)]() mutable {
+            Try(ctx, std::move(done), next_us);
+          });
+      return;
+    }
+    if (status.ok()) status = Output(ctx, *taken);
+    if (!status.ok()) ctx->SetStatus(status);
+    done();
+  }
+
+  static bool IsCancelled(OpKernelContext* ctx) {
+    return ctx->cancellation_manager() != nullptr && ctx->cancellation_manager()->IsCancelled();
+  }
+
+  absl::Status Output(OpKernelContext* ctx, const Taken& taken) const {
+    const auto epoch = static_cast<uint64_t>(taken.number / items_);
+    int64_t index = taken.number % items_;
+    if (shuffles_) index = Shuffled(index, items_, Mixed(static_cast<uint64_t>(seed_)) ^ epoch);
+    int output = 0;
+    for (const int64_t value :
+         {index, taken.is_filler ? kNoNumber : taken.number, taken.position}) {
+      Tensor* to = nullptr;
+      TF_RETURN_IF_ERROR(ctx->allocate_output(output++, {}, &to));
+      to->scalar<int64_t>()() = value;
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t items_ = 0;
+  int64_t seed_ = 0;
+  bool shuffles_ = false;
+  Taker taker_;
+};
+
+class DoneOp : public OpKernel {
+ public:
+  explicit DoneOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("holder", &holder_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& receipts = ctx->input(1);
+    OP_REQUIRES(ctx, receipts.dims() > 0 && receipts.dim_size(receipts.dims() - 1) == kReceipt,
+                absl::InvalidArgumentError("receipts of a work queue have 3 columns"));
+    Tensor* accepted = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {}, &accepted));
+    int64_t& count = accepted->scalar<int64_t>()() = 0;
+    Queue queue;
+    OP_REQUIRES_OK(ctx, queue.Find(ctx));
+    OP_REQUIRES_OK(ctx, queue.leases->Done(holder_, receipts, queue.variable.get(), &count));
+  }
+
+ private:
+  int64_t holder_ = kNobody;
+};
+
+// Ends when the holder gives its items back. If its session ends before that, as it does when the
+// worker's process dies, the step is cancelled, and the items are given back for it.
+class HoldOp : public AsyncOpKernel {
+ public:
+  explicit HoldOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("worker", &worker_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("holder", &holder_));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    Queue queue;
+    OP_REQUIRES_OK_ASYNC(ctx, queue.Find(ctx), done);
+    CancellationManager* const cancellation = ctx->cancellation_manager();
+    const CancellationToken token = cancellation->get_cancellation_token();
+    const auto ended = [ctx, cancellation, token, done](const absl::Status& why) {
+      cancellation->TryDeregisterCallback(token);
+      if (!why.ok()) ctx->SetStatus(why);
+      done();
+    };
+    OP_REQUIRES_OK_ASYNC(ctx, queue.leases->Hold(worker_, holder_, ended), done);
+    const auto give_back = [leases = queue.leases, holder = holder_] { leases->GiveBack(holder); };
+    if (!cancellation->RegisterCallback(token, give_back)) give_back();
+  }
+
+ private:
+  std::string worker_;
+  int64_t holder_ = kNobody;
+};
+
+class GiveBackOp : public OpKernel {
+ public:
+  explicit GiveBackOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("holder", &holder_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    Queue queue;
+    OP_REQUIRES_OK(ctx, queue.Find(ctx));
+    queue.leases->GiveBack(holder_);
+  }
+
+ private:
+  int64_t holder_ = kNobody;
+};
+
+using tensorflow::shape_inference::ScalarShape;
+
+REGISTER_OP("TensorwireWorkTake")
+    .Input("state: resource")
+    .Output("index: int64")
+    .Output("number: int64")
+    .Output("position: int64")
+    .Attr("items: int >= 1")
+    .Attr("seed: int")
+    .Attr("shuffle: bool")
+    .Attr("worker: string")
+    .Attr("holder: int")
+    .Attr("fingerprint: int")
+    .Attr("timeout_s: float")
+    .Attr("finishes: bool")
+    .Attr("fills: bool")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
+      return absl::OkStatus();
+    });
+REGISTER_OP("TensorwireWorkDone")
+    .Input("state: resource")
+    .Input("receipts: int64")
+    .Output("accepted: int64")
+    .Attr("holder: int")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShape);
+REGISTER_OP("TensorwireWorkHold")
+    .Input("state: resource")
+    .Attr("worker: string")
+    .Attr("holder: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+REGISTER_OP("TensorwireWorkGiveBack")
+    .Input("state: resource")
+    .Attr("holder: int")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+using tensorflow::DEVICE_CPU;
+
+REGISTER_KERNEL_BUILDER(Name("TensorwireWorkTake").Device(DEVICE_CPU), TakeOp);
+REGISTER_KERNEL_BUILDER(Name("TensorwireWorkDone").Device(DEVICE_CPU), DoneOp);
+REGISTER_KERNEL_BUILDER(Name("TensorwireWorkHold").Device(DEVICE_CPU), HoldOp);
+REGISTER_KERNEL_BUILDER(Name("TensorwireWorkGiveBack").Device(DEVICE_CPU), GiveBackOp);
+
+// What a checkpoint says of a queue must not be newer than its variables: an item that counts as
+// done is not trained on again, so its updates have to be in the checkpoint. A save reads all
+// variables at once. This pass lets it read the states of queues first.
+class SaveOrderPass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr) return absl::OkStatus();
+    tensorflow::Graph* const graph = options.graph->get();
+    std::set<tensorflow::Node*> states;
+    std::set<tensorflow::Node*> others;
+    for (tensorflow::Node* save : graph->op_nodes()) {
+      if (save->type_string() != "SaveV2") continue;
+      others.insert(save);
+      for (const tensorflow::Edge* edge : save->in_edges()) {
+        tensorflow::Node* read = edge->src();
+        const tensorflow::Edge* before = nullptr;
+        while (read->IsIdentity() && read->input_edge(0, &before).ok()) read = before->src();
+        if (read->type_string() != "ReadVariableOp" || !read->input_edge(0, &before).ok()) continue;
+        const bool is_state = before->src()->attrs().FindByString(kWorkQueueAttr) != nullptr;
+        (is_state ? states : others).insert(read);
+      }
+    }
+    for (tensorflow::Node* state : states) {
+      for (tensorflow::Node* other : others) graph->AddControlEdge(state, other);
+    }
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_PLACEMENT, 100, SaveOrderPass);
+
+}  // namespace
+}  // namespace tensorwire::plugin
