@@ -173,7 +173,8 @@ def test_balanced_evens_out_what_a_step_moves(placement: Any, tmp_path: Path, na
     files = examples.write(tmp_path, 1, data, data)
 
     def build() -> Any:
-        return wide_deep.build(tf, columns, files.train[0], 16)
+        record = wide_deep.endless(tf, columns, files.train[0], 16)
+        return wide_deep.build(tf, columns, record, 16)
 
     plan = placement.balanced(build, PS)
     assert plan.traffic_imbalance <= 1.15

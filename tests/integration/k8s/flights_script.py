@@ -27,9 +27,8 @@ data, steps = Path(sys.argv[1]), int(sys.argv[2])
 examples = data / f"train-{index}-of-{len(cluster['worker'])}.bin"
 device = f"/job:worker/task:{index}"
 with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
-    model = wide_deep.build(
-        tf, flights.COLUMNS, data / f"train-{index}-of-{len(cluster['worker'])}.bin", 256
-    )
+    record = wide_deep.endless(tf, flights.COLUMNS, examples, 256)
+    model = wide_deep.build(tf, flights.COLUMNS, record, 256)
     missing = tf1.report_uninitialized_variables()
 
 filters = tf1.ConfigProto(device_filters=["/job:ps", device])

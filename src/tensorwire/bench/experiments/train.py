@@ -97,7 +97,9 @@ class TrainTask(ServerTask):
         v1.set_random_seed(seed + self._index)
         cluster = tf.train.ClusterSpec(self._spec)
         with v1.device(v1.train.replica_device_setter(worker_device=self._device, cluster=cluster)):
-            return wide_deep.build(tf, MODELS[name].columns, file, batch_size)
+            columns = MODELS[name].columns
+            record = wide_deep.endless(tf, columns, file, batch_size)
+            return wide_deep.build(tf, columns, record, batch_size)
 
     def training_session(self, checkpoint_directory: str = "") -> Any:
         """Opens a session; that of the chief, the first worker, initializes the variables."""

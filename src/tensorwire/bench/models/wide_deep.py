@@ -64,26 +64,40 @@ class Graph:
     """The operation that runs one step."""
 
 
-def build(tf: Any, columns: Sequence[Column], train_file: Path, batch_size: int) -> Graph:
+def records(
+    tf: Any, columns: Sequence[Column], train_file: Path, batch_size: int, first: Any = 0
+) -> Any:
+    """A Dataset of the batches of a file that ``examples.write`` wrote, from `first` on: strings.
+
+    The file's order is random, so a whole batch is read as one record; batching single examples
+    would cost more than the model. The file has at least ``batch_size`` examples.
+    """
+    batch_bytes = 4 * (len(columns) + 1) * batch_size
+    left_over_bytes = train_file.stat().st_size % batch_bytes
+    return tf.data.FixedLengthRecordDataset(
+        str(train_file), batch_bytes, first * batch_bytes, left_over_bytes
+    )
+
+
+def endless(tf: Any, columns: Sequence[Column], train_file: Path, batch_size: int) -> Any:
+    """The next batch of a file, whose batches are shuffled in each epoch: a string."""
+    batches = records(tf, columns, train_file, batch_size)
+    shuffled = batches.shuffle(_SHUFFLED_BATCHES).repeat().prefetch(2)
+    return tf.compat.v1.data.make_one_shot_iterator(shuffled).get_next()
+
+
+def build(tf: Any, columns: Sequence[Column], record: Any, batch_size: int) -> Graph:
     """Builds the model into the current graph.
 
     Variables are created with ``tf.compat.v1.get_variable`` under the caller's device function
     (``replica_device_setter``). Lookups run on the ps that owns the table, and gradients are sent
-    there as ``IndexedSlices``. The rest, including the input, stays on the worker. ``train_file``,
-    written by ``examples.write``, has at least ``batch_size`` examples.
+    there as ``IndexedSlices``. The rest stays on the worker.
+
+    Args:
+        record: the batch of a step, an element of `records`.
     """
     v1 = tf.compat.v1
-    # The file's order is random, so a whole batch is read as one record; batching single examples
-    # would cost more than the model. Each epoch shuffles the batches.
-    batch_bytes = 4 * (len(columns) + 1) * batch_size
-    batches, left_over_bytes = divmod(train_file.stat().st_size, batch_bytes)
-    records = (
-        tf.data.FixedLengthRecordDataset(str(train_file), batch_bytes, footer_bytes=left_over_bytes)
-        .shuffle(min(batches, _SHUFFLED_BATCHES))
-        .repeat()
-        .prefetch(2)
-    )
-    batch = tf.io.decode_raw(v1.data.make_one_shot_iterator(records).get_next(), tf.int32)
+    batch = tf.io.decode_raw(record, tf.int32)
     batch = tf.reshape(batch, [batch_size, len(columns) + 1])
     ids = v1.placeholder_with_default(
         tf.cast(batch[:, :-1], tf.int64), [None, len(columns)], name="ids"

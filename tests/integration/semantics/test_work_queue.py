@@ -1,0 +1,271 @@
+"""A work queue: who gets which item, and what becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensorwire.tf import WorkQueue
+
+from .support import TensorFlowCluster, session_config, tf1
+
+pytestmark = pytest.mark.timeout(180, func_only=True)
+
+_NAMES = (f"queue_{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def cluster(protocol: str) -> Iterator[TensorFlowCluster]:
+    with TensorFlowCluster(protocol, {"ps": 1, "worker": 2}, plugin=True) as started:
+        started.start_all()
+        yield started
+
+
+class Worker:
+    """A worker's graph and session: each step takes, and adds 1 to a variable."""
+
+    def __init__(
+        self,
+        cluster: TensorFlowCluster,
+        index: int,
+        items: int,
+        fetched: Callable[[WorkQueue], Any],
+        checkpoints: Path | None = None,
+        **options: Any,
+    ) -> None:
+        with tf.Graph().as_default():
+            device = f"/job:worker/task:{index}"
+            with tf1.device(tf1.train.replica_device_setter(1, worker_device=device)):
+                self.steps = tf1.train.get_or_create_global_step()
+                self.queue = WorkQueue([f"{i}" for i in range(items)], worker=device, **options)
+                self.fetched = fetched(self.queue)
+                self.receipt = tf1.placeholder(tf.int64, [None, 3])
+                with tf.control_dependencies([tf1.assign_add(self.steps, 1)]):
+                    self.done = self.queue.done(self.receipt)
+                self.progress = self.queue.progress()
+            self.session = tf1.train.MonitoredTrainingSession(
+                master=cluster.target(f"worker:{index}"),
+                is_chief=index == 0,
+                config=session_config(),
+                checkpoint_dir=str(checkpoints) if checkpoints else None,
+                save_checkpoint_steps=1_000_000 if checkpoints else None,
+                save_summaries_steps=0,
+                save_summaries_secs=None,
+                log_step_count_steps=None,
+            )
+
+    def take(self) -> Any:
+        return self.session.run(self.fetched)
+
+    def reports(self, *receipts: Any) -> int:
+        accepted: int = self.session.run(self.done, {self.receipt: list(receipts)})
+        return accepted
+
+
+def number_of(receipt: Any) -> int:
+    return int(receipt[0])
+
+
+def rest(worker: Worker) -> list[str]:
+    """What the worker gets until the end."""
+    found: list[str] = []
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        while True:
+            found.append(worker.take().decode())
+    return found
+
+
+def test_each_item_is_given_to_one_worker_until_all_are_done(cluster: TensorFlowCluster) -> None:
+    first, second = (
+        Worker(cluster, index, 5, WorkQueue.take, num_epochs=3, seed=index and None)
+        for index in range(2)
+    )
+    epochs = [[], [], []]
+    for taken in range(14):
+        epochs[taken // 5].append((first if taken % 3 else second).take().decode())
+    assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+    assert len({tuple(epoch[:4]) for epoch in epochs}) == 3  # each in another order
+    # One item is left, and both have one in work. Who finds none waits for the other's.
+    epochs[2].append(first.take().decode())
+    waiting = threading.Thread(target=lambda: others.extend(rest(second)))
+    others: list[str] = []
+    waiting.start()
+    with pytest.raises(tf.errors.OutOfRangeError):
+        first.take()
+    waiting.join()
+    assert others == []
+    assert sorted(itertools.chain(*epochs)) == sorted(list("01234") * 3)
+
+
+def test_a_lost_worker_gives_back_what_is_not_done(cluster: TensorFlowCluster) -> None:
+    first, lost = (Worker(cluster, index, 3, WorkQueue.take_item) for index in range(2))
+    done, kept, given_back = first.take(), first.take(), lost.take()
+    assert first.reports(done.receipt) == 1
+    cluster.tasks["worker:1"].stop(signal.SIGKILL)
+    again = first.take()  # waits until the loss is noticed
+    assert (again.text, again.receipt[0]) == (given_back.text, number_of(given_back.receipt))
+    assert first.session.run(first.progress) == (1, 3)
+    assert first.reports(again.receipt, kept.receipt) == 2
+    with pytest.raises(tf.errors.OutOfRangeError):
+        first.take()
+
+
+def test_a_worker_that_is_started_again_or_is_silent_loses_its_items(
+    cluster: TensorFlowCluster,
+) -> None:
+    first = Worker(cluster, 0, 2, WorkQueue.take_item)
+    silent = Worker(cluster, 1, 2, WorkQueue.take_item, item_timeout_s=0.5)
+    before = silent.take()
+    again = Worker(cluster, 1, 2, WorkQueue.take_item, item_timeout_s=0.5)
+    assert again.take().text == before.text
+    assert silent.reports(before.receipt) == 0
+    assert {first.take().text, first.take().text} == {b"0", b"1"}  # the second after the timeout
+
+
+def elements(queue: WorkQueue) -> Any:
+    """Item "n" has n elements."""
+    rows = queue.dataset(
+        lambda item: tf.data.Dataset.range(tf.strings.to_number(item, tf.int64)).map(
+            lambda row: {"row": row, "item": item}
+        )
+    )
+    iterator = tf1.data.make_initializable_iterator(rows)
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def test_an_item_is_done_with_its_last_element(cluster: TensorFlowCluster, tmp_path: Path) -> None:
+    seen: Counter[tuple[bytes, int]] = Counter()
+
+    def train(worker: Worker, most: int) -> None:
+        for _ in range(most):
+            element, receipt = worker.take()
+            seen[element["item"], element["row"]] += 1
+            assert worker.reports(receipt) == 1
+
+    worker = Worker(cluster, 0, 5, elements, tmp_path, shuffle=False)
+    train(worker, 5)  # "0" has none, "1" and "2" are done, and 2 elements of "3"
+    with worker.session.graph.as_default():
+        worker.session.close()  # saves
+    cluster.tasks["ps:0"].stop(signal.SIGKILL)
+    cluster.ready(cluster.begin("ps", 0))
+    worker = Worker(cluster, 0, 5, elements, tmp_path, shuffle=False)
+    assert worker.session.run(worker.progress) == (3, 5)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        train(worker, 100)
+    assert seen == {(f"{item}".encode(), row): 1 for item in range(5) for row in range(item)}
+
+
+def test_a_restore_takes_back_what_was_done_since(
+    cluster: TensorFlowCluster, tmp_path: Path
+) -> None:
+    worker = Worker(cluster, 0, 6, WorkQueue.take, tmp_path)
+    saved = [worker.take().decode() for _ in range(3)]
+    saver = worker.session.graph.get_collection(tf1.GraphKeys.SAVERS)[0]
+    state = worker.session._tf_sess()  # a Saver takes no other
+    with worker.session.graph.as_default():
+        path = saver.save(state, str(tmp_path / "now"))
+        lost = [worker.take().decode(), worker.take().decode()]
+        saver.restore(state, path)
+    # The third was in work when it was saved.
+    assert rest(worker)[:3] == [saved[2], *lost]
+
+
+def test_a_checkpoint_has_the_updates_of_all_that_is_done(
+    cluster: TensorFlowCluster, tmp_path: Path
+) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf1.device(tf1.train.replica_device_setter(1)):
+            others = [tf1.get_variable(name, [2], use_resource=True) for name in ("a", "z")]
+            others.append(tf1.get_variable("reference", [2], use_resource=False))
+            WorkQueue(["item"])
+        saver = tf1.train.Saver(sharded=True)
+        names = saver.as_saver_def()
+        with cluster.session(graph) as session:
+            session.run(tf1.global_variables_initializer())
+            metadata = tf1.RunMetadata()
+            session.run(
+                names.save_tensor_name,
+                {names.filename_tensor_name: str(tmp_path / "model")},
+                tf1.RunOptions(output_partition_graphs=True),
+                metadata,
+            )
+    nodes = {node.name: node for part in metadata.partition_graphs for node in part.node}
+    first = "^work_queue/state/Read/ReadVariableOp"
+    assert first[1:] in nodes
+    for other in others[:2]:
+        assert first in nodes[f"{other.op.name}/Read/ReadVariableOp"].input
+    save = next(node for node in nodes.values() if node.op == "SaveV2")
+    assert first in save.input  # it reads the reference variable itself
+
+
+def test_workers_that_disagree_are_told(cluster: TensorFlowCluster) -> None:
+    Worker(cluster, 0, 3, WorkQueue.take).take()
+    other = Worker(cluster, 1, 4, WorkQueue.take)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="another name"):
+        other.take()
+
+
+def test_synchronous_workers_end_together(cluster: TensorFlowCluster) -> None:
+    """The last item takes one worker five steps; the other one helps."""
+    ended: dict[int, int] = {}
+    started = threading.Barrier(2)
+
+    def work(index: int) -> None:
+        device = f"/job:worker/task:{index}"
+        with tf.Graph().as_default():
+            with tf1.device(tf1.train.replica_device_setter(1, worker_device=device)):
+                steps = tf1.train.get_or_create_global_step()
+                weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer())
+                queue = WorkQueue(["5"], synchronous=True, worker=device)
+                _, receipt = elements(queue)
+                optimizer = tf1.train.SyncReplicasOptimizer(
+                    tf1.train.GradientDescentOptimizer(0.1), 2, 2
+                )
+                train = optimizer.minimize(weight * tf.cast(receipt[1], tf.float32), steps)
+                with tf.control_dependencies([train]):
+                    step = queue.done(receipt)
+                hooks = [
+                    optimizer.make_session_run_hook(index == 0, num_tokens=0),
+                    queue.synchronous_hook(optimizer),
+                ]
+            with tf1.train.MonitoredTrainingSession(
+                cluster.target(f"worker:{index}"),
+                index == 0,
+                hooks=hooks,
+                config=session_config(),
+                log_step_count_steps=None,
+                stop_grace_period_secs=1,  # the chief's queue runner of the optimizer does not end
+            ) as session:
+                started.wait()
+                while not session.should_stop():
+                    session.run(step)
+                    ended[index] = ended.get(index, 0) + 1
+
+    threads = [threading.Thread(target=work, args=[index], daemon=True) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert set(ended) == {0, 1}
+
+
+def test_the_spelling_of_deeprec(cluster: TensorFlowCluster) -> None:
+    def of_dataset(queue: WorkQueue) -> Any:
+        iterator = tf1.data.make_initializable_iterator(queue.input_dataset())
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return iterator.get_next()
+
+    for fetched in (of_dataset, lambda queue: queue.input_producer().dequeue()):
+        worker = Worker(cluster, 0, 4, fetched, num_epochs=2, name=next(_NAMES))
+        assert sorted(rest(worker)) == sorted("01230123")
