@@ -16,8 +16,8 @@ from tensorwire.bench.lab.ports import PortLease
 from tensorwire.metrics.observed_job import FOLDER_VARIABLE
 
 DOCS = Path(__file__).parents[2] / "docs"
-ON_KUBERNETES = {"kubernetes", "from-tfjob"}
-"""Pages whose commands another test runs."""
+ELSEWHERE = {"kubernetes", "from-tfjob", "hosts"}
+"""Pages whose commands other tests run."""
 HAS_ESTIMATOR = tf.version.VERSION.split(".")[:2] == ["2", "15"]
 IS_ROOT = os.geteuid() == 0
 _COMMANDS = re.compile(r"^```bash( estimator)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -79,7 +79,7 @@ def commands(page: str, ports: PortLease) -> str:
 def test_every_page_with_commands_is_run() -> None:
     run = {getattr(each, "values", (each,))[0].page for each in PAGES}
     pages = {path.stem for path in DOCS.rglob("*.md") if "\n```bash" in path.read_text()}
-    assert pages == run | ON_KUBERNETES
+    assert pages == run | ELSEWHERE
     assert pages >= {path.stem for path in DOCS.glob("tutorials/*.md")}
 
 
