@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_every_page_with_commands_is_run() -> None:
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("tutorial", PAGES, ids=lambda tutorial: tutorial.page)
 def test_every_command_of_a_tutorial_works(tutorial: Tutorial, tmp_path: Path) -> None:
+    shutil.copytree(DOCS.parent / "examples", tmp_path / "examples")
     ports = PortLease()
     # Hides the tasks of other tests from the doctor.
     variables = {FOLDER_VARIABLE: str(tmp_path)}
