@@ -64,7 +64,7 @@ PAGES = [
         marks=[pytest.mark.newest, needs_lab],
     ),
     Tutorial("switch", rates=6 if HAS_ESTIMATOR else 4),
-    Tutorial("from-deeprec", rates=3 if HAS_ESTIMATOR else 2),
+    Tutorial("from-deeprec", rates=2),
 ]
 
 
