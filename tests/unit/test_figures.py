@@ -54,7 +54,7 @@ def requests(workers: int, ps: int) -> str:
     (keeper,) = set(re.findall(r"requests: \{cpu: (\w+), memory: 64Mi\}", pod))
     cpu = workers * Resources(default["worker_cpu"], "1Gi").cores
     cpu += ps * (Resources(default["ps_cpu"], "1Gi").cores + Resources(keeper, "1Gi").cores)
-    memory = workers * int(default["worker_memory"].removesuffix("Gi"))
+    memory = workers * float(default["worker_memory"].removesuffix("Gi"))
     memory += ps * (int(default["ps_memory"].removesuffix("Gi")) + 64 / 1024)
     return f"{cpu:.3g} CPU and {memory:.3g} GiB"
 
