@@ -19,7 +19,7 @@
 #include "transport/remote_worker.h"
 
 // The figures of this process, as JSON: what tensorwire.tf.stats() returns, without its sums.
-// src/tensorwire/metrics/task_metrics.py says what each of them is.
+// docs/metrics.md says what each of them is.
 
 namespace tensorwire::plugin {
 namespace {
