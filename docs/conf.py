@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 project = "tensorwire"
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "examples/*/README.md"]
+include_patterns = [
+    "*.md", "docs/*.md", "docs/*/*.md", "examples/*/README.md", "benchmarks/*.md",
+]  # fmt: skip
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -45,19 +47,21 @@ _CONTENTS = {
     "Guides": [
         "tutorials/switch", "from-deeprec", "from-tfjob", "tutorials/hot-ps",
         "../examples/hot_ps/README", "tutorials/slow-network-or-ps", "doctor", "placement",
-        "planner", "metrics", "kubernetes", "polling-and-pinning", "lab",
+        "planner", "metrics", "hosts", "kubernetes", "polling-and-pinning", "lab",
     ],
     "Concepts": [
         "concepts/tensor", "concepts/pushes", "concepts/shared-memory", "concepts/rewrites",
-        "concepts/placement", "concepts/planner", "grpc", "faults", "../ARCHITECTURE", "simulation",
+        "grpc", "faults",
     ],
     "Reference": [
         "reference/commands", "settings", "reference/records", "reference/python", "performance",
     ],
     "Policies": [
-        "../SECURITY", "../CONTRIBUTING", "../RELEASING", "../CHANGELOG", "decisions/README",
+        "../SECURITY", "../RELEASING", "../CHANGELOG", "../CONTRIBUTING",
     ],
 }  # fmt: skip
+# Below a page of these contents.
+_FOR_CONTRIBUTORS = ["../ARCHITECTURE", "decisions/README", "../benchmarks/README"]
 
 # Pages made by tensorwire itself: title, name, and the command that makes the page from a record.
 _PAGES = (
@@ -97,9 +101,11 @@ def _with_contents(app: Sphinx, name: str, source: list[str]) -> None:
         for title, page, arguments in _PAGES:
             source[0] += f'\n- <a href="pages/{page}.html">{title}</a>: '
             source[0] += f"`tensorwire {' '.join(arguments)} --report page.html`"
-    elif name == "docs/decisions/README":
-        folder = Path(app.srcdir, "docs/decisions")
-        source[0] += _tree("Decisions", sorted(each.stem for each in folder.glob("[a-z]*.md")))
+    elif name == "CONTRIBUTING":
+        source[0] += _tree("Design", [f"/docs/{page}" for page in _FOR_CONTRIBUTORS])
+    elif name in ("docs/decisions/README", "benchmarks/README"):
+        folder = Path(app.srcdir, name).parent
+        source[0] += _tree("Records", sorted(each.stem for each in folder.glob("[a-z]*.md")))
 
 
 def _with_whole_names(app: Sphinx, document: Any) -> None:

@@ -34,7 +34,7 @@ with tf1.device(tf1.train.replica_device_setter(cluster=cluster)):
     step = tf1.train.get_or_create_global_step()
     train = tf1.train.GradientDescentOptimizer(0.05).minimize(loss, global_step=step)
 
-stop = tf1.train.StopAtStepHook(last_step=300)
+stop = tf1.train.StopAtStepHook(last_step=int(os.environ.get("STEPS") or 300))
 # Without filters, a worker waits for all others, including those that have ended.
 filters = tf1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"])
 with tf1.train.MonitoredTrainingSession(

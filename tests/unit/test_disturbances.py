@@ -1,4 +1,4 @@
-"""The tables of docs/faults.md."""
+"""The tables of benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def survivals() -> list[Survival]:
 
 
 def test_the_tables_of_the_documents_are_those_of_the_record() -> None:
-    document = (ROOT / "docs/faults.md").read_text()
+    document = (ROOT / "benchmarks/README.md").read_text()
     for table in tables(survivals(), PROTOCOLS):
         assert markdown.text(table) in document, (
             "take them from `benchmarks/disturbances --show benchmarks/results/…`"

@@ -258,10 +258,14 @@ def test_a_look_that_took_no_time_is_refused(tmp_path: Path, seconds: float) -> 
 
 
 @pytest.mark.docs
-def test_the_page_of_the_doctor_has_each_rule_and_each_job() -> None:
-    page = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
-    rows = set(re.findall(r"^\| `?([^|`]+?)`? \|", page, re.MULTILINE))
-    assert set(RULES) | {job.name for job in JOBS} <= rows
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [("docs/doctor.md", set(RULES)), ("benchmarks/README.md", {job.name for job in JOBS})],
+    ids=["rules", "jobs"],
+)
+def test_the_pages_of_the_doctor_have_each_rule_and_each_job(page: str, names: set[str]) -> None:
+    text = (Path(__file__).parents[2] / page).read_text()
+    assert names <= set(re.findall(r"^\| `?([^|`]+?)`? \|", text, re.MULTILINE))
 
 
 def test_the_page_has_the_findings_and_their_figures() -> None:

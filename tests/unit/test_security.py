@@ -147,7 +147,7 @@ STATEMENTS: dict[str, list[str]] = {
         "tests/unit/test_several_hosts_greeting.py::"
         "test_an_agent_listens_at_the_address_that_it_was_given"
     ],
-    "whoever proves to know the job token": [
+    "every caller that proves to know the job token": [
         "tests/unit/test_several_hosts_greeting.py::"
         "test_a_peer_with_another_job_token_is_a_stranger"
     ],

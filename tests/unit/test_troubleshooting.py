@@ -1,9 +1,12 @@
-"""The messages in docs/troubleshooting.md exist in the code."""
+"""The messages and outputs in docs/troubleshooting.md are those of the code."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+
+from command_line import run_in_process
 
 pytestmark = pytest.mark.docs
 
@@ -32,3 +35,21 @@ def words(text: str) -> str:
 def test_an_entrys_text_is_what_the_code_says(text: str) -> None:
     assert text in words(PAGE.read_text())
     assert text in words((ROOT / TEXTS[text]).read_text())
+
+
+SHOWN = re.findall(
+    r"^    \$ tensorwire doctor --record (\S+)\n((?:    .+\n)+)", PAGE.read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("look", "lines"), SHOWN, ids=[Path(each[0]).stem for each in SHOWN])
+def test_an_output_on_the_page_is_what_the_doctor_prints(
+    capsys: pytest.CaptureFixture[str], look: str, lines: str
+) -> None:
+    done = run_in_process(capsys, "doctor")("--record", ROOT / look)
+    assert done.status == 0, done.err
+    assert set(textwrap.dedent(lines).splitlines()) <= set(done.out.splitlines())
+
+
+def test_the_page_shows_outputs() -> None:
+    assert len(SHOWN) >= 4

@@ -1,5 +1,5 @@
 # The engine under simulation: a program with the engine's object files, in which the linker redirects
-# their system calls to the simulator. docs/simulation.md describes the purpose.
+# their system calls to the simulator. docs/decisions/simulation.md describes the purpose.
 #
 # Not built with a sanitizer: ThreadSanitizer checks real threads, and there is only one here.
 # AddressSanitizer adds padding between the static variables, which are copied for each process.

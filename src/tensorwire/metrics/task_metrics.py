@@ -2,7 +2,6 @@
 
 All counts start with the process. Rates are computed from two records of a task
 (`tensorwire.metrics.rates`). The endpoint serves `TaskMetrics.to_json` under ``/figures``.
-docs/metrics.md describes every field.
 """
 
 from __future__ import annotations

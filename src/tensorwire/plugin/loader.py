@@ -88,7 +88,7 @@ def _load(path: Path) -> LoadedPlugin:
 
 
 def stats() -> dict[str, Any]:
-    """This process's metrics on grpc++ since its start; docs/metrics.md describes each.
+    """This process's metrics on grpc++ since its start, as `TaskMetrics` describes them.
 
     The dict has totals over all peers, "pool", and the lists "tasks", "peers", "reactors" and
     "tensors". Raises TensorwireError if the plug-in is not loaded.

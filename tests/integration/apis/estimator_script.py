@@ -44,11 +44,14 @@ def main() -> None:
     parser.add_argument("--protocol")
     parser.add_argument("--directory", required=True)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--tensor-fuse", action="store_true")
     options = parser.parse_args()
     if options.protocol == "grpc++":
         import tensorwire.tf  # noqa: F401
 
     said = {"protocol": options.protocol} if options.protocol else {}
+    if options.tensor_fuse:
+        said["session_config"] = tf1.ConfigProto(tensor_fuse=True)
     config = tf.estimator.RunConfig(
         model_dir=str(Path(options.directory, "model")),
         save_checkpoints_steps=20,

@@ -55,3 +55,11 @@ def test_train_and_evaluate_ends_with_the_same_model_as_on_grpc(tmp_path: Path) 
         assert training.used_the_data_plane("chief-0") == (protocol == "grpc++")
     for name, value in results["grpc"].items():
         np.testing.assert_array_equal(results["grpc++"][name], value)
+
+
+def test_tensor_fuse_in_the_session_config_of_a_run_config(tmp_path: Path) -> None:
+    arguments = ["--steps", str(STEPS), "--tensor-fuse"]
+    jobs = {"ps": 1, "chief": 1, "evaluator": 1}
+    training = train(SCRIPT, jobs, tmp_path, "grpc++", arguments, outside=["evaluator"])
+    check(training, tmp_path)
+    assert training.reports["chief-0"]["stats"]["fused_messages"] > 0
