@@ -45,7 +45,7 @@ def test_tensorflows_own_config_proto_takes_the_names_of_rewrites() -> None:
     import pickle
 
     stock = tf.compat.v1.ConfigProto
-    made = stock(tensor_fuse=True, bundles=True, unique_pull=False, allow_soft_placement=True)
+    made = stock(tensor_fuse=True, bundles=True, unique_pull=None, allow_soft_placement=True)
     rewrites = made.graph_options.rewrite_options.custom_optimizers
     assert [each.name for each in rewrites] == ["tensorwire_fuse", "tensorwire_bundles"]
     assert made == tensorwire.tf.ConfigProto(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.plugin.settings import SETTINGS
+from tensorwire.settings import SETTINGS
 
 pytestmark = pytest.mark.docs
 

@@ -19,7 +19,7 @@ from tensorwire.cli.main import main
 from tensorwire.doctor.check_machine import machine
 from tensorwire.errors import UsageError
 from tensorwire.plugin import loader
-from tensorwire.plugin.settings import misspelt
+from tensorwire.settings import misspelt
 
 _CLUSTER_FORM = (
     'it has the form {"cluster": {"ps": ["host:port", ...], "worker": [...]}, "task": '
@@ -27,7 +27,7 @@ _CLUSTER_FORM = (
 )
 _NO_TASK = (
     "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --protocol grpc++ "
-    "--metrics-port 0`, or with TENSORWIRE_METRICS_PORT=0 if the script names grpc++, or name "
+    "--metrics-port 0`, or with TENSORWIRE_METRICS=0 if the script names grpc++, or name "
     "them: --endpoints HOST:PORT,…"
 )
 LOOK = Path(__file__).with_name("looks") / "slow-link.json"
@@ -292,7 +292,7 @@ MISTAKES = [
     Mistake(
         "doctor --endpoints 127.0.0.1:1",
         "127.0.0.1:1 gives no metrics: Connection refused; start the task on grpc++ with "
-        "TENSORWIRE_METRICS_PORT set, on another host also with TENSORWIRE_METRICS_HOST=0.0.0.0, "
+        "TENSORWIRE_METRICS=HOST:PORT, "
         "or leave it out of --endpoints (see docs/metrics.md)",
         status=1,
     ),
@@ -392,7 +392,7 @@ def nothing_else_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    monkeypatch.setenv("TENSORWIRE_RUNTIME", str(tmp_path / "runtime"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
 
 
 @pytest.mark.usefixtures("nothing_else_runs")
@@ -459,12 +459,19 @@ def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[
     assert stop.value.code == 2
 
 
+WORDS = (
+    "words of exact, tensor_fuse, unique_pull, summed_push, bundles, bfloat16, float16 and "
+    "float32=PATTERN, and one dtype at most"
+)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
         ("TENSORWIRE_POOL_MB", "1GB", "a number"),
-        ("TENSORWIRE_TENSOR_FUSE", "False", "1 or 0"),
-        ("TENSORWIRE_WIRE_DTYPE", "float8", "bfloat16 or float16"),
+        ("TENSORWIRE_TENSOR_FUSE", "maybe", "1 or 0"),
+        ("TENSORWIRE_REWRITES", "fast", WORDS),
+        ("TENSORWIRE_REWRITES", "bfloat16,float16", WORDS),
     ],
 )
 def test_a_setting_with_a_bad_value_is_refused_at_the_start(
@@ -479,12 +486,13 @@ def test_a_setting_with_a_bad_value_is_refused_at_the_start(
 
 def test_a_misspelt_setting_is_told_with_the_right_one() -> None:
     environment = {
-        "TENSORWIRE_TENSORFUSE": "1",
-        "TENSORWIRE_TENSOR_FUSE": "1",
+        "TENSORWIRE_REWRITE": "exact",
+        "TENSORWIRE_REWRITES": "exact",
+        "TENSORWIRE_TOKEN": "x" * 40,  # an old name
         "TENSORWIRE_PS_0_SERVICE_HOST": "10.0.0.1",  # as Kubernetes sets it
     }
     assert [*misspelt(environment)] == [
-        "TENSORWIRE_TENSORFUSE is no setting and has no effect: set TENSORWIRE_TENSOR_FUSE"
+        "TENSORWIRE_REWRITE is no setting and has no effect: set TENSORWIRE_REWRITES"
     ]
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from tensorwire import __version__
+from tensorwire import __version__, settings
 from tensorwire.cli.click_extensions import LazyGroup
 from tensorwire.errors import TensorwireError, UsageError
 
@@ -38,6 +38,7 @@ COMMANDS = {
 }
 
 _OF_ALL_COMMANDS = ("--quiet", "--verbose", "--debug")
+_log = logging.getLogger(__name__)
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -63,6 +64,8 @@ def cli(ctx: click.Context, quiet: bool, verbose: bool, debug: bool) -> None:
     if quiet:
         # Progress, notes and warnings go to standard error; `run_command` has kept it for errors.
         sys.stderr = ctx.with_resource(open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    if old := settings.replace_old_names(os.environ):
+        _log.warning("tensorwire: %s", old)
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"

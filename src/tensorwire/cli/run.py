@@ -17,9 +17,10 @@ from tensorwire.cluster import PROTOCOLS
 from tensorwire.metrics import endpoint
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
-from tensorwire.plugin.rewrites import EXACT_REWRITES, WIRE_DTYPES
+from tensorwire.plugin import rewrites
 from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
+from tensorwire.settings import METRICS, address_text
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class RunOptions:
     wire_dtype: str | None = option(
         None,
         "Send the floats of training steps between tasks in 16 bits. Changes results.",
-        choices=WIRE_DTYPES,
+        choices=rewrites.WIRE_DTYPES,
     )
     metrics_port: int | None = option(
         None,
@@ -170,22 +171,20 @@ def run(ctx: click.Context, options: RunOptions, script: str, arguments: tuple[s
     target = ["-m", script] if options.as_module else [script]
     if options.placement != "balanced":
         refuse_unused("is for --placement balanced", "traffic_paths", "keep_whole")
-    if options.metrics_port is None and not os.environ.get(endpoint.PORT_VARIABLE):
+    if options.metrics_port is None:
         refuse_unused("is for --metrics-port: give that, too", "metrics_host")
     engine.check_security()
+    named = (options.tensor_fuse and "tensor_fuse", options.exact_rewrites and rewrites.EXACT)
     environment = run_environment.environment(
         options.protocol,
-        options.tensor_fuse,
         debug=bool(ctx.obj and ctx.obj["debug"]),
         placement=_encoded_placement(options, [*target, *arguments]),
-        exact_rewrites=options.exact_rewrites,
-        wire_dtype=options.wire_dtype,
+        words=[word for word in (*named, options.wire_dtype) if word],
         device_filters=options.device_filters is not None,
     )
     if options.metrics_port is not None:
-        environment[endpoint.PORT_VARIABLE] = str(options.metrics_port)
-    if options.metrics_host is not None:
-        environment[endpoint.HOST_VARIABLE] = options.metrics_host
+        host = options.metrics_host or endpoint.LOOPBACK
+        environment[METRICS] = address_text(host, options.metrics_port)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *target, *arguments], environment)
@@ -207,6 +206,6 @@ def _encoded_placement(options: RunOptions, command: Sequence[str]) -> str | Non
         return None
     variables = whole(model.variables, options.keep_whole)
     click.echo(f"tensorwire: planning the placement of {len(variables)} variables", err=True)
-    exact = options.exact_rewrites or EXACT_REWRITES.is_asked_for(None)
+    exact = options.exact_rewrites or rewrites.EXACT in rewrites.of_process(os.environ)
     traffic = Traffic.known(options.traffic_paths, model.crossings, exact_rewrites=exact)
     return default.encode(variables, traffic)

@@ -92,8 +92,7 @@ class Job(JobSpec):
             "FIRST_TASK_INDEX": str(group.first),
             "HOME": "/tmp",
             ENDPOINT_MAP_VARIABLE: f"{CONFIG_FOLDER}/{ENDPOINT_MAP_NAME}",
-            "TENSORWIRE_METRICS_HOST": "0.0.0.0",
-            "TENSORWIRE_METRICS_PORT": str(self.metrics_port),
+            "TENSORWIRE_METRICS": f"0.0.0.0:{self.metrics_port}",
         }
         if self.token_secret is not None:
             variables["TENSORWIRE_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"

@@ -18,11 +18,12 @@ import psutil
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.metrics.rates import JobRates, job_rates
 from tensorwire.metrics.task_metrics import TaskMetrics
+from tensorwire.settings import OLD_FOLDER
 
-FOLDER_VARIABLE = "TENSORWIRE_RUNTIME"
+FOLDER_VARIABLE = "XDG_RUNTIME_DIR"
 NO_TASK = (
     "no grpc++ task with an endpoint runs here: start tasks with `tensorwire run --protocol grpc++ "
-    "--metrics-port 0`, or with TENSORWIRE_METRICS_PORT=0 if the script names grpc++, or name "
+    "--metrics-port 0`, or with TENSORWIRE_METRICS=0 if the script names grpc++, or name "
     "them: --endpoints HOST:PORT,…"
 )
 """Error message for the case that no task has announced itself."""
@@ -41,11 +42,9 @@ class Announcement:
 
 def folder() -> Path:
     """The folder of announcements; it need not exist."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
+    if named := os.environ.get(OLD_FOLDER):
         return Path(named).expanduser().absolute()
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
+    if runtime := os.environ.get(FOLDER_VARIABLE):
         return Path(runtime) / "tensorwire"
     return Path(tempfile.gettempdir()) / f"tensorwire-{os.getuid()}"
 

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorwire import __version__, engine
+from tensorwire import __version__, engine, settings
 from tensorwire.errors import TensorwireError
 from tensorwire.plugin import cache, compiler, prebuilt, tensorflow_install
 from tensorwire.plugin.digest import digest
@@ -115,7 +115,7 @@ def ensure_built(
         raise TensorwireError(f"no plug-in source in {source.folder}: install tensorwire again")
     carried = prebuilt.carried(source.prebuilt, source.digest)
     fitting = carried.fitting(tensorflow)
-    if fitting is not None and not rebuild and os.environ.get(PREBUILT_VARIABLE) != "0":
+    if fitting is not None and not rebuild and settings.is_on(PREBUILT_VARIABLE, default=True):
         return fitting
     try:
         return cache.ensure_built(recipe(tensorflow, source), rebuild)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorwire import engine
+from tensorwire import engine, settings
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.plugin import patches, rewrites, settings
+from tensorwire.plugin import patches, rewrites
 from tensorwire.plugin.build import ensure_built
 
 
@@ -27,7 +27,7 @@ class LoadedPlugin:
 
 
 _lock = threading.Lock()
-_log = logging.getLogger("tensorwire")
+_log = logging.getLogger(__name__)
 _loaded: LoadedPlugin | None = None
 
 
@@ -45,7 +45,7 @@ def load() -> Path:
             patches.let_rewrites_see_partial_runs()
             patches.let_config_protos_name_rewrites()
             patches.let_ctrl_c_end_a_join()
-            if any(name.startswith("TENSORWIRE_METRICS_") for name in os.environ):
+            if os.environ.get(settings.METRICS):
                 # Importing it takes 15 ms, which few processes need.
                 from tensorwire.metrics import endpoint
 
@@ -54,13 +54,14 @@ def load() -> Path:
 
 
 def check_environment() -> None:
-    """Warns of settings that no part of tensorwire reads.
+    """Warns of settings with old names, and of those that no part of tensorwire reads.
 
     Raises UsageError for wrong settings that the plug-in would read too late to reject.
     """
-    rewrites.check_environment()
-    for sentence in settings.misspelt(os.environ):
-        _log.warning("tensorwire: %s", sentence)
+    for sentence in (settings.replace_old_names(os.environ), *settings.misspelt(os.environ)):
+        if sentence:
+            _log.warning("tensorwire: %s", sentence)
+    rewrites.of_process(os.environ)
     pool_mb = os.environ.get("TENSORWIRE_POOL_MB", "")
     if pool_mb and not pool_mb.isdecimal():
         raise UsageError(f"environment variable TENSORWIRE_POOL_MB={pool_mb}: expected a number")

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorwire.plugin.rewrites import PARTIAL_RUN_NODE, REWRITES, ask_for_wire_dtype
+from tensorwire.plugin.rewrites import PARTIAL_RUN_NODE, REWRITES, choose, choose_wire_dtype
 
 _LOOK_FOR_SIGNALS_S = 1.0
 
@@ -148,14 +148,15 @@ def let_config_protos_name_rewrites() -> None:
 
     @functools.wraps(initialise)
     def with_rewrites(self: Any, *args: Any, **kwargs: Any) -> None:
-        asked_for = [name for name in REWRITES if kwargs.pop(name, False)]
+        chosen = {name: kwargs.pop(name, None) for name in REWRITES}
         wire_dtype = kwargs.pop("wire_dtype", None)
         exclude = kwargs.pop("wire_dtype_exclude", ())
         initialise(self, *args, **kwargs)
-        for name in asked_for:
-            REWRITES[name].ask_for_it(self)
+        for name, wanted in chosen.items():
+            if wanted is not None:
+                choose(self, name, wanted)
         if wire_dtype is not None:
-            ask_for_wire_dtype(self, wire_dtype, exclude)
+            choose_wire_dtype(self, wire_dtype, exclude)
 
     config_pb2.ConfigProto.__init__ = with_rewrites
 

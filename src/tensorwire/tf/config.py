@@ -10,12 +10,12 @@ from tensorwire.errors import UsageError
 
 
 def ConfigProto(
-    tensor_fuse: bool = False,
+    tensor_fuse: bool | None = None,
     *,
-    unique_pull: bool = False,
-    summed_push: bool = False,
-    bundles: bool = False,
-    exact_rewrites: bool = False,
+    unique_pull: bool | None = None,
+    summed_push: bool | None = None,
+    bundles: bool | None = None,
+    exact_rewrites: bool | None = None,
     wire_dtype: Any = None,
     wire_dtype_exclude: str | Sequence[str] = (),
     cluster: Any = None,
@@ -33,14 +33,15 @@ def ConfigProto(
     With ``summed_push``, the gradients of equal ids are summed before they are sent to the ps.
     With ``bundles``, independent operations of one kind run as one, such as the lookups in all
     tables of a ps. Results of these three are bitwise identical. ``exact_rewrites`` switches on all
-    three and ``tensor_fuse``.
+    three and ``tensor_fuse``. False switches off what ``exact_rewrites`` or the environment
+    (``TENSORWIRE_REWRITES``, ``tensorwire run --exact-rewrites``) switches on.
 
     With ``wire_dtype="bfloat16"`` or ``"float16"``, training steps send float32 in 16 bits between
     tasks. Pulled rows and variables are rounded to the nearest value. Pushed gradients are rounded
     stochastically, so that their mean is unbiased. Results change. Values that are saved, restored,
     assigned, fetched or counted stay exact, and so do variables whose name matches a shell pattern
-    of ``wire_dtype_exclude`` (``"dense/*"``). ``tensorwire.tf.stats()["wire_dtypes"]`` lists each
-    tensor.
+    of ``wire_dtype_exclude`` (``"dense/*"``). ``"float32"`` switches off what the environment
+    switches on. ``tensorwire.tf.stats()["wire_dtypes"]`` lists each tensor.
 
     With ``cluster`` (a ``tf.train.ClusterSpec``, or its argument), `device_filters` are set for the
     session of this task: it sees only the ps and itself, so another worker that is lost or has

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 _v1 = tf.compat.v1
-_log = logging.getLogger("tensorwire")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

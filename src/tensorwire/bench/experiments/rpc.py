@@ -32,6 +32,7 @@ from tensorwire.cli.two_ends import CLIENT, SERVER
 from tensorwire.cluster import split_address
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.options import option
+from tensorwire.settings import address_text
 from tensorwire.units import data_size
 
 LARGEST_MESSAGE_BYTES = 2**31 - 1
@@ -246,7 +247,7 @@ class RpcVariant(TaskProcesses, Variant[None, RpcResult]):
             threads=plan.threads,
             response_size=plan.response_size,
         )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = address_text(host, port)
         self.ask(CLIENT, "connect", address=address, channels=plan.connections)
 
     def warm_up(self, what: None) -> None:
