@@ -38,6 +38,8 @@ class Option:
     """Makes the field's value of the text."""
     path: Literal["file", "folder", "any"]
     """What a Path may name."""
+    section: str
+    """The heading of the help under which it stands; empty: among the others."""
 
 
 def option(
@@ -55,6 +57,7 @@ def option(
     default_text: str | None = None,
     parse: Callable[[str], Any] | None = None,
     path: Literal["file", "folder", "any"] = "file",
+    section: str = "",
 ) -> Any:
     """A field with this default that is also an option; `...` as the default: it must be given."""
     metadata = {"option": {**locals()}}

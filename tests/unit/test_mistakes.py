@@ -77,12 +77,11 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
     "top": {
         "--endpoints nonsense": "'nonsense' is not an endpoint: write HOST:PORT or unix:PATH",
         "--endpoints ,": "--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out",
-        "--json": "--json goes with --once",
     },
     "doctor": {
         "--data-mb-per-step 5": "--data-mb-per-step is for --data: give that, too",
         "--endpoints ,": "--endpoints is empty: write HOST:PORT or unix:PATH, or leave it out",
-        "--plan other.json --endpoints 127.0.0.1:1": (
+        "--placement-file other.json --endpoints 127.0.0.1:1": (
             "other.json is not a placement plan, which `tensorwire place --json` writes"
         ),
         "--record look.json --link fast": "--link fast is no rate: write it as 10gbit or 500mbit",
@@ -107,14 +106,14 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--calibration costs.json --layout heap": (
             "--layout: unknown value heap: choose from colocated, isolated, one-machine"
         ),
-        "--calibration costs.json --protocol tcp": (
-            "--protocol: unknown value tcp: choose from grpc, grpc++, grpc++ fused, grpc++ exact"
+        "--calibration costs.json --protocols tcp": (
+            "--protocols: unknown value tcp: choose from grpc, grpc++, grpc++ fused, grpc++ exact"
         ),
         "--calibration costs.json --placement ,": (
             "--placement is empty: choose from round_robin, greedy, balanced"
         ),
-        "--calibration costs.json --case 1 --target 9": (
-            "--case and --target: one question at a time"
+        "--calibration costs.json --case 1 --steps-per-s 9": (
+            "--case and --steps-per-s: one question at a time"
         ),
         "--calibration costs.json --sweep workers": (
             "--sweep workers: write it as workers=1..1000 or ps=1..20"
@@ -125,8 +124,8 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--calibration costs.json --model one-big": (
             "the calibration has no costs of grpc++: it has grpc"
         ),
-        "--calibration costs.json --model one-big --batch 3": (
-            "--batch is for --graph: one-big was measured with 256"
+        "--calibration costs.json --model one-big --batch-size 3": (
+            "--batch-size is for --graph: one-big was measured with 256"
         ),
         "--calibration none.json --model one-big": (
             "cannot read none.json: No such file or directory"
@@ -146,9 +145,11 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
     },
     "build": {
         "--what": "No such option '--what'.",
+        "--force --list": "--force compiles, and --list compiles nothing: leave one out",
+        "--output json": "--output is for --list",
     },
     "demo": {
-        "--protocol grpc+": "unknown protocol 'grpc+': --protocols takes grpc, grpc++ or both",
+        "--protocols grpc+": "unknown protocol 'grpc+': --protocols takes grpc, grpc++ or both",
     },
     "bench all": {
         "--protocols grpc --transport auto": (
@@ -195,12 +196,9 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
             "--lab makes hosts of its own: leave out --ps-hosts and the like"
         ),
         "--case huge": "Invalid value for '--case': 'huge' is not one of 'tiny', 'many'.",
-        "--quiet": (
-            "No such option '--quiet'. It stands before the command: tensorwire --quiet bench steps"
-        ),
     },
     "bench tails": {
-        "--bulk-mb 0.5": "--bulk-mb 0.5: give a number from 1 to 1000",
+        "--data-mb 0.5": "--data-mb 0.5: give a number from 1 to 1000",
         "--layer rpc --tensor-fuse": "--layer rpc has no graph to rewrite: leave out the rewrites",
     },
     "bench tcp": {
@@ -349,7 +347,7 @@ MISTAKES = [
     Mistake(
         "doctor",
         f"nothing to look at: {_NO_TASK}; or examine something else with --layers, --graph, "
-        "--plan, --data or --record (see docs/doctor.md)",
+        "--placement-file, --data or --record (see docs/doctor.md)",
         status=1,
     ),
     Mistake(

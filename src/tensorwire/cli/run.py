@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tensorwire import engine
 from tensorwire.cli.click_extensions import refuse_unused, takes
+from tensorwire.cli.options import Shown
 from tensorwire.cli.tensorflow import check_script, quiet_tensorflow
-from tensorwire.cluster import PROTOCOLS
+from tensorwire.cluster import GRPC, PROTOCOLS
 from tensorwire.metrics import endpoint
 from tensorwire.options import option
 from tensorwire.placement.plan import STRATEGIES
@@ -21,6 +24,9 @@ from tensorwire.plugin import rewrites
 from tensorwire.plugin.tensorflow_install import cache_folder
 from tensorwire.run import environment as run_environment
 from tensorwire.settings import METRICS, address_text
+
+if TYPE_CHECKING:
+    from tensorwire.plugin.build import Inventory
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class BuildOptions:
     epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
 )
 @takes(BuildOptions, "options")
-def build(options: BuildOptions) -> None:
+@takes(Shown, "output")
+def build(options: BuildOptions, output: Shown) -> None:
     """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
     The wheel of tensorwire carries a plug-in for each TensorFlow of PyPI that it is tested with.
@@ -51,22 +58,24 @@ def build(options: BuildOptions) -> None:
     by this command, for a container image or a training machine without a compiler. The result is
     in the folder that TENSORWIRE_CACHE names, or in your cache folder.
     """
+    if options.only_list:
+        refuse_unused("compiles, and --list compiles nothing: leave one out", "force")
+    else:
+        refuse_unused("is for --list", "form")
     quiet_tensorflow()
-    from tensorwire.plugin.build import ensure_built
+    from tensorwire.plugin.build import ensure_built, inventory
     from tensorwire.plugin.loader import load
 
     if options.only_list:
-        _show_inventory()
+        found = inventory()
+        output.show(lambda: json.dumps(found.document(), indent=1), lambda: _show(found))
         return
     if options.force:
         ensure_built(rebuild=True)
     click.echo(load())
 
 
-def _show_inventory() -> None:
-    from tensorwire.plugin.build import inventory
-
-    found = inventory()
+def _show(found: Inventory) -> None:
     tensorflow, carried = found.tensorflow, found.carried
     click.echo(f"TensorFlow {tensorflow.version} in {tensorflow.library_folder}")
     click.echo(f"compile flags: {' '.join(tensorflow.compile_flags)}")
@@ -171,13 +180,15 @@ def run(ctx: click.Context, options: RunOptions, script: str, arguments: tuple[s
     target = ["-m", script] if options.as_module else [script]
     if options.placement != "balanced":
         refuse_unused("is for --placement balanced", "traffic_paths", "keep_whole")
+    if options.protocol == GRPC:
+        refuse_unused("serves metrics of grpc++, and --protocol is grpc", "metrics_port")
     if options.metrics_port is None:
         refuse_unused("is for --metrics-port: give that, too", "metrics_host")
     engine.check_security()
     named = (options.tensor_fuse and "tensor_fuse", options.exact_rewrites and rewrites.EXACT)
     environment = run_environment.environment(
         options.protocol,
-        debug=bool(ctx.obj and ctx.obj["debug"]),
+        debug="debug" in (ctx.obj or ()),
         placement=_encoded_placement(options, [*target, *arguments]),
         words=[word for word in (*named, options.wire_dtype) if word],
         device_filters=options.device_filters is not None,

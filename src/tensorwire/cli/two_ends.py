@@ -15,6 +15,7 @@ from tensorwire.options import option
 _TWO = "is for two hosts: give --job server, or --job client --target HOST:PORT, too"
 SERVER, CLIENT = "server", "client"
 DEFAULT_PORT = 12222
+_SECTION = "Two hosts"
 
 
 @dataclass(frozen=True)
@@ -23,22 +24,27 @@ class TwoEnds:
 
     job: str | None = option(
         None,
-        "Two hosts: the role of this host. The server ends with its client.",
+        "Role of this host. The server ends with its client.",
         choices=(SERVER, CLIENT),
+        section=_SECTION,
     )
     """SERVER, CLIENT, or None: both ends run here."""
     target: str | None = option(
-        None, "Two hosts: address of the server, for the client.", metavar="HOST:PORT"
+        None, "Address of the server, for the client.", metavar="HOST:PORT", section=_SECTION
     )
     port: int = option(
         DEFAULT_PORT,
-        "Two hosts: port of the server; what is measured uses the ports above it, and those + "
-        "20000.",
+        "Port of the server; what is measured uses the ports above it, and those + 20000.",
         least=1,
         most=65535,
+        section=_SECTION,
     )
-    peer_timeout_s: float = option(
-        120.0, "Two hosts: seconds to wait for the other host.", name="--peer-timeout", above=0
+    timeout_s: float = option(
+        120.0,
+        "Seconds to wait for the other host.",
+        name="--timeout",
+        above=0,
+        section=_SECTION,
     )
 
     def __post_init__(self) -> None:
@@ -52,12 +58,12 @@ class TwoEnds:
 
 
 def two_ends_options(command: Callable[..., Any]) -> Any:
-    """--job, --target, --port and --peer-timeout; the command gets them as `ends`."""
+    """--job, --target, --port and --timeout; the command gets them as `ends`."""
 
     @functools.wraps(command)
     def with_ends(*, ends: TwoEnds, **others: Any) -> Any:
         if ends.job is None:
-            refuse_unused(_TWO, "port", "peer_timeout_s")
+            refuse_unused(_TWO, "port", "timeout_s")
         return command(ends=ends, **others)
 
     return takes(TwoEnds, "ends")(with_ends)

@@ -153,8 +153,12 @@ class Job(JobSpec):
             words.append("--tensor-fuse")
         if self.exact_rewrites:
             words.append("--exact-rewrites")
+        if self.wire_dtype:
+            words += ["--wire-dtype", self.wire_dtype]
         if self.placement != "round_robin":
             words += ["--placement", self.placement]
+        for name in self.keep_whole:
+            words += ["--keep-whole", name]
         words.append(self.script.path)
         return " ".join([*map(shlex.quote, words), *map(self._word, self.arguments)])
 

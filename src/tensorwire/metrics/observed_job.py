@@ -112,6 +112,7 @@ def _runs(record: Announcement) -> bool:
 
 
 TIMEOUT_S = 3.0
+_ON_THIS_HOST = ("unix:", "localhost:", "127.", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,10 @@ def fetch(address: str, timeout_s: float = TIMEOUT_S) -> Fetched:
             )
         return Fetched(address, TaskMetrics.from_json(json.loads(body)))
     except (OSError, http.client.HTTPException) as error:
-        return Fetched(address, None, getattr(error, "strerror", None) or str(error) or "no answer")
+        reason = getattr(error, "strerror", None) or str(error) or "no answer"
+        if isinstance(error, ConnectionRefusedError) and not address.startswith(_ON_THIS_HOST):
+            reason += " (does the task serve on its loopback only? it needs --metrics-host 0.0.0.0)"
+        return Fetched(address, None, reason)
     except (ValueError, TypeError, AttributeError) as error:
         return Fetched(address, None, f"it sent no metrics ({error})")
     finally:

@@ -141,6 +141,19 @@ class Inventory:
     unfit: list[Path]
     """Finished builds for another TensorFlow, or of another version of tensorwire."""
 
+    def document(self) -> dict[str, object]:
+        """It as JSON."""
+        return {
+            "tensorflow": self.tensorflow.version,
+            "library_folder": str(self.tensorflow.library_folder),
+            "compile_flags": list(self.tensorflow.compile_flags),
+            "fingerprint": self.tensorflow.fingerprint(self.carried.headers),
+            "carried": {own: list(each.tensorflows) for own, each in self.carried.plugins.items()},
+            "fitting": None if self.fitting is None else str(self.fitting),
+            "cached": [str(path) for path in self.cached],
+            "unfit": [str(path) for path in self.unfit],
+        }
+
 
 def inventory() -> Inventory:
     """Lists the plug-ins; compiles nothing. Raises TensorwireError as `find_tensorflow` does."""

@@ -43,7 +43,7 @@ def model_of_script(
             if time.monotonic() > deadline:
                 raise TensorwireError(
                     f"{command[0]} has not opened a training session within {deadline_s:g} s"
-                    f"{_last_words(script.log)}; set a longer --deadline"
+                    f"{_last_words(script.log)}; set a longer --timeout"
                 )
             time.sleep(_POLL_S)
         if found.exists():

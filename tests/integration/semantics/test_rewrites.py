@@ -539,9 +539,11 @@ def test_what_a_session_chooses_wins_over_the_environment(plugin: None) -> None:
                 taken = [value * 2.0 for value in sent]
         for is_fused, of_session in choices.items():
             for switches in of_session:
-                with counted(cluster, "tensor_fuse") as more:
-                    with session(cluster, graph, switches, optimized=False) as made:
-                        made.run(taken)
+                with (
+                    counted(cluster, "tensor_fuse") as more,
+                    session(cluster, graph, switches, optimized=False) as made,
+                ):
+                    made.run(taken)
                 assert ("applied" in more) == is_fused, switches
 
 

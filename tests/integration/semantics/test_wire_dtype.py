@@ -307,6 +307,8 @@ def test_another_dtype_is_refused(fusing_cluster: TensorFlowCluster) -> None:
         one = tf.constant(1.0)
     with (
         tf1.Session(fusing_cluster.target(), graph, config) as made,
-        pytest.raises(tf.errors.InvalidArgumentError, match=r'bfloat16 or float16, and not "fp8"'),
+        pytest.raises(
+            tf.errors.InvalidArgumentError, match=r'bfloat16, float16 or float32, and not "fp8"'
+        ),
     ):
         made.run(one)

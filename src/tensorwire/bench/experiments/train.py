@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +31,7 @@ from tensorwire.bench.frame.record import Ratio, Record, Result
 from tensorwire.bench.frame.showing import times, transport_of
 from tensorwire.bench.frame.statistics import Rounds
 from tensorwire.bench.frame.tasks import TaskProcesses, Unwatched, Watcher, request
-from tensorwire.bench.frame.variants import EXACT_REWRITES, Setting, parse_protocols
+from tensorwire.bench.frame.variants import EXACT_REWRITES, Setting
 from tensorwire.bench.lab.channel import Message
 from tensorwire.bench.models import MODELS, examples, wide_deep
 from tensorwire.errors import TensorwireError, UsageError
@@ -384,7 +383,7 @@ class Demo(Train):
     parameter servers and asynchronous workers as processes of this machine. The protocols take
     turns; the first turn is warm-up. MB are 10^6 bytes; a message is a call from one task to
     another, or a pushed tensor; the AUC is measured on months that are not used for training.
-    If protocols are named, only these are measured, without rewrites.
+    --rewrites none leaves out the run with exact rewrites, which is on the last protocol.
     """
 
     command = "demo"
@@ -392,12 +391,8 @@ class Demo(Train):
 
     @classmethod
     def of_call(cls, call: Call, **options: Any) -> Demo:
-        single: Sequence[str] = options.pop("single_protocols")
         fields = dict(call.fields)
-        if single:
-            names = [*single, *(call.named_protocols or ())]
-            fields["protocols"] = parse_protocols(",".join(names))
-        elif call.named_rewrites is None and call.named_protocols is None:
+        if call.named_rewrites is None:
             fields["rewrites"] = (*fields["rewrites"], EXACT_REWRITES)
         return cls(**options, **fields)
 
@@ -548,15 +543,6 @@ demo = experiment_command(
     Demo,
     """
   tensorwire demo
-  tensorwire demo --protocol grpc++ --steps 600 --json demo.json""",
+  tensorwire demo --protocols grpc++ --steps 600 --json demo.json""",
     fields=("steps", "ps", "workers", "batch_size"),
-    more=[
-        click.option(
-            "--protocol",
-            "single_protocols",
-            multiple=True,
-            metavar="NAME",
-            help="One protocol, like --protocols; may be repeated.",
-        )
-    ],
 )

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.click_extensions import Number
+from tensorwire.cli.click_extensions import Number, takes
 from tensorwire.cli.k8s.options import (
     cases_option,
     compared_options,
     context_option,
     find_named_case,
     taken,
-    up_within_option,
+    timeout_option,
 )
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.options import Output
 from tensorwire.errors import UsageError
 from tensorwire.k8s.job import Job
 from tensorwire.k8s.spec import Script
@@ -55,7 +55,7 @@ _OF_CASE = [
 _OWN = (
     *("name", "image", "script", "layout", "shared_memory", "scheduling", "placement"),
     *("wanted_workers_per_node", "format", "queue", "volcano_queue", "evaluator", "protocol"),
-    "metrics_from",
+    *("metrics_from", "keep_whole"),
 )
 
 
@@ -73,7 +73,7 @@ def _experiment_options(command: Callable[..., Any]) -> Any:
         image: str | None,
         rounds: int,
         seconds: float,
-        up_within: float,
+        timeout: float,
         **options: Any,
     ) -> Any:
         from tensorwire.bench.layouts import layout_comparison
@@ -92,7 +92,7 @@ def _experiment_options(command: Callable[..., Any]) -> Any:
             wanted_workers_per_node=layout_comparison.workers_per_node(found, workers),
         )
         plan = layout_comparison.LayoutComparison(
-            found, job, _placements(placement), rounds, seconds, up_within_s=up_within
+            found, job, _placements(placement), rounds, seconds, up_within_s=timeout
         )
         return command(plan=plan, image=image, **options)
 
@@ -126,10 +126,9 @@ _OPTIONS = [
         show_default=True,
         help="Turns that the layouts take (A B, B A, …).",
     ),
-    up_within_option,
+    timeout_option,
     context_option,
-    json_option,
-    report_option,
+    takes(Output, "output"),
 ]
 
 
@@ -153,8 +152,7 @@ def compare(
     templates: Path | None,
     namespace: str | None,
     context: str | None,
-    json_path: Path | None,
-    report_path: Path | None,
+    output: Output,
 ) -> None:
     """Run both layouts of a case on the same model, and compare them.
 
@@ -173,7 +171,7 @@ def compare(
             "a clone of tensorwire runs the jobs on this machine",
             page="docs/kubernetes.md",
         )
-    from tensorwire.bench.frame.showing import keep_and_show
+    from tensorwire.bench.frame import showing
     from tensorwire.bench.layouts import layout_comparison
     from tensorwire.bench.layouts.job_runner import JobRunner
     from tensorwire.cli.termination import end_in_order
@@ -186,4 +184,4 @@ def compare(
         ProgressDisplay(layout_comparison.COMMAND, plan.blocks) as progress,
     ):
         record = layout_comparison.run(plan, JobRunner(connection, templates), progress)
-    keep_and_show(record, json_path, report_path)
+    showing.give(record, output)

@@ -41,7 +41,7 @@ class CommonOptions:
         path="folder",
     )
     context: str | None = option(None, "Context of the kubeconfig.  [default: its current one]")
-    up_within: float = option(
+    timeout: float = option(
         900.0, "Seconds that the tasks may take to start.", metavar="SECONDS", least=1
     )
     interval: float = option(
@@ -56,7 +56,7 @@ def common(*fields: str) -> Callable[[Any], Any]:
 
 cases_option = common("cases_file")
 context_option = common("context")
-up_within_option = common("up_within")
+timeout_option = common("timeout")
 name_argument = click.argument("name")
 
 _OF_MANIFESTS = common("no_token", "namespace", "templates")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tensorwire.cli.click_extensions import LazyGroup, Number, refuse_unused
-from tensorwire.cli.options import json_option, report_option
+from tensorwire.cli.click_extensions import LazyGroup, Number, refuse_unused, takes
+from tensorwire.cli.options import Output
 from tensorwire.errors import TensorwireError, UsageError
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _PUBLISHED_WORKER_CORES, _PUBLISHED_PS_CORES = 0.3, 2.0
     epilog="""\b
 Examples:
   tensorwire plan --model ctr --workers 50 --ps 5 --layout isolated --link 10gbit
-  tensorwire plan --from run.json --protocol grpc,grpc++ --placement round_robin,balanced --ps 5
-  tensorwire plan --graph model.ckpt-1000.meta --batch 256 --sweep workers=1..1000 --ps 10
+  tensorwire plan --from run.json --protocols grpc,grpc++ --placement round_robin,balanced --ps 5
+  tensorwire plan --graph model.ckpt-1000.meta --batch-size 256 --sweep workers=1..1000 --ps 10
   tensorwire plan --case 2 --report plan.html
-  tensorwire plan --model ctr --target 5000""",
+  tensorwire plan --model ctr --steps-per-s 5000""",
 )
 @click.option(
     "--from",
@@ -57,7 +57,7 @@ Examples:
     help="A SavedModel's folder, a .meta file, the prefix of a checkpoint, or a graph.pbtxt.",
 )
 @click.option(
-    "--batch",
+    "--batch-size",
     type=click.IntRange(min=1),
     help="Batch size: with --graph, replaces its unknown dimensions.",
 )
@@ -114,7 +114,7 @@ Examples:
 )
 @click.option("--ps-threads", type=click.IntRange(min=1), help="Communication threads of a ps.")
 @click.option(
-    "--protocol",
+    "--protocols",
     metavar="LIST",
     default="grpc,grpc++",
     show_default=True,
@@ -148,7 +148,7 @@ Examples:
     "--case", metavar="1..4", help="A case of the published table, both of its scenarios."
 )
 @click.option(
-    "--target",
+    "--steps-per-s",
     type=Number(min=0, min_open=True),
     metavar="STEPS/S",
     help="Find the cluster with the fewest cores that reaches this rate.",
@@ -164,10 +164,9 @@ Examples:
 @click.option(
     "--no-changes", is_flag=True, help="Do not search for improvements, which takes longer."
 )
-@json_option
-@report_option
+@takes(Output, "output")
 @click.pass_context
-def plan(context: click.Context, /, **options: Any) -> None:
+def plan(context: click.Context, /, output: Output, **options: Any) -> None:
     """Predict steps per second, loads and the bottleneck of a cluster that does not exist yet.
 
     Simulates the cluster with costs that `tensorwire plan calibrate` measured on one machine.
@@ -178,7 +177,7 @@ def plan(context: click.Context, /, **options: Any) -> None:
         raise TensorwireError("the planner needs simpy: pip install 'tensorwire[plan]'")
     from tensorwire.cli.plan import prediction
 
-    prediction.give(read(options), options["json_path"], options["report_path"])
+    prediction.give(read(options), output)
 
 
 def read(options: dict[str, Any]) -> Asked:
@@ -196,9 +195,10 @@ def read(options: dict[str, Any]) -> Asked:
 
     if options["case"] is not None:
         refuse_unused("and --case exclude each other", "workers", "ps", "layout")
-    wanted = [name for name in ("sweep", "case", "target") if options[name] is not None]
+    wanted = [name for name in ("sweep", "case", "steps_per_s") if options[name] is not None]
     if len(wanted) > 1:
-        raise UsageError(f"--{wanted[0]} and --{wanted[1]}: one question at a time")
+        first, second = (name.replace("_", "-") for name in wanted[:2])
+        raise UsageError(f"--{first} and --{second}: one question at a time")
     case = None if options["case"] is None else find_case(options["case"], PUBLISHED, "")
     layouts = SCENARIOS if case else _list("layout", options["layout"], LAYOUTS)
     shape = Shape(
@@ -216,15 +216,15 @@ def read(options: dict[str, Any]) -> Asked:
         from_path=options["from_path"],
         model=options["model"],
         graph=options["graph"],
-        batch=options["batch"],
+        batch=options["batch_size"],
         calibration_path=options["calibration_path"],
         shapes=tuple(dataclasses.replace(shape, layout=layout) for layout in layouts),
-        sides=_list("protocol", options["protocol"], SIDES),
+        sides=_list("protocols", options["protocols"], SIDES),
         placements=_list("placement", options["placement"], tuple(STRATEGIES)),
         job_changes=_job_changes(options),
         sweep=None if options["sweep"] is None else parse(options["sweep"]),
         case=None if case is None else case.name,
-        target_steps_per_s=options["target"],
+        target_steps_per_s=options["steps_per_s"],
         seed=options["seed"],
         with_changes=not options["no_changes"],
     )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorwire.cli.options import Output
 from tensorwire.cli.tensorflow import model_of_file
 from tensorwire.dataclass_json import json_text
 from tensorwire.errors import TensorwireError, UsageError
-from tensorwire.files import write_whole
 from tensorwire.plan import calibration_file, models, search, sources
 from tensorwire.plan.cluster import Shape
 from tensorwire.plan.costs import Calibration
@@ -86,29 +86,29 @@ class Asked:
             job = sources.of_calibrated(calibration, self.model or "ctr")
         if self.batch is not None and self.graph is None and self.batch != job.batch_size:
             raise UsageError(
-                f"--batch is for --graph: {job.name} was measured with {job.batch_size}"
+                f"--batch-size is for --graph: {job.name} was measured with {job.batch_size}"
             )
         return job.having(**self.job_changes)
 
 
-def give(asked: Asked, json_path: Path | None, report_path: Path | None) -> None:
+def give(asked: Asked, output: Output) -> None:
     """Predicts, writes the files that were asked for, and prints the tables.
 
     Raises:
         TensorwireError: the question has no answer, or a file cannot be read or written.
     """
-    from tensorwire.report import page, terminal
+    from tensorwire.report import terminal
 
     calibration, text = asked.calibration()
     questions = asked.questions(calibration)
     basis = Basis(text, questions[0])
     answer = _answer(asked, questions, basis)
-    if json_path is not None:
-        write_whole(json_path, json_text(answer.document()))
     shown = report.page(answer)
-    if report_path is not None:
-        page.write(report_path, shown)
-    terminal.show(shown.sections)
+    output.give(
+        lambda: json_text(answer.document()),
+        lambda: shown,
+        lambda: terminal.show(shown.sections),
+    )
 
 
 def _answer(asked: Asked, questions: list[PredictionRequest], basis: Basis) -> PlanResult:
