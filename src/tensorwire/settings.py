@@ -24,7 +24,7 @@ left alone: Kubernetes sets some for every service."""
 
 SETTINGS = tuple(
     _PREFIX + name
-    for name in (
+    for name in [
         "BIND",
         "CACHE",
         "CHECKSUM",
@@ -39,16 +39,13 @@ SETTINGS = tuple(
         "TLS",
         "TOKEN_FILE",
         "TRANSPORT",
-    )
+    ]
 )
 
 # Names of version 0.1, which version 0.3 will not know.
 _OLD_REWRITES = {
-    "TENSORWIRE_EXACT_REWRITES": "exact",
-    "TENSORWIRE_TENSOR_FUSE": "tensor_fuse",
-    "TENSORWIRE_UNIQUE_PULL": "unique_pull",
-    "TENSORWIRE_SUMMED_PUSH": "summed_push",
-    "TENSORWIRE_BUNDLES": "bundles",
+    f"{_PREFIX}{word.upper()}": word.removesuffix("_rewrites")
+    for word in ("exact_rewrites", "tensor_fuse", "unique_pull", "summed_push", "bundles")
 }
 _OLD_DTYPE, _OLD_EXCLUDE = "TENSORWIRE_WIRE_DTYPE", "TENSORWIRE_WIRE_DTYPE_EXCLUDE"
 _OLD_HOST, _OLD_PORT, _OLD_SOCKET = (f"{METRICS}_{name}" for name in ("HOST", "PORT", "SOCKET"))

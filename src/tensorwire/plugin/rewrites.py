@@ -21,6 +21,8 @@ REWRITES = {
 """By the argument of ConfigProto: the name of a custom optimizer in a session's RewriterConfig. A
 TensorFlow without the plug-in ignores it. The last one stands for all, which keep results bitwise
 identical."""
+ARGUMENTS = (*REWRITES, "wire_dtype", "wire_dtype_exclude")
+"""What `choose` takes."""
 EXACT = "exact"
 """The word for all of them in the environment; each one's word is its argument's name."""
 
@@ -58,34 +60,39 @@ def with_words(environment: Mapping[str, str], words: Sequence[str]) -> str:
     return ",".join(dict.fromkeys([*kept, *words]))
 
 
-def choose(config: Any, argument: str, wanted: bool) -> None:
-    """Switches a rewrite of REWRITES on or off in a ConfigProto."""
-    entry = _custom_optimizers(config).add(name=REWRITES[argument])
-    if not wanted:
-        entry.parameter_map["off"].b = True
-
-
-def choose_wire_dtype(config: Any, dtype: Any, exclude: str | Sequence[str] = ()) -> None:
-    """Makes sessions with this ConfigProto send floats of training steps in 16 bits.
+def choose(
+    config: Any,
+    *,
+    wire_dtype: Any = None,
+    wire_dtype_exclude: str | Sequence[str] = (),
+    **wanted: bool | None,
+) -> None:
+    """Switches rewrites on or off in a ConfigProto.
 
     Args:
-        dtype: one of WIRE_DTYPES, or "float32" for all bits, or the tf.DType of that name.
-        exclude: patterns of names of variables, as in a shell: ``"dense/*"``.
+        wire_dtype: one of WIRE_DTYPES, or "float32" for all bits, or the tf.DType of that name.
+        wire_dtype_exclude: patterns of names of variables, as in a shell: ``"dense/*"``.
+        wanted: those of REWRITES; None: the environment decides.
 
     Raises:
-        UsageError: `dtype` is another dtype, or a pattern contains a comma.
+        UsageError: `wire_dtype` is another dtype, or a pattern contains a comma.
     """
-    name = getattr(dtype, "name", dtype)
+    optimizers = config.graph_options.rewrite_options.custom_optimizers
+    for argument, is_wanted in wanted.items():
+        if is_wanted is not None:
+            entry = optimizers.add(name=REWRITES[argument])
+            if not is_wanted:
+                entry.parameter_map["off"].b = True
+    if wire_dtype is None:
+        return
+    name = getattr(wire_dtype, "name", wire_dtype)
     if name not in (*WIRE_DTYPES, _ALL_BITS):
         known = ", ".join([*WIRE_DTYPES, _ALL_BITS])
         raise UsageError(f"wire_dtype takes one of {known}, and not {name!r}")
+    exclude = wire_dtype_exclude
     patterns = [exclude] if isinstance(exclude, str) else list(exclude)
     if any("," in pattern for pattern in patterns):
         raise UsageError("wire_dtype_exclude takes a list of patterns; none may have a comma")
-    entry = _custom_optimizers(config).add(name="tensorwire_wire_dtype")
+    entry = optimizers.add(name="tensorwire_wire_dtype")
     entry.parameter_map["dtype"].s = name.encode()
     entry.parameter_map["exclude"].s = ",".join(patterns).encode()
-
-
-def _custom_optimizers(config: Any) -> Any:
-    return config.graph_options.rewrite_options.custom_optimizers

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tensorwire.cluster import device_filters
 from tensorwire.errors import UsageError
+from tensorwire.plugin.rewrites import choose
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def ConfigProto(
@@ -16,13 +20,13 @@ def ConfigProto(
     summed_push: bool | None = None,
     bundles: bool | None = None,
     exact_rewrites: bool | None = None,
-    wire_dtype: Any = None,
+    wire_dtype: str | tf.DType | None = None,
     wire_dtype_exclude: str | Sequence[str] = (),
-    cluster: Any = None,
+    cluster: tf.train.ClusterSpec | Mapping[str, Any] | None = None,
     job_name: str = "worker",
     task_index: int = 0,
     **kwargs: Any,
-) -> Any:
+) -> tf.compat.v1.ConfigProto:
     """Makes a stock ``tf.compat.v1.ConfigProto`` from `kwargs`.
 
     With ``tensor_fuse``, tensors between the same two tasks at the same depth of the graph are sent
@@ -61,7 +65,9 @@ def ConfigProto(
         kwargs["device_filters"] = device_filters(
             tf.train.ClusterSpec(cluster).as_dict(), job_name, task_index
         )
-    return tf.compat.v1.ConfigProto(
+    config = tf.compat.v1.ConfigProto(**kwargs)
+    choose(
+        config,
         tensor_fuse=tensor_fuse,
         unique_pull=unique_pull,
         summed_push=summed_push,
@@ -69,5 +75,5 @@ def ConfigProto(
         exact_rewrites=exact_rewrites,
         wire_dtype=wire_dtype,
         wire_dtype_exclude=wire_dtype_exclude,
-        **kwargs,
     )
+    return config
