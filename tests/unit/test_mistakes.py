@@ -163,7 +163,9 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--job client --target no..host:1": (
             '"no..host:1" is not an address: write host:port, as in 127.0.0.1:2222'
         ),
-        "--message-size 3000000000": "--message-size 3000000000: give bytes from 0 to 2147483647",
+        "--message-size 3000000000": (
+            "Invalid value for '--message-size': 3000000000 is not in the range 0<=x<=2147483647."
+        ),
         "--concurrency 2 --channels 3": "--concurrency 2 leaves some of --channels 3 unused",
         "--target a:1": (
             "two hosts need --job server on one and --job client --target HOST:PORT on the other"
@@ -173,12 +175,14 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         ),
     },
     "bench serve": {
-        "--clients 0": "--clients 0: give a number from 1 to 20000",
+        "--clients 0": "Invalid value for '--clients': 0 is not in the range 1<=x<=20000.",
         "--clients 4 --busy 5": "--busy 5: give a number from 1 to 4",
         "--clients 16 --requests 100": (
             "--requests 100 is less than one request per round and client: give at least 160"
         ),
-        "--message-size 0": "--message-size 0: give bytes from 1 to 1073741824",
+        "--message-size 0": (
+            "Invalid value for '--message-size': 0 is not in the range 1<=x<=1073741824."
+        ),
         "--payload lumpy": (
             "Invalid value for '--payload': 'lumpy' is not one of 'uniform', 'random', 'skewed'."
         ),
@@ -198,7 +202,7 @@ WRONG_USAGE: dict[str, dict[str, str]] = {
         "--case huge": "Invalid value for '--case': 'huge' is not one of 'tiny', 'many'.",
     },
     "bench tails": {
-        "--data-mb 0.5": "--data-mb 0.5: give a number from 1 to 1000",
+        "--data-mb 0.5": "Invalid value for '--data-mb': 0.5 is not in the range 1<=x<=1000.",
         "--layer rpc --tensor-fuse": "--layer rpc has no graph to rewrite: leave out the rewrites",
     },
     "bench tcp": {

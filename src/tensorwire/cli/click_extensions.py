@@ -135,19 +135,20 @@ def options_of(record: type, fields: Sequence[str] | None = None) -> Callable[[C
     return decorate
 
 
-def takes(record: type, name: str) -> Callable[[Callable[..., Any]], Any]:
-    """The options of a dataclass; the command gets the record made of them as its argument `name`.
+def takes(record: type, name: str, *fields: str) -> Callable[[Callable[..., Any]], Any]:
+    """The options of a dataclass, or of these fields; the command gets the record as `name`.
 
     What the record's constructor raises is an error of the command line.
     """
+    taken = fields or tuple(each.field for each in options(record))
 
     def decorate(command: Callable[..., Any]) -> Any:
         @functools.wraps(command)
         def with_record(*args: Any, **given: Any) -> Any:
-            fields = {each.field: given.pop(each.field) for each in options(record)}
-            return command(*args, **given, **{name: record(**fields)})
+            made = record(**{field: given.pop(field) for field in taken})
+            return command(*args, **given, **{name: made})
 
-        return options_of(record)(with_record)
+        return options_of(record, taken)(with_record)
 
     return decorate
 

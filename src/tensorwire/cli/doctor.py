@@ -10,12 +10,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from tensorwire.cli.click_extensions import SectionedCommand, takes
-from tensorwire.cli.options import Kept, Output
+from tensorwire.cli.options import Output
 from tensorwire.cli.tensorflow import model_of_file, quiet_tensorflow
 from tensorwire.cli.two_ends import SERVER, TwoEnds, two_ends_options
 from tensorwire.cluster import ClusterSpec, endpoint_map_path, parse_tf_config
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tensorwire.doctor.evidence import Evidence, Finding, InputProbe, Layers, Placement
 
 _PROBE_S = 5.0
-_RUNNING, _PLACEMENT, _DATA = "A running job", "A placement", "Input data"
-_LAYERS = "Layers of this machine"
 _MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "error": ("FAIL", "red")}
 
 
@@ -46,16 +44,20 @@ def _link(text: str) -> float:
 class DoctorOptions:
     """What the doctor looks at."""
 
+    SECTIONS: ClassVar = {
+        "A running job": ("endpoints", "seconds", "wait_s", "link_mb_per_s", "records"),
+        "A placement": ("plan_path", "graph", "ps"),
+        "Input data": ("data", "data_mb_per_step"),
+        "Layers of this machine": ("layers", "lab_text"),
+    }
+
     endpoints: str | None = option(
         None,
         "Tasks of the job: HOST:PORT or unix:PATH, with commas.  "
         "[default: those of this user on this host]",
         metavar="LIST",
-        section=_RUNNING,
     )
-    seconds: float = option(
-        10.0, "Seconds to observe the job.", least=0.5, most=600, section=_RUNNING
-    )
+    seconds: float = option(10.0, "Seconds to observe the job.", least=0.5, most=600)
     wait_s: float | None = option(
         None,
         "Wait at most this long until a worker takes steps, then observe.",
@@ -63,7 +65,6 @@ class DoctorOptions:
         metavar="SECONDS",
         least=0,
         most=3600,
-        section=_RUNNING,
     )
     link_mb_per_s: float | None = option(
         None,
@@ -71,7 +72,6 @@ class DoctorOptions:
         name="--link",
         metavar="RATE",
         parse=_link,
-        section=_RUNNING,
     )
     records: Sequence[Path] = option(
         (),
@@ -79,42 +79,35 @@ class DoctorOptions:
         name="--record",
         metavar="FILE.json",
         repeated=True,
-        section=_RUNNING,
     )
     plan_path: Path | None = option(
         None,
         "Diagnose a placement that `tensorwire place --placement … --json` wrote.",
         name="--placement-file",
         metavar="FILE.json",
-        section=_PLACEMENT,
     )
     graph: Path | None = option(
         None,
         "Diagnose TensorFlow's own placement (round robin) of this graph: a SavedModel's folder, "
         "a .meta file, a graph.pbtxt.",
         path="any",
-        section=_PLACEMENT,
     )
-    ps: int | None = option(None, "Number of ps, with --graph.", least=1, section=_PLACEMENT)
+    ps: int | None = option(None, "Number of ps, with --graph.", least=1)
     data: str | None = option(
         None,
         "Read this training data, a file, a folder or a pattern, through tf.io.gfile.",
         metavar="PATH",
-        section=_DATA,
     )
     data_mb_per_step: float | None = option(
         None,
         "MB (10^6 bytes) that a worker reads per step, to compare with the rate of --data.",
         above=0,
-        section=_DATA,
     )
     layers: bool = option(
-        False,
-        "Measure TCP, RPC and tensors between two processes of this machine, in a minute.",
-        section=_LAYERS,
+        False, "Measure TCP, RPC and tensors between two processes of this machine, in a minute."
     )
     lab_text: str | None = option(
-        None, "Like --layers, in a lab: hosts=2,…", name="--lab", metavar="SPEC", section=_LAYERS
+        None, "Like --layers, in a lab: hosts=2,…", name="--lab", metavar="SPEC"
     )
     exit_code: bool = option(False, "End with status 1 if anything is found.")
 
@@ -157,8 +150,8 @@ def doctor(*, ends: TwoEnds, options: DoctorOptions, output: Output) -> None:
     diagnosis = diagnose(_evidence(ends, options))
     output.give(
         lambda: to_json(diagnosis),
-        lambda: report.page(diagnosis),
         lambda: click.echo("\n".join(report.lines(diagnosis))),
+        lambda: report.page(diagnosis),
     )
     if options.exit_code and diagnosis.findings:
         rules = ", ".join(each.rule for each in diagnosis.findings)
@@ -285,8 +278,8 @@ Examples:
   TF_CONFIG='{"cluster": …}' tensorwire check"""
 )
 @takes(CheckOptions, "options")
-@takes(Kept, "output")
-def check(options: CheckOptions, output: Kept) -> None:
+@takes(Output, "output", "form", "json_path")
+def check(options: CheckOptions, output: Output) -> None:
     """Say what works on this machine and in a running cluster, and what to do.
 
     The cluster is named by options, or by TF_CONFIG. Run this command on the host of each task:
@@ -313,8 +306,7 @@ def check(options: CheckOptions, output: Kept) -> None:
         ]
         return json.dumps({"command": "check", "findings": named}, indent=1) + "\n"
 
-    output.keep(document)
-    output.show(document, lambda: None)
+    output.give(document, lambda: None)
     failed = [each.rule for each in found if each.state == "error"]
     if failed:
         raise TensorwireError(f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}")

@@ -49,8 +49,8 @@ def _page(text: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What standard output gets."""
+class Output:
+    """What standard output and files get."""
 
     form: str = option(
         "table",
@@ -58,23 +58,6 @@ class Shown:
         name="--output",
         choices=("table", "json"),
     )
-
-    @property
-    def is_json(self) -> bool:
-        return self.form == "json"
-
-    def show(self, document: Callable[[], str], table: Callable[[], None]) -> None:
-        """Prints one of them; `table` prints itself."""
-        if self.is_json:
-            click.echo(document().rstrip("\n"))
-        else:
-            table()
-
-
-@dataclass(frozen=True)
-class Kept(Shown):
-    """Also a file with the JSON."""
-
     json_path: Path | None = option(
         None,
         "Write the record to this file.",
@@ -82,39 +65,32 @@ class Kept(Shown):
         metavar="FILE",
         parse=_writable("--json"),
     )
-
-    def keep(self, document: Callable[[], str]) -> None:
-        """Writes the file, if one is named.
-
-        Raises:
-            TensorwireError: it cannot be written.
-        """
-        if self.json_path is not None:
-            write_whole(self.json_path, document())
-
-
-@dataclass(frozen=True)
-class Output(Kept):
-    """Also a page."""
-
     report_path: Path | None = option(
         None, "Write an HTML page with plots.", name="--report", metavar="FILE.html", parse=_page
     )
 
+    @property
+    def is_json(self) -> bool:
+        return self.form == "json"
+
     def give(
         self,
         document: Callable[[], str],
-        page: Callable[[], Report],
         table: Callable[[], None],
+        page: Callable[[], Report] | None = None,
     ) -> None:
-        """Writes the files that are named, and prints the result.
+        """Writes the files that are named, and prints the JSON; or `table`, which prints itself.
 
         Raises:
             TensorwireError: a file cannot be written.
         """
         from tensorwire.report import page as pages
 
-        self.keep(document)
-        if self.report_path is not None:
+        if self.json_path is not None:
+            write_whole(self.json_path, document())
+        if self.report_path is not None and page is not None:
             pages.write(self.report_path, page())
-        self.show(document, table)
+        if self.is_json:
+            click.echo(document().rstrip("\n"))
+        else:
+            table()

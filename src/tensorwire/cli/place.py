@@ -59,10 +59,7 @@ class PlaceOptions:
         repeated=True,
     )
     keep_whole: Sequence[str] = option(
-        (),
-        "Variable name or pattern that balanced does not split.",
-        metavar="NAME",
-        repeated=True,
+        (), "Variable name or pattern that balanced does not split.", metavar="NAME", repeated=True
     )
     timeout_s: float = option(120.0, "Seconds that --script may take.", name="--timeout", least=1)
 
@@ -113,8 +110,8 @@ def place(options: PlaceOptions, output: Output, arguments: tuple[str, ...]) -> 
     documents = [each.to_document() for each in plans]
     output.give(
         lambda: plan.to_json({"ps": options.ps, "plans": documents}),
-        lambda: Report("tensorwire place", facts, [section], headlines),
         lambda: terminal.show([section]),
+        lambda: Report("tensorwire place", facts, [section], headlines),
     )
 
 

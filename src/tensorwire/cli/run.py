@@ -14,7 +14,7 @@ import click
 
 from tensorwire import engine
 from tensorwire.cli.click_extensions import refuse_unused, takes
-from tensorwire.cli.options import Shown
+from tensorwire.cli.options import Output
 from tensorwire.cli.tensorflow import check_script, quiet_tensorflow
 from tensorwire.cluster import GRPC, PROTOCOLS
 from tensorwire.metrics import endpoint
@@ -49,8 +49,8 @@ class BuildOptions:
     epilog="Example, in a Dockerfile: ENV TENSORWIRE_CACHE=/opt/tensorwire and RUN tensorwire build"
 )
 @takes(BuildOptions, "options")
-@takes(Shown, "output")
-def build(options: BuildOptions, output: Shown) -> None:
+@takes(Output, "output", "form")
+def build(options: BuildOptions, output: Output) -> None:
     """Find or compile the plug-in for the installed TensorFlow, and load it to see that it works.
 
     The wheel of tensorwire carries a plug-in for each TensorFlow of PyPI that it is tested with.
@@ -68,7 +68,7 @@ def build(options: BuildOptions, output: Shown) -> None:
 
     if options.only_list:
         found = inventory()
-        output.show(lambda: json.dumps(found.document(), indent=1), lambda: _show(found))
+        output.give(lambda: json.dumps(found.document(), indent=1), lambda: _show(found))
         return
     if options.force:
         ensure_built(rebuild=True)
@@ -106,14 +106,11 @@ class RunOptions:
     """How a script runs."""
 
     protocol: str | None = option(
-        None,
-        "Overrides the script's protocol.  [default: the script's own]",
-        choices=PROTOCOLS,
+        None, "Overrides the script's protocol.  [default: the script's own]", choices=PROTOCOLS
     )
     tensor_fuse: bool = option(False, "Send the small tensors between two tasks as one message.")
     exact_rewrites: bool = option(
-        False,
-        "As --tensor-fuse, and send ids that repeat, their rows and their gradients once.",
+        False, "As --tensor-fuse, and send ids that repeat, their rows and their gradients once."
     )
     wire_dtype: str | None = option(
         None,
@@ -128,9 +125,7 @@ class RunOptions:
         most=65535,
     )
     metrics_host: str | None = option(
-        None,
-        "Address on which --metrics-port listens.  [default: 127.0.0.1]",
-        metavar="ADDRESS",
+        None, "Address on which --metrics-port listens.  [default: 127.0.0.1]", metavar="ADDRESS"
     )
     placement: str | None = option(
         None,

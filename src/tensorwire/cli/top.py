@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tensorwire.cli.click_extensions import takes
-from tensorwire.cli.options import Shown
+from tensorwire.cli.options import Output
 from tensorwire.errors import TensorwireError
 from tensorwire.metrics.observed_job import NO_TASK, ObservedJob, addresses_of
 from tensorwire.options import option
@@ -50,8 +50,8 @@ Examples:
   tensorwire top --output json"""
 )
 @takes(TopOptions, "options")
-@takes(Shown, "output")
-def top(options: TopOptions, output: Shown) -> None:
+@takes(Output, "output", "form")
+def top(options: TopOptions, output: Output) -> None:
     """Show what each task of a running job does, live.
 
     Columns: CPU (100 % is one core), memory, bytes in and out, requests served, the share of time
@@ -70,14 +70,14 @@ def top(options: TopOptions, output: Shown) -> None:
             _show_live(console, job, options.interval)
 
 
-def _show_once(console: Console, job: ObservedJob, interval: float, output: Shown) -> None:
+def _show_once(console: Console, job: ObservedJob, interval: float, output: Output) -> None:
     job.look()
     time.sleep(interval)
     rates = job.look()
     if not rates.tasks:
         reasons = "; ".join(f"{where}: {why}" for where, why in sorted(rates.unreachable.items()))
         raise TensorwireError(f"no task answers ({reasons or 'they have ended'})")
-    output.show(
+    output.give(
         lambda: json.dumps(rates.to_json(), indent=2),
         lambda: console.print(screen(rates, interval, console.width)),
     )
@@ -113,8 +113,8 @@ Examples:
 )
 @click.argument("interfaces", nargs=-1, metavar="[INTERFACE]...")
 @takes(NicOptions, "options")
-@takes(Shown, "output")
-def nic(interfaces: tuple[str, ...], options: NicOptions, output: Shown) -> None:
+@takes(Output, "output", "form")
+def nic(interfaces: tuple[str, ...], options: NicOptions, output: Output) -> None:
     """Show KB/s (of 10^3 bytes) in and out of each network interface, and the share of its speed.
 
     Shows all interfaces that are up, or those named. Ctrl-C stops it and prints the averages. JSON
@@ -124,7 +124,7 @@ def nic(interfaces: tuple[str, ...], options: NicOptions, output: Shown) -> None
     from tensorwire.report import top as lines
 
     def show(found: Sequence[NicRate], table: Sequence[str]) -> None:
-        output.show(
+        output.give(
             lambda: json.dumps([dataclasses.asdict(each) for each in found]),
             lambda: click.echo("\n".join(table)),
         )

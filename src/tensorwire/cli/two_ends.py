@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tensorwire.cli.click_extensions import refuse_unused, takes
 from tensorwire.cluster import split_address
@@ -15,36 +15,27 @@ from tensorwire.options import option
 _TWO = "is for two hosts: give --job server, or --job client --target HOST:PORT, too"
 SERVER, CLIENT = "server", "client"
 DEFAULT_PORT = 12222
-_SECTION = "Two hosts"
 
 
 @dataclass(frozen=True)
 class TwoEnds:
     """The options for this host's part in a measurement between two hosts."""
 
+    SECTIONS: ClassVar = {"Two hosts": ("job", "target", "port", "timeout_s")}
+
     job: str | None = option(
-        None,
-        "Role of this host. The server ends with its client.",
-        choices=(SERVER, CLIENT),
-        section=_SECTION,
+        None, "Role of this host. The server ends with its client.", choices=(SERVER, CLIENT)
     )
     """SERVER, CLIENT, or None: both ends run here."""
-    target: str | None = option(
-        None, "Address of the server, for the client.", metavar="HOST:PORT", section=_SECTION
-    )
+    target: str | None = option(None, "Address of the server, for the client.", metavar="HOST:PORT")
     port: int = option(
         DEFAULT_PORT,
         "Port of the server; what is measured uses the ports above it, and those + 20000.",
         least=1,
         most=65535,
-        section=_SECTION,
     )
     timeout_s: float = option(
-        120.0,
-        "Seconds to wait for the other host.",
-        name="--timeout",
-        above=0,
-        section=_SECTION,
+        120.0, "Seconds to wait for the other host.", name="--timeout", above=0
     )
 
     def __post_init__(self) -> None:

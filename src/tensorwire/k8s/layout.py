@@ -75,11 +75,7 @@ def group_labels(layout: str, case: str, group: Group) -> Mapping[str, str]:
 
     A chief is placed with the first workers.
     """
-    labels = {
-        SCENARIO_LABEL: SCENARIOS[layout],
-        CASE_LABEL: case,
-        INDEX_LABEL: str(group.index),
-    }
+    labels = {SCENARIO_LABEL: SCENARIOS[layout], CASE_LABEL: case, INDEX_LABEL: str(group.index)}
     if layout == ISOLATED:
         labels[TYPE_LABEL] = "ps" if group.role == "ps" else "worker"
     return labels

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tensorwire.cluster import (
-    GRPCPP,
-    PROTOCOLS,
-)
+from tensorwire.cluster import GRPCPP, PROTOCOLS
 from tensorwire.engine import data_port
 from tensorwire.errors import UsageError
 from tensorwire.k8s import layout as layouts
@@ -241,8 +238,7 @@ class JobSpec:
     )
     pull_secret: str | None = option(None, "Secret for pulling the image.")
     service_account: str | None = option(
-        None,
-        "An existing service account that may list Jobs, if you may not create one.",
+        None, "An existing service account that may list Jobs, if you may not create one."
     )
     own_token_secret: str | None = option(
         None,

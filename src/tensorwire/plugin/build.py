@@ -76,10 +76,7 @@ def packaged_source() -> PluginSource:
     """The plug-in's source in this package."""
     native = engine.native_folder()
     return PluginSource(
-        native / "plugin",
-        native / "include",
-        engine.engine_library(),
-        prebuilt=native / "prebuilt",
+        native / "plugin", native / "include", engine.engine_library(), prebuilt=native / "prebuilt"
     )
 
 

@@ -44,10 +44,7 @@ class _AfterImport(MetaPathFinder):
         self._here = threading.local()
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != self._name or self._called or getattr(self._here, "inside", False):
             return None

@@ -6,7 +6,7 @@ import click
 
 from tensorwire.bench.frame.variants import parse_protocols
 from tensorwire.cli.click_extensions import Number, takes
-from tensorwire.cli.options import Kept
+from tensorwire.cli.options import Output
 from tensorwire.laboratory import laboratory
 from tensorwire.plugin.tensorflow_install import check_installed
 
@@ -30,8 +30,8 @@ Examples:
     show_default=True,
     help="Seconds to observe each of about sixty small jobs.",
 )
-@takes(Kept, "output")
-def calibrate(protocols: str, seconds: float, output: Kept) -> None:
+@takes(Output, "output", "form", "json_path")
+def calibrate(protocols: str, seconds: float, output: Output) -> None:
     """Measure the costs of a step on this machine, and store them.
 
     Runs one worker and one ps, two workers and one, and so many that all cores are busy, for about
@@ -53,5 +53,4 @@ def calibrate(protocols: str, seconds: float, output: Kept) -> None:
     def document() -> str:
         return calibration_file.text(found.to_document()) + "\n"
 
-    output.keep(document)
-    output.show(document, lambda: terminal.show([report.section(found, path)]))
+    output.give(document, lambda: terminal.show([report.section(found, path)]))

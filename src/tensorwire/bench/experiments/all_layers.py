@@ -18,19 +18,14 @@ from tensorwire.bench.experiments.transfer import TransferResult
 from tensorwire.bench.frame import columns, showing
 from tensorwire.bench.frame.columns import Column
 from tensorwire.bench.frame.hosts import THIS_MACHINE, HostPool, open_host_pool
-from tensorwire.bench.frame.options import (
-    check_transport,
-    lab_option,
-    protocols_option,
-    transport_option,
-)
+from tensorwire.bench.frame.options import SharedOptions, check_transport
 from tensorwire.bench.frame.record import Metric, Ratio, Record, Result, not_a_record
 from tensorwire.bench.frame.showing import times
 from tensorwire.bench.frame.statistics import NoiseWatch
 from tensorwire.bench.frame.tasks import Watcher
 from tensorwire.bench.frame.variants import PROTOCOLS, parse_protocols
 from tensorwire.bench.lab import LabSettings
-from tensorwire.cli.click_extensions import takes
+from tensorwire.cli.click_extensions import options_of, takes
 from tensorwire.cli.options import Output
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.report.progress import ProgressDisplay
@@ -332,7 +327,7 @@ def _section(suite: Record[LayerResult]) -> Section:
     ]
     notes = [
         "The protocols of one layer took turns. The layers ran one after the other, so other load "
-        "on the machine may explain a part of the change from one layer to the next.",
+        "on the machine may explain a part of the change from one layer to the next."
     ]
     if any(r.layer == "train" for r in results):
         notes.append(
@@ -396,9 +391,7 @@ Examples:
   tensorwire bench all --lab hosts=2,rate=10gbit,delay=50us --report page.html""",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes and rounds: two minutes instead of ten.")
-@protocols_option
-@transport_option("tcp")
-@lab_option
+@options_of(SharedOptions, ("protocols", "lab", "transport"))
 @takes(Output, "output")
 @click.pass_context
 def command(
@@ -406,7 +399,7 @@ def command(
     *,
     quick: bool,
     protocols: tuple[str, ...],
-    transport: str,
+    transport: str | None,
     lab: LabSettings | None,
     output: Output,
 ) -> None:
@@ -416,6 +409,7 @@ def command(
     After Ctrl-C, the files contain what was measured before.
     """
     named = parse_protocols(",".join(protocols)) if protocols else None
+    transport = transport or "tcp"
     check_transport(transport, named, "tcp")
     if lab is not None and transport != "tcp":
         raise UsageError(f"--transport {transport}: the hosts of a lab share no memory")

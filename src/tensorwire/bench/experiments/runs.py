@@ -183,4 +183,4 @@ def command(*, files: tuple[Path, ...], output: Output) -> None:
     else:
         shown = report_of_runs({path: read(path) for path in files})
         show = functools.partial(terminal.show, shown.sections)
-    output.give(lambda: json_text(documents), lambda: shown, show)
+    output.give(lambda: json_text(documents), show, lambda: shown)

@@ -305,14 +305,14 @@ class Tails(Experiment[bool, TailsResult]):
         "tensorflow: steps of a session; rpc: requests without TensorFlow.",
         choices=LAYERS,
     )
-    data_mb: float = option(100.0, "MB (10^6 bytes) of a tensor of the other worker.")
+    data_mb: float = option(
+        100.0, "MB (10^6 bytes) of a tensor of the other worker.", least=1, most=1000
+    )
     seconds: float = option(
         1.0, "Time of the small steps in each round, case and protocol.", least=0.1, most=600
     )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.data_mb <= 1000:
-            raise UsageError(f"--data-mb {self.data_mb:g}: give a number from 1 to 1000")
         if self.layer == "rpc" and self.rewrites:
             raise UsageError("--layer rpc has no graph to rewrite: leave out the rewrites")
 

@@ -228,10 +228,7 @@ class TrainWorker(TrainTask):
 class TrainResult(Result):
     """`bench train` and `demo`: one protocol that trains one model."""
 
-    commands = (
-        "bench train",
-        "demo",
-    )
+    commands = ("bench train", "demo")
     more_rounds_by = "--steps"
     figure = "steps_per_s"
 
@@ -326,9 +323,6 @@ class Train(Experiment[None, TrainResult]):
     rounds: int = rounds_option(8)
 
     def __post_init__(self) -> None:
-        for name in ("ps", "workers", "batch_size", "rounds"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
         if self.steps < 2 * self.workers:
             raise UsageError(
                 f"--steps must be at least {2 * self.workers}: "
@@ -401,11 +395,7 @@ class TrainVariant(TaskProcesses, Variant[None, TrainResult]):
     """One variant's cluster while it trains."""
 
     def __init__(
-        self,
-        setting: Setting,
-        plan: Train,
-        hosts: HostPool,
-        shared: list[examples.ExampleFiles],
+        self, setting: Setting, plan: Train, hosts: HostPool, shared: list[examples.ExampleFiles]
     ) -> None:
         """`shared`: the examples of all variants, which the first one to start puts there."""
         super().__init__(hosts.cluster({"ps": plan.ps, "worker": plan.workers}))

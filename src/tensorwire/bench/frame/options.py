@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -36,8 +36,6 @@ from tensorwire.plugin.rewrites import WIRE_DTYPES
 from tensorwire.report.progress import ProgressDisplay
 
 _SEVERAL = "is for several hosts: give --ps-hosts, --worker-hosts and --job, too"
-
-_SEVERAL_HOSTS = "Several hosts"
 
 Decorator = Callable[[Any], Any]
 
@@ -121,24 +119,34 @@ def experiment_command(
     return click.command(name, SectionedCommand, help=kind.__doc__, epilog=epilog)(command)
 
 
-def protocols_option(command: Any) -> Any:
-    """--protocols, as `protocols`: the texts, not parsed."""
-    return click.option(
-        "--protocols",
+@dataclass(frozen=True)
+class SharedOptions:
+    """Options of which each experiment has some, by `options_of`."""
+
+    protocols: Sequence[str] = option(
+        (), "grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]", metavar="LIST", repeated=True
+    )
+    """The texts, not parsed."""
+    tensor_fuse: bool = option(False, "Measure the last protocol once more with fused tensors.")
+    rewrites: tuple[str, ...] | None = option(
+        None,
+        "Measure the last protocol once more with each of these rewrites of its graphs: "
+        f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
+        "one; none for no rewrite.",
         metavar="LIST",
-        multiple=True,
-        help="grpc, grpc++ or grpc,grpc++.  [default: grpc,grpc++]",
-    )(command)
-
-
-def transport_option(default: str) -> Decorator:
-    """--transport, as `transport`."""
-    return click.option(
-        "--transport",
-        type=click.Choice(TRANSPORTS),
-        default=default,
-        show_default=True,
-        help="How grpc++ moves payloads between tasks of one host.",
+        parse=parse_rewrites,
+    )
+    lab: LabSettings | None = option(
+        None,
+        f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
+        "cpus=1) are optional. Requires root and tensorwire[bench].",
+        metavar="SETTINGS",
+        parse=parse_lab,
+    )
+    transport: str | None = option(
+        None,
+        "How grpc++ moves payloads between tasks of one host.  [default: auto; of bench all: tcp]",
+        choices=TRANSPORTS,
     )
 
 
@@ -151,39 +159,9 @@ def check_transport(transport: str, protocols: Sequence[str] | None, default: st
         )
 
 
-def lab_option(command: Any) -> Any:
-    """--lab, as `lab`."""
-    return click.option(
-        "--lab",
-        metavar="SETTINGS",
-        callback=lambda _context, _option, text: None if text is None else parse_lab(text),
-        help=f"Measure between the hosts of a lab: {EXAMPLE}; delay and cpus (per host, such as "
-        "cpus=1) are optional. Requires root and tensorwire[bench].",
-    )(command)
-
-
 def _shared_options(kind: type[Experiment[Any, Any]]) -> list[Decorator]:
-    possible = {
-        "protocols": protocols_option,
-        "rounds": options_of(kind, ["rounds"]),
-        "tensor_fuse": click.option(
-            "--tensor-fuse",
-            is_flag=True,
-            help="Measure the last protocol once more with fused tensors.",
-        ),
-        "rewrites": click.option(
-            "--rewrites",
-            metavar="LIST",
-            callback=lambda _context, _option, text: None if text is None else parse_rewrites(text),
-            help="Measure the last protocol once more with each of these rewrites of its graphs: "
-            f"{', '.join([*REWRITES, *WIRE_DTYPES])}; a+b combines two; all stands for each exact "
-            "one; none for no rewrite.",
-        ),
-        "lab": lab_option,
-        "transport": transport_option("auto"),
-    }
-    taken = [each for name, each in possible.items() if name in kind.takes or name == "rounds"]
-    return [*taken, takes(Output, "output")]
+    shared = options_of(SharedOptions, tuple(kind.takes))
+    return [shared, options_of(kind, ["rounds"]), takes(Output, "output")]
 
 
 def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
@@ -194,10 +172,10 @@ def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
     """
     options = dict(given)
     texts, lab = options.pop("protocols", ()), options.pop("lab", None)
-    transport = options.pop("transport", None)
     named = parse_protocols(",".join(texts)) if texts else None
     fields: dict[str, Any] = {"rounds": options.pop("rounds")}
-    if transport is not None:
+    if "transport" in options:
+        transport = options.pop("transport") or "auto"
         check_transport(transport, named, "auto")
         if lab is not None and transport == "memory":
             raise UsageError("--transport memory: the hosts of a lab share no memory")
@@ -216,24 +194,15 @@ def _call(given: Mapping[str, Any]) -> tuple[Call, dict[str, Any]]:
 class _Hosts:
     """The options of experiments between hosts with a ps or a worker each."""
 
-    ps_hosts: str | None = option(
-        None, "Address of each ps.", metavar="HOST:PORT[,…]", section=_SEVERAL_HOSTS
-    )
+    SECTIONS: ClassVar = {"Several hosts": ("ps_hosts", "worker_hosts", "job", "task", "timeout")}
+
+    ps_hosts: str | None = option(None, "Address of each ps.", metavar="HOST:PORT[,…]")
     worker_hosts: str | None = option(
-        None,
-        "Address of each worker. The first worker measures.",
-        metavar="HOST:PORT[,…]",
-        section=_SEVERAL_HOSTS,
+        None, "Address of each worker. The first worker measures.", metavar="HOST:PORT[,…]"
     )
-    job: str | None = option(
-        None, "Role of this host.", choices=("ps", "worker"), section=_SEVERAL_HOSTS
-    )
-    task: int = option(
-        0, "The task's index, its place in --ps-hosts or --worker-hosts.", section=_SEVERAL_HOSTS
-    )
-    timeout: float = option(
-        120.0, "Seconds to wait for another host.", above=0, section=_SEVERAL_HOSTS
-    )
+    job: str | None = option(None, "Role of this host.", choices=("ps", "worker"))
+    task: int = option(0, "The task's index, its place in --ps-hosts or --worker-hosts.")
+    timeout: float = option(120.0, "Seconds to wait for another host.", above=0)
 
 
 def _role_of_jobs(command: str, options: dict[str, Any], *, several: bool) -> HostRole | None:

@@ -32,8 +32,8 @@ def give(record: Record[Result], output: Output, notes: Sequence[str] = ()) -> N
     shown = section(record)
     output.give(
         record.to_json,
-        lambda: report(record),
         lambda: terminal.show([dataclasses.replace(shown, notes=[*notes, *shown.notes])]),
+        lambda: report(record),
     )
 
 

@@ -17,7 +17,7 @@ from tensorwire.cli.k8s.options import (
     job_options,
     name_argument,
 )
-from tensorwire.cli.options import Shown
+from tensorwire.cli.options import Output
 from tensorwire.dataclass_json import json_text, to_document
 from tensorwire.errors import TensorwireError, UsageError
 from tensorwire.k8s.job import Job
@@ -25,8 +25,8 @@ from tensorwire.k8s.job import Job
 
 @click.command(epilog="Example: tensorwire k8s cases --cases mine.yaml")
 @cases_option
-@takes(Shown, "output")
-def cases(cases_file: Path | None, output: Shown) -> None:
+@takes(Output, "output", "form")
+def cases(cases_file: Path | None, output: Output) -> None:
     """List the two scenarios (layouts) and their cases: those of the published test, and yours.
 
     A file of cases: {"cases": [{"name": "small", "workers": 4, "ps": 2, "workers_per_node": 2}]}
@@ -37,7 +37,7 @@ def cases(cases_file: Path | None, output: Shown) -> None:
     from tensorwire.report.k8s import cases_table
 
     known = [*PUBLISHED, *(read_cases(cases_file) if cases_file else ())]
-    output.show(lambda: json_text({"cases": known}), lambda: Console().print(cases_table(known)))
+    output.give(lambda: json_text({"cases": known}), lambda: Console().print(cases_table(known)))
 
 
 @click.command(
@@ -212,14 +212,14 @@ def submit(
 @common("namespace", "context")
 @click.option("--follow", is_flag=True, help="Follow the job to its end.")
 @common("interval")
-@takes(Shown, "output")
+@takes(Output, "output", "form")
 def status(
     name: str,
     namespace: str | None,
     context: str | None,
     follow: bool,
     interval: float,
-    output: Shown,
+    output: Output,
 ) -> None:
     """Show the tasks of the job NAME, their problems, and how fast the job trains.
 
@@ -256,7 +256,7 @@ def status(
             click.echo("\n  ".join(lines))
 
         if output.is_json or not follow:
-            output.show(lambda: json_text({**to_document(state), "progress": progress}), table)
+            output.give(lambda: json_text({**to_document(state), "progress": progress}), table)
         if state.outcome == FAILED:
             raise TensorwireError(watch.failure(connection, name, state))
 

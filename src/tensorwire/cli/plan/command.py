@@ -20,7 +20,7 @@ COMMANDS = {
     "calibrate": (
         "tensorwire.bench.calibration.command:calibrate",
         "Measure the costs of a step on this machine, and store them.",
-    ),
+    )
 }
 _PUBLISHED_WORKER_CORES, _PUBLISHED_PS_CORES = 0.3, 2.0
 

@@ -95,9 +95,7 @@ def give(asked: Asked, output: Output) -> None:
     answer = _answer(asked, questions, basis)
     shown = report.page(answer)
     output.give(
-        lambda: json_text(answer.document()),
-        lambda: shown,
-        lambda: terminal.show(shown.sections),
+        lambda: json_text(answer.document()), lambda: terminal.show(shown.sections), lambda: shown
     )
 
 
