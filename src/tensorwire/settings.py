@@ -55,6 +55,7 @@ _STILL_READ = {
     "TENSORWIRE_TOKEN": "TENSORWIRE_TOKEN_FILE=FILE",
     OLD_FOLDER: "XDG_RUNTIME_DIR=FOLDER",
 }
+OLD = (*_REPLACED, *_STILL_READ)
 
 
 def is_on(name: str, default: bool = False) -> bool:

@@ -109,5 +109,5 @@ def test_the_page_says_what_its_verdict_its_loads_and_its_changes_refer_to(plan:
     }
     assert "The fastest of 2 is isolated, balanced, grpc: " in out
     assert "Changes to isolated, round_robin, grpc, each by itself" in out
-    assert "note: the job's own operations: " in out
+    assert "note: the job is one-big; its own operations: " in out
     assert "8 workers asked, at most 2 calibrated at once" in out
