@@ -118,7 +118,7 @@ def wait(cluster: LocalCluster, otherwise: str, is_done: Callable[[], bool]) -> 
 
 
 def top_says(cluster: LocalCluster) -> list[str]:
-    look = ["top", "--once", "--json", "--interval", "2", "--endpoints", endpoints(cluster)]
+    look = ["top", "--output", "json", "--interval", "2", "--endpoints", endpoints(cluster)]
     seen = json.loads(subprocess.check_output([*TENSORWIRE, *look], timeout=DEADLINE_S))
     return [
         f"{found['task']} moves {found['share']:.0%} of the bytes of its job; "
